@@ -1,0 +1,1 @@
+"""The program on every node; standard library only at import."""

@@ -1,0 +1,49 @@
+"""AgentConfig: all that a node is told, in one environment variable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.job import Checkpoints, Input, LauncherOptions, Limits, Output, Program
+
+CONFIG_VARIABLE = "OCIDIST_CONFIG"
+RANK_VARIABLE = "OCIDIST_NODE_RANK"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentConfig:
+    """What one node is to do; the same for all nodes of a gang, which differ by rank alone."""
+
+    run_name: str
+    """Unique for each attempt of each task; also the id of the rendezvous."""
+    nodes: int
+    run_dir: str
+    """URI of this attempt's meeting point; nothing in it is older than the attempt."""
+    program: Program
+    """`source` None: the code lies in `code/` beside the agent, or in the image at an absolute path."""
+    launcher: LauncherOptions = field(default_factory=LauncherOptions)
+    inputs: tuple[Input, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    checkpoints: Checkpoints | None = None
+    """`uri` is complete: checkpoints are written to `<uri>/<name>/`."""
+    limits: Limits = field(default_factory=Limits)
+    oci_endpoint: str | None = None
+    """Service endpoint of every OCI client, for the emulator; None: the region's own."""
+
+    def to_env(self) -> dict[str, str]:
+        return {CONFIG_VARIABLE: json.dumps(codec.encode(self), separators=(",", ":"))}
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> AgentConfig:
+        """Read what `to_env` wrote. Raises AgentError when it is absent or not ours."""
+        text = environ.get(CONFIG_VARIABLE)
+        if text is None:
+            raise AgentError(f"{CONFIG_VARIABLE} is not set: this node was not started by ocidist", cause=Cause.CONFIG)
+        try:
+            return codec.decode(cls, json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise AgentError(f"{CONFIG_VARIABLE} cannot be read: {error}", cause=Cause.CONFIG) from error

@@ -1,0 +1,90 @@
+"""NodeReport: what a node tells the outside, one small JSON file in the run directory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+
+from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.storage.checkpoints import CheckpointRef
+
+NODES_FOLDER = "nodes"
+STOP_FILE = "stop.json"
+
+
+class Phase(StrEnum):
+    """What a node is doing; in this order."""
+
+    STARTING = "STARTING"
+    FETCHING = "FETCHING"
+    """Code, inputs, and the checkpoint to resume from."""
+    JOINING = "JOINING"
+    """Waiting for the other nodes."""
+    TRAINING = "TRAINING"
+    SAVING = "SAVING"
+    """Last checkpoints and outputs."""
+    DONE = "DONE"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far the training has come, as far as the program says."""
+
+    step: int | None = None
+    steps: int | None = None
+    """How many there will be."""
+    loss: float | None = None
+    updated_at: float | None = None
+    """Unix time of the last line of output, step or checkpoint: what a hang is measured from."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeReport:
+    """The state of one node, rewritten whole at every heartbeat. Times are Unix times, in seconds."""
+
+    rank: int
+    phase: Phase
+    address: str
+    """Where the other nodes reach this one."""
+    started_at: float
+    heartbeat_at: float
+    finished_at: float | None = None
+    exit_code: int | None = None
+    """Of the training on this node; negative for a signal."""
+    cause: Cause | None = None
+    """Set when this node failed by itself; not set on nodes that were told to stop."""
+    message: str | None = None
+    """One line for a person: the exception's last line, the signal, the missing file."""
+    tail: str | None = None
+    """Last lines of output, the traceback included; at most 4,000 characters."""
+    progress: Progress | None = None
+    checkpoint: CheckpointRef | None = None
+    """Newest complete checkpoint that this node has written (rank 0 writes them)."""
+    outputs: tuple[str, ...] = ()
+    """URIs of the outputs that were copied."""
+
+    def to_json(self) -> bytes:
+        return json.dumps(codec.encode(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> NodeReport:
+        return codec.decode(cls, json.loads(text))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StopRequest:
+    """A word to all nodes: end the training now."""
+
+    cause: Cause
+    message: str
+    rank: int | None = None
+    """The node that asks; None: the one who submitted."""
+
+    def to_json(self) -> bytes:
+        return json.dumps(codec.encode(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> StopRequest:
+        return codec.decode(cls, json.loads(text))

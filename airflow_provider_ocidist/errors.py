@@ -1,0 +1,134 @@
+"""Every exception of the package, and the causes that a failed training is filed under.
+
+OcidistError
+    JobFileError(ValueError)      the job as written is wrong             .problems      never retry
+    BackendError                  the service refused or failed           .status_code .code .request_id .retryable
+        RunNotFound               what a reference points at is gone (or hidden from these credentials)
+    StorageError                  data could not be moved                 .uri
+        CheckpointError           a checkpoint is missing, partial or corrupt
+    TrainingFailed                the service worked, the training did not .cause
+    AgentError                    on a node, before or around the training .cause
+        TopologyTimeout           the nodes did not find one another in time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """Why a run did not succeed; decides what a retry may hope for."""
+
+    USER = "USER"
+    """The training program failed, or did less than its job promises."""
+    DATA = "DATA"
+    """An input is missing or unreadable, or an output cannot be written."""
+    OOM = "OOM"
+    HANG = "HANG"
+    """The program stopped making progress."""
+    NODE = "NODE"
+    """A machine died, or was lost from sight."""
+    CAPACITY = "CAPACITY"
+    """The service had no machine to give."""
+    QUOTA = "QUOTA"
+    PREEMPTED = "PREEMPTED"
+    CONFIG = "CONFIG"
+    """The job asks for something that cannot be: a wrong image, credentials, subnet."""
+    SERVICE = "SERVICE"
+    DEADLINE = "DEADLINE"
+    """The job ran into the time limit that it, or its Airflow task, was given."""
+    CANCELED = "CANCELED"
+    """Somebody ended the run on purpose."""
+
+
+class OcidistError(Exception):
+    """Root of all errors of this package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a job file."""
+
+    path: str
+    """Dotted path to the value, as `program.args.0`; empty for the file as a whole."""
+    message: str
+    line: int | None = None
+    """Line in the file, counted from 1; None when the job did not come from text."""
+
+    def __str__(self) -> str:
+        place = f"line {self.line}: " if self.line is not None else ""
+        subject = f"{self.path}: " if self.path else ""
+        return f"{place}{subject}{self.message}"
+
+
+class JobFileError(OcidistError, ValueError):
+    """The job as written is wrong; carries every problem that was found."""
+
+    def __init__(self, problems: Sequence[Problem], source: str | None = None) -> None:
+        self.problems = tuple(problems)
+        self.source = source
+        where = source or "the training job"
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__("\n  ".join([f"{count} in {where}:", *map(str, self.problems)]))
+
+
+class BackendError(OcidistError):
+    """The service refused a request, or could not answer it."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status_code: int | None = None,
+        code: str | None = None,
+        request_id: str | None = None,
+        retryable: bool = False,
+        cause: Cause = Cause.SERVICE,
+    ) -> None:
+        super().__init__(message)
+        self.status_code = status_code
+        self.code = code
+        self.request_id = request_id
+        self.retryable = retryable
+        self.cause = cause
+
+
+class RunNotFound(BackendError):
+    """What a reference points at is gone, or hidden from these credentials."""
+
+
+class StorageError(OcidistError):
+    """Data could not be read, written or moved."""
+
+    def __init__(self, message: str, *, uri: str | None = None) -> None:
+        super().__init__(message)
+        self.uri = uri
+
+
+class CheckpointError(StorageError):
+    """A checkpoint is missing, partial or corrupt."""
+
+
+class TrainingFailed(OcidistError):
+    """The service did its part, the training did not."""
+
+    def __init__(self, message: str, *, cause: Cause) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class AgentError(OcidistError):
+    """A node could not start, feed or finish its part of the training."""
+
+    def __init__(self, message: str, *, cause: Cause) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class TopologyTimeout(AgentError):
+    """The nodes did not find one another in time."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, cause=Cause.NODE)

@@ -1,0 +1,172 @@
+"""TrainingJob: what to train, on how many nodes, where. Data only; `job_file` checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+STRICT = {"extra": "forbid", "use_attribute_docstrings": True, "coerce_numbers_to_str": True}
+"""How pydantic reads these classes at the door; without pydantic it means nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """A lower limit that pydantic checks; a class of our own so that nodes need no pydantic."""
+
+    minimum: float
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return {**handler(source), "ge": self.minimum}
+
+
+class Duration:
+    """Seconds, written as a number or as `90s`, `15m`, `2h`, `1d`."""
+
+    UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+    @classmethod
+    def parse(cls, value: Any) -> Any:
+        text = str(value).strip()
+        if text[-1:] in cls.UNITS and text[:-1].replace(".", "", 1).isdigit():
+            return float(text[:-1]) * cls.UNITS[text[-1]]
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core import core_schema
+
+        seconds = core_schema.float_schema(gt=0, allow_inf_nan=False)
+        return core_schema.no_info_before_validator_function(self.parse, seconds)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
+        return {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^\d+(\.\d+)?[smhd]$"}]}
+
+
+Seconds = Annotated[float, Duration()]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """The user's code and how it is called."""
+
+    __pydantic_config__ = STRICT
+
+    script: str
+    """Path of the entry script inside `source`, or a module name when `module` is set."""
+    source: str | None = None
+    """A file, folder, zip or tar on this machine, a git URL, or any fsspec URI. None: the code is in the image."""
+    args: tuple[str, ...] = ()
+    module: bool = False
+    """Run `python -m script` instead of a file."""
+    working_dir: str | None = None
+    """Relative to the root of the code; the root itself when None."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LauncherOptions:
+    """What starts the processes of one node."""
+
+    __pydantic_config__ = STRICT
+
+    kind: str = "torchrun"
+    processes_per_node: Annotated[int, AtLeast(1)] | None = None
+    """None: one for each GPU that the node sees, or one where there is none."""
+    args: tuple[str, ...] = ()
+    """Arguments of the launcher itself; they win over those that we would set."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Input:
+    """Data that every node fetches before the training starts."""
+
+    __pydantic_config__ = STRICT
+
+    source: str
+    """A file or folder at any fsspec URI; a folder ends in `/`."""
+    target: str
+    """Where it goes, relative to the working directory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """Files that the main node copies out after the training has succeeded."""
+
+    __pydantic_config__ = STRICT
+
+    path: str
+    """A file or folder, relative to the working directory."""
+    uri: str
+    """The folder that receives it."""
+    required: bool = True
+    """Whether its absence makes the run a failure."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoints:
+    """Checkpoints that the program writes to a folder and the agent carries to safety."""
+
+    __pydantic_config__ = STRICT
+
+    path: str = "checkpoints"
+    """Folder relative to the working directory; each entry in it whose name ends in a number is one checkpoint."""
+    uri: str | None = None
+    """Where they go; None: under `work_dir`. The key of the task is appended, so runs never mix."""
+    keep: Annotated[int, AtLeast(1)] = 3
+    """How many stay at the target; the newest valid one is never deleted."""
+    resume: bool = True
+    """Fetch the newest valid checkpoint of this task before the training starts."""
+    required: bool = True
+    """Whether a run that wrote none is a failure."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How long each stage may take, in seconds."""
+
+    __pydantic_config__ = STRICT
+
+    max_runtime: Seconds | None = None
+    """From submission to the end of the last node."""
+    start_timeout: Seconds = 1800.0
+    """From submission until every node runs; a gang that misses one node is ended then."""
+    join_timeout: Seconds = 600.0
+    """From a node's start until it has found all the others."""
+    hang_timeout: Seconds | None = 1800.0
+    """Without a line of output, progress or checkpoint on any node."""
+    lost_timeout: Seconds = 120.0
+    """Without a sign of life from a node that the service calls running."""
+    stop_grace: Seconds = 20.0
+    """Between SIGTERM and SIGKILL of the training."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackendOptions:
+    """Where to run; each backend extends this beside its own code."""
+
+    __pydantic_config__ = STRICT
+
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingJob:
+    """One training, described once, for any backend."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    program: Program
+    backend: BackendOptions
+    nodes: Annotated[int, AtLeast(1)] = 1
+    work_dir: str | None = None
+    """Meeting point of the nodes: any URI that all of them reach. None: the connection's default."""
+    image: str | None = None
+    """Container image. None: the platform's own Python environment."""
+    launcher: LauncherOptions = field(default_factory=LauncherOptions)
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment of the training processes. Plain text at every platform: name secrets, do not put them here."""
+    inputs: tuple[Input, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    checkpoints: Checkpoints | None = None
+    limits: Limits = field(default_factory=Limits)
+    tags: Mapping[str, str] = field(default_factory=dict)

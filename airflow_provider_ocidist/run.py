@@ -1,0 +1,297 @@
+"""What a job becomes: Plan before, RunRef and RunStatus during, TrainingResult after."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.agent.report import NodeReport, Progress
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.job import TrainingJob
+from airflow_provider_ocidist.storage.checkpoints import CheckpointRef
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunKey:
+    """Whose gang it is: one task of one DAG run, cleared so many times, tried so many times.
+
+    The same key never creates twice: every name, tag and retry token is derived from it.
+    """
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+    generation: int = 0
+    """Grows when the task is cleared (Airflow's `max_tries`); a retry keeps it."""
+    attempt: int = 1
+    """Grows when a gang of this generation has ended without success and another is wanted."""
+
+    @property
+    def task_digest(self) -> str:
+        """Names the task, whatever its generation and attempt: 16 hexadecimal digits."""
+        return _digest(self.dag_id, self.run_id, self.task_id, self.map_index)
+
+    @property
+    def task_name(self) -> str:
+        """Readable, unique for each task and generation: the folder of its checkpoints."""
+        return f"{_slug(self.dag_id)[:40]}-{_slug(self.task_id)[:40]}-{self.task_digest[:8]}-g{self.generation}"
+
+    @property
+    def name(self) -> str:
+        """Readable, unique for each attempt: the display name of the job, the run directory, the rendezvous id."""
+        return f"{self.task_name}-a{self.attempt}"
+
+    def token(self, *parts: object) -> str:
+        """Return the idempotency token of one request of this attempt."""
+        return f"ocidist-{_digest(self.name, *parts, length=40)}"
+
+
+def _digest(*parts: object, length: int = 16) -> str:
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:length]
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-") or "x"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One literal request of a plan."""
+
+    verb: str
+    """As the service names it, `CreateJob`."""
+    body: Mapping[str, Any]
+    count: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expectations:
+    """What must be there, besides exit codes of 0, before a run counts as a success."""
+
+    checkpoint: bool = False
+    outputs: tuple[str, ...] = ()
+    """Paths that the job declares as required outputs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """All that `submit` will send, in order. Printing it is the dry run; making it never creates anything."""
+
+    key: RunKey
+    backend: str
+    nodes: int
+    reason: str
+    """Which topology it is, and why."""
+    requests: tuple[Request, ...]
+    run_dir: str
+    checkpoints_uri: str | None = None
+    code: str | None = None
+    """Local path whose content travels with the job; None when nothing does."""
+    expects: Expectations = Expectations()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRef:
+    """Points at what was created; small JSON that lives in XCom, task state, triggers."""
+
+    backend: str
+    key: RunKey
+    nodes: int
+    job_id: str
+    run_ids: tuple[str, ...]
+    """By rank; rank 0 is the main run. Empty text for a node that was never created."""
+    run_dir: str
+    submitted_at: float
+    """Unix time, by the service's clock."""
+    checkpoints_uri: str | None = None
+    compartment_id: str | None = None
+    log_group_id: str | None = None
+    log_id: str | None = None
+
+    @property
+    def main_run_id(self) -> str:
+        return self.run_ids[0]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every node was created; False after a submission that was cut off."""
+        return all(self.run_ids)
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(codec.encode(self))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RunRef:
+        return codec.decode(cls, value)
+
+
+class NodeState(StrEnum):
+    """What the service says of one node."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    ENDING = "ENDING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+    MISSING = "MISSING"
+    """The service does not know it any more."""
+    UNKNOWN = "UNKNOWN"
+    """A state that this version has never heard of: wait, and say so."""
+
+    @property
+    def terminal(self) -> bool:
+        return self in _TERMINAL
+
+
+_TERMINAL = {NodeState.SUCCEEDED, NodeState.FAILED, NodeState.CANCELED, NodeState.MISSING}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeStatus:
+    """One node: what the service says, and what the node itself reported. Times are Unix times, in seconds."""
+
+    rank: int
+    run_id: str
+    state: NodeState
+    details: str | None = None
+    """The service's own words."""
+    cause: Cause | None = None
+    """What those words mean, where the backend can tell."""
+    started_at: float | None = None
+    finished_at: float | None = None
+    report: NodeReport | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.report.exit_code if self.report else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStatus:
+    """A gang at one moment."""
+
+    nodes: tuple[NodeStatus, ...]
+    reports_readable: bool = True
+    """False when the run directory could not be read just now: then absence of a report means nothing."""
+    checkpoint_problem: str | None = None
+    """Why the newest checkpoint is not to be trusted; looked at when the gang has ended."""
+
+    @property
+    def ended(self) -> bool:
+        return all(node.state.terminal for node in self.nodes)
+
+    @property
+    def main(self) -> NodeStatus:
+        return self.nodes[0]
+
+    @property
+    def progress(self) -> Progress | None:
+        return self.main.report.progress if self.main.report else None
+
+    @property
+    def checkpoint(self) -> CheckpointRef | None:
+        found = [node.report.checkpoint for node in self.nodes if node.report and node.report.checkpoint]
+        return max(found, key=lambda checkpoint: checkpoint.step, default=None)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(uri for node in self.nodes if node.report for uri in node.report.outputs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """Why a gang is being ended before its time."""
+
+    cause: Cause
+    message: str
+    since: float
+    """Unix time of the first cancel."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecord:
+    """Everything that must survive the process that waits: in task state, triggers and events; at most 4 KB.
+
+    Times are Unix times, in seconds, so that they mean the same on every machine and after every restart.
+    """
+
+    ref: RunRef
+    expects: Expectations = Expectations()
+    deadline: float | None = None
+    start_deadline: float | None = None
+    hang_timeout: float | None = None
+    lost_timeout: float | None = None
+    ending: Ending | None = None
+    logs_since: float | None = None
+    """Log lines up to this time are in the task log already."""
+
+    @classmethod
+    def of(cls, ref: RunRef, job: TrainingJob, expects: Expectations, task_deadline: float | None = None) -> RunRecord:
+        """Start the record of a gang; `task_deadline` is a Unix time that its Airflow task was given."""
+        limits = job.limits
+        own = ref.submitted_at + limits.max_runtime if limits.max_runtime is not None else None
+        return cls(
+            ref=ref,
+            expects=expects,
+            deadline=min((time for time in (own, task_deadline) if time is not None), default=None),
+            start_deadline=ref.submitted_at + limits.start_timeout,
+            hang_timeout=limits.hang_timeout,
+            lost_timeout=limits.lost_timeout,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(codec.encode(self))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RunRecord:
+        return codec.decode(cls, value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingResult:
+    """What a successful task hands on; small enough for XCom."""
+
+    checkpoint: CheckpointRef | None
+    job_id: str
+    run_ids: tuple[str, ...]
+    run_dir: str
+    nodes: tuple[Mapping[str, Any], ...]
+    """By rank: run id, state, exit code, start and end."""
+    outputs: tuple[str, ...] = ()
+    progress: Progress | None = None
+
+    @classmethod
+    def of(cls, record: RunRecord, status: RunStatus) -> TrainingResult:
+        """Build the result; the one builder for the blocking, the deferred and the re-attached path."""
+        return cls(
+            checkpoint=status.checkpoint,
+            job_id=record.ref.job_id,
+            run_ids=record.ref.run_ids,
+            run_dir=record.ref.run_dir,
+            nodes=tuple(_node_summary(node) for node in status.nodes),
+            outputs=status.outputs,
+            progress=status.progress,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        value = {"checkpoint_uri": self.checkpoint.uri if self.checkpoint else None, **codec.encode(self)}
+        return dict(json.loads(json.dumps(value)))
+
+
+def _node_summary(node: NodeStatus) -> dict[str, Any]:
+    return {
+        "rank": node.rank,
+        "run_id": node.run_id,
+        "state": str(node.state),
+        "exit_code": node.exit_code,
+        "started_at": node.started_at,
+        "finished_at": node.finished_at,
+    }

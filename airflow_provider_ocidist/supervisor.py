@@ -1,0 +1,181 @@
+"""What to do next with a gang of nodes. Pure: no I/O, no clock, no Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from airflow_provider_ocidist.agent.report import Phase
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.run import Ending, NodeState, NodeStatus, RunRecord, RunStatus
+
+CANCEL_AGAIN_AFTER = 15.0
+"""Seconds after which a node that has not begun to end is told once more."""
+HANG_MARGIN = 60.0
+"""Seconds that a node has to find out about its own hang, with stacks, before it is ended from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End all nodes; remember why."""
+
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Succeed:
+    """Every node did its part, and what the job promises is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """All nodes have ended, and not well."""
+
+    cause: Cause
+    message: str
+
+
+Action = Wait | Cancel | Succeed | Fail
+Finding = tuple[Cause, str]
+
+
+def decide(record: RunRecord, status: RunStatus, now: float) -> Action:
+    """Return the next action for a gang. `now` is a Unix time, in seconds.
+
+    A gang ends in one of two ways: all of its nodes are terminal and the outcome is judged, or something is
+    found that makes waiting pointless; then it is cancelled first and judged when it has ended.
+    """
+    if status.ended:
+        return _judge(record, status)
+    if record.ending is not None:
+        return _insist(record.ending, status, now)
+    for look in _LOOKS:
+        finding = look(record, status, now)
+        if finding is not None:
+            cause, message = finding
+            return Cancel(Ending(cause=cause, message=message, since=now))
+    return Wait()
+
+
+def _judge(record: RunRecord, status: RunStatus) -> Action:
+    failed = _failed_node(record, status, 0.0)
+    if record.ending is not None and failed is not None:
+        return Fail(record.ending.cause, record.ending.message)
+    if failed is not None:
+        return Fail(*failed)
+    unmet = _unmet(record, status)
+    if unmet is None:
+        return Succeed()
+    # Without the reports nothing is known about checkpoints: not a failure by ignorance.
+    return Fail(Cause.USER, unmet) if status.reports_readable else Wait()
+
+
+def _insist(ending: Ending, status: RunStatus, now: float) -> Action:
+    deaf = any(node.state in (NodeState.PENDING, NodeState.RUNNING) for node in status.nodes)
+    rounds = int((now - ending.since) // CANCEL_AGAIN_AFTER)
+    if deaf and rounds >= 1:
+        return Cancel(Ending(cause=ending.cause, message=ending.message, since=now))
+    return Wait()
+
+
+def _unmet(record: RunRecord, status: RunStatus) -> str | None:
+    """Return what the job promises and does not have; every node has exited with 0."""
+    if status.checkpoint_problem is not None:
+        return status.checkpoint_problem
+    if record.expects.checkpoint and status.checkpoint is None:
+        return (
+            "the program exited with 0 on every node but wrote no checkpoint: it probably trained nothing. "
+            "Read its first lines of output, or set checkpoints.required: false"
+        )
+    missing = sorted(set(record.expects.outputs) - set(status.outputs))
+    if missing:
+        return f"the program exited with 0 on every node but these outputs are missing: {', '.join(missing)}"
+    return None
+
+
+def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
+    failed = [node for node in status.nodes if node.state.terminal and node.state is not NodeState.SUCCEEDED]
+    return _diagnose(min(failed, key=_guilt)) if failed else None
+
+
+def _guilt(node: NodeStatus) -> tuple[bool, bool, float]:
+    """Order failed nodes, the root of the trouble first: nodes that were only told to stop name no cause."""
+    named = node.report is not None and node.report.cause is not None
+    return (not named, node.cause is None, node.finished_at or float("inf"))
+
+
+def _diagnose(node: NodeStatus) -> Finding:
+    report = node.report
+    if report is not None and report.cause is not None:
+        code = f" (exit code {report.exit_code})" if report.exit_code is not None else ""
+        return report.cause, f"node {node.rank}: {report.message or 'failed'}{code}"
+    details = node.details or "the service gives no reason"
+    if node.state is NodeState.MISSING:
+        return Cause.CANCELED, f"node {node.rank}: job run {node.run_id} is gone: somebody deleted it"
+    if node.state is NodeState.CANCELED:
+        return Cause.CANCELED, f"node {node.rank}: the job run was cancelled outside this task ({details})"
+    if node.cause is not None:
+        return node.cause, f"node {node.rank}: {details}"
+    if report is None:
+        return Cause.NODE, f"node {node.rank} ended before its agent could report: {details}"
+    return Cause.NODE, f"node {node.rank} was lost in phase {report.phase}: {details}"
+
+
+def _past_deadline(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
+    if record.deadline is None or now < record.deadline:
+        return None
+    limit = record.deadline - record.ref.submitted_at
+    return Cause.DEADLINE, f"not finished within {limit:.0f} s (limits.max_runtime or the task's execution_timeout)"
+
+
+def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
+    if record.start_deadline is None or now < record.start_deadline:
+        return None
+    waiting = [node for node in status.nodes if node.state is NodeState.PENDING]
+    if not waiting:
+        return None
+    ranks = ", ".join(str(node.rank) for node in waiting)
+    limit = record.start_deadline - record.ref.submitted_at
+    return Cause.CAPACITY, f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): no machine was free"
+
+
+def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
+    if record.lost_timeout is None or not status.reports_readable:
+        return None
+    for node in status.nodes:
+        seen = _last_seen(node)
+        if seen is not None and now - seen > record.lost_timeout:
+            return Cause.NODE, f"node {node.rank} has shown no sign of life for {now - seen:.0f} s (limits.lost_timeout)"
+    return None
+
+
+def _last_seen(node: NodeStatus) -> float | None:
+    if node.state is not NodeState.RUNNING:
+        return None
+    return node.report.heartbeat_at if node.report else node.started_at
+
+
+def _stuck(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
+    if record.hang_timeout is None or not status.reports_readable:
+        return None
+    reports = [node.report for node in status.nodes if node.report is not None]
+    if len(reports) < len(status.nodes) or any(report.phase is not Phase.TRAINING for report in reports):
+        return None
+    moved = [report.progress.updated_at for report in reports if report.progress and report.progress.updated_at]
+    if not moved or now - max(moved) <= record.hang_timeout + HANG_MARGIN:
+        return None
+    return Cause.HANG, f"no output, step or checkpoint on any node for {now - max(moved):.0f} s (limits.hang_timeout)"
+
+
+_LOOKS: tuple[Callable[[RunRecord, RunStatus, float], Finding | None], ...] = (
+    _failed_node,
+    _past_deadline,
+    _never_started,
+    _lost_from_sight,
+    _stuck,
+)

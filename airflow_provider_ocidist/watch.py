@@ -1,0 +1,77 @@
+"""One look at a gang: its state, its new log lines, its progress, and what to do next. No Airflow."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from airflow_provider_ocidist.backends.base import Backend, LogFollower
+from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.run import NodeState, RunRecord, RunStatus
+from airflow_provider_ocidist.supervisor import Action, Wait, decide
+
+
+class Watch:
+    """Looks at one gang again and again; tells a logger what is new."""
+
+    def __init__(self, backend: Backend, record: RunRecord, logger: logging.Logger) -> None:
+        self.backend = backend
+        self.record = record
+        self.status: RunStatus | None = None
+        self._log = logger
+        self._follower = LogFollower(since=record.logs_since or record.ref.submitted_at)
+        self._said: str | None = None
+
+    def look(self, now: float) -> Action:
+        """Return what to do next. A service that cannot answer now is waited for: silence is no failure.
+
+        Raises BackendError when asking again cannot help.
+        """
+        try:
+            (self.status,) = self.backend.status([self.record.ref])
+        except BackendError as error:
+            if not error.retryable:
+                raise
+            self._log.warning("%s; will ask again", error)
+            return Wait()
+        self._pass_on_logs(now)
+        self._say_progress(self.status)
+        return decide(self.record, self.status, now)
+
+    def _pass_on_logs(self, now: float) -> None:
+        try:
+            lines = self._follower.new_lines(self.backend, self.record.ref)
+        except BackendError as error:
+            self._log.warning("%s; the lines will come later", error)
+            return
+        for line in lines:
+            self._log.info("[node %d] %s", line.rank, line.text)
+        if lines:
+            self.record = replace(self.record, logs_since=max(line.time for line in lines))
+
+    def _say_progress(self, status: RunStatus) -> None:
+        said = describe(status)
+        if said != self._said:
+            self._said = said
+            self._log.info("%s", said)
+
+
+def describe(status: RunStatus) -> str:
+    """Return one line for a person, as `nodes: 2 RUNNING (TRAINING); step 40/300, loss 2.31`."""
+    parts = ["nodes: " + ", ".join(f"{count} {state}" for state, count in _tally(status).items())]
+    progress = status.progress
+    if progress is not None and progress.step is not None:
+        total = f"/{progress.steps}" if progress.steps else ""
+        loss = f", loss {progress.loss:.4g}" if progress.loss is not None else ""
+        parts.append(f"step {progress.step}{total}{loss}")
+    if status.checkpoint is not None:
+        parts.append(f"checkpoint at step {status.checkpoint.step}")
+    return "; ".join(parts)
+
+
+def _tally(status: RunStatus) -> dict[str, int]:
+    tally: dict[str, int] = {}
+    for node in status.nodes:
+        phase = f" ({node.report.phase})" if node.report and node.state is NodeState.RUNNING else ""
+        tally[f"{node.state}{phase}"] = tally.get(f"{node.state}{phase}", 0) + 1
+    return tally
