@@ -77,7 +77,7 @@ class Expectations:
 
     checkpoint: bool = False
     outputs: tuple[str, ...] = ()
-    """Paths that the job declares as required outputs."""
+    """URIs of the folders that the job's required outputs go to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -92,10 +92,14 @@ def _unmet(record: RunRecord, status: RunStatus) -> str | None:
             "the program exited with 0 on every node but wrote no checkpoint: it probably trained nothing. "
             "Read its first lines of output, or set checkpoints.required: false"
         )
-    missing = sorted(set(record.expects.outputs) - set(status.outputs))
+    missing = [uri for uri in record.expects.outputs if not any(_lies_in(found, uri) for found in status.outputs)]
     if missing:
         return f"the program exited with 0 on every node but these outputs are missing: {', '.join(missing)}"
     return None
+
+
+def _lies_in(uri: str, folder: str) -> bool:
+    return f"{uri.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | None:

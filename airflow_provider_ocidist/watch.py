@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
+from typing import Any, Protocol
 
 from airflow_provider_ocidist.backends.base import Backend, LogFollower
 from airflow_provider_ocidist.errors import BackendError
@@ -11,10 +11,18 @@ from airflow_provider_ocidist.run import NodeState, RunRecord, RunStatus
 from airflow_provider_ocidist.supervisor import Action, Wait, decide
 
 
+class TaskLog(Protocol):
+    """What Airflow's loggers and the standard library's have in common."""
+
+    def info(self, event: Any, *args: Any) -> Any: ...
+
+    def warning(self, event: Any, *args: Any) -> Any: ...
+
+
 class Watch:
     """Looks at one gang again and again; tells a logger what is new."""
 
-    def __init__(self, backend: Backend, record: RunRecord, logger: logging.Logger) -> None:
+    def __init__(self, backend: Backend, record: RunRecord, logger: TaskLog) -> None:
         self.backend = backend
         self.record = record
         self.status: RunStatus | None = None

@@ -42,7 +42,9 @@ class AgentConfig:
         """Read what `to_env` wrote. Raises AgentError when it is absent or not ours."""
         text = environ.get(CONFIG_VARIABLE)
         if text is None:
-            raise AgentError(f"{CONFIG_VARIABLE} is not set: this node was not started by ocidist", cause=Cause.CONFIG)
+            raise AgentError(
+                f"{CONFIG_VARIABLE} is not set: this node was not started by ocidist", cause=Cause.CONFIG
+            )
         try:
             return codec.decode(cls, json.loads(text))
         except (ValueError, TypeError) as error:

@@ -1,0 +1,73 @@
+# Everything a person or CI does here. `make` alone lists it.
+# A stamp file holds the state of the environment, so that a second run calls no pip at all.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --progress-bar off --no-deps --no-compile
+READY := $(VENV)/.ready
+TESTS ?=
+ROWS ?=
+
+.PHONY: help demo up down test check format bench lock clean
+
+help: ## list the commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-7s %s\n", $$1, $$2}'
+
+demo: $(READY) ## train a GPT on two nodes from an Airflow DAG, on this machine, and show the result
+	@$(BIN)/python -m scripts.demo run
+
+up: $(READY) ## start the emulator and Airflow, trigger the demo's DAG, leave all running for the browser
+	@$(BIN)/python -m scripts.demo up
+
+down: ## end what `make up` started
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m scripts.demo down; else echo "nothing is installed, so nothing runs"; fi
+
+test: $(READY) ## run the whole test suite; TESTS=path runs a part
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10 $(TESTS)
+
+check: $(READY) ## formatting, lint, types, import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## rewrite the code as `make check` wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY) ## measure ours beside its peers; ROWS=P0,P7 runs some
+	@$(BIN)/python -m benchmarks.run $(if $(ROWS),--rows $(ROWS))
+
+lock: $(BIN)/python ## resolve all versions anew into requirements/
+	@$(PIP) install --quiet -r requirements/pip.txt
+	$(BIN)/python scripts/lock.py
+
+clean: down ## remove what make made: environments, the demo's folder, caches
+	rm -rf $(VENV) .venv-* .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A Python without ensurepip (Debian without python3.11-venv) still works where it has pip of its own.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
+	  echo "Python 3.11 is needed ($(PYTHON) is not): apt-get install python3.11, or make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv $(VENV); \
+	elif $(PYTHON) -m pip --version >/dev/null 2>&1; then \
+	  $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; \
+	else echo "this Python cannot make environments: apt-get install python3.11-venv" >&2; exit 1; fi
+
+# Everything is locked, so nothing is left to resolve (--no-deps), and two halves can be unpacked side by side. Modules are
+# compiled when first imported (--no-compile): compiling all of oci, torch and Airflow would take longer than the rest.
+$(READY): pyproject.toml requirements/pip.txt requirements/constraints.txt requirements/torch.txt | $(BIN)/python
+	@echo "installing into $(VENV): a minute or two; later runs skip this"
+	@$(PIP) install --quiet -r requirements/pip.txt
+	@$(INSTALL) -r <(grep -E '^oci==' requirements/constraints.txt) -r requirements/torch.txt & large=$$!; \
+	$(INSTALL) -r <(grep -vE '^oci==' requirements/constraints.txt) & small=$$!; \
+	trap 'kill $$large $$small 2>/dev/null' INT TERM; \
+	wait $$large && wait $$small
+	@$(INSTALL) --no-build-isolation -e .
+	@$(PIP) check --quiet
+	@touch $@

@@ -1,0 +1,82 @@
+"""Stopping: why this node is to end before its time. The first reason counts."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+
+from airflow_provider_ocidist.errors import Cause
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stop:
+    """A reason to end."""
+
+    message: str
+    cause: Cause | None = None
+    """Set when this node itself found the fault; None when it was told to stop."""
+    stacks: bool = False
+    """Whether the processes are to print where they stand before they end."""
+
+
+class Stopped(Exception):
+    """Raised between the stages of a node that was told to stop."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__(stop.message)
+        self.stop = stop
+
+
+class StopSwitch:
+    """The one place where reasons to end arrive: from signals, from other nodes, from the hang watch."""
+
+    def __init__(self) -> None:
+        self.stop: Stop | None = None
+        self.event = threading.Event()
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[], object]] = []
+
+    def ask(self, stop: Stop) -> None:
+        with self._lock:
+            if self.stop is not None:
+                return
+            self.stop = stop
+        self.event.set()
+        for listener in self._listeners:
+            listener()
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Call the listener once somebody asks; at once if somebody has."""
+        with self._lock:
+            self._listeners.append(listener)
+        if self.stop is not None:
+            listener()
+
+    def check(self) -> None:
+        """Raise Stopped if somebody has asked."""
+        if self.stop is not None:
+            raise Stopped(self.stop)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep. Raises Stopped as soon as somebody asks."""
+        self.event.wait(seconds)
+        self.check()
+
+    def ask_on_signals(self) -> None:
+        """Take SIGTERM and SIGINT as a reason to end."""
+        received: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+        def note(number: int, _frame: FrameType | None) -> None:
+            # A handler may interrupt the very lock that `ask` needs; SimpleQueue is made for that.
+            received.put(number)
+
+        def pass_on() -> None:
+            self.ask(Stop(message=f"this node was told to stop by {signal.Signals(received.get()).name}"))
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, note)
+        threading.Thread(target=pass_on, name="signals", daemon=True).start()

@@ -1,0 +1,181 @@
+"""Supervise: run the training, pass its output on, end it when asked, and leave nothing of it behind."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from airflow_provider_ocidist.agent import guard
+from airflow_provider_ocidist.agent.hang import dump_stacks
+from airflow_provider_ocidist.agent.progress import ProgressMeter
+from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
+
+logger = logging.getLogger(__name__)
+
+CHUNK = 1 << 16
+KEPT = 1 << 18
+"""Bytes at the end of the output that are kept for the diagnosis."""
+KILL_LIMIT = 10.0
+"""Seconds that the kernel is given to bury what was killed; one stuck in a driver is not waited for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """How the training ended."""
+
+    exit_code: int
+    """Of the launcher; negative for a signal."""
+    output: str
+    """Its end."""
+    stop: Stop | None
+    """Set when it was asked to end before it did."""
+    killed: bool
+    """Whether it had to be killed, having ignored SIGTERM."""
+    oom_killed: bool | None
+    """Whether the kernel killed anything for want of memory meanwhile; None when it does not tell."""
+
+
+class Output:
+    """What the training prints: passed on at once, its end kept, its progress read."""
+
+    def __init__(self, meter: ProgressMeter) -> None:
+        self.meter = meter
+        self._kept = bytearray()
+        self._lock = threading.Lock()
+
+    @property
+    def end(self) -> str:
+        with self._lock:
+            return self._kept[-KEPT:].decode(errors="replace")
+
+    def pump(self, source: int, sink: int) -> None:
+        """Pass on everything from one file descriptor to another until its end."""
+        rest = b""
+        while chunk := os.read(source, CHUNK):
+            _write(sink, chunk)
+            # Lines are kept whole, so that those of the two streams do not run into each other.
+            lines, newline, rest = (rest + chunk).rpartition(b"\n")
+            self._take(lines + newline)
+            if len(rest) > CHUNK:
+                self._take(rest)
+                rest = b""
+        self._take(rest)
+
+    def _take(self, lines: bytes) -> None:
+        if not lines:
+            return
+        self.meter.saw(lines)
+        with self._lock:
+            self._kept += lines
+            if len(self._kept) > 2 * KEPT:
+                del self._kept[:-KEPT]
+
+
+def _write(sink: int, data: bytes) -> None:
+    view = memoryview(data)
+    # Whoever reads our output may go away; the training goes on.
+    with contextlib.suppress(OSError):
+        while view:
+            view = view[os.write(sink, view) :]
+
+
+class Training:
+    """The launcher and all that it starts, behind a guard that outlives neither us nor them."""
+
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], working_dir: Path, output: Output
+    ) -> None:
+        self.output = output
+        # Orphans come to us if somebody kills the guard.
+        guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+        read_end, self._leash = os.pipe()
+        self._oom_kills = _count_oom_kills()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, str(read_end), *command],
+            env=dict(environ),
+            cwd=working_dir,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=[read_end],
+            start_new_session=True,
+        )
+        os.close(read_end)
+        self.ended = threading.Event()
+        self._changed = threading.Event()
+        self._readers = [self._reader(self._process.stdout, 1), self._reader(self._process.stderr, 2)]
+        threading.Thread(target=self._await_end, name="training", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Of the guard; the launcher is its child."""
+        return self._process.pid
+
+    def wait(self, switch: StopSwitch, grace: float) -> Ended:
+        """Wait for the end; when somebody asks to stop, hasten it."""
+        switch.listen(self._changed.set)
+        self._changed.wait()
+        stop = None if self.ended.is_set() else switch.stop
+        return self._collect(stop, killed=stop is not None and self._end(stop, grace))
+
+    def _end(self, stop: Stop, grace: float) -> bool:
+        """End the training; return whether it had to be killed."""
+        if stop.stacks:
+            logger.error("the training stands still:\n%s", "\n".join(dump_stacks(self.pid)))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        if self.ended.wait(grace):
+            return False
+        logger.warning("the training ignores SIGTERM for %.0f s: killing it", grace)
+        return True
+
+    def _collect(self, stop: Stop | None, *, killed: bool) -> Ended:
+        self._kill()
+        for reader in self._readers:
+            reader.join(KILL_LIMIT)
+        before, after = self._oom_kills, _count_oom_kills()
+        return Ended(
+            exit_code=self._process.returncode if self.ended.is_set() else -signal.SIGKILL,
+            output=self.output.end,
+            stop=stop,
+            killed=killed,
+            oom_killed=None if before is None or after is None else after > before,
+        )
+
+    def _kill(self) -> None:
+        os.close(self._leash)
+        if self.ended.wait(KILL_LIMIT):
+            # Nothing is left unless the guard itself was killed.
+            guard.kill_descendants(os.getpid())
+        else:
+            logger.error("processes of the training cannot be killed: %s", guard.descendants(self.pid))
+
+    def _await_end(self) -> None:
+        self._process.wait()
+        self.ended.set()
+        self._changed.set()
+
+    def _reader(self, source: IO[bytes] | None, sink: int) -> threading.Thread:
+        assert source is not None
+        thread = threading.Thread(target=self.output.pump, args=(source.fileno(), sink), daemon=True)
+        thread.start()
+        return thread
+
+
+def _count_oom_kills() -> int | None:
+    """Return how many processes this machine's kernel has killed for want of memory since it started."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)

@@ -1,0 +1,207 @@
+"""Topology: which node this is, where it is reached, and where the others are."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import socket
+import struct
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.config import RANK_VARIABLE, AgentConfig
+from airflow_provider_ocidist.agent.heartbeat import Heartbeat, report_name
+from airflow_provider_ocidist.agent.report import NODES_FOLDER, NodeReport, Phase
+from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
+from airflow_provider_ocidist.launchers.base import MASTER_PORT, Topology
+from airflow_provider_ocidist.storage.stores import Store
+
+logger = logging.getLogger(__name__)
+
+RANK_VARIABLES = (RANK_VARIABLE, "NODE_RANK")
+FIRST_LOOK, LAST_LOOK = 0.1, 0.4
+"""Seconds between looks; they bound how long a complete gang waits, so they stay small."""
+SAY_INTERVAL = 30.0
+JOINED = (Phase.JOINING, Phase.TRAINING, Phase.SAVING, Phase.DONE)
+SHARED_PORTS = range(20000, 29000)
+
+
+def own_rank(config: AgentConfig, environ: Mapping[str, str]) -> int:
+    """Return this node's rank. Raises AgentError when nobody has set a usable one."""
+    text = next(
+        (environ[name] for name in RANK_VARIABLES if name in environ), "0" if config.nodes == 1 else None
+    )
+    if text is None or not text.isdecimal() or int(text) >= config.nodes:
+        problem = f"{RANK_VARIABLE} is {'not set' if text is None else repr(text)}"
+        raise AgentError(
+            f"{problem}: it must be the rank of this node, 0 to {config.nodes - 1}", cause=Cause.CONFIG
+        )
+    return int(text)
+
+
+def own_address(environ: Mapping[str, str]) -> str:
+    """Return where others reach this node: what the service says, else the outgoing interface's address."""
+    name = environ.get("FQDN")
+    if name:
+        with contextlib.suppress(OSError):
+            address = socket.gethostbyname(name)
+            # Many images map a machine's own name to 127.0.1.1, which means another machine everywhere else.
+            if address == name or not ipaddress.ip_address(address).is_loopback:
+                return address
+    return _outgoing_address()
+
+
+def _outgoing_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only asks the routing table
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def own_interface(address: str) -> str | None:
+    """Return the interface of an address, where looking up the host's name, as gloo does, finds another."""
+    with contextlib.suppress(OSError):
+        if socket.gethostbyname(socket.gethostname()) == address:
+            return None
+    if ipaddress.ip_address(address).is_loopback:
+        return "lo"
+    return next((name for _, name in socket.if_nameindex() if _address_of(name) == address), None)
+
+
+def _address_of(interface: str) -> str | None:
+    import fcntl
+
+    get_address = 0x8915  # SIOCGIFADDR
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        answer = fcntl.ioctl(probe, get_address, struct.pack("256s", interface[:15].encode()))
+        return socket.inet_ntoa(answer[20:24])
+    return None
+
+
+def count_devices(environ: Mapping[str, str]) -> int:
+    """Return how many GPUs this node sees, without asking any driver."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
+    return len([device for device in Path("/dev").glob("nvidia[0-9]*") if device.name[6:].isdecimal()])
+
+
+def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> list[NodeReport]:
+    """Return all nodes' reports, by rank, once every node is ready to train.
+
+    Raises TopologyTimeout, naming those that never came; a node that is known but still fetches is waited for
+    as long as it gives signs of life.
+    """
+    gathering = Gathering(store, heartbeat.report.rank, nodes)
+    deadline = heartbeat.report.started_at + timeout
+    pause, say_at = FIRST_LOOK, time.time() + SAY_INTERVAL
+    while not gathering.look():
+        if time.time() > deadline and gathering.overdue(timeout):
+            raise TopologyTimeout(f"{gathering.missing()} not here after {timeout:.0f} s")
+        if time.time() > say_at:
+            logger.info("waiting for the others: %s not here yet", gathering.missing())
+            say_at += SAY_INTERVAL
+        heartbeat.switch.pause(pause)
+        pause = min(LAST_LOOK, pause * 1.5)
+    return [
+        heartbeat.report if rank == heartbeat.report.rank else gathering.ready[rank] for rank in range(nodes)
+    ]
+
+
+class Gathering:
+    """Who has come so far."""
+
+    def __init__(self, store: Store, rank: int, nodes: int) -> None:
+        self.store = store
+        self.awaited = set(range(nodes)) - {rank}
+        self.nodes = nodes
+        self.ready: dict[int, NodeReport] = {}
+        self.fetching: dict[int, NodeReport] = {}
+        self.seen_at: dict[int, float] = {}
+
+    def look(self) -> bool:
+        """Read what is new; return whether all are ready."""
+        if self.awaited:
+            for report in self._read(sorted(self.awaited & self._present())):
+                self._take(report)
+        return not self.awaited
+
+    def overdue(self, timeout: float) -> bool:
+        """Whether a missing node has shown no sign of life for that long."""
+        latest = time.monotonic() - min(timeout, 60.0)
+        return any(self.seen_at.get(rank, 0.0) < latest for rank in self.awaited)
+
+    def missing(self) -> str:
+        names = ", ".join(map(str, sorted(self.awaited)))
+        kind = "node" if len(self.awaited) == 1 else "nodes"
+        fetching = sorted(self.awaited & set(self.fetching))
+        note = f" (still fetching: {', '.join(map(str, fetching))})" if fetching else ""
+        return f"{kind} {names} of {self.nodes}{note}"
+
+    def _take(self, report: NodeReport) -> None:
+        if report.phase in JOINED:
+            self.ready[report.rank] = report
+            self.awaited.discard(report.rank)
+            return
+        known = self.fetching.get(report.rank)
+        if known is None or known.heartbeat_at != report.heartbeat_at:
+            self.fetching[report.rank] = report
+            self.seen_at[report.rank] = time.monotonic()
+
+    def _present(self) -> set[int]:
+        try:
+            entries = self.store.list(f"{NODES_FOLDER}/")
+        except (OcidistError, OSError) as error:
+            logger.debug("run directory not readable: %s", error)
+            return set()
+        names = {entry.name for entry in entries}
+        return {rank for rank in self.awaited if report_name(rank) in names}
+
+    def _read(self, ranks: Sequence[int]) -> list[NodeReport]:
+        if len(ranks) < 2:
+            return [report for rank in ranks if (report := read_report(self.store, rank))]
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(min(16, len(ranks))) as pool:
+            found = pool.map(lambda rank: read_report(self.store, rank), ranks)
+            return [report for report in found if report]
+
+
+def read_report(store: Store, rank: int) -> NodeReport | None:
+    """Return a node's report; None when there is none, or it cannot be read just now."""
+    try:
+        return NodeReport.from_json(store.read(report_name(rank)))
+    except (OcidistError, OSError, ValueError, TypeError):
+        return None
+
+
+def topology_of(
+    config: AgentConfig, reports: Sequence[NodeReport], rank: int, environ: Mapping[str, str]
+) -> Topology:
+    """Return this node's place among all the nodes."""
+    master, address = reports[0].address, reports[rank].address
+    return Topology(
+        rank=rank,
+        nodes=config.nodes,
+        processes_per_node=config.launcher.processes_per_node or max(1, count_devices(environ)),
+        master_address=master,
+        master_port=master_port(master, config.run_name),
+        address=address,
+        rendezvous_id=config.run_name,
+        join_timeout=config.limits.join_timeout,
+        interface=own_interface(address),
+        cores=len(os.sched_getaffinity(0)),
+    )
+
+
+def master_port(master: str, run_name: str) -> int:
+    """Return the well-known port or, where many gangs share one machine, one of the gang's own."""
+    if ipaddress.ip_address(master).is_loopback:
+        return SHARED_PORTS[zlib.crc32(run_name.encode()) % len(SHARED_PORTS)]
+    return MASTER_PORT

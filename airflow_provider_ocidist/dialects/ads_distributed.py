@@ -1,0 +1,342 @@
+"""Oracle ADS, `kind: distributed`: the YAML of `ads opctl run` for its PyTorch clusters.
+
+Where ADS drops a key in silence, loses quoting or ignores a limit, this reports an error or does what was meant.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_ocidist.dialects.base import Dialect, Translation
+from airflow_provider_ocidist.errors import Problem
+from airflow_provider_ocidist.job_schema import PLACEHOLDER, shown, unknown_key
+
+KIND = "distributed"
+IMAGE_CODE_DIR = "/code"
+"""Where ADS's own images hold the user's code."""
+
+INFRASTRUCTURE = {
+    "projectId": "backend.project_id",
+    "compartmentId": "backend.compartment_id",
+    "logGroupId": "backend.log_group_id",
+    "logId": "backend.log_id",
+    "subnetId": "backend.subnet_id",
+    "shapeName": "backend.shape",
+    "blockStorageSize": "backend.block_storage_gb",
+    "freeformTags": "tags",
+}
+"""Keys of the infrastructure whose values are taken as they are."""
+SHAPE_CONFIG = {"ocpus": "backend.ocpus", "memoryInGBs": "backend.memory_gb"}
+UNSUPPORTED_VARIABLES = {"SYNC_ARTIFACTS", "PROFILE"}
+"""Switches of ADS's image that do more than tell the program something."""
+
+
+class AdsDistributed(Dialect):
+    """One main node, some workers, one image."""
+
+    def matches(self, mapping: Mapping[str, Any]) -> bool:
+        return mapping.get("kind") == KIND
+
+    def translate(self, mapping: Mapping[str, Any]) -> Translation:
+        draft = _Draft()
+        draft.keys(mapping, "", {"kind", "apiVersion", "spec"})
+        spec = draft.section(mapping, "spec", {"name", "infrastructure", "cluster", "runtime"})
+        infrastructure = _infrastructure(draft, spec)
+        cluster = _cluster(draft, spec)
+        runtime = _runtime(draft, spec)
+        _name(draft, spec.value, infrastructure.value, cluster.value)
+        _environment(draft, cluster, runtime)
+        return Translation(mapping=draft.mapping, paths=draft.paths, problems=tuple(draft.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A part of the file and where it is."""
+
+    path: str
+    value: Mapping[str, Any]
+
+    def at(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A job in our form as it comes to be."""
+
+    mapping: dict[str, Any] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def put(self, ours: str, theirs: str, value: Any) -> None:
+        """Write a value at a path of ours, and note where it came from."""
+        holder = self.mapping
+        *above, last = ours.split(".")
+        for part in above:
+            holder = holder.setdefault(part, {})
+        holder[last] = value
+        self.paths[ours] = theirs
+
+    def copy(self, section: _Section, table: Mapping[str, str]) -> None:
+        for theirs, ours in table.items():
+            if theirs in section.value:
+                self.put(ours, section.at(theirs), section.value[theirs])
+
+    def complain(self, path: str, message: str) -> None:
+        self.problems.append(Problem(path, message))
+
+    def section(
+        self, parent: _Section | Mapping[str, Any], key: str, known: Iterable[str], later: Iterable[str] = ()
+    ) -> _Section:
+        """Return a section below another, empty if it is absent; reports what is in it and nobody reads."""
+        parent = parent if isinstance(parent, _Section) else _Section("", parent)
+        path, value = parent.at(key), parent.value.get(key)
+        if value is None:
+            return _Section(path, {})
+        if not isinstance(value, Mapping):
+            self.complain(path, f"must be a section with keys and values, not {shown(value)}")
+            return _Section(path, {})
+        self.keys(value, path, known, later)
+        return _Section(path, value)
+
+    def keys(self, value: Mapping[str, Any], path: str, known: Iterable[str], later: Iterable[str] = ()) -> None:
+        known, later = sorted(known), sorted(later)
+        for key in value:
+            where = f"{path}.{key}" if path else str(key)
+            if key in later:
+                self.complain(where, "is not supported yet")
+            elif key not in known:
+                self.complain(where, unknown_key(str(key), [*known, *later]))
+
+    def only(self, section: _Section, key: str, *allowed: str) -> None:
+        """Report a value other than those that mean something here."""
+        value = section.value.get(key)
+        if value is not None and str(value).casefold() not in {item.casefold() for item in allowed}:
+            self.complain(section.at(key), f"must be {' or '.join(allowed)}, not {shown(value)}")
+
+
+def _infrastructure(draft: _Draft, spec: _Section) -> _Section:
+    outer = draft.section(spec, "infrastructure", {"kind", "type", "apiVersion", "spec"})
+    draft.only(outer, "kind", "infrastructure")
+    draft.only(outer, "type", "dataScienceJob")
+    known = {*INFRASTRUCTURE, "displayName", "shapeConfigDetails", "jobType", "jobInfrastructureType"}
+    known.add("maximumRuntimeInMinutes")
+    inner = draft.section(outer, "spec", known, later={"storageMount", "definedTags"})
+    draft.put("backend.kind", outer.path, "oci_data_science")
+    draft.copy(inner, INFRASTRUCTURE)
+    draft.copy(draft.section(inner, "shapeConfigDetails", SHAPE_CONFIG), SHAPE_CONFIG)
+    draft.only(inner, "jobType", "DEFAULT")
+    draft.only(inner, "jobInfrastructureType", "STANDALONE" if "subnetId" in inner.value else "ME_STANDALONE")
+    _maximum_runtime(draft, inner)
+    return inner
+
+
+def _maximum_runtime(draft: _Draft, section: _Section) -> None:
+    key = "maximumRuntimeInMinutes"
+    if key in section.value:
+        minutes = _whole_number(draft, section, key, 1, default=1)
+        draft.put("limits.max_runtime", section.at(key), minutes * 60)
+
+
+def _cluster(draft: _Draft, spec: _Section) -> _Section:
+    outer = draft.section(spec, "cluster", {"kind", "apiVersion", "spec"})
+    draft.only(outer, "kind", "PYTORCH")
+    known = {"name", "image", "workDir", "config", "main", "worker"}
+    later = {"ephemeral", "ps", "certificate", "caCert", "cert"}
+    inner = draft.section(outer, "spec", known, later)
+    draft.copy(inner, {"workDir": "work_dir"})
+    _image(draft, inner)
+    _nodes(draft, inner)
+    return inner
+
+
+def _roles(cluster: _Section) -> list[_Section]:
+    named = [(cluster.at(name), cluster.value.get(name)) for name in ("main", "worker")]
+    return [_Section(path, value) for path, value in named if isinstance(value, Mapping)]
+
+
+def _image(draft: _Draft, cluster: _Section) -> None:
+    """Take the one image of all nodes: ADS asks the cluster first, then the main node, then the workers."""
+    holders = [cluster, *_roles(cluster)]
+    found = [(section.at("image"), section.value["image"]) for section in holders if "image" in section.value]
+    if not found:
+        draft.complain(cluster.at("image"), "is needed")
+        return
+    path, image = found[0]
+    draft.put("image", path, image)
+    for other, different in found[1:]:
+        if different != image:
+            draft.complain(other, "is not supported yet: all nodes run the same image")
+
+
+def _nodes(draft: _Draft, cluster: _Section) -> None:
+    # The name of a role becomes that of its job runs in ADS; ours are named after the Airflow task.
+    known = {"name", "replicas", "replica", "config", "image"}
+    main, worker = draft.section(cluster, "main", known), draft.section(cluster, "worker", known)
+    if "main" not in cluster.value:
+        draft.complain(main.path, "is needed")
+    key, count = _replicas(draft, main, least=1)
+    if count != 1:
+        draft.complain(main.at(key), f"must be 1, not {count}: there is one main node")
+    key, workers = _replicas(draft, worker, least=0) if "worker" in cluster.value else ("replicas", 0)
+    draft.put("nodes", worker.at(key), 1 + workers)
+
+
+def _replicas(draft: _Draft, role: _Section, least: int) -> tuple[str, int]:
+    """Return how many nodes have a role, and under which of two spellings it says so; ADS takes one where it does not."""
+    if "replica" in role.value and "replicas" in role.value:
+        draft.complain(role.at("replica"), "says the same as 'replicas': remove one of them")
+    key = "replica" if "replica" in role.value and "replicas" not in role.value else "replicas"
+    return key, _whole_number(draft, role, key, least, default=1)
+
+
+def _whole_number(draft: _Draft, section: _Section, key: str, least: int, default: int) -> int:
+    value = section.value.get(key, default)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        return int(value)
+    draft.complain(section.at(key), f"must be a whole number of at least {least}, not {shown(value)}")
+    return default
+
+
+def _runtime(draft: _Draft, spec: _Section) -> _Section:
+    outer = draft.section(spec, "runtime", {"kind", "type", "apiVersion", "spec"})
+    draft.only(outer, "kind", "python")
+    draft.only(outer, "type", "git", "remote")
+    known = {"entryPoint", "args", "env", "uri", "branch", "commit", "codeDir"}
+    inner = draft.section(outer, "spec", known, later={"kwargs", "pythonPath", "gitSecretId"})
+    source = str(outer.value.get("type") or "").casefold()
+    _code(draft, inner, source)
+    _script(draft, inner, "" if source else IMAGE_CODE_DIR)
+    _arguments(draft, inner)
+    return inner
+
+
+def _code(draft: _Draft, runtime: _Section, source: str) -> None:
+    useless = {"git": (), "remote": ("branch", "commit")}.get(source, ("uri", "branch", "commit", "codeDir"))
+    for key in [key for key in useless if key in runtime.value]:
+        draft.complain(runtime.at(key), f"means nothing {'with type remote' if source else 'without a type'}: remove it")
+    if source not in ("git", "remote"):
+        return
+    uri = runtime.value.get("uri")
+    if uri is None:
+        draft.complain(runtime.at("uri"), "is needed")
+        uri = PLACEHOLDER
+    elif isinstance(uri, str) and source == "git":
+        uri = _git_url(uri, runtime.value.get("commit") or runtime.value.get("branch"))
+    draft.put("program.source", runtime.at("uri"), uri)
+
+
+def _git_url(uri: str, ref: Any) -> str:
+    """Return the one URL that says what to clone and what to check out."""
+    known = uri.startswith(("git@", "git+", "ssh://", "git://"))
+    return (uri if known else f"git+{uri}") + (f"#{ref}" if ref is not None else "")
+
+
+def _script(draft: _Draft, runtime: _Section, folder: str) -> None:
+    script = runtime.value.get("entryPoint")
+    if script is None:
+        draft.complain(runtime.at("entryPoint"), "is needed")
+        script = PLACEHOLDER
+    elif isinstance(script, str):
+        script = posixpath.join(folder, script)
+    draft.put("program.script", runtime.at("entryPoint"), script)
+
+
+def _arguments(draft: _Draft, runtime: _Section) -> None:
+    arguments = runtime.value.get("args")
+    if isinstance(arguments, str):
+        try:
+            arguments = shlex.split(arguments)
+        except ValueError as error:
+            draft.complain(runtime.at("args"), f"cannot be split into arguments: {str(error).lower()}")
+            return
+    if isinstance(arguments, list | tuple):
+        arguments = [_text(item) for item in arguments]
+        _refuse_code_dir(draft, runtime, arguments)
+    if arguments is not None:
+        draft.put("program.args", runtime.at("args"), arguments)
+
+
+def _refuse_code_dir(draft: _Draft, runtime: _Section, arguments: list[Any]) -> None:
+    """Report arguments that count on where ADS puts fetched code: here it lies in a folder of each attempt."""
+    folder = runtime.value.get("codeDir")
+    for index, item in enumerate(arguments if isinstance(folder, str) else []):
+        if isinstance(item, str) and str(folder).rstrip("/") in item:
+            message = f"names the codeDir {folder}, where the code does not lie here: write it relative to the code"
+            draft.complain(runtime.at(f"args.{index}"), message)
+
+
+def _text(value: Any) -> Any:
+    """Return numbers and booleans as the text that ADS makes of them; anything else is looked at later."""
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _name(draft: _Draft, spec: Mapping[str, Any], infrastructure: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
+    """Take the name that ADS would show; it never shows `spec.name`, which is better than none."""
+    names = (
+        ("spec.cluster.spec.name", cluster.get("name")),
+        ("spec.infrastructure.spec.displayName", infrastructure.get("displayName")),
+        ("spec.name", spec.get("name")),
+    )
+    path, name = next(((path, name) for path, name in names if name is not None), ("spec.name", None))
+    if name is None:
+        draft.complain(path, "is needed")
+        name = PLACEHOLDER
+    elif isinstance(name, str) and "${" in name:
+        draft.complain(path, "variables in it are not supported yet")
+    draft.put("name", path, name)
+
+
+def _environment(draft: _Draft, cluster: _Section, runtime: _Section) -> None:
+    """Merge in ADS's order: the cluster's first, then the runtime's, then the role's."""
+    config = draft.section(cluster, "config", {"env"}, later={"startOptions"})
+    configs = [draft.section(role, "config", {"env"}, later={"startOptions"}) for role in _roles(cluster)]
+    own = [_variables(draft, config) for config in configs]
+    if any(_values(other) != _values(own[0]) for other in own[1:]):
+        draft.complain(configs[1].at("env"), "is not supported yet: it must be the same for all nodes")
+    for variables in (_variables(draft, config), _variables(draft, runtime), *own[:1]):
+        for name, (path, value) in variables.items():
+            _variable(draft, name, path, value)
+
+
+def _values(variables: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, (_, value) in variables.items()}
+
+
+def _variable(draft: _Draft, name: str, path: str, value: Any) -> None:
+    if name == "OCI__TIMEOUT":
+        seconds = int(value) if str(value).isdecimal() else value
+        draft.put("limits.join_timeout", path, seconds)
+    elif name.startswith("OCI__") or name in UNSUPPORTED_VARIABLES:
+        draft.complain(path, f"the variable {name} is not supported yet")
+    else:
+        draft.mapping.setdefault("env", {})[name] = value
+        draft.paths[f"env.{name}"] = path
+
+
+def _variables(draft: _Draft, section: _Section) -> dict[str, tuple[str, Any]]:
+    """Return the variables of a list of names and values: where each is, and its text."""
+    entries, path = section.value.get("env"), section.at("env")
+    if entries is None:
+        return {}
+    if not isinstance(entries, list | tuple):
+        draft.complain(path, f"must be a list of name and value, not {shown(entries)}")
+        return {}
+    found: dict[str, tuple[str, Any]] = {}
+    for index, entry in enumerate(entries):
+        here = f"{path}.{index}"
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str) or "value" not in entry:
+            draft.complain(here, "must be a section with name and value")
+            continue
+        draft.keys(entry, here, {"name", "value"})
+        if entry["name"] in found:
+            draft.complain(f"{here}.name", f"{entry['name']} is there twice")
+        found[entry["name"]] = (f"{here}.value", _text(entry["value"]))
+    return found
+
+
+DIALECT = AdsDistributed()

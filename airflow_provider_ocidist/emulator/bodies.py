@@ -1,0 +1,274 @@
+"""Bodies on disk: received in pieces, sent in pieces or ranges, never whole in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import os
+import re
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from airflow_provider_ocidist.emulator.errors import ApiError
+
+CHUNK_BYTES = 1024 * 1024
+INLINE_BYTES = 128 * 1024
+"""Up to here a hop to another thread costs more than the write."""
+
+
+class Digest(Protocol):
+    """What `hashlib` and checksum libraries have in common."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A file that is (a piece of) a body."""
+
+    path: Path
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Received:
+    """A body that has arrived, in a file of its own."""
+
+    path: Path
+    size: int
+    md5: str
+    """Base64, as the service writes checksums."""
+    digests: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The bytes `start..end-1` of a body; `partial` when the client asked for a range."""
+
+    start: int
+    end: int
+    total: int
+    partial: bool = False
+
+
+async def receive_file(
+    chunks: AsyncIterator[bytes],
+    folder: Path,
+    *,
+    limit: int | None = None,
+    digests: Mapping[str, Digest] | None = None,
+) -> Received:
+    """Write a body to a new file in the folder. Nothing is left there when it does not arrive whole."""
+    path = folder / f"receiving-{uuid.uuid4().hex}"
+    writer = _Writer(path, {"md5": hashlib.md5(usedforsecurity=False), **(digests or {})}, limit)
+    try:
+        async for chunk in _gathered(chunks):
+            if len(chunk) <= INLINE_BYTES:
+                writer.write(chunk)
+            else:
+                await asyncio.to_thread(writer.write, chunk)
+    except BaseException:
+        writer.discard()
+        raise
+    return writer.finish()
+
+
+class _Writer:
+    def __init__(self, path: Path, digests: Mapping[str, Digest], limit: int | None) -> None:
+        self._file = path.open("xb", buffering=0)
+        self._path = path
+        self._digests = digests
+        self._limit = limit
+        self._size = 0
+
+    def write(self, chunk: bytes) -> None:
+        self._size += len(chunk)
+        if self._limit is not None and self._size > self._limit:
+            raise ApiError(413, "RequestEntityTooLarge", f"At most {self._limit} bytes are allowed.")
+        for digest in self._digests.values():
+            digest.update(chunk)
+        view = memoryview(chunk)
+        while view:
+            view = view[self._file.write(view) :]
+
+    def discard(self) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def finish(self) -> Received:
+        self._file.close()
+        sums = {name: base64.b64encode(digest.digest()).decode() for name, digest in self._digests.items()}
+        return Received(path=self._path, size=self._size, md5=sums.pop("md5"), digests=sums)
+
+
+async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield pieces of about a megabyte: the network brings 64 KiB at a time."""
+    held: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size >= CHUNK_BYTES:
+            yield b"".join(held)
+            held, size = [], 0
+    if size:
+        yield b"".join(held)
+
+
+def read_range(header: str | None, total: int) -> Range:
+    """Understand a Range header. Raises 416 for a range outside the body; several ranges mean all of it."""
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
+    if match is None or not (match[1] or match[2]):
+        return Range(0, total, total)
+    if match[1]:
+        start, end = int(match[1]), min(int(match[2]) + 1 if match[2] else total, total)
+    else:
+        start, end = max(total - int(match[2]), 0), total
+    if start >= end:
+        raise ApiError(
+            416,
+            "InvalidRange",
+            f"The range {header} is outside the {total} bytes of the body.",
+            headers={"content-range": f"bytes */{total}"},
+        )
+    return Range(start, end, total, partial=True)
+
+
+class Files:
+    """Body files by name. One that is being sent stays to the last byte, also when its object is replaced."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._readers: Counter[str] = Counter()
+        self._doomed: set[str] = set()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def adopt(self, received: Received) -> str:
+        """Take a received body in and return its name."""
+        name = uuid.uuid4().hex
+        path = self.path(name)
+        path.parent.mkdir(exist_ok=True)
+        received.path.replace(path)
+        return name
+
+    def path(self, name: str) -> Path:
+        """Spread over 256 folders, because some file systems are slow with large ones."""
+        return self.folder / name[:2] / name
+
+    def link(self, name: str) -> str:
+        """Return another name of the same bytes."""
+        other = uuid.uuid4().hex
+        self.path(other).parent.mkdir(exist_ok=True)
+        os.link(self.path(name), self.path(other))
+        return other
+
+    def hold(self, names: Sequence[str]) -> Callable[[], None]:
+        """Keep files until the returned function is called."""
+        self._readers.update(names)
+        return lambda: self._release(names)
+
+    def _release(self, names: Sequence[str]) -> None:
+        self._readers.subtract(names)
+        self.remove([name for name in names if name in self._doomed])
+
+    def remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            if self._readers[name] > 0:
+                self._doomed.add(name)
+                continue
+            del self._readers[name]
+            self._doomed.discard(name)
+            self.path(name).unlink(missing_ok=True)
+
+    def keep_only(self, names: Container[str]) -> None:
+        """Remove what a killed emulator left half done."""
+        for path in self.folder.glob("*/*"):
+            if path.name not in names:
+                path.unlink()
+        for path in self.folder.glob("receiving-*"):
+            path.unlink()
+
+    def clear(self) -> None:
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
+        self._readers.clear()
+        self._doomed.clear()
+
+
+class FileAnswer(Response):
+    """Sends a body from its files, a megabyte at a time. Calls `release` when it is sent or dropped."""
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        part: Range,
+        headers: Mapping[str, str],
+        *,
+        head: bool = False,
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
+        length = part.end - part.start
+        sent = {**headers, "content-length": str(length), "accept-ranges": "bytes"}
+        if part.partial:
+            sent["content-range"] = f"bytes {part.start}-{part.end - 1}/{part.total}"
+        super().__init__(status_code=206 if part.partial else 200, headers=sent)
+        self._pieces = [] if head else pieces(segments, part)
+        self.release = release
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await self._send(send, gone)
+        finally:
+            gone.cancel()
+            self.release()
+
+    async def _send(self, send: Send, gone: asyncio.Future[None]) -> None:
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        await send(start)
+        for chunk in read_pieces(self._pieces):
+            if gone.done():
+                return
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            # A fast client never makes `send` wait, and others want their turn.
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _disconnected(receive: Receive) -> None:
+    message: Mapping[str, Any] = {}
+    while message.get("type") != "http.disconnect":
+        message = await receive()
+
+
+def pieces(segments: Sequence[Segment], part: Range) -> list[tuple[Path, int, int]]:
+    """Return what a range touches: (file, first byte, past the last byte)."""
+    found = []
+    offset = 0
+    for segment in segments:
+        start, end = max(part.start - offset, 0), min(part.end - offset, segment.size)
+        if start < end:
+            found.append((segment.path, start, end))
+        offset += segment.size
+    return found
+
+
+def read_pieces(pieces: Sequence[tuple[Path, int, int]]) -> Iterator[bytes]:
+    for path, start, end in pieces:
+        with path.open("rb", buffering=0) as file:
+            file.seek(start)
+            left = end - start
+            while left and (chunk := file.read(min(CHUNK_BYTES, left))):
+                left -= len(chunk)
+                yield chunk

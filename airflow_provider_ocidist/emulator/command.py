@@ -1,0 +1,118 @@
+"""The `emulator` command: arguments, what it prints, signals, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.emulator.server import Access
+
+EXIT_UNUSABLE = 2
+DESCRIPTION = """A local OCI over plain HTTP, for the real SDK, CLI and ocifs: Data Science jobs whose nodes run as
+processes of this machine, Object Storage, Logging, Vault. Serves this machine only, until interrupted."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options on a parser of our own or of `ocidist`."""
+    parser.description = DESCRIPTION
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="loopback address to serve on (default %(default)s)"
+    )
+    parser.add_argument("--port", type=int, default=0, help="0, the default, picks a free one")
+    parser.add_argument(
+        "--state", type=Path, metavar="DIR", help="keep everything here; default: a temporary folder"
+    )
+    parser.add_argument(
+        "--ready", type=Path, metavar="FILE", help="write how to reach it to FILE once it serves"
+    )
+    parser.add_argument(
+        "--grace", type=float, default=30.0, metavar="S", help="from SIGTERM to SIGKILL (%(default)s)"
+    )
+    parser.add_argument(
+        "--provisioning", type=float, default=0.0, metavar="S", help="before a node starts (0)"
+    )
+    parser.add_argument("--no-signatures", action="store_true", help="do not verify request signatures")
+    parser.add_argument("--keep-node-files", action="store_true", help="leave the folders of ended nodes")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m airflow_provider_ocidist.emulator")
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM. Return 0 after SIGTERM, 130 after SIGINT, 2 when it cannot start."""
+    from airflow_provider_ocidist.emulator.context import Options
+    from airflow_provider_ocidist.emulator.errors import StartupError
+    from airflow_provider_ocidist.emulator.server import Emulator, write_ready_file
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    options = Options(
+        verify_signatures=not args.no_signatures,
+        provisioning_s=args.provisioning,
+        grace_s=args.grace,
+        keep_node_files=args.keep_node_files,
+    )
+    received: list[int] = []
+    # Before the server starts: who stops us while we start must not find processes left.
+    signals = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        with Emulator(state=args.state, host=args.host, port=args.port, options=options) as emulator:
+            if not args.quiet:
+                sys.stdout.write(guide(emulator.access))
+                sys.stdout.flush()
+            if args.ready:
+                write_ready_file(args.ready, asdict(emulator.access))
+            received.append(signal.sigwait(signals))
+    except StartupError as error:
+        sys.stderr.write(f"ocidist emulator: {error}\n")
+        return EXIT_UNUSABLE
+    return 130 if received == [signal.SIGINT] else 0
+
+
+def guide(access: Access) -> str:
+    """Return how to point each client at the emulator; every line can be pasted."""
+    config = f"{access.config_file}"
+    fsspec = json.dumps({"config": config, "config_kwargs": {"service_endpoint": access.url}})
+    return f"""The OCI emulator serves {access.url}   (Ctrl-C stops it and all its nodes)
+
+  OCI SDK    config = oci.config.from_file("{config}")
+             oci.data_science.DataScienceClient(config, service_endpoint="{access.url}")
+  ocifs      export FSSPEC_OCI='{fsspec}'
+             then oci://{access.bucket}@{access.namespace}/... works in fsspec and pandas
+  OCI CLI    export OCI_CLI_CONFIG_FILE={config} OCI_CLI_ENDPOINT={access.url}
+  Airflow    export AIRFLOW_CONN_OCI_DEFAULT='{connection(access)}'
+
+  namespace  {access.namespace}      bucket  {access.bucket}
+  compartment {access.compartment_id}
+  project     {access.project_id}
+  log         {access.log_id}
+"""
+
+
+def connection(access: Access) -> str:
+    """Return the Airflow connection, in the JSON form that AIRFLOW_CONN_ variables take."""
+    extra = {
+        "auth": "config_file",
+        "config_file": access.config_file,
+        "profile": access.profile,
+        "region": access.region,
+        "endpoint": access.url,
+        "namespace": access.namespace,
+        "compartment_id": access.compartment_id,
+        "project_id": access.project_id,
+        "subnet_id": access.subnet_id,
+        "log_group_id": access.log_group_id,
+        "log_id": access.log_id,
+    }
+    return json.dumps({"conn_type": "oci", "extra": extra})

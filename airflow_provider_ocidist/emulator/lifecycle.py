@@ -1,0 +1,89 @@
+"""How job runs move from state to state: the rules, without processes or clocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state
+
+
+class State(StrEnum):
+    """States of a job run."""
+
+    ACCEPTED = "ACCEPTED"
+    IN_PROGRESS = "IN_PROGRESS"
+    NEEDS_ATTENTION = "NEEDS_ATTENTION"
+    CANCELING = "CANCELING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+    DELETED = "DELETED"
+
+
+CANCELABLE = frozenset({State.ACCEPTED, State.IN_PROGRESS, State.NEEDS_ATTENTION})
+TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELED, State.DELETED})
+MOVES = {
+    State.ACCEPTED: frozenset({State.IN_PROGRESS, State.CANCELING, State.FAILED}),
+    State.IN_PROGRESS: frozenset({State.NEEDS_ATTENTION, State.CANCELING, State.SUCCEEDED, State.FAILED}),
+    State.NEEDS_ATTENTION: frozenset({State.IN_PROGRESS, State.CANCELING, State.SUCCEEDED, State.FAILED}),
+    State.CANCELING: frozenset({State.CANCELED}),
+    State.SUCCEEDED: frozenset({State.DELETED}),
+    State.FAILED: frozenset({State.DELETED}),
+    State.CANCELED: frozenset({State.DELETED}),
+    State.DELETED: frozenset[State](),
+}
+RUNNING_TEXT = "Job run artifact execution in progress."
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The last state of a job run, and what the service says about it."""
+
+    state: State
+    details: str
+
+
+def check_move(before: State, after: State) -> None:
+    """Raise AssertionError on a move that no job run makes."""
+    assert after in MOVES[before], f"a job run cannot go from {before} to {after}"
+
+
+def check_cancel(state: State) -> None:
+    """Raise 409 unless a run in this state can be canceled (the documentation names the three states)."""
+    if state not in CANCELABLE:
+        raise _refusal("canceled", state)
+
+
+def check_delete(state: State) -> None:
+    if state not in TERMINAL - {State.DELETED}:
+        raise _refusal("deleted", state)
+
+
+def _refusal(verb: str, state: State) -> ApiError:
+    return incorrect_state(f"The job run is {state} and cannot be {verb}.")
+
+
+def after_exit(exit_code: int) -> Ending:
+    if exit_code == 0:
+        return Ending(State.SUCCEEDED, "Job run artifact execution succeeded.")
+    return Ending(State.FAILED, f"Job run artifact execution failed with exit code {exit_code}.")
+
+
+def after_timeout(minutes: int) -> Ending:
+    return Ending(State.FAILED, f"Job run exceeded its maximum runtime of {minutes} minutes and was stopped.")
+
+
+def after_cancel() -> Ending:
+    return Ending(State.CANCELED, "Job run was canceled.")
+
+
+def not_started(reason: str) -> Ending:
+    return Ending(State.FAILED, reason)
+
+
+def after_restart(state: State) -> Ending:
+    """The end of a run that an earlier emulator process left alive in its records."""
+    if state is State.CANCELING:
+        return after_cancel()
+    return Ending(State.FAILED, "Job run was lost: the emulator stopped while the run was active.")

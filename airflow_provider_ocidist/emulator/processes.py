@@ -1,0 +1,87 @@
+"""Nodes as real processes: start, output as it comes, exit code, signals. No process outlives its node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+INIT = Path(__file__).with_name("node_init.py")
+STDOUT, STDERR = 1, 2
+PIPE_GRACE_S = 2.0
+
+OnOutput = Callable[[int, bytes], None]
+"""Gets the stream (1 or 2) and what was written to it; an empty `bytes` says that the stream has ended."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """What a node runs, where, and in which environment (all of it)."""
+
+    arguments: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str]
+
+
+class Node(asyncio.SubprocessProtocol):
+    """A running node. `exited` holds the exit code once its processes are gone and its output is read."""
+
+    def __init__(self, on_output: OnOutput) -> None:
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._on_output = on_output
+        self._transport: asyncio.SubprocessTransport | None = None
+
+    def terminate(self) -> None:
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._send(signal.SIGUSR1)
+
+    def _send(self, number: int) -> None:
+        if self._transport is not None and self._transport.get_returncode() is None:
+            self._transport.send_signal(number)
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self._on_output(fd, data)
+
+    def pipe_connection_lost(self, fd: int, _: Exception | None) -> None:
+        self._on_output(fd, b"")
+
+    def process_exited(self) -> None:
+        """Whoever killed the node's first process may have left others that hold the pipes: do not wait."""
+        if self._transport is not None:
+            asyncio.get_running_loop().call_later(PIPE_GRACE_S, self._transport.close)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """All is read: asyncio calls this when the process has exited and both pipes are at their end."""
+        code = self._transport.get_returncode() if self._transport else None
+        if not self.exited.done():
+            self.exited.set_result(1 if code is None else _exit_code(code))
+
+
+async def start(command: Command, on_output: OnOutput) -> Node:
+    """Start a node. To be awaited on the server's loop: nodes end when the thread that started them does."""
+    loop = asyncio.get_running_loop()
+    _, node = await loop.subprocess_exec(
+        lambda: Node(on_output),
+        *(sys.executable, "-I", "-S", str(INIT), str(os.getpid())),
+        *command.arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        cwd=command.folder,
+        env=dict(command.environment),
+        start_new_session=True,
+    )
+    return node
+
+
+def _exit_code(code: int) -> int:
+    """A shell's convention, and a container's: 128 + N for death by signal N."""
+    return code if code >= 0 else 128 - code

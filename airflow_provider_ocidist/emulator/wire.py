@@ -1,0 +1,217 @@
+"""HTTP as the services speak it: calls, routes, JSON answers, pages, etags."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from starlette.datastructures import Headers, QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from airflow_provider_ocidist.emulator.errors import ApiError, etag_mismatch, invalid, missing
+
+MAX_JSON_BYTES = 16 * 1024 * 1024
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Principal:
+    """Who signed a request."""
+
+    id: str
+    tenancy_id: str
+
+
+@dataclass(kw_only=True)
+class Call:
+    """One request on its way to the service that answers it."""
+
+    request: Request
+    request_id: str
+    raw_path: str
+    """The path as on the wire: still percent-encoded, so that `%2F` in a name is not a separator."""
+    principal: Principal | None = None
+    params: Mapping[str, str] = field(default_factory=dict)
+    check_chunks: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]] | None = None
+    """Compares a streamed body with its signed hash; None when the hash was not signed."""
+
+    @property
+    def method(self) -> str:
+        return self.request.method
+
+    @property
+    def headers(self) -> Headers:
+        return self.request.headers
+
+    @property
+    def query(self) -> QueryParams:
+        return self.request.query_params
+
+    @property
+    def actor(self) -> str:
+        return self.principal.id if self.principal else "anonymous"
+
+    def required_query(self, name: str) -> str:
+        value = self.query.get(name)
+        if not value:
+            raise missing(name)
+        return value
+
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        """Return a numeric query parameter. Raises 400 outside `low..high`."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+            raise invalid(f"{name} must be a number from {low} to {high}.")
+        return int(text)
+
+    async def json(self) -> dict[str, Any]:
+        """Return the body, a JSON object. Raises 400 when it is anything else."""
+        raw = await self.request.body()
+        try:
+            body = json.loads(raw or b"{}")
+        except ValueError as error:
+            raise invalid(f"The request body is not JSON: {error}.") from error
+        if not isinstance(body, dict):
+            raise invalid("The request body must be a JSON object.")
+        return body
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body piece by piece, never holding all of it."""
+        stream = self.request.stream()
+        return self.check_chunks(stream) if self.check_chunks else stream
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Which handler answers what. In the template `{x}` is one segment of the path, `{x...}` all the rest."""
+
+    method: str
+    template: str
+    handler: Handler
+    streams: bool = False
+    """Its body may be large, and clients do not sign it."""
+    signed: bool = True
+
+
+class Router:
+    """Finds the route of a raw path. First match wins."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._families: dict[str, list[tuple[re.Pattern[str], Route]]] = {}
+        for route in routes:
+            family = self._families.setdefault(_family(route.template), [])
+            family.append((_pattern(route.template), route))
+
+    def find(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
+        """Return the route and its decoded parameters. Raises 404 or 405."""
+        allowed = False
+        for pattern, route in self._families.get(_family(raw_path), ()):
+            match = pattern.fullmatch(raw_path)
+            if match and route.method == method:
+                return route, {name: unquote(value) for name, value in match.groupdict().items()}
+            allowed = allowed or match is not None
+        if allowed:
+            raise ApiError(405, "MethodNotAllowed", f"{method} is not supported here.")
+        raise ApiError(404, "NotFound", f"There is no resource at {raw_path}.")
+
+
+def _family(path: str) -> str:
+    return path.removeprefix("/").partition("/")[0]
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    pattern = re.sub(r"\{(\w+)\.\.\.\}", r"(?P<\1>.+)", template)
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", pattern) + "/?", re.DOTALL)
+
+
+def answer(
+    body: Any = None, *, status: int = 200, etag: str | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a JSON answer, or an empty one when there is no body."""
+    sent = dict(headers or {})
+    if etag:
+        sent["etag"] = etag
+    if body is None:
+        return Response(status_code=204 if status == 200 else status, headers=sent)
+    content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    return Response(content, status_code=status, headers=sent, media_type="application/json")
+
+
+def error_answer(error: ApiError, *, head: bool) -> Response:
+    """Return the answer of a refusal; to HEAD there is no body."""
+    if head:
+        return Response(status_code=error.status, headers=error.headers)
+    return answer({"code": error.code, "message": error.message}, status=error.status, headers=error.headers)
+
+
+def page(
+    call: Call, items: Sequence[Item], key: Callable[[Item], tuple[str, str]], *, default: str
+) -> tuple[list[Item], dict[str, str]]:
+    """Return one page of `items` in the order asked for, and the header that leads to the next.
+
+    `key` gives (sort value, unique id). The token is the key of the last item sent, so that what is created
+    between two pages neither repeats nor hides anything. `default` is the order when none is asked for.
+    """
+    limit = call.number("limit", 100, 1, 1000)
+    descending = _descending(call.query.get("sortOrder", default))
+    ordered = sorted(items, key=key, reverse=descending)
+    token = call.query.get("page")
+    if token:
+        last = _page_key(token)
+        ordered = [item for item in ordered if (key(item) < last if descending else key(item) > last)]
+    chosen = ordered[:limit]
+    more = len(ordered) > limit
+    return chosen, ({"opc-next-page": page_token(key(chosen[-1]))} if more else {})
+
+
+def _descending(order: str) -> bool:
+    if order not in ("ASC", "DESC"):
+        raise invalid("sortOrder must be ASC or DESC.")
+    return order == "DESC"
+
+
+def page_token(key: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode()
+
+
+def read_page_token(token: str) -> Any:
+    """Return what `page_token` was given. Raises 400 for a token that is not ours."""
+    try:
+        return json.loads(base64.urlsafe_b64decode(token))
+    except ValueError as error:
+        raise invalid("page is not a token of this service.") from error
+
+
+def _page_key(token: str) -> tuple[str, str]:
+    key = read_page_token(token)
+    if not isinstance(key, list) or len(key) != 2:
+        raise invalid("page is not a token of this service.")
+    return str(key[0]), str(key[1])
+
+
+def check_if_match(call: Call, etag: str) -> None:
+    wanted = call.headers.get("if-match")
+    if wanted not in (None, "*", etag):
+        raise etag_mismatch()
+
+
+def new_etag() -> str:
+    return secrets.token_hex(16)
+
+
+def now() -> str:
+    """Return the time as the services write it: UTC, milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,61 @@
+"""OciHook: an Airflow connection of type `oci` becomes a connected backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from airflow.providers.common.compat.sdk import BaseHook
+
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.oci_clients import OciAccess
+
+SECRETS = {"private_key_content": "key_content", "passphrase": "pass_phrase"}
+"""Airflow masks secrets by the names of their fields, and does not know the SDK's own names."""
+
+
+class OciHook(BaseHook):
+    """Turn a connection into a backend, or into credentials for storage.
+
+    :param conn_id: an Airflow connection of type `oci`
+    """
+
+    conn_name_attr = "conn_id"
+    default_conn_name = "oci_default"
+    conn_type = "oci"
+    hook_name = "Oracle Cloud Infrastructure"
+
+    def __init__(self, conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.conn_id = conn_id
+
+    @cached_property
+    def fields(self) -> Mapping[str, Any]:
+        """The connection's fields, under the names that backends and storage use."""
+        extra = self.get_connection(self.conn_id).extra_dejson
+        return {SECRETS.get(name, name): value for name, value in extra.items() if value not in (None, "")}
+
+    @cached_property
+    def access(self) -> OciAccess:
+        known = OciAccess.__dataclass_fields__
+        return OciAccess(**{name: value for name, value in self.fields.items() if name in known})
+
+    def backend(self, kind: str = "oci_data_science") -> Backend:
+        """Return a backend of a kind, for this connection; no request is sent yet."""
+        backend: Backend = kinds.load("backends", kind).BACKEND.connect(self.fields)
+        return backend
+
+    def get_conn(self) -> OciAccess:
+        return self.access
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Ask Object Storage for the tenancy's namespace: the cheapest request that needs valid credentials."""
+        from airflow_provider_ocidist.oci_clients import namespace
+
+        try:
+            return True, f"connected: Object Storage namespace {namespace(self.access)}"
+        except OcidistError as error:
+            return False, str(error)

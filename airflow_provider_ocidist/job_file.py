@@ -1,0 +1,194 @@
+"""YAML or mapping -> TrainingJob: the one door, which reports every problem at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from airflow_provider_ocidist import codec, job_schema, kinds, yaml_document
+from airflow_provider_ocidist.dialects.base import Translation
+from airflow_provider_ocidist.errors import JobFileError, Problem
+from airflow_provider_ocidist.job import BackendOptions, TrainingJob
+from airflow_provider_ocidist.job_rules import is_local, is_placeholder, rules
+from airflow_provider_ocidist.yaml_document import Document
+
+DEFAULT_BACKEND = "oci_data_science"
+
+
+def load(path: str | Path, *, overrides: Mapping[str, Any] | None = None) -> TrainingJob:
+    """Read a job file. Raises JobFileError, also when the file cannot be read."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise JobFileError([Problem("", f"cannot be read: {error.strerror}")], str(path)) from error
+    except UnicodeDecodeError as error:
+        raise JobFileError([Problem("", "is not text in UTF-8")], str(path)) from error
+    return parse(text, source=str(path), base_dir=path.parent, overrides=overrides)
+
+
+def parse(
+    text: str,
+    *,
+    source: str | None = None,
+    base_dir: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> TrainingJob:
+    """Return the job that YAML describes. Raises JobFileError with every problem and its line.
+
+    `source` names the text in messages; local paths in it are relative to `base_dir`, or to the working directory.
+    `overrides` replace values before the check: `{"nodes": 4, "limits.max_runtime": "2h", "env": {"SEED": "1"}}`.
+    """
+    return _checked(yaml_document.read(text, source), source, base_dir, overrides or {})
+
+
+def build(
+    job: Mapping[str, Any] | TrainingJob,
+    *,
+    source: str | None = None,
+    base_dir: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> TrainingJob:
+    """Return the job that a mapping describes, or a hand-made job checked again. Otherwise as `parse`."""
+    value = _mapping(job) if isinstance(job, TrainingJob) else job
+    return _checked(Document(value, None), source, base_dir, overrides or {})
+
+
+def to_yaml(job: TrainingJob) -> str:
+    """Return a job file that `parse` reads back as the same job; defaults are left out."""
+    return yaml.safe_dump(_mapping(job), sort_keys=False, allow_unicode=True)
+
+
+def _mapping(job: TrainingJob) -> dict[str, Any]:
+    value = dict(codec.encode(job))
+    # A backend's options leave out their own kind, as it is their default.
+    return value | {"backend": {"kind": job.backend.kind, **value.get("backend", {})}}
+
+
+def _checked(
+    document: Document, source: str | None, base_dir: Path | None, overrides: Mapping[str, Any]
+) -> TrainingJob:
+    if not isinstance(document.value, Mapping):
+        problem = "is empty" if document.value is None else "must be a section with keys and values at the top"
+        raise JobFileError([Problem("", problem, document.line(""))], source)
+    translation = _translated(document.value)
+    if not translation.readable:
+        raise JobFileError([replace(item, line=document.line(item.path)) for item in translation.problems], source)
+    mapping = _plain(translation.mapping)
+    problems = _override(mapping, overrides)
+    job, found = _fields(mapping)
+    job = _with_absolute_source(job, base_dir or Path.cwd())
+    located = [
+        *(replace(problem, line=document.line(problem.path)) for problem in translation.problems),
+        *problems,
+        *(_located(problem, document, translation, overrides) for problem in [*found, *rules(job)]),
+    ]
+    if located:
+        raise JobFileError(sorted(_first_of_each_path(located), key=lambda problem: problem.line or 0), source)
+    return job
+
+
+def _translated(mapping: Mapping[str, Any]) -> Translation:
+    for name in kinds.names("dialects"):
+        dialect = kinds.load("dialects", name).DIALECT
+        if dialect.matches(mapping):
+            translation: Translation = dialect.translate(mapping)
+            return translation
+    if "kind" in mapping and "spec" in mapping:
+        known = f"there are {', '.join(kinds.names('dialects'))}, and our own form, which has no kind at its top"
+        what = f"job files of kind {job_schema.shown(mapping['kind'])} are not supported yet; {known}"
+        return Translation(mapping=mapping, problems=(Problem("kind", what),), readable=False)
+    return Translation(mapping=mapping)
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy of its own for each place, with what only Python can say put in our words."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _override(mapping: dict[str, Any], overrides: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    for path, value in overrides.items():
+        holder: Any = mapping
+        *above, last = path.split(".")
+        for part in above:
+            holder = _entered(holder, part)
+        if isinstance(holder, dict):
+            holder[last] = _merged(holder.get(last), _plain(value))
+        elif isinstance(holder, list) and last.isdecimal() and int(last) < len(holder):
+            holder[int(last)] = _merged(holder[int(last)], _plain(value))
+        else:
+            problems.append(Problem(path, "there is no such place in the job to put this value"))
+    return problems
+
+
+def _entered(holder: Any, part: str) -> Any:
+    if isinstance(holder, dict):
+        if holder.get(part) is None:
+            holder[part] = {}
+        return holder[part]
+    return holder[int(part)] if isinstance(holder, list) and part.isdecimal() and int(part) < len(holder) else None
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old | {key: _merged(old.get(key), value) for key, value in new.items()}
+    return new
+
+
+def _fields(mapping: dict[str, Any]) -> tuple[TrainingJob, list[Problem]]:
+    """Return the job and what is wrong with its fields; the backend's by the class that its kind names."""
+    backend = mapping.get("backend", {})
+    kind = backend.get("kind", DEFAULT_BACKEND) if isinstance(backend, dict) else DEFAULT_BACKEND
+    options, problems = _options_class(kind)
+    homes = {**{item.name: "backend" for item in fields(options)}, **job_schema.section_homes(TrainingJob)}
+    stand_in = {"kind": DEFAULT_BACKEND} if isinstance(backend, dict) else backend
+    job, found = job_schema.check(TrainingJob, {**mapping, "backend": stand_in}, homes=homes)
+    if not isinstance(backend, dict) or problems:
+        return job, [*found, *problems]
+    # A wrong kind would only be told twice.
+    chosen, wrong = job_schema.check(options, {**backend, "kind": kind}, at="backend", homes=homes)
+    return replace(job, backend=chosen), [*found, *wrong]
+
+
+def _options_class(kind: Any) -> tuple[type[BackendOptions], list[Problem]]:
+    if not isinstance(kind, str):
+        return BackendOptions, [Problem("backend.kind", f"must be text, not {job_schema.shown(kind)}")]
+    try:
+        options: type[BackendOptions] = kinds.load("backends", kind).OPTIONS
+    except LookupError as error:
+        return BackendOptions, [Problem("backend.kind", str(error.args[0]))]
+    return options, []
+
+
+def _with_absolute_source(job: TrainingJob, base_dir: Path) -> TrainingJob:
+    source = job.program.source
+    if source is None or not is_local(source) or is_placeholder(source):
+        return job
+    absolute = os.path.abspath(base_dir / Path(source).expanduser())  # noqa: PTH100 (links stay as written)
+    return replace(job, program=replace(job.program, source=absolute))
+
+
+def _located(
+    problem: Problem, document: Document, translation: Translation, overrides: Mapping[str, Any]
+) -> Problem:
+    if any(f"{problem.path}.".startswith(f"{path}.") for path in overrides):
+        return replace(problem, message=f"{problem.message} (set by an override)")
+    theirs = translation.theirs(problem.path)
+    return replace(problem, path=theirs, line=document.line(theirs))
+
+
+def _first_of_each_path(problems: list[Problem]) -> list[Problem]:
+    return list({problem.path: problem for problem in reversed(problems)}.values())[::-1]

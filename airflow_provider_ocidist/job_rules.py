@@ -1,0 +1,229 @@
+"""Rules across the fields of a job, as far as they can be known without asking any service."""
+
+from __future__ import annotations
+
+import difflib
+import posixpath
+import re
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.errors import Problem, StorageError
+from airflow_provider_ocidist.job import Program, TrainingJob
+from airflow_provider_ocidist.storage import locations
+
+MAX_NAME = 255
+ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+OURS = "OCIDIST_"
+COMMON_SCHEMES = {"oci", "file", "s3", "gs", "http", "https"}
+"""Known without fsspec, whose import takes longer than all the rest of a check."""
+MIN_BLOCK_STORAGE_GB = 50
+MAX_TAGS = 10 - 4
+"""Free-form tags of one resource (Oracle's documentation, tagging overview), less our own."""
+MAX_TAG_KEY, MAX_TAG_VALUE = 100, 256
+
+
+def rules(job: TrainingJob) -> list[Problem]:
+    """Return everything that is wrong with a job whose fields, each by itself, are right."""
+    return [problem for rule in (*_RULES, *_PLACES.get(job.backend.kind, ())) for problem in rule(job)]
+
+
+def is_local(source: str) -> bool:
+    """Return whether the code is on this machine and will be carried to the nodes."""
+    return "://" not in source and not source.startswith("git@")
+
+
+def is_placeholder(text: str) -> bool:
+    """Return whether Airflow has yet to fill in a part of the text."""
+    return "{{" in text or "{%" in text
+
+
+def _name(job: TrainingJob) -> Iterator[Problem]:
+    if not job.name.strip():
+        yield Problem("name", "must not be blank")
+    if len(job.name) > MAX_NAME:
+        yield Problem("name", f"has {len(job.name)} characters; {MAX_NAME} are allowed")
+
+
+def _program(job: TrainingJob) -> Iterator[Problem]:
+    program = job.program
+    if not program.script:
+        yield Problem("program.script", "must not be empty")
+        return
+    if program.working_dir is not None:
+        yield from _inside("program.working_dir", program.working_dir)
+    if program.source is None:
+        if job.image is None and not program.module and not is_placeholder(program.script):
+            yield Problem("program.source", "is needed: there is no image that could hold the code")
+    elif not is_placeholder(program.source):
+        yield from _local_code(program) if is_local(program.source) else _location("program.source", program.source)
+    if program.source is not None and not program.module:
+        yield from _inside("program.script", program.script)
+
+
+def _local_code(program: Program) -> Iterator[Problem]:
+    source = Path(program.source or "")
+    if not source.exists():
+        yield Problem("program.source", f"there is no file or folder {source}")
+    elif not (program.module or is_placeholder(program.script) or list(_inside("", program.script))):
+        yield from _script_in(source, posixpath.normpath(program.script))
+
+
+def _script_in(source: Path, script: str) -> Iterator[Problem]:
+    if source.is_dir():
+        if not (source / script).is_file():
+            yield Problem("program.script", f"{script!r} is not in {source}{_near(script, source)}")
+    elif script not in _members(source):
+        yield Problem("program.script", f"{script!r} is not in {source}")
+
+
+def _members(source: Path) -> list[str]:
+    if zipfile.is_zipfile(source):
+        return zipfile.ZipFile(source).namelist()
+    if tarfile.is_tarfile(source):
+        with tarfile.open(source) as archive:
+            return [posixpath.normpath(name) for name in archive.getnames()]
+    return [source.name]
+
+
+def _near(script: str, folder: Path) -> str:
+    near = difflib.get_close_matches(script, [path.name for path in folder.glob("*.py")], n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _launcher(job: TrainingJob) -> Iterator[Problem]:
+    try:
+        kinds.load("launchers", job.launcher.kind)
+    except LookupError as error:
+        yield Problem("launcher.kind", str(error.args[0]))
+
+
+def _environment(job: TrainingJob) -> Iterator[Problem]:
+    for name, value in job.env.items():
+        if not ENVIRONMENT_NAME.fullmatch(name):
+            yield Problem(f"env.{name}", "is no name for an environment variable: letters, digits and _ only")
+        elif name.startswith(OURS):
+            yield Problem(f"env.{name}", f"names that begin with {OURS} are ours")
+        elif "\0" in value:
+            yield Problem(f"env.{name}", "an environment variable cannot hold a NUL character")
+
+
+def _data(job: TrainingJob) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for index, item in enumerate(job.inputs):
+        yield from _location(f"inputs.{index}.source", item.source)
+        yield from _inside(f"inputs.{index}.target", item.target)
+        target = posixpath.normpath(item.target)
+        if target in first and not is_placeholder(target):
+            yield Problem(f"inputs.{index}.target", f"is the target of inputs.{first[target]} too")
+        first.setdefault(target, index)
+    for index, output in enumerate(job.outputs):
+        yield from _inside(f"outputs.{index}.path", output.path)
+        yield from _location(f"outputs.{index}.uri", output.uri)
+
+
+def _meeting_points(job: TrainingJob) -> Iterator[Problem]:
+    if job.work_dir is not None:
+        yield from _location("work_dir", job.work_dir)
+    if job.checkpoints is not None:
+        yield from _inside("checkpoints.path", job.checkpoints.path)
+        if job.checkpoints.uri is not None:
+            yield from _location("checkpoints.uri", job.checkpoints.uri)
+
+
+def _image(job: TrainingJob) -> Iterator[Problem]:
+    if job.image is not None and not is_placeholder(job.image) and (not job.image or re.search(r"\s", job.image)):
+        yield Problem("image", "is no name of an image, as region.ocir.io/namespace/image:tag")
+
+
+def _oci_shape(job: TrainingJob) -> Iterator[Problem]:
+    options: Any = job.backend
+    size = {name: getattr(options, name) for name in ("ocpus", "memory_gb")}
+    for name in [name for name, value in size.items() if value is not None and value <= 0]:
+        yield Problem(f"backend.{name}", "must be above 0")
+    if options.shape is None or is_placeholder(options.shape):
+        return
+    flexible = options.shape.endswith(".Flex")
+    for name, value in size.items():
+        if flexible and value is None:
+            yield Problem(f"backend.{name}", f"is needed: {options.shape} is a flexible shape")
+        elif not flexible and value is not None:
+            yield Problem(f"backend.{name}", f"is for flexible shapes only, and {options.shape} is none")
+
+
+def _oci_place(job: TrainingJob) -> Iterator[Problem]:
+    options: Any = job.backend
+    if options.block_storage_gb < MIN_BLOCK_STORAGE_GB:
+        yield Problem("backend.block_storage_gb", f"must be at least {MIN_BLOCK_STORAGE_GB}")
+    if options.conda_slug is not None and job.image is not None:
+        yield Problem("backend.conda_slug", "is for jobs without an image")
+
+
+def _oci_tags(job: TrainingJob) -> Iterator[Problem]:
+    if len(job.tags) > MAX_TAGS:
+        yield Problem("tags", f"there are {len(job.tags)}; {MAX_TAGS} fit beside our own")
+    for key, value in job.tags.items():
+        if not 0 < len(key) <= MAX_TAG_KEY or "." in key or " " in key:
+            yield Problem(f"tags.{key}", f"a key has 1 to {MAX_TAG_KEY} characters, no blanks and no dots")
+        elif key.lower().startswith("ocidist-"):
+            yield Problem(f"tags.{key}", "keys that begin with ocidist- are ours")
+        if len(value) > MAX_TAG_VALUE:
+            yield Problem(f"tags.{key}", f"a value has at most {MAX_TAG_VALUE} characters")
+
+
+_RULES: tuple[Callable[[TrainingJob], Iterator[Problem]], ...] = (
+    _name,
+    _program,
+    _launcher,
+    _environment,
+    _data,
+    _meeting_points,
+    _image,
+)
+_PLACES: dict[str, tuple[Callable[[TrainingJob], Iterator[Problem]], ...]] = {
+    "oci_data_science": (_oci_shape, _oci_place, _oci_tags),
+}
+"""What only one kind of backend asks for."""
+
+
+def _inside(path: str, value: str) -> Iterator[Problem]:
+    """Demand a relative path that stays inside its folder."""
+    if is_placeholder(value):
+        return
+    if not value.strip() or "\0" in value:
+        yield Problem(path, "must not be empty")
+    elif value.startswith(("/", "~")) or "://" in value:
+        yield Problem(path, f"must be a relative path, not {value!r}")
+    elif ".." in value.split("/"):
+        yield Problem(path, f"must not leave its folder, as {value!r} does")
+
+
+def _location(path: str, uri: str) -> Iterator[Problem]:
+    """Demand a place that every node can reach by the same text."""
+    if is_placeholder(uri) or uri.startswith(("/", "git@")):
+        return
+    scheme, separator, _ = uri.partition("://")
+    if not separator:
+        yield Problem(path, f"must be a URI, as oci://bucket@namespace/path, or an absolute path, not {uri!r}")
+        return
+    scheme = scheme.rpartition("::")[2]
+    if scheme.startswith("git+"):
+        return
+    if scheme not in COMMON_SCHEMES and scheme not in (known := _schemes()):
+        near = difflib.get_close_matches(scheme, known, n=1)
+        yield Problem(path, f"nothing reads {scheme}://" + (f"; did you mean {near[0]}://?" if near else ""))
+        return
+    try:
+        locations.parse(uri)
+    except StorageError as error:
+        yield Problem(path, str(error))
+
+
+def _schemes() -> list[str]:
+    from fsspec.registry import known_implementations
+
+    return list(known_implementations)

@@ -1,0 +1,1 @@
+"""What starts the processes of one node; standard library only."""

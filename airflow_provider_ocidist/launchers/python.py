@@ -1,0 +1,94 @@
+"""python: one plain process for each device, with the variables that `init_process_group` reads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import FrameType
+
+from airflow_provider_ocidist.job import LauncherOptions, Program
+from airflow_provider_ocidist.launchers.base import Launcher, Topology, program_command
+
+LOOK_INTERVAL = 0.1
+STOP_GRACE = 15.0
+
+
+class Python(Launcher):
+    """`python script`, or several of them under this module, which ends all when one fails."""
+
+    def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:
+        process = [sys.executable, *options.args, *program_command(program)]
+        if topology.processes_per_node == 1:
+            return process
+        return [sys.executable, "-m", __name__, str(topology.processes_per_node), *process]
+
+    def environment(self, topology: Topology) -> dict[str, str]:
+        return {
+            "RANK": str(topology.rank * topology.processes_per_node),
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(topology.world_size),
+            "LOCAL_WORLD_SIZE": str(topology.processes_per_node),
+            "MASTER_ADDR": topology.master_address,
+            "MASTER_PORT": str(topology.master_port),
+        }
+
+
+def run_processes(command: Sequence[str], count: int, environ: Mapping[str, str]) -> int:
+    """Run the command `count` times, each with its own rank; return 0, or the first failure's exit code."""
+    first_rank = int(environ["RANK"])
+    processes = [
+        subprocess.Popen(command, env={**environ, "RANK": str(first_rank + local), "LOCAL_RANK": str(local)})
+        for local in range(count)
+    ]
+    signal.signal(signal.SIGTERM, lambda number, _frame: _pass_on(processes, number, _frame))
+    failed = _wait_for_failure(processes)
+    if failed is None:
+        return 0
+    sys.stderr.write(
+        f"local rank {processes.index(failed)} ended with {failed.returncode}; ending the others\n"
+    )
+    _end(processes)
+    return int(failed.returncode)
+
+
+def _wait_for_failure(processes: Sequence[subprocess.Popen[bytes]]) -> subprocess.Popen[bytes] | None:
+    while True:
+        codes = [process.poll() for process in processes]
+        for process, code in zip(processes, codes, strict=True):
+            if code not in (None, 0):
+                return process
+        if all(code == 0 for code in codes):
+            return None
+        time.sleep(LOOK_INTERVAL)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    _pass_on(processes, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_GRACE
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _pass_on(
+    processes: Sequence[subprocess.Popen[bytes]], number: int, _frame: FrameType | None = None
+) -> None:
+    for process in processes:
+        process.send_signal(number)
+
+
+def main(arguments: Sequence[str]) -> int:
+    code = run_processes(arguments[1:], int(arguments[0]), os.environ)
+    return code if code >= 0 else 128 - code
+
+
+LAUNCHER = Python()
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

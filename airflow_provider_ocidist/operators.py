@@ -1,0 +1,351 @@
+"""Operators: train on many nodes, stage data before, copy outputs after."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, BaseOperator, conf
+
+from airflow_provider_ocidist import codec, job_file
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, Problem, TrainingFailed
+from airflow_provider_ocidist.hooks import OciHook
+from airflow_provider_ocidist.job import TrainingJob
+from airflow_provider_ocidist.links import JobRunLink, job_run_url
+from airflow_provider_ocidist.run import Plan, RunKey, RunRecord, RunRef, TrainingResult
+from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait, decide
+from airflow_provider_ocidist.triggers import CAN_KILL, DistributedTrainingTrigger
+from airflow_provider_ocidist.watch import Watch
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+STATE_KEY = "ocidist_run"
+"""Where the task state store (Airflow 3.3) keeps the attempt that is being made."""
+HOPELESS = {Cause.USER, Cause.OOM, Cause.CONFIG, Cause.DATA, Cause.CANCELED}
+"""Causes that the same training would meet again: Airflow's retries are not spent on them."""
+
+
+class DistributedTrainingOperator(BaseOperator):
+    """Run a training job on several nodes and wait for its checkpoint.
+
+    The run survives this task: a worker that dies, or a triggerer that restarts, finds it again and waits on. Killing,
+    failing or clearing the task ends it. XCom: `checkpoint_uri`, `run` (what was created) and the result as a whole.
+
+    :param job: path of a job file (relative to the DAG file), a mapping of the same form, or a TrainingJob
+    :param conn_id: Airflow connection of type `oci`
+    :param nodes: replaces the job's number of nodes
+    :param env: added to the job's environment
+    :param overrides: any other value of the job, by dotted path, as `{"limits.max_runtime": "2h"}`
+    :param deferrable: wait in the triggerer instead of on a worker; needs Airflow 3.3 to end the run when killed
+    :param poll_interval: seconds between two looks at the run
+    """
+
+    template_fields: Sequence[str] = ("job", "conn_id", "nodes", "env", "overrides")
+    template_fields_renderers = {"job": "yaml", "env": "json", "overrides": "json"}
+    operator_extra_links = (JobRunLink(),)
+    ui_color = "#f3d6cf"
+
+    def __init__(
+        self,
+        *,
+        job: str | Path | Mapping[str, Any] | TrainingJob,
+        conn_id: str = OciHook.default_conn_name,
+        nodes: int | str | None = None,
+        env: Mapping[str, str] | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        deferrable: bool | None = None,
+        poll_interval: float = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job = codec.encode(job) if isinstance(job, TrainingJob) else job if isinstance(job, Mapping) else str(job)
+        self.conn_id = conn_id
+        self.nodes = nodes
+        self.env = env
+        self.overrides = overrides
+        wanted = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
+        self.deferrable = wanted and CAN_KILL
+        self.poll_interval = poll_interval
+        self._stop = threading.Event()
+        self._ref: RunRef | None = None
+
+    # the life of the task
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        with _as_airflow_errors():
+            job = self._training_job(context)
+            record = self._adopt_or_submit(job, context)
+        self._announce(record, context)
+        return self._supervise(record, context)
+
+    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Go on after the trigger has seen something to do; Airflow calls this on a worker."""
+        return self._supervise(RunRecord.from_json(event), context)
+
+    def on_kill(self) -> None:
+        """End the remote runs; Airflow kills this process five seconds after it has called this."""
+        self._stop.set()
+        if self._ref is not None:
+            self._backend.cancel(self._ref)
+            self.log.info("%s: cancelled, since this task was killed", self._ref.key.name)
+
+    def _supervise(self, record: RunRecord, context: Context) -> dict[str, Any]:
+        self._ref = record.ref
+        watch = Watch(self._backend, record, self.log)
+        while True:
+            action = watch.look(time.time())
+            match action:
+                case Wait():
+                    self._wait(watch.record, context)
+                case Cancel(ending):
+                    self.log.error("%s: ending all nodes: %s", ending.cause, ending.message)
+                    self._backend.cancel(record.ref)
+                    watch.record = replace(watch.record, ending=ending)
+                case Succeed():
+                    return self._succeed(watch, context)
+                case Fail(cause, message):
+                    self._fail(watch, cause, message, context)
+
+    def _wait(self, record: RunRecord, context: Context) -> None:
+        if not self.deferrable:
+            self._stop.wait(self.poll_interval)
+            if self._stop.is_set():
+                raise AirflowFailException("the task was killed; its run has been cancelled")
+            return
+        self.defer(
+            trigger=DistributedTrainingTrigger(
+                conn_id=self.conn_id,
+                record=record.to_json(),
+                owner=_owner(context),
+                poll_interval=self.poll_interval,
+            ),
+            method_name="resume",
+        )
+
+    def _succeed(self, watch: Watch, context: Context) -> dict[str, Any]:
+        assert watch.status is not None
+        result = TrainingResult.of(watch.record, watch.status).to_json()
+        context["ti"].xcom_push(key="checkpoint_uri", value=result["checkpoint_uri"])
+        self.log.info("trained; newest checkpoint: %s", result["checkpoint_uri"])
+        return result
+
+    def _fail(self, watch: Watch, cause: Cause, message: str, context: Context) -> NoReturn:
+        assert watch.status is not None
+        if watch.status.checkpoint is not None:
+            context["ti"].xcom_push(key="checkpoint_uri", value=watch.status.checkpoint.uri)
+        for node in watch.status.nodes:
+            if node.report is not None and node.report.cause is not None and node.report.tail:
+                self.log.error("last lines of node %d:\n%s", node.rank, node.report.tail)
+        text = f"{cause}: {message}"
+        if cause is Cause.DEADLINE:
+            raise AirflowTaskTimeout(text)
+        if cause in HOPELESS:
+            raise AirflowFailException(text)
+        raise TrainingFailed(text, cause=cause)
+
+    # exactly once
+
+    def _adopt_or_submit(self, job: TrainingJob, context: Context) -> RunRecord:
+        """Return the record of the one gang of this task: found if it lives or has succeeded, else created."""
+        key = _key(context)
+        plan = self._backend.plan(job, key)
+        found = self._backend.find(plan)
+        self._end_earlier([ref for ref in found if ref.key.generation != key.generation])
+        latest = max((ref for ref in found if ref.key.generation == key.generation), key=_attempt, default=None)
+        attempt = max(latest.key.attempt if latest else 1, self._noted_attempt(key, context))
+        if latest is not None and latest.key.attempt == attempt and not self._can_be_adopted(latest, job, plan):
+            self._end_earlier([latest])
+            attempt += 1
+        return self._submit(job, replace(key, attempt=attempt), context)
+
+    def _submit(self, job: TrainingJob, key: RunKey, context: Context) -> RunRecord:
+        self._note_attempt(key, context)
+        plan = self._backend.plan(job, key)
+        self._ref = self._backend.submit(plan, self._stop)
+        if self._stop.is_set():
+            self.on_kill()
+            raise AirflowFailException("the task was killed while its run was being created; the run has been cancelled")
+        return RunRecord.of(self._ref, job, plan.expects, self._task_deadline())
+
+    def _can_be_adopted(self, ref: RunRef, job: TrainingJob, plan: Plan) -> bool:
+        """Return whether waiting for a gang that exists makes sense; one that lost a node before it was whole does not."""
+        (status,) = self._backend.status([ref])
+        if not ref.complete:
+            return not any(node.state.terminal for node in status.nodes if node.run_id)
+        self.log.info("found %s of an earlier attempt", ref.key.name)
+        return not isinstance(decide(RunRecord.of(ref, job, plan.expects), status, time.time()), Fail)
+
+    def _end_earlier(self, refs: Sequence[RunRef]) -> None:
+        """End gangs of earlier attempts and wait until they have ended: two must not train at once."""
+        live = [ref for ref in refs if self._lives(ref)]
+        for ref in live:
+            self.log.warning("ending %s, left over from before this task was cleared or retried", ref.key.name)
+            self._backend.cancel(ref)
+        while any(self._lives(ref) for ref in live):
+            time.sleep(1.0)
+
+    def _lives(self, ref: RunRef) -> bool:
+        (status,) = self._backend.status([ref])
+        return not status.ended
+
+    def _noted_attempt(self, key: RunKey, context: Context) -> int:
+        """Return the attempt that was begun last, if the store knows: lists at the service may be stale."""
+        store = context.get("task_state_store")
+        noted = store.get(STATE_KEY) if store is not None else None
+        if isinstance(noted, dict) and noted.get("generation") == key.generation:
+            return int(str(noted["attempt"]))
+        return 1
+
+    def _note_attempt(self, key: RunKey, context: Context) -> None:
+        store = context.get("task_state_store")
+        if store is not None:
+            store.set(STATE_KEY, {"generation": key.generation, "attempt": key.attempt})
+
+    # small parts
+
+    @cached_property
+    def _backend(self) -> Backend:
+        return OciHook(self.conn_id).backend()
+
+    def _training_job(self, context: Context) -> TrainingJob:
+        overrides = dict(self.overrides or {})
+        if self.nodes is not None:
+            overrides["nodes"] = int(self.nodes)
+        overrides |= {f"env.{name}": str(value) for name, value in (self.env or {}).items()}
+        if isinstance(self.job, Mapping):
+            return job_file.build(self.job, base_dir=self._folder, overrides=overrides)
+        path = self._folder / str(self.job)
+        try:
+            text = path.read_text()
+        except OSError as error:
+            raise JobFileError([Problem("", f"cannot be read: {error.strerror}")], str(path)) from error
+        rendered = self.render_template(text, context)
+        return job_file.parse(rendered, source=str(path), base_dir=path.parent, overrides=overrides)
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.dag.fileloc).parent
+
+    def _task_deadline(self) -> float | None:
+        """Return until when this attempt may take; Airflow itself forgets `execution_timeout` while a task is deferred."""
+        if self.execution_timeout is None:
+            return None
+        return time.time() + self.execution_timeout.total_seconds()
+
+    def _announce(self, record: RunRecord, context: Context) -> None:
+        ref, ti = record.ref, context["ti"]
+        self.log.info("gang %s: job %s, %d nodes, main run %s", ref.key.name, ref.job_id, ref.nodes, ref.main_run_id)
+        ti.xcom_push(key="run", value=ref.to_json())
+        ti.xcom_push(key=JobRunLink.xcom_key, value=job_run_url(ref))
+
+
+class CopyOperator(BaseOperator):
+    """Copy files and folders between any two places that fsspec knows, fast where one of them is `oci://`.
+
+    A target appears whole or not at all. A source that ends in `/` is a folder.
+
+    :param data: what goes where, each as `{"source": URI, "target": URI}`
+    :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
+    :param include: patterns of relative paths; empty means all
+    :param exclude: patterns of relative paths
+    """
+
+    template_fields: Sequence[str] = ("data", "conn_id", "include", "exclude")
+    label = "copy"
+
+    def __init__(
+        self,
+        *,
+        data: Sequence[Mapping[str, str]],
+        conn_id: str = OciHook.default_conn_name,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.data = data
+        self.conn_id = conn_id
+        self.include = include
+        self.exclude = exclude
+        self._stop = threading.Event()
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        with _as_airflow_errors():
+            return [self._copy(item["source"], item["target"]) for item in self.data]
+
+    def on_kill(self) -> None:
+        self._stop.set()
+
+    def _copy(self, source: str, target: str) -> dict[str, Any]:
+        from airflow_provider_ocidist.storage.progress import log_progress
+        from airflow_provider_ocidist.storage.transfer import copy
+
+        self.log.info("%s: %s -> %s", self.label, source, target)
+        report = copy(
+            source,
+            target,
+            access=OciHook(self.conn_id).access if self._needs_oci(source, target) else None,
+            include=self.include,
+            exclude=self.exclude,
+            on_progress=log_progress(self.log, self.label),
+            cancel=self._stop,
+        )
+        self.log.info("%s: %d files, %d bytes in %.1f s", self.label, report.files, report.bytes, report.seconds)
+        return {"source": source, "target": target, "files": report.files, "bytes": report.bytes, "seconds": round(report.seconds, 3)}
+
+    @staticmethod
+    def _needs_oci(*uris: str) -> bool:
+        return any(uri.startswith("oci://") for uri in uris)
+
+
+class StageDataOperator(CopyOperator):
+    """Bring training data to where the nodes read it; upstream of the training."""
+
+    label = "stage data"
+
+
+class CopyOutputsOperator(CopyOperator):
+    """Carry checkpoints and outputs to where they are wanted; downstream of the training."""
+
+    label = "copy outputs"
+
+
+def _key(context: Context) -> RunKey:
+    ti = context["ti"]
+    return RunKey(
+        dag_id=ti.dag_id,
+        run_id=ti.run_id,
+        task_id=ti.task_id,
+        map_index=ti.map_index if ti.map_index is not None else -1,
+        generation=ti.max_tries,
+    )
+
+
+def _owner(context: Context) -> dict[str, Any]:
+    key = _key(context)
+    return {"dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id, "map_index": key.map_index}
+
+
+def _attempt(ref: RunRef) -> int:
+    return ref.key.attempt
+
+
+@contextlib.contextmanager
+def _as_airflow_errors() -> Any:
+    """Tell Airflow which of our errors a retry cannot help."""
+    try:
+        yield
+    except JobFileError as error:
+        raise AirflowFailException(str(error)) from error
+    except BackendError as error:
+        if error.retryable:
+            raise
+        raise AirflowFailException(f"{error.cause}: {error}") from error

@@ -1,0 +1,73 @@
+"""What Airflow reads about this provider: hooks, connection type and form, links."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_ocidist import __version__
+
+PACKAGE = "airflow_provider_ocidist"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's description; see airflow/provider_info.schema.json."""
+    return {
+        "package-name": "airflow-provider-ocidist",
+        "name": "OCI distributed training",
+        "description": "Multi-node PyTorch training on OCI Data Science, or on a laptop with the emulator.",
+        "versions": [__version__],
+        "integrations": [
+            {
+                "integration-name": "OCI Data Science Jobs",
+                "external-doc-url": "https://docs.oracle.com/iaas/Content/data-science/using/jobs-about.htm",
+                "tags": ["service"],
+            }
+        ],
+        "hooks": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.hooks"]}],
+        "operators": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.operators"]}],
+        "sensors": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.sensors"]}],
+        "triggers": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.triggers"]}],
+        "extra-links": [f"{PACKAGE}.links.JobRunLink"],
+        "connection-types": [_oci_connection()],
+    }
+
+
+def _oci_connection() -> dict[str, Any]:
+    return {
+        "connection-type": "oci",
+        "hook-class-name": f"{PACKAGE}.hooks.OciHook",
+        "hook-name": "Oracle Cloud Infrastructure",
+        "ui-field-behaviour": {
+            "hidden-fields": ["host", "schema", "login", "password", "port", "extra"],
+            "relabeling": {},
+            "placeholders": {},
+        },
+        "conn-fields": {
+            "auth": _field(
+                "Credentials",
+                "Where they come from",
+                enum=["config_file", "api_key", "session_token", "instance_principal", "resource_principal"],
+                default="config_file",
+            ),
+            "config_file": _field("Config file", "Path on the workers; empty: ~/.oci/config"),
+            "profile": _field("Profile", "Section of the config file; empty: DEFAULT"),
+            "region": _field("Region", "As us-ashburn-1; empty: the config file's"),
+            "tenancy": _field("Tenancy OCID", "For api_key"),
+            "user": _field("User OCID", "For api_key"),
+            "fingerprint": _field("Key fingerprint", "For api_key"),
+            "private_key_content": _field("Private key (PEM)", "For api_key", format="password"),
+            "passphrase": _field("Pass phrase of the key", "For api_key", format="password"),
+            "endpoint": _field("Endpoint", "Replaces every service endpoint, as http://127.0.0.1:8080 of the emulator"),
+            "compartment_id": _field("Compartment OCID", "Default of jobs that name none"),
+            "project_id": _field("Project OCID", "Default of jobs that name none"),
+            "subnet_id": _field("Subnet OCID", "Default of jobs that name none; must allow traffic within itself"),
+            "log_group_id": _field("Log group OCID", "Default of jobs that name none"),
+            "log_id": _field("Log OCID", "Empty: the service makes one for each job run"),
+            "shape": _field("Shape", "Default of jobs that name none, as VM.GPU.A10.1"),
+            "work_dir": _field("Work directory", "Where nodes meet and checkpoints go, as oci://bucket@namespace/ocidist"),
+        },
+    }
+
+
+def _field(title: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"label": title, "description": description, "schema": {"type": ["string", "null"], **schema}}

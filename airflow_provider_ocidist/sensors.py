@@ -1,0 +1,102 @@
+"""DistributedTrainingSensor: waits for a run that somebody else started."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseSensorOperator, conf
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.errors import TrainingFailed
+from airflow_provider_ocidist.hooks import OciHook
+from airflow_provider_ocidist.run import Expectations, RunRecord, RunRef, TrainingResult
+from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed
+from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
+from airflow_provider_ocidist.watch import Watch
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class DistributedTrainingSensor(BaseSensorOperator):
+    """Wait until a run has succeeded; never ends it. Returns the same result as the operator that started it.
+
+    :param run: the `run` XCom of a DistributedTrainingOperator
+    :param conn_id: Airflow connection of type `oci`
+    :param require_checkpoint: whether a run without a checkpoint counts as failed
+    :param deferrable: wait in the triggerer
+    """
+
+    template_fields: Sequence[str] = ("run", "conn_id")
+
+    def __init__(
+        self,
+        *,
+        run: Mapping[str, Any] | str,
+        conn_id: str = OciHook.default_conn_name,
+        require_checkpoint: bool = False,
+        deferrable: bool | None = None,
+        poke_interval: float = 30.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.run = run
+        self.conn_id = conn_id
+        self.require_checkpoint = require_checkpoint
+        fallback = conf.getboolean("operators", "default_deferrable", fallback=False)
+        self.deferrable = fallback if deferrable is None else deferrable
+        self._result: dict[str, Any] | None = None
+
+    def execute(self, context: Context) -> Any:
+        if self.deferrable and not self.poke(context):
+            self._defer(self._record())
+        elif not self.deferrable:
+            super().execute(context)
+        return self._result
+
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:
+        """Go on after the trigger has seen the run end."""
+        record = RunRecord.from_json(event)
+        if not self._ended(record):
+            self._defer(record)
+        return self._result
+
+    def poke(self, context: Context) -> bool:
+        return self._ended(self._record())
+
+    def _defer(self, record: RunRecord) -> None:
+        self.defer(
+            trigger=DistributedTrainingTrigger(
+                conn_id=self.conn_id, record=record.to_json(), owner={}, poll_interval=self.poke_interval
+            ),
+            method_name="resume",
+        )
+
+    def _record(self) -> RunRecord:
+        # No limits: this task watches, and whoever started the run ends it.
+        ref = RunRef.from_json(self.run)  # type: ignore[arg-type]
+        return RunRecord(ref=ref, expects=Expectations(checkpoint=self.require_checkpoint), logs_since=time.time())
+
+    def _ended(self, record: RunRecord) -> bool:
+        watch = Watch(self._backend(record.ref), record, self.log)
+        match watch.look(time.time()):
+            case Succeed():
+                assert watch.status is not None
+                self._result = TrainingResult.of(record, watch.status).to_json()
+                return True
+            case Fail(cause, message):
+                raise TrainingFailed(f"{cause}: {message}", cause=cause)
+            case Cancel(ending):
+                # A node has failed; the owner ends the others, and the outcome is not in doubt.
+                raise TrainingFailed(f"{ending.cause}: {ending.message}", cause=ending.cause)
+        return False
+
+    @cached_property
+    def _hook(self) -> OciHook:
+        return OciHook(self.conn_id)
+
+    def _backend(self, ref: RunRef) -> Backend:
+        return self._hook.backend(ref.backend)

@@ -1,0 +1,1 @@
+"""Locations, parallel transfer, checkpoints."""

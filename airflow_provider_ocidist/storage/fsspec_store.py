@@ -1,0 +1,199 @@
+"""A folder at any other place that fsspec knows: s3, gs, az, http, memory. Correct rather than fast."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_ocidist.errors import OcidistError, StorageError
+from airflow_provider_ocidist.storage.locations import (
+    Location,
+    is_unfinished,
+    join,
+    safe_name,
+    unfinished_name,
+)
+from airflow_provider_ocidist.storage.stores import Entry, Store, Upload
+
+_WHOLE_WRITES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"}
+"""Drivers whose single write appears whole or not at all."""
+
+
+class FsspecStore(Store):
+    """Files below one fsspec URI; each is read as one stream."""
+
+    ranged = False
+
+    def __init__(self, uri: str, file_system: Any, root: str) -> None:
+        self.uri = uri
+        self.file_system = file_system
+        self.root = root.rstrip("/")
+
+    @classmethod
+    def connect(cls, place: Location) -> FsspecStore:
+        with fsspec_errors(place.uri):
+            import fsspec
+
+            file_system, root = fsspec.core.url_to_fs(place.path, **_options(place.path))
+            return cls(place.uri, file_system, root)
+
+    def read(self, name: str) -> bytes:
+        with fsspec_errors(self.place_of(name)):
+            return bytes(self.file_system.cat_file(self._path(name)))
+
+    def write(self, name: str, data: bytes) -> None:
+        with fsspec_errors(self.place_of(name)):
+            self._make_folder(name)
+            if self._protocols & _WHOLE_WRITES:
+                self.file_system.pipe_file(self._path(name), data)
+                return
+        upload = self.upload(name, len(data), len(data))
+        try:
+            upload.write(0, 0, data)
+            upload.commit()
+        except BaseException:
+            upload.abort()
+            raise
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        with fsspec_errors(self.uri):
+            # fsspec caches listings for the life of the process; another process's files would stay unseen.
+            self.file_system.invalidate_cache()
+            try:
+                found = self.file_system.find(self.root, detail=True)
+            except FileNotFoundError:
+                return []
+            entries = [
+                self._entry(path, info) for path, info in found.items() if path.startswith(f"{self.root}/")
+            ]
+        wanted = [
+            entry for entry in entries if entry.name.startswith(prefix) and not is_unfinished(entry.name)
+        ]
+        return sorted(wanted, key=lambda entry: entry.name)
+
+    def delete(self, name: str) -> None:
+        with fsspec_errors(self.place_of(name)), contextlib.suppress(FileNotFoundError):
+            self.file_system.rm_file(self._path(name))
+
+    def stat(self, name: str) -> Entry:
+        with fsspec_errors(self.place_of(name)):
+            self.file_system.invalidate_cache()
+            info = self.file_system.info(self._path(name))
+        if info.get("type") == "directory":
+            raise FileNotFoundError(self.place_of(name))
+        return self._entry(self._path(name), info)
+
+    def chunks(self, entry: Entry, size: int) -> Iterator[bytes]:
+        # Large reads in order need no cache; and of a web server without ranges, 0 asks for one stream.
+        block_size = 0 if self._protocols & {"http", "https"} else size
+        options = {"block_size": block_size, "cache_type": "none"}
+        with (
+            fsspec_errors(self.place_of(entry.name)),
+            self.file_system.open(self._path(entry.name), "rb", **options) as stream,
+        ):
+            while data := _read_fully(stream, size):
+                yield data
+
+    def upload(self, name: str, size: int | None, part_size: int) -> Upload:
+        with fsspec_errors(self.place_of(name)):
+            self._make_folder(name)
+            return FsspecUpload(self.file_system, self._path(name), self.place_of(name))
+
+    @property
+    def _protocols(self) -> set[str]:
+        protocol = self.file_system.protocol
+        return {protocol} if isinstance(protocol, str) else set(protocol)
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{safe_name(name)}"
+
+    def _make_folder(self, name: str) -> None:
+        self.file_system.makedirs(os.path.dirname(self._path(name)), exist_ok=True)
+
+    def _entry(self, path: str, info: dict[str, Any]) -> Entry:
+        changed = (
+            info.get("mtime") or info.get("LastModified") or info.get("last_modified") or info.get("created")
+        )
+        tag = info.get("ETag") or info.get("etag")
+        return Entry(
+            name=path[len(self.root) + 1 :],
+            size=info.get("size"),
+            etag=str(tag) if tag else None,
+            modified=changed.timestamp() if isinstance(changed, datetime) else changed,
+        )
+
+
+class FsspecUpload(Upload):
+    """A file that is written under another name and moved when it is whole."""
+
+    ordered = True
+
+    def __init__(self, file_system: Any, path: str, place: str) -> None:
+        self.file_system = file_system
+        self.path = path
+        self.place = place
+        folder, _, name = path.rpartition("/")
+        # Leaving `with open(...)` publishes what was written even after an error, so never under the real name.
+        self.part = join(folder, unfinished_name(name))
+        self.stream = file_system.open(self.part, "wb")
+
+    def write(self, index: int, offset: int, data: bytes) -> None:
+        with fsspec_errors(self.place):
+            self.stream.write(data)
+
+    def commit(self) -> None:
+        with fsspec_errors(self.place):
+            self.stream.close()
+            self.file_system.mv(self.part, self.path)
+
+    def abort(self) -> None:
+        with contextlib.suppress(Exception):
+            self.stream.close()
+        with contextlib.suppress(Exception):
+            self.file_system.rm_file(self.part)
+
+
+@contextmanager
+def fsspec_errors(place: str) -> Iterator[None]:
+    """Turn whatever a driver raises into one StorageError; absence stays FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if not _is_outage(error.__cause__):
+            raise
+        raise StorageError(f"{place}: {type(error.__cause__).__name__}: {error.__cause__}", uri=place) from error
+    except (OcidistError, GeneratorExit):
+        raise
+    except ImportError as error:
+        raise StorageError(f"{place}: its driver is not installed: {error}", uri=place) from error
+    except Exception as error:  # drivers share no base class for their errors
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise StorageError(f"{place}: {type(error).__name__}: {first}", uri=place) from error
+
+
+def _options(uri: str) -> dict[str, Any]:
+    if not uri.startswith(("http://", "https://")):
+        return {}
+    import aiohttp
+
+    # aiohttp would end every transfer after five minutes.
+    return {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)}}
+
+
+def _is_outage(cause: BaseException | None) -> bool:
+    """Whether this is no absence: the http driver says FileNotFoundError when the server cannot be reached, too."""
+    if cause is None or getattr(cause, "status", None) in (404, 410):
+        return False
+    return type(cause).__module__.startswith("aiohttp") or isinstance(cause, TimeoutError | ConnectionError)
+
+
+def _read_fully(stream: Any, size: int) -> bytes:
+    pieces = []
+    while size > 0 and (piece := stream.read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)

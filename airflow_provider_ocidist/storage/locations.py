@@ -1,0 +1,99 @@
+"""Where data lies: local paths, `oci://bucket@namespace/path`, and any other fsspec URI, told apart by their text."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Literal
+
+from airflow_provider_ocidist.errors import StorageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Location:
+    """A file or folder somewhere."""
+
+    kind: Literal["local", "oci", "fsspec"]
+    uri: str
+    """As written, without slashes at the end."""
+    path: str
+    """Local path, object name, or (fsspec) the whole URI; no slash at the end, nor at the start of an object name."""
+    is_folder: bool
+    """Whether it was written with a slash at the end."""
+    bucket: str = ""
+    namespace: str | None = None
+    """None: the namespace of the credentials' tenancy."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path; empty for a whole bucket."""
+        return self.path.rstrip("/").rpartition("/")[2]
+
+    @property
+    def parent(self) -> str:
+        """The URI of the folder that holds it."""
+        return self.uri[: len(self.uri) - len(self.name)] or ("/" if self.uri.startswith("/") else ".")
+
+
+def parse(uri: str) -> Location:
+    """Return the location that a URI or local path names. Raises StorageError when it names none."""
+    text = os.fspath(uri)
+    if not text:
+        raise StorageError("an empty string names no place", uri=text)
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme == "file":
+        return _local(text, rest if separator else text)
+    if scheme == "oci":
+        return _oci(text, rest)
+    bare = text.rstrip("/")
+    return Location(kind="fsspec", uri=bare, path=bare, is_folder=text.endswith("/"))
+
+
+def join(uri: str, *parts: str) -> str:
+    """Return the URI of something below a folder."""
+    pieces = [part.strip("/") for part in parts if part.strip("/")]
+    root = uri.rstrip("/") or ("/" if uri.startswith("/") and not pieces else "")
+    return "/".join([root, *pieces])
+
+
+def safe_name(name: str) -> str:
+    """Return the relative name if it stays inside its folder on any store, else raise StorageError."""
+    if not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise StorageError(f"refused the name {name!r}: it is empty, or does not stay inside its folder")
+    return name
+
+
+def unfinished_name(name: str) -> str:
+    """Return a name for the same folder, for what is not whole yet; no store lists such names."""
+    return f".{name[:40]}.{secrets.token_hex(4)}.part"
+
+
+def is_unfinished(name: str) -> bool:
+    return _UNFINISHED.fullmatch(name.rpartition("/")[2]) is not None
+
+
+_UNFINISHED = re.compile(r"\..*\.[0-9a-f]{8}\.part", re.DOTALL)
+
+
+def _local(text: str, path: str) -> Location:
+    expanded = os.path.expanduser(path)
+    bare = expanded.rstrip("/") or "/"
+    is_folder = path.endswith("/") or bare.rpartition("/")[2] in (".", "..")
+    return Location(kind="local", uri=bare, path=bare, is_folder=is_folder)
+
+
+def _oci(text: str, rest: str) -> Location:
+    place, _, path = rest.partition("/")
+    bucket, _, namespace = place.partition("@")
+    if not bucket:
+        raise StorageError(f"{text} names no bucket: write oci://bucket@namespace/path", uri=text)
+    return Location(
+        kind="oci",
+        uri=text.rstrip("/"),
+        path=path.strip("/"),
+        is_folder=not path.strip("/") or path.endswith("/"),
+        bucket=bucket,
+        namespace=namespace or None,
+    )

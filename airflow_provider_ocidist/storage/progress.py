@@ -1,0 +1,95 @@
+"""Reporters for `on_progress`: lines in a task log, or a bar in a terminal."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+
+from airflow_provider_ocidist.storage.transfer import TransferProgress
+
+
+def log_progress(
+    logger: logging.Logger, label: str, every: float = 5.0
+) -> Callable[[TransferProgress], None]:
+    """Return a reporter that logs one line every so many seconds, and one at the end."""
+    return _lines(lambda line: logger.info("%s", line), label, every)
+
+
+def terminal_progress(label: str, every: float = 2.0) -> Callable[[TransferProgress], None]:
+    """Return a reporter that draws a bar, or writes a line every so many seconds where there is no terminal."""
+    if sys.stderr.isatty():
+        return _Bar(label)
+    return _lines(lambda line: print(line, file=sys.stderr, flush=True), label, every)
+
+
+class _Bar:
+    """A bar that appears with the first report and stays, full, after the last."""
+
+    def __init__(self, label: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import TransferSpeedColumn as SpeedColumn
+
+        files = TextColumn("{task.fields[files]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), files, DownloadColumn(), SpeedColumn())
+        self.console = Console(stderr=True)
+        self.bar = Progress(*columns, TimeRemainingColumn(), console=self.console, auto_refresh=False)
+        self.task = self.bar.add_task(label, total=None, files="")
+
+    def __call__(self, now: TransferProgress) -> None:
+        self.bar.start()
+        self.console.show_cursor(
+            True
+        )  # nobody tells us when a copy fails, and a hidden cursor would stay hidden
+        files = f"{now.files_done}/{now.files_total} files"
+        self.bar.update(
+            self.task, completed=now.bytes_done, total=now.bytes_total or None, files=files, refresh=True
+        )
+        if _is_done(now):
+            self.bar.stop()
+
+
+def describe(label: str, now: TransferProgress) -> str:
+    """Return one line: `data: 12/40 files, 120 MB of 400 MB, 38 MB/s, 7 s left`."""
+    parts = [
+        f"{now.files_done}/{now.files_total} files",
+        f"{_size(now.bytes_done)} of {_size(now.bytes_total)}",
+        f"{_size(now.rate)}/s",
+    ]
+    if _is_done(now):
+        parts.append(f"done in {_time(now.seconds)}")
+    elif now.eta is not None:
+        parts.append(f"{_time(now.eta)} left")
+    return f"{label}: {', '.join(parts)}"
+
+
+def _lines(write: Callable[[str], None], label: str, every: float) -> Callable[[TransferProgress], None]:
+    last = time.monotonic()
+
+    def report(now: TransferProgress) -> None:
+        nonlocal last
+        if _is_done(now) or time.monotonic() - last >= every:
+            last = time.monotonic()
+            write(describe(label, now))
+
+    return report
+
+
+def _is_done(now: TransferProgress) -> bool:
+    return now.files_done == now.files_total
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,133 @@
+"""DistributedTrainingTrigger: watches a gang while no worker slot is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.run import RunRecord
+from airflow_provider_ocidist.supervisor import Wait
+from airflow_provider_ocidist.watch import Watch
+
+log = logging.getLogger(__name__)
+
+FIRST_EVENT_AFTER = 10.0
+"""Seconds; the executor notices up to 5 s late that a task has deferred, and fails a task whose event came first."""
+CAN_KILL = hasattr(BaseTrigger, "on_kill")
+"""Whether this Airflow (3.3 or later) tells a trigger that its task was killed."""
+
+_ending: set[asyncio.Task[None]] = set()
+"""Strong references: a cancel must outlive its trigger, which Airflow cuts short after about a second."""
+
+
+class DistributedTrainingTrigger(BaseTrigger):
+    """Fires when there is something to do about a gang; the task then does it. Never creates or cancels by itself,
+    but for `on_kill`.
+
+    :param conn_id: connection of the gang's backend
+    :param record: what is known of the gang, as JSON
+    :param owner: dag_id, run_id, task_id and map_index of the task; empty for watchers that own nothing
+    :param poll_interval: seconds between two looks
+    """
+
+    def __init__(self, conn_id: str, record: Mapping[str, Any], owner: Mapping[str, Any], poll_interval: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.conn_id = conn_id
+        self.record = dict(record)
+        self.owner = dict(owner)
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        arguments = {
+            "conn_id": self.conn_id,
+            "record": self.record,
+            "owner": self.owner,
+            "poll_interval": self.poll_interval,
+        }
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        earliest = time.monotonic() + FIRST_EVENT_AFTER
+        watch = Watch(await _in_thread(self._backend), RunRecord.from_json(self.record), self.log)
+        while not await self._wants_action(watch):
+            await asyncio.sleep(self.poll_interval)
+        await asyncio.sleep(max(0.0, earliest - time.monotonic()))
+        yield TriggerEvent(watch.record.to_json())
+
+    async def _wants_action(self, watch: Watch) -> bool:
+        try:
+            return not isinstance(await _in_thread(lambda: watch.look(time.time())), Wait)
+        except BackendError as error:
+            # The task asks once more and fails with this error in the right place.
+            self.log.warning("%s", error)
+            return True
+
+    async def on_kill(self) -> None:
+        """End the gang; called when a user fails, clears or marks the task while it is deferred.
+
+        Airflow 3.3 cancels this coroutine again every second, without a trace, and also calls it when the trigger
+        has only moved to another triggerer.
+        """
+        task = asyncio.create_task(self._end_gang())
+        _ending.add(task)
+        task.add_done_callback(_ending.discard)
+        await asyncio.shield(task)
+
+    async def _end_gang(self) -> None:
+        record = RunRecord.from_json(self.record)
+        if not self.owner or await _in_thread(lambda: self._still_owned(record)):
+            log.info("%s goes on: its task waits for it elsewhere", record.ref.key.name)
+            return
+        await _in_thread(lambda: self._backend().cancel(record.ref))
+        log.info("%s: cancelled, since its task was killed", record.ref.key.name)
+
+    def _still_owned(self, record: RunRecord) -> bool:
+        """Return whether the task is deferred for this very gang: then the trigger was moved, not killed.
+
+        A task that is "running" is none: after a clear the next attempt runs with the old XCom for a moment.
+        """
+        from airflow.providers.common.compat.sdk import XCom
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        owner = self.owner
+        mapped = owner["map_index"] >= 0
+        states = RuntimeTaskInstance.get_task_states(
+            dag_id=owner["dag_id"],
+            task_ids=[owner["task_id"]],
+            run_ids=[owner["run_id"]],
+            map_index=owner["map_index"] if mapped else None,
+        ).get(owner["run_id"], {})
+        state = states.get(owner["task_id"]) or states.get(f"{owner['task_id']}_{owner['map_index']}")
+        if state != "deferred":
+            return False
+        run = XCom.get_one(
+            key="run",
+            dag_id=owner["dag_id"],
+            run_id=owner["run_id"],
+            task_id=owner["task_id"],
+            map_index=owner["map_index"] if mapped else -1,
+        )
+        return isinstance(run, dict) and run.get("job_id") == record.ref.job_id
+
+    def _backend(self) -> Backend:
+        from airflow_provider_ocidist.hooks import OciHook
+
+        return OciHook(self.conn_id).backend(RunRecord.from_json(self.record).ref.backend)
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    """Run a blocking call beside the event loop.
+
+    Through asgiref, because up to Airflow 3.2 connections are read through `async_to_sync`, which wants its threads;
+    not thread-sensitive, because those calls share one thread for the whole triggerer.
+    """
+    from asgiref.sync import sync_to_async
+
+    return await sync_to_async(work, thread_sensitive=False)()

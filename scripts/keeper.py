@@ -1,0 +1,110 @@
+"""Run one program and see to it that nothing of it outlives us: `python -I -S keeper.py GRACE PROGRAM ARGUMENTS...`.
+
+The keeper adopts whatever its program leaves behind (PR_SET_CHILD_SUBREAPER) and is told by the kernel when its own parent dies
+(PR_SET_PDEATHSIG). On SIGTERM, on that word, or when the program has ended, every descendant gets SIGTERM, and SIGKILL
+after GRACE seconds. Standard library only: it starts in 20 ms.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+class Told(BaseException):
+    """We were told to end."""
+
+
+def prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def descendants(root: int) -> list[int]:
+    """Return the processes below one, children before grandchildren; the dead that nobody has waited for are left out."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name, in parentheses, may hold spaces and parentheses itself.
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if state != "Z":
+            children.setdefault(int(parent), []).append(int(stat.parent.name))
+    found = list(children.get(root, ()))
+    for process in found:
+        found.extend(children.get(process, ()))
+    return found
+
+
+def send(number: int) -> bool:
+    """Signal every descendant; say whether there was one."""
+    processes = descendants(os.getpid())
+    for process in processes:
+        try:
+            os.kill(process, number)
+        except ProcessLookupError:
+            pass
+    return bool(processes)
+
+
+def reap() -> None:
+    """Forget the dead that were left to us."""
+    try:
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        pass
+
+
+def end_all(grace_s: float) -> None:
+    """End every descendant: politely first, by force after `grace_s` seconds."""
+    deadline = time.monotonic() + grace_s
+    alive = send(signal.SIGTERM)
+    while alive and time.monotonic() < deadline:
+        time.sleep(0.02)
+        reap()
+        alive = bool(descendants(os.getpid()))
+    while send(signal.SIGKILL):
+        time.sleep(0.02)
+        reap()
+
+
+def bound_to_keeper() -> None:
+    """In the program before it starts: should the keeper itself be killed, die with it."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def told(number: int, _frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Told(number)
+
+
+def main() -> int:
+    grace_s, parent, *command = sys.argv[1:]
+    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    code = 128 + signal.SIGTERM
+    try:
+        if os.getppid() != int(parent):  # it died before we could ask to be told
+            return code
+        program = subprocess.Popen(command, preexec_fn=bound_to_keeper)  # noqa: PLW1509  one thread, nothing imported
+        code = program.wait()
+    except Told:
+        pass
+    finally:
+        end_all(float(grace_s))
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

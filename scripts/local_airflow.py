@@ -1,0 +1,198 @@
+"""LocalAirflow: Airflow's four processes on free loopback ports, in one folder, on SQLite."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from scripts.airflow_api import AirflowClient
+from scripts.service import Service, ServiceError, stop_all
+
+ROOT = Path(__file__).resolve().parent.parent
+USER = "admin"
+COMPONENTS = {
+    "api-server": ("api-server", "--workers", "1"),
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+    # Both log servers would listen on all addresses of the machine, whatever the settings say.
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+HEALTH_NAMES = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
+
+
+class LocalAirflow:
+    """Airflow by hand: `with LocalAirflow(home, dags=folder) as airflow: airflow.api.trigger(...)`.
+
+    `database` names a migrated, empty SQLite file to start from; it is made where it is missing and can be shared.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        dags: Path,
+        env: Mapping[str, str] | None = None,
+        port: int = 0,
+        database: Path | None = None,
+        start_timeout: float = 120,
+    ) -> None:
+        self.home = home.resolve()
+        self.password = secrets.token_urlsafe(9)
+        self._port = port or free_port()
+        self._start_timeout = start_timeout
+        self._database = database or self.home / "empty.db"
+        self.env = {**os.environ, **self._settings(dags.resolve()), **(env or {})}
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.api = AirflowClient(self.url, USER, self.password)
+        self._services = {name: self._service(name, arguments) for name, arguments in COMPONENTS.items()}
+
+    def __enter__(self) -> Self:
+        try:
+            self.prepare()
+            for name in COMPONENTS:
+                self.start(name)
+            self.wait_healthy()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def prepare(self) -> None:
+        """Lay out the folder: password file and a fresh database."""
+        (self.home / "logs").mkdir(parents=True, exist_ok=True)
+        self._passwords.write_text(json.dumps({USER: self.password}))
+        self._passwords.chmod(0o600)
+        make_database(self._database, self.env)
+        shutil.copyfile(self._database, self.home / "airflow.db")
+
+    def start(self, component: str) -> None:
+        self._services[component].start()
+
+    def stop_component(self, component: str) -> None:
+        """End one component in good order (SIGTERM), as an administrator does."""
+        self._services[component].stop()
+
+    def kill(self, component: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send one component a signal; with SIGKILL or SIGTERM, wait until nothing is left of it."""
+        service = self._services[component]
+        service.kill(number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            service.wait(timeout=30)
+
+    def pid(self, component: str) -> int:
+        return self._services[component].pid
+
+    def check(self) -> None:
+        """Raise ServiceError, with the component's last words, when one has ended by itself."""
+        for service in self._services.values():
+            service.check()
+
+    def wait_healthy(self) -> None:
+        """Wait until every component reports that it is well."""
+        deadline = time.monotonic() + self._start_timeout
+        while unwell := self._unwell():
+            self.check()
+            if time.monotonic() > deadline:
+                words = "\n".join(f"--- {name}\n{self._services[name].tail()}" for name in unwell)
+                raise ServiceError(f"not healthy after {self._start_timeout:.0f} s: {', '.join(unwell)}\n{words}")
+            time.sleep(0.1)
+        self.api.warm_up()
+
+    def _unwell(self) -> list[str]:
+        health = self.api.health()
+        if not health:
+            return ["api-server"]
+        return [name for name, key in HEALTH_NAMES.items() if health.get(key) != "healthy"]
+
+    def stop(self) -> None:
+        """End everything; returns when nothing is left, after about ten seconds at the worst."""
+        stop_all(list(self._services.values()))
+        self.api.close()
+
+    @property
+    def _passwords(self) -> Path:
+        return self.home / "passwords.json"
+
+    def _service(self, name: str, arguments: tuple[str, ...]) -> Service:
+        command = [sys.executable, "-m", "scripts.airflow_component", *arguments]
+        return Service(name, command, log=self.home / "logs" / f"{name}.log", env=self.env, cwd=self.home)
+
+    def _settings(self, dags: Path) -> dict[str, str]:
+        """Return Airflow's settings. All by environment, so that no component reads a file that another still writes."""
+        url = f"http://127.0.0.1:{self._port}"
+        settings = {
+            "CORE__DAGS_FOLDER": str(dags),
+            "CORE__LOAD_EXAMPLES": "False",
+            "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "CORE__PARALLELISM": "4",  # a worker is forked for each
+            "CORE__FERNET_KEY": "",
+            "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+            "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+            "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
+            "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
+            "CORE__TEST_CONNECTION": "Enabled",
+            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db",
+            "API__HOST": "127.0.0.1",
+            "API__PORT": str(self._port),
+            "API__BASE_URL": url,
+            "API__SECRET_KEY": secrets.token_hex(16),
+            "API_AUTH__JWT_SECRET": secrets.token_hex(32),
+            "DAG_PROCESSOR__REFRESH_INTERVAL": "2",
+            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+            "DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
+            "DAG_PROCESSOR__PARSING_PROCESSES": "1",
+            "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+            # The default of 5 s makes the executor notice an exit so late that a quick trigger's event looks like a fault.
+            "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+            "LOGGING__COLORED_CONSOLE_LOG": "False",
+        }
+        names = {f"AIRFLOW__{name}": value for name, value in settings.items()}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        return {
+            "AIRFLOW_HOME": str(self.home),
+            "PATH": path,
+            "PYTHONPATH": str(ROOT),
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+            "SCARF_ANALYTICS": "False",
+            "DO_NOT_TRACK": "1",
+            **names,
+        }
+
+
+def make_database(path: Path, env: Mapping[str, str]) -> None:
+    """Make a migrated, empty SQLite database, unless it is there: it appears whole or not at all."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
+    draft.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "airflow", "db", "migrate"]
+    settings = {**env, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{draft}"}
+    result = subprocess.run(command, env=settings, capture_output=True, text=True, check=False, timeout=180)
+    if result.returncode:
+        raise ServiceError(f"airflow db migrate failed:\n{result.stderr[-2000:] or result.stdout[-2000:]}")
+    draft.replace(path)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

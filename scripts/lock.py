@@ -1,0 +1,66 @@
+"""Write the version locks under requirements/: what pip resolves to now, for this Python. Run by `make lock`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "requirements"
+ELSEWHERE = {"airflow-provider-ocidist", "torch"}
+"""Not locked here: ourselves, and what requirements/torch.txt holds."""
+
+HEADER = """\
+# {what}, on Python {python}. Written by `make lock`; not edited.
+# Names and versions only: no address of an index or of a file, so it means the same everywhere.
+"""
+
+
+def resolve(extras: str) -> list[dict[str, Any]]:
+    """Return what pip would install into an empty environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
+        command += ["--report", str(report), "-e", f"{ROOT}[{extras}]", "-r", str(FOLDER / "torch.txt")]
+        subprocess.run(command, check=True)
+        return list(json.loads(report.read_text())["install"])
+
+
+def pins(extras: str) -> dict[str, str]:
+    """Return version by name, names as indexes spell them, versions without a local build tag."""
+    found = {}
+    for package in resolve(extras):
+        name = re.sub(r"[-_.]+", "-", package["metadata"]["name"]).lower()
+        found[name] = package["metadata"]["version"].partition("+")[0]
+    return {name: version for name, version in found.items() if name not in ELSEWHERE}
+
+
+def write(name: str, what: str, versions: dict[str, str]) -> None:
+    python = ".".join(map(str, sys.version_info[:2]))
+    lines = [f"{package}=={versions[package]}\n" for package in sorted(versions)]
+    (FOLDER / name).write_text(HEADER.format(what=what, python=python) + "".join(lines))
+    print(f"requirements/{name}: {len(lines)} packages")
+
+
+def main() -> None:
+    everything = pins("dev,kubernetes")
+    kept = pins("dev").keys() & everything.keys()
+    write(
+        "constraints.txt",
+        "All that `pip install -e .[dev]` needs, torch excepted",
+        {name: version for name, version in everything.items() if name in kept},
+    )
+    write(
+        "constraints-kubernetes.txt",
+        "What the extra `kubernetes` adds",
+        {name: version for name, version in everything.items() if name not in kept},
+    )
+
+
+if __name__ == "__main__":
+    main()

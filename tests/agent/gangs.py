@@ -1,0 +1,142 @@
+"""Gangs of real agents on this machine: one process and one loopback address for each node."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_ocidist.agent.config import AgentConfig
+from airflow_provider_ocidist.agent.report import NodeReport
+from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
+
+REPOSITORY = Path(__file__).parents[2]
+PATIENCE = 60.0
+
+
+def until(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:
+    """Return the condition's value as soon as it is true."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return value
+
+
+def processes_with(mark: str) -> list[int]:
+    """Return the living processes in whose environment or command line the mark occurs."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            state = place.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+            text = place.joinpath("environ").read_bytes() + place.joinpath("cmdline").read_bytes()
+        except OSError:
+            continue
+        if state not in "ZX" and mark.encode() in text:
+            found.append(int(place.name))
+    return [pid for pid in found if pid != os.getpid()]
+
+
+class Agent:
+    """One node of a gang."""
+
+    def __init__(self, gang: Gang, rank: int, environ: Mapping[str, str]) -> None:
+        self.gang = gang
+        self.rank = rank
+        self.home = gang.root / f"node-{rank}"
+        self.stdout, self.stderr = self.home / "stdout", self.home / "stderr"
+        with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "airflow_provider_ocidist.agent"],
+                env=dict(environ),
+                cwd=self.home,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def prints(self, text: str) -> None:
+        """Wait until the program has printed this."""
+        until(lambda: text in self.stdout.read_text())
+
+    @property
+    def report(self) -> NodeReport:
+        return NodeReport.from_json((self.gang.run_dir / "nodes" / f"{self.rank}.json").read_bytes())
+
+
+class Gang:
+    """Agents that belong together; leaving the context ends them all."""
+
+    def __init__(
+        self, root: Path, script: str, *, nodes: int = 1, kind: str = "python", **changes: Any
+    ) -> None:
+        self.root = root
+        self.name = f"test-{uuid.uuid4().hex[:12]}"
+        self.run_dir = root / "run" / self.name
+        self.script = script
+        self.agents: list[Agent] = []
+        args = tuple(changes.pop("args", ()))
+        options = {
+            "limits": Limits(stop_grace=5.0, join_timeout=30.0),
+            "launcher": LauncherOptions(kind=kind),
+            "program": Program(script="program.py", args=args),
+        }
+        self.config = AgentConfig(
+            run_name=self.name, nodes=nodes, run_dir=str(self.run_dir), **{**options, **changes}
+        )
+
+    def start(self, *ranks: int, **environ: str) -> list[Agent]:
+        for rank in ranks or range(self.config.nodes):
+            self.agents.append(Agent(self, rank, self._environ(rank) | environ))
+        return self.agents
+
+    def run(self, **environ: str) -> list[int]:
+        """Start all nodes and return their exit codes."""
+        return [agent.wait() for agent in self.start(**environ)]
+
+    def code(self, rank: int) -> Path:
+        return self.root / f"node-{rank}" / "code"
+
+    def _environ(self, rank: int) -> dict[str, str]:
+        code = self.code(rank)
+        code.mkdir(parents=True, exist_ok=True)
+        (code / "program.py").write_text(self.script)
+        inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        return (
+            inherited
+            | self.config.to_env()
+            | {
+                "OCIDIST_NODE_RANK": str(rank),
+                "OCIDIST_CODE_DIR": str(code),
+                "FQDN": f"127.0.99.{rank + 1}",
+                "PYTHONPATH": str(REPOSITORY),
+                "TMPDIR": str(code.parent),
+            }
+        )
+
+    def __enter__(self) -> Gang:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for agent in self.agents:
+            if agent.process.poll() is None:
+                agent.process.kill()
+                agent.process.wait()
+        until(lambda: not processes_with(self.name), timeout=10)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,316 @@
+"""The OCI backend, with the real SDK, against the emulator over HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from airflow_provider_ocidist import job_file
+from airflow_provider_ocidist.backends.base import LogFollower
+from airflow_provider_ocidist.backends.oci_data_science import STATES, OciDataScience
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
+from airflow_provider_ocidist.job import TrainingJob
+from airflow_provider_ocidist.run import NodeState, Plan, RunKey, RunRef, RunStatus
+
+PROGRAMS = Path(__file__).parents[1] / "e2e" / "programs"
+
+
+@pytest.fixture
+def fields(emulator: Any) -> dict[str, Any]:
+    """The fields of a connection to the emulator."""
+    names = ("config_file", "profile", "region", "compartment_id", "project_id", "subnet_id", "log_group_id", "log_id")
+    values = {name: getattr(emulator, name) for name in names}
+    work_dir = f"oci://{emulator.bucket}@{emulator.namespace}/work/{uuid.uuid4().hex[:8]}"
+    return {**values, "endpoint": emulator.url, "work_dir": work_dir}
+
+
+@pytest.fixture
+def backend(fields: dict[str, Any]) -> OciDataScience:
+    return OciDataScience.connect(fields)
+
+
+@pytest.fixture
+def ends(backend: OciDataScience) -> Iterator[Callable[[RunRef], RunRef]]:
+    """Registers gangs that the test leaves behind."""
+    refs: list[RunRef] = []
+
+    def register(ref: RunRef) -> RunRef:
+        refs.append(ref)
+        return ref
+
+    yield register
+    for ref in refs:
+        backend.cancel(ref)
+
+
+def a_job(nodes: int = 2, seconds: float = 0.5, **changes: Any) -> TrainingJob:
+    return job_file.build(
+        {
+            "name": "steps",
+            "nodes": nodes,
+            "program": {"source": str(PROGRAMS), "script": "steps.py", "args": ["--seconds", str(seconds)]},
+            "launcher": {"kind": "python"},
+            "checkpoints": {},
+            "limits": {"stop_grace": 1},
+            "backend": {"kind": "oci_data_science", "shape": "VM.Standard.E4.Flex", "ocpus": 1, "memory_gb": 8},
+            **changes,
+        }
+    )
+
+
+def a_key() -> RunKey:
+    return RunKey(dag_id="dag", run_id=uuid.uuid4().hex, task_id="train")
+
+
+def wait_until(backend: OciDataScience, ref: RunRef, done: Callable[[RunStatus], bool], seconds: float = 40) -> RunStatus:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        (status,) = backend.status([ref])
+        if done(status):
+            return status
+        time.sleep(0.2)
+    raise AssertionError(f"not within {seconds} s: {status}")
+
+
+def job_runs_of(backend: OciDataScience, ref: RunRef) -> list[Any]:
+    return backend._client.list_job_runs(ref.compartment_id, job_id=ref.job_id).data  # noqa: SLF001
+
+
+# plan
+
+
+def test_a_plan_is_the_literal_requests_and_sends_none() -> None:
+    backend = OciDataScience.connect(
+        {"compartment_id": "c", "project_id": "p", "work_dir": "oci://b@n/w", "endpoint": "http://127.0.0.1:9"}
+    )
+    key = a_key()
+    plan = backend.plan(a_job(nodes=3), key)
+    assert [request.verb for request in plan.requests] == ["CreateJob", "CreateJobArtifact", *["CreateJobRun"] * 3]
+    job = plan.requests[0].body
+    assert job["displayName"] == key.name
+    assert job["jobInfrastructureConfigurationDetails"] == {
+        "jobInfrastructureType": "ME_STANDALONE",
+        "shapeName": "VM.Standard.E4.Flex",
+        "blockStorageSizeInGBs": 50,
+        "jobShapeConfigDetails": {"ocpus": 1.0, "memoryInGBs": 8.0},
+    }
+    ranks = [
+        run.body["jobConfigurationOverrideDetails"]["environmentVariables"]["OCIDIST_NODE_RANK"]
+        for run in plan.requests[2:]
+    ]
+    assert ranks == ["0", "1", "2"]
+    assert plan.run_dir == f"oci://b@n/w/{key.name}"
+
+
+def test_a_plan_names_everything_that_is_missing_at_once() -> None:
+    with pytest.raises(JobFileError) as caught:
+        OciDataScience.connect({}).plan(a_job(), a_key())
+    paths = {problem.path for problem in caught.value.problems}
+    assert paths == {"backend.compartment_id", "backend.project_id", "work_dir"}
+
+
+def test_an_environment_beyond_the_services_limit_is_refused_before_anything_is_created(backend: Any) -> None:
+    with pytest.raises(JobFileError, match="20000"):
+        backend.plan(a_job(env={"BIG": "x" * 20_000}), a_key())
+
+
+def test_every_lifecycle_state_of_the_sdk_has_a_meaning() -> None:
+    from oci.data_science.models import JobRunSummary
+
+    known = {value for name, value in vars(JobRunSummary).items() if name.startswith("LIFECYCLE_STATE_")}
+    assert known - {"UNKNOWN_ENUM_VALUE"} <= set(STATES)
+
+
+# submit
+
+
+def test_two_nodes_train_to_a_checkpoint(backend: OciDataScience, ends: Any) -> None:
+    ref = ends(backend.submit(backend.plan(a_job(), a_key())))
+    status = wait_until(backend, ref, lambda status: status.ended)
+    assert [node.state for node in status.nodes] == [NodeState.SUCCEEDED, NodeState.SUCCEEDED], status
+    assert [node.exit_code for node in status.nodes] == [0, 0]
+    assert status.checkpoint is not None
+    assert status.checkpoint.step == 1
+    assert status.checkpoint.uri.startswith(str(ref.checkpoints_uri))
+    assert status.checkpoint_problem is None
+
+
+def test_the_same_plan_submitted_twice_is_one_gang(backend: OciDataScience, ends: Any) -> None:
+    plan = backend.plan(a_job(seconds=5), a_key())
+    first = ends(backend.submit(plan))
+    assert backend.submit(plan) == first
+    assert len(job_runs_of(backend, first)) == 2
+
+
+def test_concurrent_submissions_of_one_plan_are_one_gang(backend: OciDataScience, fields: Any, ends: Any) -> None:
+    plan = backend.plan(a_job(nodes=3, seconds=5), a_key())
+    refs: list[RunRef] = []
+    threads = [
+        threading.Thread(target=lambda: refs.append(OciDataScience.connect(fields).submit(plan))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ends(refs[0])
+    assert len(refs) == 4
+    assert len(set(refs)) == 1
+    assert len(job_runs_of(backend, refs[0])) == 3
+
+
+def test_a_submission_that_was_cut_off_is_completed(backend: OciDataScience, ends: Any) -> None:
+    plan = backend.plan(a_job(nodes=3, seconds=5), a_key())
+    partial = dataclasses.replace(plan, requests=plan.requests[:3], nodes=1)
+    cut = ends(backend.submit(partial))
+    whole = ends(backend.submit(plan))
+    assert whole.job_id == cut.job_id
+    assert whole.run_ids[0] == cut.run_ids[0]
+    assert whole.complete
+    assert len(set(whole.run_ids)) == 3
+
+
+def test_when_one_node_cannot_be_created_the_others_are_ended(
+    backend: OciDataScience, emulator: Any, fields: Any
+) -> None:
+    plan = backend.plan(a_job(nodes=3, seconds=60), a_key())
+    rule = {"method": "POST", "path": "/20190101/jobRuns$", "status": 400, "code": "LimitExceeded", "times": 1}
+    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    with pytest.raises(BackendError) as caught:
+        backend.submit(plan)
+    assert caught.value.cause is Cause.QUOTA
+    (ref,) = backend.find(plan)
+    assert not ref.complete
+    status = wait_until(backend, ref, lambda status: status.ended)
+    assert NodeState.SUCCEEDED not in {node.state for node in status.nodes}
+
+
+def test_a_submission_that_is_stopped_leaves_nothing_running(backend: OciDataScience) -> None:
+    stop = threading.Event()
+    stop.set()
+    plan = backend.plan(a_job(seconds=60), a_key())
+    with pytest.raises(BackendError, match="stopped"):
+        backend.submit(plan, stop)
+    (ref,) = backend.find(plan)
+    assert not any(ref.run_ids)
+
+
+def test_a_gang_is_found_again_from_its_tags_alone(backend: OciDataScience, fields: Any, ends: Any) -> None:
+    key = a_key()
+    first = ends(backend.submit(backend.plan(a_job(seconds=5), key)))
+    cleared = dataclasses.replace(key, generation=3, attempt=2)
+    second = ends(backend.submit(backend.plan(a_job(seconds=5), cleared)))
+    stranger = OciDataScience.connect(fields)
+    assert stranger.find(stranger.plan(a_job(), key)) == [first, second]
+    assert stranger.find(stranger.plan(a_job(), a_key())) == []
+
+
+# status, logs, end
+
+
+def test_many_gangs_cost_one_list_call(backend: OciDataScience, emulator: Any, ends: Any) -> None:
+    refs = [ends(backend.submit(backend.plan(a_job(nodes=1, seconds=20), a_key()))) for _ in range(3)]
+    before = _calls(emulator, "GET", "/20190101/jobRuns")
+    assert len(backend.status(refs)) == 3
+    assert _calls(emulator, "GET", "/20190101/jobRuns") == before + 1
+
+
+def _calls(emulator: Any, method: str, path: str) -> int:
+    calls = httpx.get(f"{emulator.url}/_emulator/calls").json()
+    calls = calls.get("calls", calls) if isinstance(calls, dict) else calls
+    return sum(call["method"] == method and call["path"].split("?")[0] == path for call in calls)
+
+
+def test_a_failing_node_is_reported_with_its_exception_and_ends_the_other(backend: OciDataScience, ends: Any) -> None:
+    arguments = ["--seconds", "60", "--fail-rank", "1"]
+    program = {"source": str(PROGRAMS), "script": "steps.py", "args": arguments}
+    ref = ends(backend.submit(backend.plan(a_job(program=program), a_key())))
+    status = wait_until(backend, ref, lambda status: status.ended, seconds=25)
+    guilty, told = status.nodes[1].report, status.nodes[0].report
+    assert guilty is not None
+    assert told is not None
+    assert guilty.cause is Cause.USER
+    assert "boom" in str(guilty.message)
+    assert "ValueError" in str(guilty.tail)
+    assert told.cause is None
+
+
+def test_cancel_ends_every_node_and_may_be_repeated(backend: OciDataScience) -> None:
+    ref = backend.submit(backend.plan(a_job(seconds=120), a_key()))
+    wait_until(backend, ref, lambda status: all(node.state is NodeState.RUNNING for node in status.nodes))
+    backend.cancel(ref)
+    status = wait_until(backend, ref, lambda status: status.ended, seconds=15)
+    assert {node.state for node in status.nodes} == {NodeState.CANCELED}
+    backend.cancel(ref)
+
+
+def test_a_deleted_run_is_missing_and_not_successful(backend: OciDataScience) -> None:
+    ref = backend.submit(backend.plan(a_job(seconds=0.1), a_key()))
+    wait_until(backend, ref, lambda status: status.ended)
+    backend.delete(ref)
+    (status,) = backend.status([ref])
+    assert {node.state for node in status.nodes} == {NodeState.MISSING}
+
+
+def test_each_log_line_of_every_node_arrives_once(backend: OciDataScience, ends: Any) -> None:
+    ref = ends(backend.submit(backend.plan(a_job(seconds=2), a_key())))
+    follower = LogFollower(since=ref.submitted_at)
+    lines = []
+    for _ in range(200):
+        (status,) = backend.status([ref])
+        lines += follower.new_lines(backend, ref)
+        if status.ended:
+            break
+        time.sleep(0.2)
+    lines += follower.new_lines(backend, ref)
+    for rank in range(2):
+        steps = [line.text for line in lines if line.rank == rank and line.text.startswith("step ")]
+        assert [text.split()[1] for text in steps] == ["1/4", "2/4", "3/4", "4/4"]
+
+
+# bad days
+
+
+def test_a_wrong_key_is_one_clear_line(fields: dict[str, Any], tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    other = tmp_path / "key.pem"
+    other.write_bytes(pem)
+    config = Path(fields["config_file"]).read_text()
+    lines = [f"key_file={other}" if line.startswith("key_file") else line for line in config.splitlines()]
+    wrong = tmp_path / "config"
+    wrong.write_text("\n".join(lines))
+    backend = OciDataScience.connect({**fields, "config_file": str(wrong)})
+    with pytest.raises(BackendError) as caught:
+        backend.submit(backend.plan(a_job(), a_key()))
+    assert caught.value.status_code == 401
+    assert not caught.value.retryable
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_project_says_that_it_may_be_hidden(fields: dict[str, Any]) -> None:
+    project_id = fields["project_id"][:-6] + "absent"
+    backend = OciDataScience.connect({**fields, "project_id": project_id})
+    with pytest.raises(BackendError, match="may not") as caught:
+        backend.submit(backend.plan(a_job(), a_key()))
+    assert caught.value.status_code == 404
+
+
+def test_an_unreachable_endpoint_is_named(fields: dict[str, Any]) -> None:
+    backend = OciDataScience.connect({**fields, "endpoint": "http://127.0.0.1:9", "max_attempts": 2})
+    plan: Plan = backend.plan(a_job(), a_key())
+    with pytest.raises(BackendError, match=r"127\.0\.0\.1:9") as caught:
+        backend.submit(plan)
+    assert caught.value.retryable

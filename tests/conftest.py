@@ -1,0 +1,58 @@
+"""Fixtures for all tests: an Airflow home of their own, one emulator, one Airflow."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Before anything imports Airflow: it reads its home once, and must never find a person's own.
+_HOME = tempfile.mkdtemp(prefix="ocidist-airflow-")
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+os.environ.update(
+    AIRFLOW_HOME=_HOME,
+    AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{_HOME}/airflow.db",
+    NO_PROXY="127.0.0.1,localhost",
+    no_proxy="127.0.0.1,localhost",
+)
+for _name in [name for name in os.environ if name.startswith(("OCI_", "AIRFLOW_CONN_"))]:
+    del os.environ[_name]
+
+from scripts.emulator_process import Access, EmulatorProcess  # noqa: E402
+from scripts.local_airflow import LocalAirflow  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the end-to-end tests on one worker, and begin with them: they take longest and share an Airflow."""
+    for item in items:
+        if _end_to_end(item):
+            item.add_marker(pytest.mark.xdist_group("e2e"))
+    items.sort(key=lambda item: not _end_to_end(item))
+
+
+def _end_to_end(item: pytest.Item) -> bool:
+    return "e2e" in item.path.parts or "local_airflow" in getattr(item, "fixturenames", ())
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
+    """One emulator for the session (for each worker, when there are several)."""
+    with EmulatorProcess(tmp_path_factory.mktemp("emulator")) as access:
+        yield access
+
+
+@pytest.fixture(scope="session")
+def local_airflow(tmp_path_factory: pytest.TempPathFactory, emulator: Access) -> Iterator[LocalAirflow]:
+    """Airflow's four processes with the example DAGs, connected to the emulator."""
+    home = tmp_path_factory.mktemp("airflow")
+    with LocalAirflow(home, dags=ROOT / "dags_examples", env=emulator.airflow_env()) as airflow:
+        yield airflow

@@ -1,0 +1,48 @@
+"""DAGs of the end-to-end tests: the same two-node training, waited for in different ways."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Param
+
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.sensors import DistributedTrainingSensor
+
+PARAMS = {
+    "seconds": Param(1.0, type="number"),
+    "mark": Param("", type="string"),
+    "extra": Param([], type="array"),
+}
+JOB = {
+    "name": "steps",
+    "nodes": 2,
+    "program": {
+        "source": "../programs",
+        "script": "steps.py",
+        "args": ["--seconds", "{{ params.seconds }}", "--mark", "{{ params.mark }}"],
+    },
+    "launcher": {"kind": "python"},
+    "checkpoints": {"path": "checkpoints"},
+    "limits": {"stop_grace": 2},
+    "backend": {"kind": "oci_data_science", "shape": "VM.Standard.E4.Flex", "ocpus": 1, "memory_gb": 8},
+}
+FAILING = {**JOB, "program": {**JOB["program"], "args": [*JOB["program"]["args"], "--fail-rank", "1"]}}
+LYING = {**JOB, "program": {**JOB["program"], "args": [*JOB["program"]["args"], "--no-checkpoint"]}}
+
+
+def training_dag(dag_id: str, job: dict[str, object], **arguments: object) -> DAG:
+    with DAG(dag_id=dag_id, schedule=None, catchup=False, params=PARAMS) as dag:
+        DistributedTrainingOperator(task_id="train", job=job, poll_interval=1.0, **arguments)
+    return dag
+
+
+deferred = training_dag("train_deferred", JOB, deferrable=True)
+blocking = training_dag("train_blocking", JOB, deferrable=False, retries=2, retry_delay=timedelta(seconds=1))
+failing = training_dag("train_failing", FAILING, deferrable=True, retries=3)
+lying = training_dag("train_lying", LYING, deferrable=True)
+limited = training_dag("train_limited", JOB, deferrable=True, execution_timeout=timedelta(seconds=15))
+
+with DAG(dag_id="train_watched", schedule=None, catchup=False, params=PARAMS) as watched:
+    started = DistributedTrainingOperator(task_id="train", job=JOB, poll_interval=1.0, deferrable=False)
+    DistributedTrainingSensor(task_id="wait", run=started.output["run"], poke_interval=1.0, require_checkpoint=True)

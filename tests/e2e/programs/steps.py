@@ -1,0 +1,31 @@
+"""Count for a while, then write one checkpoint; fails, or lies, when asked to. Needs no torch."""
+
+import argparse
+import os
+import pathlib
+import sys
+import time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seconds", type=float, default=1.0)
+parser.add_argument("--fail-rank", type=int, default=-1)
+parser.add_argument("--no-checkpoint", action="store_true")
+parser.add_argument("--mark", help="folder that gets one file for each start of each rank")
+args = parser.parse_args()
+
+rank = int(os.environ["RANK"])
+if args.mark:
+    mark = pathlib.Path(args.mark)
+    mark.mkdir(parents=True, exist_ok=True)
+    (mark / f"{rank}-{os.environ['JOB_RUN_OCID'][-12:]}").touch()
+steps = max(1, int(args.seconds * 2))
+for step in range(1, steps + 1):
+    print(f"step {step}/{steps} loss {1 / step:.4f}", flush=True)
+    if step == 1 and rank == args.fail_rank:
+        raise ValueError("boom")
+    time.sleep(args.seconds / steps)
+if rank == 0 and not args.no_checkpoint:
+    folder = pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"step-{steps:06d}.bin").write_bytes(b"weights " * 1000)
+sys.exit(0)

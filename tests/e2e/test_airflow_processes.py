@@ -1,0 +1,267 @@
+"""The operators in Airflow's own processes: scheduler, triggerer, API server, workers; nodes run in the emulator.
+
+All runs are started at once, since most of their time is waiting; each test then acts on its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.run import NodeState, RunRef
+from scripts.airflow_api import AirflowClient
+from scripts.local_airflow import LocalAirflow
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+LONG = 600.0
+RUNS = {
+    "deferred": ("train_deferred", 4.0),
+    "blocking": ("train_blocking", 4.0),
+    "failing": ("train_failing", 60.0),
+    "lying": ("train_lying", 1.0),
+    "limited": ("train_limited", LONG),
+    "watched": ("train_watched", 3.0),
+    "marked failed": ("train_deferred", LONG),
+    "marked success": ("train_deferred", LONG),
+    "run failed": ("train_deferred", LONG),
+    "cleared": ("train_deferred", LONG),
+    "triggerer restarts": ("train_deferred", 45.0),
+    "blocking marked failed": ("train_blocking", LONG),
+    "worker killed": ("train_blocking", 30.0),
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Airflow, the emulator's backend, and the runs that were started."""
+
+    airflow: LocalAirflow
+    backend: OciDataScience
+    runs: dict[str, str]
+    marks: Path
+
+    @property
+    def api(self) -> AirflowClient:
+        return self.airflow.api
+
+    def run(self, name: str) -> tuple[str, str]:
+        return RUNS[name][0], self.runs[name]
+
+    def wait_for_task(self, name: str, *states: str, timeout: float = 120, task_id: str = "train") -> dict[str, Any]:
+        return self.api.wait_for_task(*self.run(name), task_id, *states, timeout=timeout)
+
+    def ref(self, name: str) -> RunRef:
+        """Return what the task has created, as soon as it says so."""
+        deadline = time.monotonic() + 120
+        while (value := self.api.xcom(*self.run(name), "train", "run")) is None:
+            assert time.monotonic() < deadline, "no XCom `run` within 120 s"
+            time.sleep(0.3)
+        return RunRef.from_json(json.loads(value) if isinstance(value, str) else value)
+
+    def states(self, ref: RunRef) -> set[NodeState]:
+        (status,) = self.backend.status([ref])
+        return {node.state for node in status.nodes}
+
+    def wait_for_nodes(self, ref: RunRef, *states: NodeState, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while not self.states(ref) <= set(states):
+            assert time.monotonic() < deadline, f"nodes are {self.states(ref)} after {timeout} s"
+            time.sleep(0.3)
+
+    def starts(self, name: str) -> list[str]:
+        """Return one name for each time that a rank has started."""
+        return sorted(path.name for path in self._mark(name).glob("*"))
+
+    def _mark(self, name: str) -> Path:
+        return self.marks / name.replace(" ", "-")
+
+    def log(self, name: str, attempt: int | None = None) -> str:
+        return "\n".join(self.api.task_log(*self.run(name), "train", attempt))
+
+
+@pytest.fixture(scope="module")
+def stage(emulator: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    home = tmp_path_factory.mktemp("airflow")
+    fields = _fields(emulator)
+    connection = {"conn_type": "oci", "extra": fields}
+    env = {"AIRFLOW_CONN_OCI_DEFAULT": json.dumps(connection), "AIRFLOW__CORE__PARALLELISM": "10"}
+    with LocalAirflow(home, dags=Path(__file__).parent / "dags", env=env) as airflow:
+        marks = tmp_path_factory.mktemp("marks")
+        stage = Stage(airflow, OciDataScience.connect(fields), {}, marks)
+        for dag_id in sorted({dag_id for dag_id, _ in RUNS.values()}):
+            airflow.api.wait_for_dag(dag_id)
+        for name, (dag_id, seconds) in RUNS.items():
+            conf = {"seconds": seconds, "mark": str(stage._mark(name))}
+            stage.runs[name] = airflow.api.trigger(dag_id, conf)
+        yield stage
+
+
+def _fields(emulator: Any) -> dict[str, Any]:
+    names = ("config_file", "profile", "region", "compartment_id", "project_id", "subnet_id", "log_group_id", "log_id")
+    values = {name: getattr(emulator, name) for name in names}
+    return {
+        **values,
+        "auth": "config_file",
+        "endpoint": emulator.url,
+        "work_dir": f"oci://{emulator.bucket}@{emulator.namespace}/e2e-{os.getpid()}",
+    }
+
+
+# killing, failing, clearing: the remote runs end
+
+
+def test_marking_a_deferred_task_failed_ends_its_nodes(stage: Stage) -> None:
+    stage.wait_for_task("marked failed", "deferred")
+    ref = stage.ref("marked failed")
+    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=60)
+    stage.api.patch_task_state(*stage.run("marked failed"), "train", "failed")
+    stage.wait_for_nodes(ref, NodeState.CANCELED, timeout=30)
+
+
+def test_marking_a_deferred_task_successful_ends_its_nodes(stage: Stage) -> None:
+    stage.wait_for_task("marked success", "deferred")
+    ref = stage.ref("marked success")
+    stage.api.patch_task_state(*stage.run("marked success"), "train", "success")
+    stage.wait_for_nodes(ref, NodeState.CANCELED, timeout=30)
+
+
+def test_failing_the_dag_run_ends_its_nodes(stage: Stage) -> None:
+    stage.wait_for_task("run failed", "deferred")
+    ref = stage.ref("run failed")
+    stage.api.patch_dag_run(*stage.run("run failed"), "failed")
+    stage.wait_for_nodes(ref, NodeState.CANCELED, timeout=30)
+
+
+def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -> None:
+    stage.wait_for_task("cleared", "deferred")
+    old = stage.ref("cleared")
+    stage.api.clear(*stage.run("cleared"), ["train"])
+    stage.wait_for_nodes(old, NodeState.CANCELED, timeout=45)
+    deadline = time.monotonic() + 90
+    while (new := stage.ref("cleared")).job_id == old.job_id:
+        assert time.monotonic() < deadline, "the cleared task has not started a new gang"
+        time.sleep(0.5)
+    assert new.key.generation > old.key.generation
+    stage.wait_for_nodes(new, NodeState.RUNNING, timeout=60)
+    stage.api.patch_task_state(*stage.run("cleared"), "train", "failed")
+    stage.wait_for_nodes(new, NodeState.CANCELED, timeout=30)
+
+
+def test_marking_a_waiting_task_failed_ends_its_nodes(stage: Stage) -> None:
+    ref = stage.ref("blocking marked failed")
+    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=60)
+    stage.api.patch_task_state(*stage.run("blocking marked failed"), "train", "failed")
+    stage.wait_for_nodes(ref, NodeState.CANCELED, timeout=40)
+
+
+# crashes: the run goes on, and is found again
+
+
+def test_a_killed_worker_leaves_the_run_alone_and_the_retry_adopts_it(stage: Stage) -> None:
+    ref = stage.ref("worker killed")
+    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=60)
+    _kill_worker_of(stage, stage.run("worker killed")[1])
+    stage.wait_for_task("worker killed", "success", timeout=150)
+    assert stage.ref("worker killed").job_id == ref.job_id
+    assert len(stage.starts("worker killed")) == 2
+    assert "of an earlier attempt" in stage.log("worker killed", attempt=2)
+
+
+def _kill_worker_of(stage: Stage, run_id: str) -> None:
+    """SIGKILL the process that executes a task: the child of its supervisor, which names the task in its title."""
+    scheduler = psutil.Process(stage.airflow.pid("scheduler"))
+    killed = 0
+    for supervisor in scheduler.children(recursive=True):
+        if run_id in " ".join(supervisor.cmdline()):
+            for worker in supervisor.children():
+                worker.send_signal(signal.SIGKILL)
+                killed += 1
+    assert killed, [process.cmdline() for process in scheduler.children(recursive=True)]
+
+
+def test_a_restarted_triggerer_cancels_nothing(stage: Stage) -> None:
+    stage.wait_for_task("triggerer restarts", "deferred", "success")
+    ref = stage.ref("triggerer restarts")
+    stage.airflow.stop_component("triggerer")
+    stage.airflow.start("triggerer")
+    stage.wait_for_task("triggerer restarts", "success", timeout=150)
+    assert stage.states(ref) == {NodeState.SUCCEEDED}
+    assert len(stage.starts("triggerer restarts")) == 2
+
+
+# outcomes
+
+
+def test_the_waiting_and_the_deferred_path_give_the_same_result(stage: Stage) -> None:
+    results = {}
+    for name in ("deferred", "blocking"):
+        stage.wait_for_task(name, "success")
+        results[name] = stage.api.xcom(*stage.run(name), "train")
+        if isinstance(results[name], str):
+            results[name] = json.loads(results[name])
+        uri = stage.api.xcom(*stage.run(name), "train", "checkpoint_uri")
+        assert uri == results[name]["checkpoint_uri"]
+        assert uri.startswith("oci://")
+        assert "step-000008" in uri
+    assert set(results["deferred"]) == set(results["blocking"])
+    for result in results.values():
+        assert [node["state"] for node in result["nodes"]] == ["SUCCEEDED", "SUCCEEDED"]
+        assert [node["exit_code"] for node in result["nodes"]] == [0, 0]
+
+
+def test_the_nodes_lines_are_in_the_task_log(stage: Stage) -> None:
+    for name in ("deferred", "blocking"):
+        stage.wait_for_task(name, "success")
+        log = stage.log(name)
+        for rank in range(2):
+            assert log.count(f"[node {rank}] step 8/8") == 1, log
+
+
+def test_a_program_that_raises_fails_the_task_at_once_with_its_exception(stage: Stage) -> None:
+    task = stage.wait_for_task("failing", "failed")
+    assert task["try_number"] == 1
+    log = stage.log("failing")
+    assert "USER: node 1" in log
+    assert "ValueError: boom" in log
+    stage.wait_for_nodes(stage.ref("failing"), NodeState.CANCELED, NodeState.FAILED, timeout=5)
+
+
+def test_a_program_that_trains_nothing_and_exits_0_fails_with_that_reason(stage: Stage) -> None:
+    stage.wait_for_task("lying", "failed")
+    assert "wrote no checkpoint" in stage.log("lying")
+
+
+def test_execution_timeout_holds_while_deferred(stage: Stage) -> None:
+    stage.wait_for_task("limited", "failed")
+    assert "DEADLINE" in stage.log("limited")
+    stage.wait_for_nodes(stage.ref("limited"), NodeState.CANCELED, timeout=5)
+
+
+def test_the_sensor_returns_the_result_of_the_run_it_waited_for(stage: Stage) -> None:
+    stage.wait_for_task("watched", "success", task_id="wait")
+    train, wait = (stage.api.xcom(*stage.run("watched"), task_id) for task_id in ("train", "wait"))
+    assert train == wait
+
+
+def test_clearing_a_success_trains_again(stage: Stage) -> None:
+    stage.wait_for_task("deferred", "success")
+    old = stage.ref("deferred")
+    stage.api.clear(*stage.run("deferred"), ["train"])
+    deadline = time.monotonic() + 60
+    while stage.api.task_instance(*stage.run("deferred"), "train")["try_number"] < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+    stage.wait_for_task("deferred", "success")
+    assert stage.ref("deferred").job_id != old.job_id
+    assert len(stage.starts("deferred")) == 4

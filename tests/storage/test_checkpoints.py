@@ -1,0 +1,284 @@
+"""A checkpoint exists when its manifest does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_ocidist.errors import CheckpointError, StorageError
+from airflow_provider_ocidist.storage.checkpoints import fetch, newest, publish, retain, step_of, verify
+from airflow_provider_ocidist.storage.stores import open_store
+from tests.storage.trees import make_tree, read_tree
+from tests.storage.unruly_proxy import Fault
+
+
+@pytest.fixture(params=["local", "oci", "memory"])
+def place(request, tmp_path):
+    if request.param == "local":
+        return str(tmp_path / "target"), None
+    if request.param == "memory":
+        return f"memory://{uuid.uuid4().hex}", None
+    return request.getfixturevalue("bucket"), request.getfixturevalue("access")
+
+
+def make(tmp_path, step, content=None):
+    path = tmp_path / "program" / f"step-{step:06}.pt"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content if content is not None else os.urandom(1000 + step))
+    return path
+
+
+@pytest.mark.parametrize(
+    "name, step",
+    [
+        ("step-000100.pt", 100),
+        ("epoch=3-step=200.ckpt", 200),
+        ("checkpoint-50", 50),
+        ("global_step7", 7),
+        ("snapshot.pt", None),
+        ("", None),
+    ],
+)
+def test_the_step_is_the_last_number_in_the_name(name, step):
+    assert step_of(name) == step
+
+
+def test_a_file_comes_back_under_its_own_name(place, tmp_path):
+    uri, access = place
+    path = make(tmp_path, 100)
+    ref = publish(path, uri, step=100, loss=0.5, access=access)
+    assert (ref.step, ref.loss) == (100, 0.5)
+    assert ref.uri.endswith("/step-000100.pt")
+    assert newest(uri, access) == ref
+    fetched = fetch(ref.uri, tmp_path / "in", access)
+    assert fetched == tmp_path / "in/step-000100.pt"
+    assert fetched.read_bytes() == path.read_bytes()
+    assert [found.name for found in (tmp_path / "in").iterdir()] == ["step-000100.pt"]
+
+
+def test_a_folder_comes_back_under_its_own_name(place, tmp_path):
+    uri, access = place
+    tree = make_tree(tmp_path / "checkpoint-20")
+    ref = publish(tmp_path / "checkpoint-20", uri, step=20, access=access)
+    fetched = fetch(ref.uri, tmp_path / "in", access)
+    assert fetched == tmp_path / "in/checkpoint-20"
+    assert read_tree(fetched) == tree
+    assert fetch(ref.uri, tmp_path / "in", access) == fetched
+    assert [found.name for found in (tmp_path / "in").iterdir()] == ["checkpoint-20"]
+
+
+def test_the_manifest_names_every_file_with_size_and_checksum(place, tmp_path):
+    uri, access = place
+    before = time.time()
+    tree = make_tree(tmp_path / "checkpoint-20", {"a.pt": 3 << 20, "rank/1.pt": 10, "empty": 0})
+    manifest = verify(publish(tmp_path / "checkpoint-20", uri, step=20, loss=1.5, access=access).uri, access)
+    assert (manifest.name, manifest.step, manifest.loss) == ("checkpoint-20", 20, 1.5)
+    assert before <= manifest.created_at <= time.time()
+    assert {item.path: (item.size, item.sha256) for item in manifest.files} == {
+        name: (len(content), hashlib.sha256(content).hexdigest()) for name, content in tree.items()
+    }
+
+
+def test_the_highest_step_wins_whatever_came_last(place, tmp_path):
+    uri, access = place
+    for step in (90, 1000, 200):
+        publish(make(tmp_path, step), uri, step=step, access=access)
+    assert newest(uri, access).step == 1000
+
+
+def test_no_checkpoint_yet_is_none(place):
+    uri, access = place
+    assert newest(uri, access) is None
+    assert retain(uri, 1, access) == ()
+
+
+def test_partial_and_corrupt_checkpoints_are_never_offered(place, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    uri, access = place
+    store = open_store(uri, access)
+    for step in (1, 2, 3, 4, 5, 6, 7):
+        publish(make(tmp_path, step), uri, step=step, access=access)
+    name = "step-00000{}.pt".format
+    store.delete(f"{name(7)}/manifest.json")
+    store.write(f"{name(6)}/manifest.json", b'{"version": 1, "step"')
+    store.delete(f"{name(5)}/{name(5)}")
+    store.write(f"{name(4)}/{name(4)}", b"short")
+    store.write(f"{name(3)}/manifest.json", b"[]")
+    manifest = json.loads(store.read(f"{name(2)}/manifest.json"))
+    manifest["files"][0]["path"] = "../step-000001.pt/step-000001.pt"
+    store.write(f"{name(2)}/manifest.json", json.dumps(manifest).encode())
+
+    assert newest(uri, access).step == 1
+    told = caplog.text
+    for reason in ("no manifest", "manifest is corrupt", "is missing", "5 bytes instead of", "refused the name"):
+        assert reason in told
+    for step in range(2, 8):
+        with pytest.raises(CheckpointError, match=name(step)):
+            verify(f"{uri}/{name(step)}", access)
+        with pytest.raises(CheckpointError):
+            fetch(f"{uri}/{name(step)}", tmp_path / "in", access)
+    assert not (tmp_path / "in").exists()
+
+
+def test_a_manifest_of_a_later_version_is_not_guessed_at(place, tmp_path):
+    uri, access = place
+    ref = publish(make(tmp_path, 1), uri, step=1, access=access)
+    store = open_store(ref.uri, access)
+    store.write("manifest.json", store.read("manifest.json").replace(b'"version": 1', b'"version": 99'))
+    assert newest(uri, access) is None
+
+
+def test_a_byte_that_was_changed_is_found_before_anything_is_replaced(place, tmp_path):
+    uri, access = place
+    content = os.urandom(5000)
+    ref = publish(make(tmp_path, 1, content), uri, step=1, access=access)
+    open_store(ref.uri, access).write("step-000001.pt", bytes([content[0] ^ 1]) + content[1:])
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/step-000001.pt").write_bytes(b"the former one")
+    with pytest.raises(CheckpointError, match="checksum"):
+        fetch(ref.uri, tmp_path / "in", access)
+    assert read_tree(tmp_path / "in") == {"step-000001.pt": b"the former one"}
+
+
+def test_one_name_for_all_checkpoints_gets_a_folder_for_each(place, tmp_path):
+    """snapshot.pt, rewritten every epoch: a node that dies while publishing must not lose the one before."""
+    uri, access = place
+    snapshot = tmp_path / "snapshot.pt"
+    refs = []
+    for step in (1, 2, 2):
+        snapshot.write_bytes(f"state {step} {len(refs)}".encode())
+        refs.append(publish(snapshot, uri, step=step, access=access))
+    assert len({ref.uri for ref in refs}) == 3
+    assert newest(uri, access) == refs[2]
+    assert fetch(refs[0].uri, tmp_path / "in", access).read_bytes() == b"state 1 0"
+    assert fetch(refs[2].uri, tmp_path / "in", access).read_bytes() == b"state 2 2"
+    assert read_tree(tmp_path / "in") == {"snapshot.pt": b"state 2 2"}
+
+
+def test_a_step_that_is_written_again_does_not_disturb_what_was_published(place, tmp_path):
+    uri, access = place
+    first = publish(make(tmp_path, 5, b"one"), uri, step=5, access=access)
+    second = publish(make(tmp_path, 5, b"two"), uri, step=5, access=access)
+    assert newest(uri, access) == second
+    assert fetch(first.uri, tmp_path / "in", access).read_bytes() == b"one"
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path):
+    target = str(tmp_path / "target")
+    (tmp_path / "empty-1").mkdir()
+    (tmp_path / "linked-1").mkdir()
+    (tmp_path / "linked-1/x").symlink_to("/etc/hostname")
+    make_tree(tmp_path / "named-1", {"manifest.json": 3})
+    for name in ("missing-1", "empty-1", "linked-1", "named-1"):
+        with pytest.raises(CheckpointError, match=name):
+            publish(tmp_path / name, target, step=1)
+    assert newest(target) is None
+
+
+def test_a_checkpoint_that_changes_while_it_is_read_is_not_published(tmp_path, unruly, access, proxy, bucket):
+    path = make(tmp_path, 1, os.urandom(40 << 20))
+    proxy.faults = [Fault(method="PUT", delay_s=0.3, times=100)]
+    threading.Timer(0.2, path.write_bytes, (os.urandom(40 << 20),)).start()
+    with pytest.raises(StorageError, match="changed while it was read"):
+        publish(path, bucket, step=1, access=unruly)
+    assert newest(bucket, access) is None
+
+
+def test_an_upload_that_fails_publishes_nothing(tmp_path, unruly, access, proxy, bucket):
+    publish(make(tmp_path, 1), bucket, step=1, access=access)
+    make_tree(tmp_path / "checkpoint-2", {f"{number}": 100 for number in range(30)})
+    proxy.faults = [Fault(method="PUT", status=400, skip=20)]
+    with pytest.raises(StorageError):
+        publish(tmp_path / "checkpoint-2", bucket, step=2, access=unruly)
+    assert newest(bucket, access).step == 1
+    publish(tmp_path / "checkpoint-2", bucket, step=2, access=unruly)
+    assert newest(bucket, access).step == 2
+
+
+def test_an_outage_is_not_no_checkpoint_yet(unruly, proxy, bucket):
+    proxy.faults = [Fault(status=503, times=100)]
+    with pytest.raises(StorageError):
+        newest(bucket, replace(unruly, max_attempts=1))
+
+
+def test_retention_keeps_the_newest_and_deletes_older_ones_whole(place, tmp_path):
+    uri, access = place
+    for step in range(1, 6):
+        publish(make(tmp_path, step), uri, step=step, access=access)
+    assert sorted(retain(uri, 2, access)) == ["step-000001.pt", "step-000002.pt", "step-000003.pt"]
+    assert newest(uri, access).step == 5
+    left = {entry.name.split("/")[0] for entry in open_store(uri, access).list()}
+    assert left == {"step-000004.pt", "step-000005.pt"}
+
+
+@pytest.mark.parametrize("keep", [1, 0, -1])
+def test_retention_never_deletes_the_newest_valid_one(place, tmp_path, keep):
+    uri, access = place
+    store = open_store(uri, access)
+    for step in (1, 2, 3):
+        publish(make(tmp_path, step), uri, step=step, access=access)
+    store.delete("step-000003.pt/manifest.json")  # a newer one is being written
+    retain(uri, keep, access)
+    assert newest(uri, access).step == 2
+    assert store.exists("step-000003.pt/step-000003.pt")
+    assert not store.exists("step-000001.pt/step-000001.pt")
+
+
+def test_retention_deletes_the_manifest_first(unruly, access, proxy, bucket, tmp_path):
+    for step in (1, 2):
+        publish(make(tmp_path, step), bucket, step=step, access=access)
+    proxy.faults = [Fault(method="DELETE", status=400, skip=1)]
+    with pytest.raises(StorageError):
+        retain(bucket, 1, unruly)
+    left = [entry.name for entry in open_store(bucket, access).list("step-000001.pt")]
+    assert left == ["step-000001.pt/step-000001.pt"]
+
+
+def test_what_an_interrupted_retention_left_is_removed_when_it_is_old(tmp_path):
+    uri = str(tmp_path / "target")
+    for step in (1, 2, 3):
+        publish(make(tmp_path, step), uri, step=step)
+    for step in (1, 2):
+        open_store(uri).delete(f"step-00000{step}.pt/manifest.json")
+    long_ago = time.time() - 86_400
+    os.utime(tmp_path / "target/step-000001.pt/step-000001.pt", (long_ago, long_ago))
+    assert retain(uri, 2) == ("step-000001.pt",)
+    assert sorted(path.name for path in (tmp_path / "target").iterdir()) == ["step-000002.pt", "step-000003.pt"]
+
+
+def test_a_reader_always_finds_a_checkpoint_while_others_come_and_go(place, tmp_path):
+    """I4 and I5: while one publishes and retains, what is offered is complete and never goes back."""
+    uri, access = place
+    publish(make(tmp_path, 1), uri, step=1, access=access)
+    ended = threading.Event()
+    errors = []
+
+    def train():
+        try:
+            for step in range(2, 10):
+                publish(make(tmp_path, step), uri, step=step, access=access)
+                retain(uri, 2, access)
+        except Exception as error:
+            errors.append(error)
+        finally:
+            ended.set()
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    last = 0
+    while not ended.is_set():
+        found = newest(uri, access)
+        assert found is not None
+        assert found.step >= last
+        last = found.step
+    trainer.join()
+    assert not errors
+    assert newest(uri, access).step == 9

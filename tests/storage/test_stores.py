@@ -1,0 +1,297 @@
+"""One contract for every place: local folder, OCI bucket, fsspec."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.storage import stores
+from airflow_provider_ocidist.storage.stores import open_store
+from tests.storage.trees import ODD_NAMES, read_tree
+from tests.storage.unruly_proxy import Fault
+
+
+@pytest.fixture(params=["local", "oci", "memory"])
+def store(request, tmp_path):
+    if request.param == "local":
+        return open_store(str(tmp_path / "store"))
+    if request.param == "memory":
+        return open_store(f"memory://{uuid.uuid4().hex}")
+    return open_store(request.getfixturevalue("bucket"), request.getfixturevalue("access"))
+
+
+def test_what_was_written_is_read_back(store):
+    for content in (b"hello", b"", os.urandom(100_000)):
+        store.write("a/b.json", content)
+        assert store.read("a/b.json") == content
+
+
+def test_odd_names_keep_their_content(store):
+    for name in ODD_NAMES:
+        store.write(name, name.encode())
+    assert [entry.name for entry in store.list()] == sorted(ODD_NAMES)
+    for name in ODD_NAMES:
+        assert store.read(name) == name.encode()
+
+
+def test_list_shows_files_of_subfolders_below_a_prefix(store):
+    for name in ("a/1", "a/2", "a/b/3", "ab", "c"):
+        store.write(name, b"x" * len(name))
+    assert [entry.name for entry in store.list()] == ["a/1", "a/2", "a/b/3", "ab", "c"]
+    assert [entry.name for entry in store.list("a/")] == ["a/1", "a/2", "a/b/3"]
+    assert [entry.name for entry in store.list("a")] == ["a/1", "a/2", "a/b/3", "ab"]
+    assert store.list("nothing/") == []
+    assert [entry.size for entry in store.list()] == [3, 3, 5, 2, 1]
+
+
+def test_entries_tell_when_they_were_written(store):
+    before = time.time()
+    store.write("x", b"1")
+    (entry,) = store.list()
+    assert before - 3 < entry.modified < time.time() + 3
+
+
+def test_a_store_that_does_not_exist_yet_is_empty(store):
+    assert store.list() == []
+    assert not store.exists("x")
+
+
+def test_absence_is_file_not_found(store):
+    with pytest.raises(FileNotFoundError):
+        store.read("nothing")
+    with pytest.raises(FileNotFoundError):
+        store.stat("nothing")
+
+
+def test_a_folder_is_not_a_file(store):
+    store.write("folder/x", b"1")
+    assert not store.exists("folder")
+    assert store.exists("folder/x")
+
+
+def test_delete_removes_and_may_be_repeated(store):
+    store.write("a/x", b"1")
+    store.write("y", b"1")
+    store.delete("a/x")
+    store.delete("a/x")
+    assert [entry.name for entry in store.list()] == ["y"]
+
+
+def test_names_cannot_escape(store):
+    for name in ("../x", "/etc/passwd", "a/../../x"):
+        for use in (store.read, store.delete, store.stat, lambda name: store.write(name, b"")):
+            with pytest.raises(StorageError, match="refused"):
+                use(name)
+
+
+def test_a_reader_never_sees_half_a_report(store):
+    """Heartbeats are rewritten while others read them."""
+    contents = [json.dumps({"n": digit * 20_000}).encode() for digit in "0123"]
+    store.write("nodes/0.json", contents[0])
+    ended = threading.Event()
+    failures = []
+
+    def rewrite():
+        try:
+            for count in range(40):
+                store.write("nodes/0.json", contents[count % 4])
+        except Exception as error:
+            failures.append(error)
+        finally:
+            ended.set()
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    reads = 0
+    while not ended.is_set() or not reads:
+        assert store.read("nodes/0.json") in contents
+        assert [entry.name for entry in store.list()] == ["nodes/0.json"]
+        reads += 1
+    writer.join()
+    assert not failures
+
+
+def test_many_threads_share_one_store(store):
+    names = [f"nodes/{number}.json" for number in range(48)]
+    errors = []
+
+    def beat(name):
+        try:
+            for _ in range(3):
+                store.write(name, name.encode())
+                assert store.read(name) == name.encode()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=beat, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert len(store.list("nodes/")) == 48
+
+
+def test_another_process_sees_new_files_at_once(store):
+    """A listing is never answered from a cache: a stale heartbeat would look like a dead node."""
+    other = open_store(store.uri, None) if store.uri.startswith(("/", "memory")) else store
+    assert other.list() == []
+    store.write("x", b"1")
+    assert [entry.name for entry in other.list()] == ["x"]
+    store.write("x", b"22")
+    assert other.read("x") == b"22"
+    assert other.stat("x").size == 2
+
+
+# Local folders
+
+
+def test_a_local_write_leaves_nothing_when_the_disk_is_full(tmp_path):
+    program = (
+        "import resource, sys\n"
+        "from airflow_provider_ocidist.storage.stores import open_store\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try: open_store(sys.argv[1]).write('x', b'1' * 5000)\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "s")], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("StorageError")
+    assert str(tmp_path / "s") in done.stdout
+    assert read_tree(tmp_path) == {}
+
+
+def test_a_local_delete_leaves_no_empty_folders(tmp_path):
+    store = open_store(str(tmp_path))
+    store.write("a/b/x", b"1")
+    store.delete("a/b/x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_permission_denied_is_a_storage_error_not_absence(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    store = open_store(str(tmp_path / "file"))
+    with pytest.raises(StorageError, match="not a directory"):
+        store.read("x")
+    with pytest.raises(StorageError):
+        store.exists("x")
+
+
+# OCI
+
+
+def test_the_namespace_is_looked_up_when_the_uri_names_none(emulator, access):
+    store = open_store(f"oci://{emulator['bucket']}/some/{uuid.uuid4().hex}", access)
+    store.write("x", b"1")
+    assert f"@{emulator['namespace']}/" in store.uri
+    assert store.read("x") == b"1"
+
+
+def test_a_missing_bucket_is_an_error_not_absence(emulator, access):
+    store = open_store(f"oci://no-such-bucket@{emulator['namespace']}/x", access)
+    for use in (store.read, store.exists, store.delete, lambda _: store.list(), lambda name: store.write(name, b"1")):
+        with pytest.raises(StorageError, match="or these credentials may not see it") as caught:
+            use("x")
+        assert caught.value.__cause__.status_code == 404
+
+
+def test_an_outage_is_never_taken_for_absence(unruly, proxy, bucket):
+    store = open_store(bucket, replace(unruly, max_attempts=1))
+    store.write("x", b"1")
+    proxy.faults = [Fault(status=503, times=10)]
+    for use in (store.exists, store.read, lambda _: store.list()):
+        with pytest.raises(StorageError, match="503"):
+            use("x")
+
+
+def test_a_passing_outage_is_ridden_out(unruly, proxy, bucket):
+    store = open_store(bucket, unruly)
+    proxy.faults = [Fault(status=503, times=2), Fault(status=429)]
+    store.write("x", b"1")
+    proxy.faults = [Fault(method="GET", lose_answer=True)]
+    assert store.read("x") == b"1"
+
+
+def test_a_heartbeat_costs_one_request(unruly, proxy, bucket):
+    store = open_store(bucket, unruly)
+    proxy.seen.clear()
+    store.write("nodes/0.json", b"{}")
+    store.read("nodes/0.json")
+    store.list("nodes/")
+    store.exists("nodes/0.json")
+    assert [method for method, _ in proxy.seen] == ["PUT", "GET", "GET", "GET"]
+
+
+def test_a_damaged_body_is_noticed(unruly, proxy, bucket):
+    store = open_store(bucket, unruly)
+    store.write("x", b"hello")
+    proxy.faults = [Fault(method="GET", damage=True)]
+    with pytest.raises(StorageError, match="checksum"):
+        store.read("x")
+
+
+def test_more_objects_than_one_page_are_listed(access, bucket):
+    store = open_store(bucket, access)
+    _write_many(store, 1050)
+    assert len(store.list()) == 1050
+
+
+def _write_many(store, count):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda number: store.write(f"{number:05}", b""), range(count)))
+
+
+# Anything else
+
+
+def test_a_web_server_can_be_read(web):
+    url, folder = web
+    (folder / "x.txt").write_bytes(b"hello")
+    store = open_store(url)
+    assert store.read("x.txt") == b"hello"
+    assert store.stat("x.txt").size == 5
+    assert not store.exists("y.txt")
+
+
+def test_a_web_server_that_is_down_is_an_error_not_absence():
+    store = open_store("http://127.0.0.1:9/folder")
+    with pytest.raises(StorageError):
+        store.exists("x")
+    with pytest.raises(StorageError):
+        store.read("x")
+
+
+def test_an_unknown_scheme_is_one_clear_error():
+    with pytest.raises(StorageError, match="nonsense"):
+        open_store("nonsense://a/b")
+
+
+def test_opening_stores_loads_neither_oci_nor_fsspec():
+    program = (
+        "import sys\n"
+        "import airflow_provider_ocidist.storage.transfer, airflow_provider_ocidist.storage.checkpoints\n"
+        "import airflow_provider_ocidist.storage.progress\n"
+        "from airflow_provider_ocidist.storage.stores import open_store\n"
+        "open_store('/tmp').exists('x')\n"
+        "known = set(sys.stdlib_module_names) | {'airflow_provider_ocidist', '__main__'}\n"
+        "print([name for name in sys.modules if name.split('.')[0] not in known])\n"
+    )
+    root = Path(stores.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
