@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-INSTALL := $(PIP) install --quiet --progress-bar off --no-deps --no-compile
+INSTALL := $(PIP) install -qq --progress-bar off --no-deps --no-compile
 READY := $(VENV)/.ready
 TESTS ?=
 ROWS ?=
@@ -43,7 +43,7 @@ bench: $(READY) ## measure ours beside its peers; ROWS=P0,P7 runs some
 	@$(BIN)/python -m benchmarks.run $(if $(ROWS),--rows $(ROWS))
 
 lock: $(BIN)/python ## resolve all versions anew into requirements/
-	@$(PIP) install --quiet -r requirements/pip.txt
+	@$(PIP) install -qq -r requirements/pip.txt
 	$(BIN)/python scripts/lock.py
 
 clean: down ## remove what make made: environments, the demo's folder, caches
@@ -56,18 +56,18 @@ $(BIN)/python:
 	  echo "Python 3.11 is needed ($(PYTHON) is not): apt-get install python3.11, or make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv $(VENV); \
 	elif $(PYTHON) -m pip --version >/dev/null 2>&1; then \
-	  $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; \
+	  $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install -qq pip; \
 	else echo "this Python cannot make environments: apt-get install python3.11-venv" >&2; exit 1; fi
 
 # Everything is locked, so nothing is left to resolve (--no-deps), and two halves can be unpacked side by side. Modules are
 # compiled when first imported (--no-compile): compiling all of oci, torch and Airflow would take longer than the rest.
 $(READY): pyproject.toml requirements/pip.txt requirements/constraints.txt requirements/torch.txt | $(BIN)/python
 	@echo "installing into $(VENV): a minute or two; later runs skip this"
-	@$(PIP) install --quiet -r requirements/pip.txt
+	@$(PIP) install -qq -r requirements/pip.txt
 	@$(INSTALL) -r <(grep -E '^oci==' requirements/constraints.txt) -r requirements/torch.txt & large=$$!; \
 	$(INSTALL) -r <(grep -vE '^oci==' requirements/constraints.txt) & small=$$!; \
 	trap 'kill $$large $$small 2>/dev/null' INT TERM; \
 	wait $$large && wait $$small
 	@$(INSTALL) --no-build-isolation -e .
-	@$(PIP) check --quiet
+	@$(PIP) check >/dev/null
 	@touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -52,10 +53,18 @@ def _code_members(code: Path) -> Iterator[tuple[str, bytes]]:
     if code.is_dir():
         yield from _folder_members(code)
     elif zipfile.is_zipfile(code):
-        with zipfile.ZipFile(code) as archive:
-            yield from ((info.filename, archive.read(info)) for info in archive.infolist() if not info.is_dir())
+        with zipfile.ZipFile(code) as zipped:
+            yield from ((info.filename, zipped.read(info)) for info in zipped.infolist() if not info.is_dir())
+    elif tarfile.is_tarfile(code):
+        with tarfile.open(code) as archive:
+            yield from ((info.name, _content(archive, info)) for info in archive if info.isfile())
     else:
         yield code.name, code.read_bytes()
+
+
+def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(info)
+    return file.read() if file is not None else b""
 
 
 def _folder_members(folder: Path) -> Iterator[tuple[str, bytes]]:

@@ -29,7 +29,9 @@ class Unusable(Exception):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(with_emulator="emulator" in (*arguments[:1], *os.environ.get("COMP_LINE", "").split()[1:2]))
+    parser = _parser(
+        with_emulator="emulator" in (*arguments[:1], *os.environ.get("COMP_LINE", "").split()[1:2])
+    )
     _complete(parser)
     options = parser.parse_args(arguments)
     try:
@@ -53,7 +55,9 @@ def _parser(*, with_emulator: bool) -> argparse.ArgumentParser:
     check.add_argument("files", nargs="+", metavar="FILE", help="job file, YAML")
     check.set_defaults(run=_check)
 
-    plan = commands.add_parser("plan", help="print what a job file would create; creates nothing, sends nothing")
+    plan = commands.add_parser(
+        "plan", help="print what a job file would create; creates nothing, sends nothing"
+    )
     plan.add_argument("file", metavar="FILE", help="job file, YAML")
     plan.add_argument("--nodes", type=int, metavar="N", help="replaces the number of nodes in the file")
     plan.add_argument(
@@ -151,7 +155,12 @@ def _read(file: str) -> str:
 
 def _verdict_json(verdict: _Verdict) -> dict[str, Any]:
     problems = [{"path": item.path, "message": item.message, "line": item.line} for item in verdict.problems]
-    return {"file": verdict.file, "ok": verdict.exit_code == FINE, "problems": problems, "error": verdict.unusable}
+    return {
+        "file": verdict.file,
+        "ok": verdict.exit_code == FINE,
+        "problems": problems,
+        "error": verdict.unusable,
+    }
 
 
 def _print_verdict(verdict: _Verdict) -> None:
@@ -179,7 +188,9 @@ def _plan(options: argparse.Namespace) -> int:
     overrides = {} if options.nodes is None else {"nodes": options.nodes}
     text = _read(options.file)
     try:
-        job = job_file.parse(text, source=options.file, base_dir=Path(options.file).parent, overrides=overrides)
+        job = job_file.parse(
+            text, source=options.file, base_dir=Path(options.file).parent, overrides=overrides
+        )
         plan = _plan_of(job, dict(map(_field, options.field)))
     except JobFileError as error:
         for problem in error.problems:
@@ -227,7 +238,9 @@ def _plan_report(job: Any, plan: Any) -> dict[str, Any]:
         "code": plan.code or job.program.source or "in the image",
         "run_dir": plan.run_dir,
         "checkpoints_uri": plan.checkpoints_uri,
-        "requests": [{"verb": item.verb, "body": dict(item.body), "count": item.count} for item in plan.requests],
+        "requests": [
+            {"verb": item.verb, "body": dict(item.body), "count": item.count} for item in plan.requests
+        ],
         "environment": environments,
         "example_launch": _example_launch(job),
     }
@@ -268,7 +281,7 @@ def _example_launch(job: Any) -> str:
 
 
 def _print_plan(report: dict[str, Any]) -> None:
-    _say(f"Nothing has been created. {report['reason'].capitalize()}.", "bold")
+    _say(f"nothing has been created; {report['reason']}", "bold")
     for name in ("code", "run_dir", "checkpoints_uri"):
         _say(f"{name.removesuffix('_uri').replace('_', ' ')}: {report[name] or 'none'}")
     for number, request in enumerate(report["requests"], 1):
@@ -276,11 +289,14 @@ def _print_plan(report: dict[str, Any]) -> None:
         _say(f"\n# request {number}: {request['verb']}{times}", "cyan")
         _print_yaml(request["body"])
     for rank, environment in enumerate(report["environment"][:SHOWN_NODES]):
-        _say(f"\n# environment of the training on node {rank}", "cyan")
+        _say(f"\n# environment of the training on node {rank}, as if it had one core", "cyan")
         _print_yaml(environment)
     if report["nodes"] > SHOWN_NODES:
         _say(f"\n# and so on up to node {report['nodes'] - 1}", "cyan")
-    _say("\n# example of the launch line on node 0; the real addresses are known when the nodes have met", "cyan")
+    _say(
+        "\n# example of the launch line on node 0; the real addresses are known when the nodes have met",
+        "cyan",
+    )
     _say(report["example_launch"])
 
 

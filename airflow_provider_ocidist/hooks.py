@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_ocidist import kinds
-from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.errors import OcidistError
-from airflow_provider_ocidist.oci_clients import OciAccess
+
+# DAG files import this module by way of the operators: what is heavy waits until it is used.
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.oci_clients import OciAccess
 
 SECRETS = {"private_key_content": "key_content", "passphrase": "pass_phrase"}
 """Airflow masks secrets by the names of their fields, and does not know the SDK's own names."""
@@ -40,6 +43,9 @@ class OciHook(BaseHook):
 
     @cached_property
     def access(self) -> OciAccess:
+        """Credentials and place, for storage."""
+        from airflow_provider_ocidist.oci_clients import OciAccess
+
         known = OciAccess.__dataclass_fields__
         return OciAccess(**{name: value for name, value in self.fields.items() if name in known})
 

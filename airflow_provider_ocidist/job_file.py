@@ -42,8 +42,9 @@ def parse(
 ) -> TrainingJob:
     """Return the job that YAML describes. Raises JobFileError with every problem and its line.
 
-    `source` names the text in messages; local paths in it are relative to `base_dir`, or to the working directory.
-    `overrides` replace values before the check: `{"nodes": 4, "limits.max_runtime": "2h", "env": {"SEED": "1"}}`.
+    `source` names the text in messages; local paths in it are relative to `base_dir`, or to the working
+    directory. `overrides` replace values before the check, by dotted path: `{"limits.max_runtime": "2h"}`;
+    sections among them are added to what is there.
     """
     return _checked(yaml_document.read(text, source), source, base_dir, overrides or {})
 
@@ -56,16 +57,17 @@ def build(
     overrides: Mapping[str, Any] | None = None,
 ) -> TrainingJob:
     """Return the job that a mapping describes, or a hand-made job checked again. Otherwise as `parse`."""
-    value = _mapping(job) if isinstance(job, TrainingJob) else job
-    return _checked(Document(value, None), source, base_dir, overrides or {})
+    value = to_mapping(job) if isinstance(job, TrainingJob) else job
+    return _checked(Document(value), source, base_dir, overrides or {})
 
 
 def to_yaml(job: TrainingJob) -> str:
     """Return a job file that `parse` reads back as the same job; defaults are left out."""
-    return yaml.safe_dump(_mapping(job), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(to_mapping(job), sort_keys=False, allow_unicode=True)
 
 
-def _mapping(job: TrainingJob) -> dict[str, Any]:
+def to_mapping(job: TrainingJob) -> dict[str, Any]:
+    """Return a job in the form that `build` takes."""
     value = dict(codec.encode(job))
     # A backend's options leave out their own kind, as it is their default.
     return value | {"backend": {"kind": job.backend.kind, **value.get("backend", {})}}
@@ -75,22 +77,30 @@ def _checked(
     document: Document, source: str | None, base_dir: Path | None, overrides: Mapping[str, Any]
 ) -> TrainingJob:
     if not isinstance(document.value, Mapping):
-        problem = "is empty" if document.value is None else "must be a section with keys and values at the top"
+        problem = (
+            "is empty" if document.value is None else "must be a section with keys and values at the top"
+        )
         raise JobFileError([Problem("", problem, document.line(""))], source)
     translation = _translated(document.value)
     if not translation.readable:
-        raise JobFileError([replace(item, line=document.line(item.path)) for item in translation.problems], source)
-    mapping = _plain(translation.mapping)
-    problems = _override(mapping, overrides)
+        raise JobFileError(
+            [replace(item, line=document.line(item.path)) for item in translation.problems], source
+        )
+    problems: list[Problem] = []
+    mapping = _plain(translation.mapping, "", problems)
+    misplaced = _override(mapping, overrides, problems)
     job, found = _fields(mapping)
     job = _with_absolute_source(job, base_dir or Path.cwd())
     located = [
+        *document.problems,
         *(replace(problem, line=document.line(problem.path)) for problem in translation.problems),
-        *problems,
-        *(_located(problem, document, translation, overrides) for problem in [*found, *rules(job)]),
+        *misplaced,
+        *(_located(item, document, translation, overrides) for item in [*problems, *found, *rules(job)]),
     ]
     if located:
-        raise JobFileError(sorted(_first_of_each_path(located), key=lambda problem: problem.line or 0), source)
+        raise JobFileError(
+            sorted(_first_of_each_path(located), key=lambda problem: problem.line or 0), source
+        )
     return job
 
 
@@ -101,37 +111,62 @@ def _translated(mapping: Mapping[str, Any]) -> Translation:
             translation: Translation = dialect.translate(mapping)
             return translation
     if "kind" in mapping and "spec" in mapping:
-        known = f"there are {', '.join(kinds.names('dialects'))}, and our own form, which has no kind at its top"
+        known = (
+            f"there are {', '.join(kinds.names('dialects'))}, and our own form, which has no kind at its top"
+        )
         what = f"job files of kind {job_schema.shown(mapping['kind'])} are not supported yet; {known}"
         return Translation(mapping=mapping, problems=(Problem("kind", what),), readable=False)
     return Translation(mapping=mapping)
 
 
-def _plain(value: Any) -> Any:
-    """Return a copy of its own for each place, with what only Python can say put in our words."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return value.total_seconds() if isinstance(value, timedelta) else value
+def _plain(value: Any, path: str, problems: list[Problem]) -> Any:
+    """Return a copy for each place: dicts with text as keys, lists, and single values in our words."""
+    match value:
+        case Mapping():
+            return {
+                _key(key, path, problems): _plain(item, _below(path, key), problems)
+                for key, item in value.items()
+            }
+        case list() | tuple():
+            return [_plain(item, _below(path, index), problems) for index, item in enumerate(value)]
+        case set() | frozenset():
+            problems.append(Problem(path, "must be a list: a set has no order"))
+            return []
+        case os.PathLike():
+            return os.fspath(value)
+        case timedelta():
+            return value.total_seconds()
+    return value
 
 
-def _override(mapping: dict[str, Any], overrides: Mapping[str, Any]) -> list[Problem]:
-    problems = []
-    for path, value in overrides.items():
+def _key(key: Any, path: str, problems: list[Problem]) -> str:
+    if isinstance(key, bool) or not isinstance(key, str | int | float):
+        problems.append(Problem(path, f"a name must be text, not {job_schema.shown(key)}: put it in quotes"))
+    return str(key)
+
+
+def _below(path: str, part: object) -> str:
+    return f"{path}.{part}" if path else str(part)
+
+
+def _override(
+    mapping: dict[str, Any], overrides: Mapping[str, Any], problems: list[Problem]
+) -> list[Problem]:
+    """Put values in their places; return those for which there is none."""
+    misplaced = []
+    for path, given in overrides.items():
+        value = _plain(given, path, problems)
         holder: Any = mapping
         *above, last = path.split(".")
         for part in above:
             holder = _entered(holder, part)
         if isinstance(holder, dict):
-            holder[last] = _merged(holder.get(last), _plain(value))
+            holder[last] = _merged(holder.get(last), value)
         elif isinstance(holder, list) and last.isdecimal() and int(last) < len(holder):
-            holder[int(last)] = _merged(holder[int(last)], _plain(value))
+            holder[int(last)] = _merged(holder[int(last)], value)
         else:
-            problems.append(Problem(path, "there is no such place in the job to put this value"))
-    return problems
+            misplaced.append(Problem(path, "there is no such place in the job to put this value"))
+    return misplaced
 
 
 def _entered(holder: Any, part: str) -> Any:
@@ -139,7 +174,11 @@ def _entered(holder: Any, part: str) -> Any:
         if holder.get(part) is None:
             holder[part] = {}
         return holder[part]
-    return holder[int(part)] if isinstance(holder, list) and part.isdecimal() and int(part) < len(holder) else None
+    return (
+        holder[int(part)]
+        if isinstance(holder, list) and part.isdecimal() and int(part) < len(holder)
+        else None
+    )
 
 
 def _merged(old: Any, new: Any) -> Any:
@@ -154,7 +193,8 @@ def _fields(mapping: dict[str, Any]) -> tuple[TrainingJob, list[Problem]]:
     kind = backend.get("kind", DEFAULT_BACKEND) if isinstance(backend, dict) else DEFAULT_BACKEND
     options, problems = _options_class(kind)
     homes = {**{item.name: "backend" for item in fields(options)}, **job_schema.section_homes(TrainingJob)}
-    stand_in = {"kind": DEFAULT_BACKEND} if isinstance(backend, dict) else backend
+    # The rules of a place are for the real options, which replace this one if they can be known.
+    stand_in = {"kind": job_schema.PLACEHOLDER} if isinstance(backend, dict) else backend
     job, found = job_schema.check(TrainingJob, {**mapping, "backend": stand_in}, homes=homes)
     if not isinstance(backend, dict) or problems:
         return job, [*found, *problems]
@@ -177,7 +217,8 @@ def _with_absolute_source(job: TrainingJob, base_dir: Path) -> TrainingJob:
     source = job.program.source
     if source is None or not is_local(source) or is_placeholder(source):
         return job
-    absolute = os.path.abspath(base_dir / Path(source).expanduser())  # noqa: PTH100 (links stay as written)
+    # Links stay as they are written; a user that does not exist stays for the rules to find.
+    absolute = os.path.abspath(base_dir / os.path.expanduser(source))  # noqa: PTH100, PTH111
     return replace(job, program=replace(job.program, source=absolute))
 
 

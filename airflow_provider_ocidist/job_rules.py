@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import posixpath
 import re
 import tarfile
@@ -60,33 +61,42 @@ def _program(job: TrainingJob) -> Iterator[Problem]:
         if job.image is None and not program.module and not is_placeholder(program.script):
             yield Problem("program.source", "is needed: there is no image that could hold the code")
     elif not is_placeholder(program.source):
-        yield from _local_code(program) if is_local(program.source) else _location("program.source", program.source)
+        yield from (
+            _local_code(program) if is_local(program.source) else _location("program.source", program.source)
+        )
     if program.source is not None and not program.module:
         yield from _inside("program.script", program.script)
 
 
 def _local_code(program: Program) -> Iterator[Problem]:
-    source = Path(program.source or "")
-    if not source.exists():
+    source = program.source or ""
+    if not os.path.exists(source):  # noqa: PTH110 (says False of what can be no path)
         yield Problem("program.source", f"there is no file or folder {source}")
     elif not (program.module or is_placeholder(program.script) or list(_inside("", program.script))):
-        yield from _script_in(source, posixpath.normpath(program.script))
+        yield from _script_in(Path(source), posixpath.normpath(program.script))
 
 
 def _script_in(source: Path, script: str) -> Iterator[Problem]:
-    if source.is_dir():
-        if not (source / script).is_file():
-            yield Problem("program.script", f"{script!r} is not in {source}{_near(script, source)}")
-    elif script not in _members(source):
-        yield Problem("program.script", f"{script!r} is not in {source}")
+    try:
+        found = _has_file(source, script) if source.is_dir() else script in _members(source)
+    except (OSError, zipfile.BadZipFile, tarfile.TarError) as error:
+        yield Problem("program.source", f"cannot be read: {error}")
+        return
+    if not found:
+        yield Problem("program.script", f"{script!r} is not in {source}{_near(script, source)}")
+
+
+def _has_file(folder: Path, name: str) -> bool:
+    return os.path.isfile(folder / name)  # noqa: PTH113 (says False of what can be no path)
 
 
 def _members(source: Path) -> list[str]:
     if zipfile.is_zipfile(source):
-        return zipfile.ZipFile(source).namelist()
+        with zipfile.ZipFile(source) as archive:
+            return archive.namelist()
     if tarfile.is_tarfile(source):
-        with tarfile.open(source) as archive:
-            return [posixpath.normpath(name) for name in archive.getnames()]
+        with tarfile.open(source) as tar:
+            return [posixpath.normpath(name) for name in tar.getnames()]
     return [source.name]
 
 
@@ -136,7 +146,11 @@ def _meeting_points(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _image(job: TrainingJob) -> Iterator[Problem]:
-    if job.image is not None and not is_placeholder(job.image) and (not job.image or re.search(r"\s", job.image)):
+    if (
+        job.image is not None
+        and not is_placeholder(job.image)
+        and (not job.image or re.search(r"\s", job.image))
+    ):
         yield Problem("image", "is no name of an image, as region.ocir.io/namespace/image:tag")
 
 
@@ -208,7 +222,9 @@ def _location(path: str, uri: str) -> Iterator[Problem]:
         return
     scheme, separator, _ = uri.partition("://")
     if not separator:
-        yield Problem(path, f"must be a URI, as oci://bucket@namespace/path, or an absolute path, not {uri!r}")
+        yield Problem(
+            path, f"must be a URI, as oci://bucket@namespace/path, or an absolute path, not {uri!r}"
+        )
         return
     scheme = scheme.rpartition("::")[2]
     if scheme.startswith("git+"):

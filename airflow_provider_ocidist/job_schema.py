@@ -8,7 +8,6 @@ import difflib
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from airflow_provider_ocidist.errors import Problem
@@ -21,12 +20,18 @@ T = TypeVar("T")
 PLACEHOLDER = "{{ }}"
 """Stands for text that is wrong; like every Jinja placeholder it is not looked at any further."""
 
+_VALIDATORS: dict[type[Any], SchemaValidator] = {}
+"""Making one takes longer than all checks with it."""
 
-def check(cls: type[T], value: Mapping[str, Any], at: str = "", homes: Mapping[str, str] | None = None) -> tuple[T, list[Problem]]:
+
+def check(
+    cls: type[T], value: Mapping[str, Any], at: str = "", homes: Mapping[str, str] | None = None
+) -> tuple[T, list[Problem]]:
     """Return the dataclass that a mapping describes, and what is wrong with it.
 
-    Wrong values are replaced by harmless ones, so that rules across fields can still look at all the others.
-    `at` is where the mapping belongs; `homes` tells the section that each key belongs to.
+    The mapping holds dicts with text as keys, lists, and single values. Wrong ones are replaced by harmless
+    ones, so that rules across fields can still look at all the others. `at` is where the mapping belongs;
+    `homes` tells the section that each key belongs to.
     """
     from pydantic_core import ValidationError
 
@@ -76,12 +81,13 @@ def section_homes(cls: type[Any]) -> dict[str, str]:
     return inner | dict.fromkeys(sections, "")
 
 
-@lru_cache
 def _validator(cls: type[Any]) -> SchemaValidator:
-    from pydantic import TypeAdapter
-    from pydantic_core import SchemaValidator
+    if cls not in _VALIDATORS:
+        from pydantic import TypeAdapter
+        from pydantic_core import SchemaValidator
 
-    return SchemaValidator(_strict(TypeAdapter(cls).core_schema))
+        _VALIDATORS[cls] = SchemaValidator(_strict(TypeAdapter(cls).core_schema))
+    return _VALIDATORS[cls]
 
 
 def _strict(schema: Any) -> Any:
@@ -98,8 +104,7 @@ def _strict(schema: Any) -> Any:
 
 
 def _dotted(at: str, error: ErrorDetails) -> str:
-    loc = error["loc"][:-2] if error["loc"][-1:] == ("[key]",) else error["loc"]
-    return ".".join(str(part) for part in ((at,) if at else ()) + loc)
+    return ".".join(str(part) for part in ((at,) if at else ()) + error["loc"])
 
 
 def _message(cls: type[Any], error: ErrorDetails, homes: Mapping[str, str]) -> str:
@@ -108,8 +113,6 @@ def _message(cls: type[Any], error: ErrorDetails, homes: Mapping[str, str]) -> s
         return "is needed"
     if error["type"] == "unexpected_keyword_argument":
         return unknown_key(str(last), list(_hints(_bare(_hint_at(cls, above)))), homes)
-    if last == "[key]":
-        return f"a name must be text, not {shown(error['input'])}: put it in quotes"
     expected, value = _expected(_hint_at(cls, error["loc"])), error["input"]
     if value is None:
         return f"is empty, and must be {expected}"
@@ -134,7 +137,9 @@ def _expected(hint: Any) -> str:
     if dataclasses.is_dataclass(bare):
         return f"a section with {', '.join(_hints(typing.cast('type[Any]', bare)))}"
     words = {int: f"a whole number{least}", float: f"a number{least}", bool: "true or false", str: "text"}
-    return words.get(bare) or ("a list" if typing.get_origin(bare) is tuple else "a section of names and values")
+    return words.get(bare) or (
+        "a list" if typing.get_origin(bare) is tuple else "a section of names and values"
+    )
 
 
 def _repaired(cls: type[Any], value: Mapping[str, Any], errors: Sequence[ErrorDetails]) -> Any:
@@ -143,22 +148,12 @@ def _repaired(cls: type[Any], value: Mapping[str, Any], errors: Sequence[ErrorDe
         *above, last = error["loc"]
         holder: Any = repaired
         for part in above:
-            holder = holder[part] if not isinstance(holder, dict) or part in holder else None
-            if holder is None:
-                break
-        if last == "[key]" or error["type"] == "unexpected_keyword_argument":
-            _drop(repaired, error)
-        elif holder is not None:
+            holder = holder[part]
+        if error["type"] == "unexpected_keyword_argument":
+            del holder[last]
+        else:
             holder[last] = _harmless(_hint_at(cls, error["loc"]))
     return repaired
-
-
-def _drop(repaired: Any, error: ErrorDetails) -> None:
-    path = [part for part in error["loc"] if part != "[key]"]
-    for part in path[:-1]:
-        repaired = repaired[part]
-    for key in [key for key in repaired if str(key) == str(path[-1]) or key is error["input"]]:
-        del repaired[key]
 
 
 def _harmless(hint: Any) -> Any:
@@ -178,7 +173,6 @@ def _required(cls: type[Any]) -> list[str]:
     return [f.name for f in dataclasses.fields(cls) if f.default is missing and f.default_factory is missing]
 
 
-@lru_cache
 def _hints(cls: type[Any]) -> dict[str, Any]:
     names = [item.name for item in dataclasses.fields(cls)]
     hints = typing.get_type_hints(cls, include_extras=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink
 
-from airflow_provider_ocidist.run import RunRef
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.run import RunRef
 
 CONSOLE = "https://cloud.oracle.com/data-science/job-runs/{run_id}?region={region}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import importlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -77,11 +78,13 @@ _EXPECT_FROM_BYTES = 1 << 20
 def client(access: OciAccess, service: Service) -> Any:
     """Return a new SDK client of this service, safe to share between threads, not between processes.
 
-    It has no circuit breaker: the SDK's breaker is by default shared by all clients of the process, is kept for the
-    life of the process where it is not, and ten failures among thirty threads would stop them all for 30 s.
+    It has no circuit breaker. The SDK's is by default shared by all clients of the process; one of our own
+    would stay as long as the process, and ten failures among thirty threads would stop them all for 30 s.
     Raises BackendError with cause CONFIG when the credentials cannot be loaded.
     """
     with oci_errors(f"connecting to OCI {service.replace('_', ' ')}"):
+        # It tells every task log that a breaker is enabled, which is not even true of our clients.
+        logging.getLogger("oci.circuit_breaker").setLevel(logging.WARNING)
         import oci
 
         config, signer = _credentials(access)
@@ -107,7 +110,7 @@ def namespace(access: OciAccess) -> str:
 
 
 def _credentials(access: OciAccess) -> tuple[dict[str, Any], Any]:
-    """Return the SDK's configuration and signer; raises BackendError naming what is missing and how to make it."""
+    """Return the SDK's configuration and signer. Raises BackendError that says what is missing."""
     try:
         config, signer = _SIGNERS[access.auth](access)
     except BackendError:
@@ -196,7 +199,7 @@ def _from_instance_principal(access: OciAccess) -> tuple[dict[str, Any], Any]:
     return {}, oci.auth.signers.InstancePrincipalsSecurityTokenSigner(**options)
 
 
-def _from_resource_principal(access: OciAccess) -> tuple[dict[str, Any], Any]:
+def _from_resource_principal(_: OciAccess) -> tuple[dict[str, Any], Any]:
     import oci
 
     return {}, oci.auth.signers.get_resource_principals_signer()
@@ -219,7 +222,7 @@ def _credential_fault(access: OciAccess, error: Exception) -> str:
         make = "oci session authenticate" if access.auth == "session_token" else "oci setup config"
         return f"{place}: {found} (make one with `{make}`, or name another file or profile)"
     if access.auth == "api_key":
-        return f"the API key as given: {found} (needs tenancy, user, fingerprint, region and the private key in PEM form)"
+        return f"the API key as given: {found} (needs tenancy, user, fingerprint, region, key in PEM form)"
     kind = access.auth.replace("_", " ")
     return f"this machine has no {kind}: {found} (only OCI's own machines have one; elsewhere use an API key)"
 
@@ -279,7 +282,7 @@ def _adapter(pool_size: int) -> Any:
     class Adapter(OCIHTTPAdapter):  # type: ignore[misc]
         def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
             if isinstance(request.body, bytes | str | None) and len(request.body or b"") < _EXPECT_FROM_BYTES:
-                # The SDK waits up to 3 s for the answer; the environment variable that stops it acts on all clients.
+                # The SDK waits up to 3 s for the answer; the variable that stops it acts on all clients.
                 request.headers.pop("Expect", None)
             return super().send(request, *args, **kwargs)
 
@@ -390,8 +393,9 @@ def _judge(status: int, code: str | None, message: str, skew: float | None) -> t
 
 def _why_unauthenticated(said: str, skew: float | None) -> str:
     if skew is not None and abs(skew) > _SKEW_ALLOWED_S:
-        return f"this machine's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the service's: {said}"
-    return f"the service does not accept these credentials (wrong or deleted key, wrong user, expired token): {said}"
+        direction = "ahead of" if skew > 0 else "behind"
+        return f"this machine's clock is {abs(skew):.0f} s {direction} the service's: {said}"
+    return f"the service does not accept these credentials (wrong or deleted key, expired token): {said}"
 
 
 _SKEW_ALLOWED_S = 240.0
@@ -409,7 +413,7 @@ def _clock_skew(headers: Any) -> float | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and those inside it: the SDK and requests wrap by argument, `reason` and context alike."""
+    """Yield the error and those inside it, wrapped by argument, `reason` or context."""
     seen: set[int] = set()
     waiting: list[Any] = [error]
     while waiting:
@@ -450,7 +454,8 @@ def _transport_fault(error: Exception) -> str:
         return "the service failed too often, so the client paused its requests"
     if _named(error, "ReadTimeout", "ReadTimeoutError", "Timeout"):
         return f"{_endpoint_of(error)} did not answer within {_READ_TIMEOUT_S:.0f} s"
-    return f"the connection to {_endpoint_of(error)} broke ({_first_line(_innermost(error)) or type(error).__name__})"
+    reason = _first_line(_innermost(error)) or type(error).__name__
+    return f"the connection to {_endpoint_of(error)} broke ({reason})"
 
 
 def _endpoint_of(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, BaseOperator, conf
 
-from airflow_provider_ocidist import codec, job_file
-from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, Problem, TrainingFailed
 from airflow_provider_ocidist.hooks import OciHook
-from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.links import JobRunLink, job_run_url
-from airflow_provider_ocidist.run import Plan, RunKey, RunRecord, RunRef, TrainingResult
-from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait, decide
-from airflow_provider_ocidist.triggers import CAN_KILL, DistributedTrainingTrigger
-from airflow_provider_ocidist.watch import Watch
 
+# What only a running task needs is imported there: every DAG file pays for what stands here, every time it is parsed.
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-STATE_KEY = "ocidist_run"
-"""Where the task state store (Airflow 3.3) keeps the attempt that is being made."""
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.job import TrainingJob
+    from airflow_provider_ocidist.run import RunKey, RunRecord, RunRef
+    from airflow_provider_ocidist.watch import Watch
+
 HOPELESS = {Cause.USER, Cause.OOM, Cause.CONFIG, Cause.DATA, Cause.CANCELED}
 """Causes that the same training would meet again: Airflow's retries are not spent on them."""
 
@@ -66,13 +63,13 @@ class DistributedTrainingOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.job = codec.encode(job) if isinstance(job, TrainingJob) else job if isinstance(job, Mapping) else str(job)
+        self.job = job if isinstance(job, Mapping) else str(job) if isinstance(job, str | Path) else _mapping_of(job)
         self.conn_id = conn_id
         self.nodes = nodes
         self.env = env
         self.overrides = overrides
-        wanted = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
-        self.deferrable = wanted and CAN_KILL
+        fallback = conf.getboolean("operators", "default_deferrable", fallback=False)
+        self.deferrable = fallback if deferrable is None else deferrable
         self.poll_interval = poll_interval
         self._stop = threading.Event()
         self._ref: RunRef | None = None
@@ -80,14 +77,19 @@ class DistributedTrainingOperator(BaseOperator):
     # the life of the task
 
     def execute(self, context: Context) -> dict[str, Any]:
+        from airflow_provider_ocidist.gang import Gang
+
         with _as_airflow_errors():
             job = self._training_job(context)
-            record = self._adopt_or_submit(job, context)
-        self._announce(record, context)
+            gang = Gang(self._backend, job, self.log, context.get("task_state_store"), self._stop)
+            record = gang.adopt_or_submit(_key(context), self._task_deadline())
+        self._announce(record.ref, context)
         return self._supervise(record, context)
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Go on after the trigger has seen something to do; Airflow calls this on a worker."""
+        from airflow_provider_ocidist.run import RunRecord
+
         return self._supervise(RunRecord.from_json(event), context)
 
     def on_kill(self) -> None:
@@ -98,6 +100,9 @@ class DistributedTrainingOperator(BaseOperator):
             self.log.info("%s: cancelled, since this task was killed", self._ref.key.name)
 
     def _supervise(self, record: RunRecord, context: Context) -> dict[str, Any]:
+        from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait
+        from airflow_provider_ocidist.watch import Watch
+
         self._ref = record.ref
         watch = Watch(self._backend, record, self.log)
         while True:
@@ -115,7 +120,9 @@ class DistributedTrainingOperator(BaseOperator):
                     self._fail(watch, cause, message, context)
 
     def _wait(self, record: RunRecord, context: Context) -> None:
-        if not self.deferrable:
+        from airflow_provider_ocidist.triggers import CAN_KILL, DistributedTrainingTrigger
+
+        if not (self.deferrable and CAN_KILL):
             self._stop.wait(self.poll_interval)
             if self._stop.is_set():
                 raise AirflowFailException("the task was killed; its run has been cancelled")
@@ -131,6 +138,8 @@ class DistributedTrainingOperator(BaseOperator):
         )
 
     def _succeed(self, watch: Watch, context: Context) -> dict[str, Any]:
+        from airflow_provider_ocidist.run import TrainingResult
+
         assert watch.status is not None
         result = TrainingResult.of(watch.record, watch.status).to_json()
         context["ti"].xcom_push(key="checkpoint_uri", value=result["checkpoint_uri"])
@@ -151,64 +160,6 @@ class DistributedTrainingOperator(BaseOperator):
             raise AirflowFailException(text)
         raise TrainingFailed(text, cause=cause)
 
-    # exactly once
-
-    def _adopt_or_submit(self, job: TrainingJob, context: Context) -> RunRecord:
-        """Return the record of the one gang of this task: found if it lives or has succeeded, else created."""
-        key = _key(context)
-        plan = self._backend.plan(job, key)
-        found = self._backend.find(plan)
-        self._end_earlier([ref for ref in found if ref.key.generation != key.generation])
-        latest = max((ref for ref in found if ref.key.generation == key.generation), key=_attempt, default=None)
-        attempt = max(latest.key.attempt if latest else 1, self._noted_attempt(key, context))
-        if latest is not None and latest.key.attempt == attempt and not self._can_be_adopted(latest, job, plan):
-            self._end_earlier([latest])
-            attempt += 1
-        return self._submit(job, replace(key, attempt=attempt), context)
-
-    def _submit(self, job: TrainingJob, key: RunKey, context: Context) -> RunRecord:
-        self._note_attempt(key, context)
-        plan = self._backend.plan(job, key)
-        self._ref = self._backend.submit(plan, self._stop)
-        if self._stop.is_set():
-            self.on_kill()
-            raise AirflowFailException("the task was killed while its run was being created; the run has been cancelled")
-        return RunRecord.of(self._ref, job, plan.expects, self._task_deadline())
-
-    def _can_be_adopted(self, ref: RunRef, job: TrainingJob, plan: Plan) -> bool:
-        """Return whether waiting for a gang that exists makes sense; one that lost a node before it was whole does not."""
-        (status,) = self._backend.status([ref])
-        if not ref.complete:
-            return not any(node.state.terminal for node in status.nodes if node.run_id)
-        self.log.info("found %s of an earlier attempt", ref.key.name)
-        return not isinstance(decide(RunRecord.of(ref, job, plan.expects), status, time.time()), Fail)
-
-    def _end_earlier(self, refs: Sequence[RunRef]) -> None:
-        """End gangs of earlier attempts and wait until they have ended: two must not train at once."""
-        live = [ref for ref in refs if self._lives(ref)]
-        for ref in live:
-            self.log.warning("ending %s, left over from before this task was cleared or retried", ref.key.name)
-            self._backend.cancel(ref)
-        while any(self._lives(ref) for ref in live):
-            time.sleep(1.0)
-
-    def _lives(self, ref: RunRef) -> bool:
-        (status,) = self._backend.status([ref])
-        return not status.ended
-
-    def _noted_attempt(self, key: RunKey, context: Context) -> int:
-        """Return the attempt that was begun last, if the store knows: lists at the service may be stale."""
-        store = context.get("task_state_store")
-        noted = store.get(STATE_KEY) if store is not None else None
-        if isinstance(noted, dict) and noted.get("generation") == key.generation:
-            return int(str(noted["attempt"]))
-        return 1
-
-    def _note_attempt(self, key: RunKey, context: Context) -> None:
-        store = context.get("task_state_store")
-        if store is not None:
-            store.set(STATE_KEY, {"generation": key.generation, "attempt": key.attempt})
-
     # small parts
 
     @cached_property
@@ -216,6 +167,8 @@ class DistributedTrainingOperator(BaseOperator):
         return OciHook(self.conn_id).backend()
 
     def _training_job(self, context: Context) -> TrainingJob:
+        from airflow_provider_ocidist import job_file
+
         overrides = dict(self.overrides or {})
         if self.nodes is not None:
             overrides["nodes"] = int(self.nodes)
@@ -240,8 +193,8 @@ class DistributedTrainingOperator(BaseOperator):
             return None
         return time.time() + self.execution_timeout.total_seconds()
 
-    def _announce(self, record: RunRecord, context: Context) -> None:
-        ref, ti = record.ref, context["ti"]
+    def _announce(self, ref: RunRef, context: Context) -> None:
+        ti = context["ti"]
         self.log.info("gang %s: job %s, %d nodes, main run %s", ref.key.name, ref.job_id, ref.nodes, ref.main_run_id)
         ti.xcom_push(key="run", value=ref.to_json())
         ti.xcom_push(key=JobRunLink.xcom_key, value=job_run_url(ref))
@@ -318,7 +271,15 @@ class CopyOutputsOperator(CopyOperator):
     label = "copy outputs"
 
 
+def _mapping_of(job: TrainingJob) -> dict[str, Any]:
+    from airflow_provider_ocidist import job_file
+
+    return job_file.to_mapping(job)
+
+
 def _key(context: Context) -> RunKey:
+    from airflow_provider_ocidist.run import RunKey
+
     ti = context["ti"]
     return RunKey(
         dag_id=ti.dag_id,
@@ -334,12 +295,8 @@ def _owner(context: Context) -> dict[str, Any]:
     return {"dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id, "map_index": key.map_index}
 
 
-def _attempt(ref: RunRef) -> int:
-    return ref.key.attempt
-
-
 @contextlib.contextmanager
-def _as_airflow_errors() -> Any:
+def _as_airflow_errors() -> Iterator[None]:
     """Tell Airflow which of our errors a retry cannot help."""
     try:
         yield

@@ -189,12 +189,10 @@ class RunStatus:
         return all(node.state.terminal for node in self.nodes)
 
     @property
-    def main(self) -> NodeStatus:
-        return self.nodes[0]
-
-    @property
     def progress(self) -> Progress | None:
-        return self.main.report.progress if self.main.report else None
+        """How far the training is, by the node that says most: not every process prints its steps."""
+        told = [node.report.progress for node in self.nodes if node.report and node.report.progress]
+        return max(told, key=lambda progress: -1 if progress.step is None else progress.step, default=None)
 
     @property
     def checkpoint(self) -> CheckpointRef | None:
@@ -230,8 +228,8 @@ class RunRecord:
     hang_timeout: float | None = None
     lost_timeout: float | None = None
     ending: Ending | None = None
-    logs_since: float | None = None
-    """Log lines up to this time are in the task log already."""
+    logs_since: tuple[float, ...] = ()
+    """By rank: log lines up to this time are in the task log already."""
 
     @classmethod
     def of(cls, ref: RunRef, job: TrainingJob, expects: Expectations, task_deadline: float | None = None) -> RunRecord:
@@ -245,6 +243,7 @@ class RunRecord:
             start_deadline=ref.submitted_at + limits.start_timeout,
             hang_timeout=limits.hang_timeout,
             lost_timeout=limits.lost_timeout,
+            logs_since=(ref.submitted_at,) * ref.nodes,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseSensorOperator, conf
 
-from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.errors import TrainingFailed
 from airflow_provider_ocidist.hooks import OciHook
-from airflow_provider_ocidist.run import Expectations, RunRecord, RunRef, TrainingResult
-from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed
-from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
-from airflow_provider_ocidist.watch import Watch
 
+# What only a running task needs is imported there, as in operators.py.
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.run import RunRecord, RunRef
 
 
 class DistributedTrainingSensor(BaseSensorOperator):
@@ -59,6 +58,8 @@ class DistributedTrainingSensor(BaseSensorOperator):
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on after the trigger has seen the run end."""
+        from airflow_provider_ocidist.run import RunRecord
+
         record = RunRecord.from_json(event)
         if not self._ended(record):
             self._defer(record)
@@ -68,6 +69,8 @@ class DistributedTrainingSensor(BaseSensorOperator):
         return self._ended(self._record())
 
     def _defer(self, record: RunRecord) -> None:
+        from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
+
         self.defer(
             trigger=DistributedTrainingTrigger(
                 conn_id=self.conn_id, record=record.to_json(), owner={}, poll_interval=self.poke_interval
@@ -76,11 +79,21 @@ class DistributedTrainingSensor(BaseSensorOperator):
         )
 
     def _record(self) -> RunRecord:
+        from airflow_provider_ocidist.run import Expectations, RunRecord, RunRef
+
         # No limits: this task watches, and whoever started the run ends it.
         ref = RunRef.from_json(self.run)  # type: ignore[arg-type]
-        return RunRecord(ref=ref, expects=Expectations(checkpoint=self.require_checkpoint), logs_since=time.time())
+        return RunRecord(
+            ref=ref,
+            expects=Expectations(checkpoint=self.require_checkpoint),
+            logs_since=(time.time(),) * ref.nodes,
+        )
 
     def _ended(self, record: RunRecord) -> bool:
+        from airflow_provider_ocidist.run import TrainingResult
+        from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed
+        from airflow_provider_ocidist.watch import Watch
+
         watch = Watch(self._backend(record.ref), record, self.log)
         match watch.look(time.time()):
             case Succeed():

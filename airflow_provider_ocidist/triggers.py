@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.run import RunRecord
-from airflow_provider_ocidist.supervisor import Wait
-from airflow_provider_ocidist.watch import Watch
+# What only a running trigger needs is imported there, as in operators.py.
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.run import RunRecord
+    from airflow_provider_ocidist.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ FIRST_EVENT_AFTER = 10.0
 CAN_KILL = hasattr(BaseTrigger, "on_kill")
 """Whether this Airflow (3.3 or later) tells a trigger that its task was killed."""
 
-_ending: set[asyncio.Task[None]] = set()
+_unfinished: set[asyncio.Task[Any]] = set()
 """Strong references: a cancel must outlive its trigger, which Airflow cuts short after about a second."""
 
 
@@ -43,6 +43,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         self.record = dict(record)
         self.owner = dict(owner)
         self.poll_interval = poll_interval
+        self._connected: Backend | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         arguments = {
@@ -55,13 +56,26 @@ class DistributedTrainingTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         earliest = time.monotonic() + FIRST_EVENT_AFTER
-        watch = Watch(await _in_thread(self._backend), RunRecord.from_json(self.record), self.log)
+        watch = await _in_thread(self._watch)
         while not await self._wants_action(watch):
             await asyncio.sleep(self.poll_interval)
         await asyncio.sleep(max(0.0, earliest - time.monotonic()))
         yield TriggerEvent(watch.record.to_json())
 
+    def _watch(self) -> Watch:
+        from airflow_provider_ocidist.watch import Watch
+
+        return Watch(self._backend(), self._record(), self.log)
+
+    def _record(self) -> RunRecord:
+        from airflow_provider_ocidist.run import RunRecord
+
+        return RunRecord.from_json(self.record)
+
     async def _wants_action(self, watch: Watch) -> bool:
+        from airflow_provider_ocidist.errors import BackendError
+        from airflow_provider_ocidist.supervisor import Wait
+
         try:
             return not isinstance(await _in_thread(lambda: watch.look(time.time())), Wait)
         except BackendError as error:
@@ -75,13 +89,10 @@ class DistributedTrainingTrigger(BaseTrigger):
         Airflow 3.3 cancels this coroutine again every second, without a trace, and also calls it when the trigger
         has only moved to another triggerer.
         """
-        task = asyncio.create_task(self._end_gang())
-        _ending.add(task)
-        task.add_done_callback(_ending.discard)
-        await asyncio.shield(task)
+        await asyncio.shield(_keep(self._end_gang()))
 
     async def _end_gang(self) -> None:
-        record = RunRecord.from_json(self.record)
+        record = self._record()
         if not self.owner or await _in_thread(lambda: self._still_owned(record)):
             log.info("%s goes on: its task waits for it elsewhere", record.ref.key.name)
             return
@@ -117,17 +128,34 @@ class DistributedTrainingTrigger(BaseTrigger):
         return isinstance(run, dict) and run.get("job_id") == record.ref.job_id
 
     def _backend(self) -> Backend:
-        from airflow_provider_ocidist.hooks import OciHook
+        """Return the connected backend; made once, so that `on_kill` finds it warm."""
+        if self._connected is None:
+            from airflow_provider_ocidist.hooks import OciHook
 
-        return OciHook(self.conn_id).backend(RunRecord.from_json(self.record).ref.backend)
+            self._connected = OciHook(self.conn_id).backend(self._record().ref.backend)
+        return self._connected
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
     """Run a blocking call beside the event loop.
 
     Through asgiref, because up to Airflow 3.2 connections are read through `async_to_sync`, which wants its threads;
-    not thread-sensitive, because those calls share one thread for the whole triggerer.
+    not thread-sensitive, because those calls share one thread for the whole triggerer. Shielded, because asgiref
+    replaces a CancelledError by one without its message, and by that message Airflow knows to call `on_kill`.
     """
     from asgiref.sync import sync_to_async
 
-    return await sync_to_async(work, thread_sensitive=False)()
+    return await asyncio.shield(_keep(sync_to_async(work, thread_sensitive=False)()))
+
+
+def _keep(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    task = asyncio.create_task(work)
+    _unfinished.add(task)
+    task.add_done_callback(_forget)
+    return task
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _unfinished.discard(task)
+    if not task.cancelled() and task.exception() is not None:
+        log.debug("after its trigger had gone: %s", task.exception())

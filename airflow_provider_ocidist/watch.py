@@ -14,9 +14,9 @@ from airflow_provider_ocidist.supervisor import Action, Wait, decide
 class TaskLog(Protocol):
     """What Airflow's loggers and the standard library's have in common."""
 
-    def info(self, event: Any, *args: Any) -> Any: ...
+    def info(self, msg: Any, /, *args: Any) -> Any: ...
 
-    def warning(self, event: Any, *args: Any) -> Any: ...
+    def warning(self, msg: Any, /, *args: Any) -> Any: ...
 
 
 class Watch:
@@ -27,7 +27,7 @@ class Watch:
         self.record = record
         self.status: RunStatus | None = None
         self._log = logger
-        self._follower = LogFollower(since=record.logs_since or record.ref.submitted_at)
+        self._follower = LogFollower(record.logs_since)
         self._said: str | None = None
 
     def look(self, now: float) -> Action:
@@ -48,14 +48,14 @@ class Watch:
 
     def _pass_on_logs(self, now: float) -> None:
         try:
-            lines = self._follower.new_lines(self.backend, self.record.ref)
+            lines = self._follower.new_lines(self.backend, self.record.ref, now)
         except BackendError as error:
             self._log.warning("%s; the lines will come later", error)
             return
         for line in lines:
             self._log.info("[node %d] %s", line.rank, line.text)
         if lines:
-            self.record = replace(self.record, logs_since=max(line.time for line in lines))
+            self.record = replace(self.record, logs_since=self._follower.cursor)
 
     def _say_progress(self, status: RunStatus) -> None:
         said = describe(status)

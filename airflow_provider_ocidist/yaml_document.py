@@ -57,7 +57,9 @@ def _written_int(loader: _Loader, node: yaml.ScalarNode) -> WrittenInt:
     try:
         value = WrittenInt(text)
     except ValueError:
-        raise yaml.MarkedYAMLError(problem=f"{text!r} is not a whole number", problem_mark=node.start_mark) from None
+        raise yaml.MarkedYAMLError(
+            problem=f"{text!r} is not a whole number", problem_mark=node.start_mark
+        ) from None
     value.text = text
     return value
 
@@ -67,7 +69,9 @@ def _written_float(loader: _Loader, node: yaml.ScalarNode) -> WrittenFloat:
     try:
         value = WrittenFloat(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
     except ValueError:
-        raise yaml.MarkedYAMLError(problem=f"{text!r} is not a number", problem_mark=node.start_mark) from None
+        raise yaml.MarkedYAMLError(
+            problem=f"{text!r} is not a number", problem_mark=node.start_mark
+        ) from None
     value.text = text
     return value
 
@@ -81,7 +85,9 @@ class Document:
     """The value of a file, and where its parts are."""
 
     value: Any
-    root: yaml.Node | None
+    root: yaml.Node | None = None
+    problems: tuple[Problem, ...] = ()
+    """Keys that are there twice; `value` holds the last of each."""
 
     def line(self, path: str) -> int | None:
         """Return the line, counted from 1, of a dotted path, or of the nearest section around it."""
@@ -96,17 +102,15 @@ class Document:
 
 
 def read(text: str, source: str | None = None) -> Document:
-    """Read one YAML document. Raises JobFileError with every key that is there twice, or the one error of syntax."""
+    """Read one YAML document. Raises JobFileError with the one error of syntax."""
     loader = _Loader("")
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
         if root is None:
-            return Document(None, None)
-        problems = _duplicates(root)
-        if problems:
-            raise JobFileError(problems, source)
-        return Document(loader.construct_document(root), root)
+            return Document(None)
+        problems = tuple(_duplicates(root))
+        return Document(loader.construct_document(root), root, problems)
     except RecursionError:
         raise JobFileError([Problem("", "is nested too deeply")], source) from None
     except yaml.YAMLError as error:
@@ -149,7 +153,9 @@ def _duplicates(root: yaml.Node) -> list[Problem]:
             problems.extend(_double_keys(node, path))
             size += sum(walk(value, (*path, str(key.value))) for key, value in node.value)
         if size > MAX_VALUES:
-            raise yaml.MarkedYAMLError(problem="aliases that write out to too much", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(
+                problem="aliases that write out to too much", problem_mark=node.start_mark
+            )
         sizes[id(node)] = size
         return size
 

@@ -94,7 +94,13 @@ class AirflowClient:
 
     def clear(self, dag_id: str, run_id: str, task_ids: Sequence[str], **options: Any) -> None:
         """Clear tasks of a DAG run, so that they run anew; tasks downstream are left alone."""
-        body = {"dry_run": False, "dag_run_id": run_id, "task_ids": list(task_ids), "only_failed": False, **options}
+        body = {
+            "dry_run": False,
+            "dag_run_id": run_id,
+            "task_ids": list(task_ids),
+            "only_failed": False,
+            **options,
+        }
         self.call("POST", f"/dags/{dag_id}/clearTaskInstances", json=body)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
@@ -110,7 +116,9 @@ class AirflowClient:
     def task_log(self, dag_id: str, run_id: str, task_id: str, attempt: int | None = None) -> list[str]:
         """Return the lines of a task's log; of its newest attempt when none is named."""
         number = attempt or max(1, self.task_instance(dag_id, run_id, task_id)["try_number"])
-        answer = self.call("GET", f"{_task(dag_id, run_id, task_id)}/logs/{number}", params={"full_content": True})
+        answer = self.call(
+            "GET", f"{_task(dag_id, run_id, task_id)}/logs/{number}", params={"full_content": True}
+        )
         return [_log_line(entry) for entry in answer["content"]]
 
     def wait_for_dag(self, dag_id: str, timeout: float = 60) -> None:
@@ -132,12 +140,16 @@ class AirflowClient:
             time.sleep(0.3)
         return run
 
-    def wait_for_task(self, dag_id: str, run_id: str, task_id: str, *states: str, timeout: float = 60) -> dict[str, Any]:
+    def wait_for_task(
+        self, dag_id: str, run_id: str, task_id: str, *states: str, timeout: float = 60
+    ) -> dict[str, Any]:
         """Wait until a task is in one of the states; return the task instance."""
         deadline = time.monotonic() + timeout
         while (task := self.task_instance(dag_id, run_id, task_id))["state"] not in states:
             if time.monotonic() > deadline:
-                raise AirflowApiError(f"{task_id} is {task['state']}, not {' or '.join(states)}, after {timeout:.0f} s")
+                raise AirflowApiError(
+                    f"{task_id} is {task['state']}, not {' or '.join(states)}, after {timeout:.0f} s"
+                )
             time.sleep(0.2)
         return task
 

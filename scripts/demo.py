@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -31,8 +32,6 @@ from scripts.local_airflow import USER, LocalAirflow
 from scripts.service import ServiceError
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / ".demo"
-RESULTS = FOLDER / "results"
 DAG_ID = "retrain_gpt"
 BROWSER_PORT = 8080
 RUN_TIMEOUT_S = 900.0
@@ -45,17 +44,45 @@ class DemoError(Exception):
 # One demo at a time
 
 
-@contextmanager
-def claim() -> Iterator[None]:
-    """Hold the demo's folder; the lock names who holds it, and goes with the process whatever ends it."""
-    FOLDER.mkdir(exist_ok=True)
-    with (FOLDER / "lock").open("a+") as lock:
-        if not _lock(lock):
-            raise DemoError("the demo runs already; `make down` ends it")
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield
+@dataclass(frozen=True)
+class Place:
+    """The demo's own folder, and the lock that says whether a demo runs in it."""
+
+    folder: Path
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    @property
+    def note(self) -> Path:
+        """How to reach what `up` has started."""
+        return self.folder / "up.json"
+
+    @property
+    def database(self) -> Path:
+        """A migrated, empty database, kept between runs because migrating takes seconds."""
+        return self.folder / "cache" / f"airflow-{version('apache-airflow')}.db"
+
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Hold the folder. The lock names who holds it, and goes with that process whatever ends it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("a+") as lock:
+            if not _lock(lock):
+                raise DemoError("the demo runs already; `make down` ends it")
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            yield
+
+    def holder(self) -> int | None:
+        """Return the process id of the demo that runs now; None when none does."""
+        path = self.folder / "lock"
+        if not path.exists():
+            return None
+        with path.open("r+") as lock:
+            return None if _lock(lock) else int(lock.read() or 0) or None
 
 
 def _lock(file: IO[str]) -> bool:
@@ -64,17 +91,6 @@ def _lock(file: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def holder() -> int | None:
-    """Return the process id of the demo that runs now; None when none does."""
-    path = FOLDER / "lock"
-    if not path.exists():
-        return None
-    with path.open("r+") as lock:
-        if _lock(lock):
-            return None
-        return int(lock.read() or 0) or None
 
 
 # Emulator and Airflow
@@ -88,34 +104,31 @@ class Stage:
     airflow: LocalAirflow
     start_up_s: float
 
+    def trigger(self, results: Path) -> str:
+        """Start the DAG; return the id of its run."""
+        return self.airflow.api.trigger(DAG_ID, {"results_dir": str(results)})
+
 
 @contextmanager
-def stage(view: View, *, port: int = 0) -> Iterator[Stage]:
-    """Start the emulator and Airflow in a clean folder; end both whatever happens."""
+def stage(place: Place, view: View, *, port: int = 0) -> Iterator[Stage]:
+    """Start the emulator and Airflow in clean folders; end both whatever happens."""
     began = time.monotonic()
     for name in ("airflow", "emulator"):
-        shutil.rmtree(FOLDER / name, ignore_errors=True)
+        shutil.rmtree(place.folder / name, ignore_errors=True)
     with ExitStack() as stack:
         view.phase("starting the emulator")
-        access = stack.enter_context(EmulatorProcess(FOLDER / "emulator"))
+        access = stack.enter_context(EmulatorProcess(place.folder / "emulator"))
         view.phase("starting Airflow")
         airflow = LocalAirflow(
-            FOLDER / "airflow",
+            place.folder / "airflow",
             dags=ROOT / "dags_examples",
             env=access.airflow_env(),
             port=port,
-            database=_database(),
+            database=place.database,
         )
         stack.enter_context(airflow)
         airflow.api.wait_for_dag(DAG_ID)
         yield Stage(access, airflow, time.monotonic() - began)
-
-
-def _database() -> Path:
-    """Return where a migrated, empty database is kept between runs: migrating takes seconds."""
-    from importlib.metadata import version
-
-    return FOLDER / "cache" / f"airflow-{version('apache-airflow')}.db"
 
 
 # The run
@@ -178,21 +191,19 @@ def _cause(lines: list[str]) -> str:
     return (errors or text or ["its log is empty"])[-1]
 
 
-def trigger(stage: Stage) -> str:
-    return stage.airflow.api.trigger(DAG_ID, {"results_dir": str(RESULTS)})
-
-
-def run(console: Console) -> None:
+def run(place: Place, console: Console) -> None:
     """The whole demo, once."""
     began = time.monotonic()
-    with claim(), View(console) as view, stage(view) as running:
-        shutil.rmtree(RESULTS, ignore_errors=True)
-        follower = Follower(running, trigger(running))
-        view.phase(f"{DAG_ID} runs; Airflow is at {running.airflow.url} ({USER} / {running.airflow.password})")
+    with place.claim(), View(console) as view, stage(place, view) as running:
+        shutil.rmtree(place.results, ignore_errors=True)
+        follower = Follower(running, running.trigger(place.results))
+        view.phase(
+            f"{DAG_ID} runs; Airflow is at {running.airflow.url} ({USER} / {running.airflow.password})"
+        )
         if follower.follow(view) != "success":
             raise DemoError(follower.failure())
         results = demo_results.Results(
-            folder=RESULTS,
+            folder=place.results,
             checkpoint_uri=str(running.airflow.api.xcom(DAG_ID, follower.run_id, "train", "checkpoint_uri")),
             tasks=follower.tasks(),
             start_up_s=running.start_up_s,
@@ -205,32 +216,32 @@ def run(console: Console) -> None:
 # Left running
 
 
-def host(console: Console) -> None:
-    """Hold everything up until told to end: the process behind `make up`."""
-    with claim(), stage(View(console), port=_browser_port()) as running:
-        trigger(running)
+def host(place: Place, console: Console) -> None:
+    """Hold everything up until told to end: the process behind `up`."""
+    with place.claim(), stage(place, View(console), port=_browser_port()) as running:
+        running.trigger(place.results)
         note = {"url": running.airflow.url, "user": USER, "password": running.airflow.password}
-        _write_private(FOLDER / "up.json", json.dumps({**note, "emulator": running.access.url}))
+        _write_private(place.note, json.dumps({**note, "emulator": running.access.url}))
         while True:
             running.airflow.check()
             time.sleep(1)
 
 
-def up(console: Console) -> None:
+def up(place: Place, console: Console) -> None:
     """Start `host` as a process of its own, and say how to reach it once it is up."""
-    if holder():
+    if place.holder():
         raise DemoError("the demo runs already; `make down` ends it")
-    FOLDER.mkdir(exist_ok=True)
-    note, log = FOLDER / "up.json", FOLDER / "host.log"
-    note.unlink(missing_ok=True)
+    place.folder.mkdir(parents=True, exist_ok=True)
+    place.note.unlink(missing_ok=True)
+    log = place.folder / "host.log"
     with log.open("w") as output:
-        command = [sys.executable, "-m", "scripts.demo", "host"]
+        command = [sys.executable, "-m", "scripts.demo", "--folder", str(place.folder), "host"]
         process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     try:
-        with console.status("starting the emulator and Airflow") if console.is_terminal else suppress():
-            while not note.exists():
+        with console.status("starting the emulator and Airflow"):
+            while not place.note.exists():
                 if process.poll() is not None:
                     raise DemoError(f"it did not start:\n{log.read_text()[-2000:].strip()}")
                 time.sleep(0.1)
@@ -238,14 +249,18 @@ def up(console: Console) -> None:
         process.terminate()
         process.wait()
         raise
-    told = json.loads(note.read_text())
-    console.print(f"Airflow    {told['url']}/dags/{DAG_ID}   user {told['user']}   password {told['password']}")
-    console.print(f"emulator   {told['emulator']}\n{DAG_ID} runs now; `make down` ends everything", highlight=False)
+    told = json.loads(place.note.read_text())
+    lines = (
+        f"Airflow    {told['url']}/dags/{DAG_ID}   user {told['user']}   password {told['password']}",
+        f"emulator   {told['emulator']}",
+        f"{DAG_ID} runs now; `make down` ends everything",
+    )
+    console.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
-def down(console: Console) -> None:
+def down(place: Place, console: Console) -> None:
     """End whatever demo runs, and wait until nothing is left of it."""
-    process = holder()
+    process = place.holder()
     if process is None:
         console.print("nothing runs")
         return
@@ -253,11 +268,11 @@ def down(console: Console) -> None:
         with suppress(ProcessLookupError):
             os.kill(process, number)
         deadline = time.monotonic() + patience_s
-        while holder() and time.monotonic() < deadline:
+        while place.holder() and time.monotonic() < deadline:
             time.sleep(0.1)
-        if not holder():
+        if not place.holder():
             break
-    (FOLDER / "up.json").unlink(missing_ok=True)
+    place.note.unlink(missing_ok=True)
     console.print("ended")
 
 
@@ -296,17 +311,23 @@ COMMANDS = {"run": run, "up": up, "down": down, "host": host}
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.demo", description=__doc__)
     parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / ".demo", help="everything lies here (%(default)s)"
+    )
     args = parser.parse_args()
     console = Console()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _told_to_end)
     try:
-        COMMANDS[args.command](console)
+        COMMANDS[args.command](Place(args.folder.resolve()), console)
     except (DemoError, ServiceError, AirflowApiError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"demo: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
+        print(
+            f"demo: {error.strerror or error}{f': {error.filename}' if error.filename else ''}",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

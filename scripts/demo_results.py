@@ -47,7 +47,13 @@ def draw_curve(results: Results) -> Path:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot(steps, [row["loss"] for row in metrics], label="training", color="#c74634")
-    axes.plot(steps, [row["val_loss"] for row in metrics], label="validation", color="#312d2a", linestyle="--")
+    examined = [
+        row
+        for row, before in zip(metrics, [{}, *metrics], strict=False)
+        if row["val_loss"] != before.get("val_loss")
+    ]
+    losses = [row["val_loss"] for row in examined]
+    axes.plot([row["step"] for row in examined], losses, label="validation", color="#312d2a", marker="o")
     axes.set(xlabel="step", ylabel="loss (nats per letter)", title="retrain_gpt: two nodes, DDP")
     axes.grid(alpha=0.3)
     axes.legend()
@@ -79,7 +85,11 @@ def _times(results: Results) -> Table:
     table.add_column("seconds", justify="right")
     stages = {name: seconds_of(results.tasks[name]) or 0.0 for name in STAGES}
     known = results.start_up_s + sum(stages.values())
-    rows = {"emulator and Airflow start": results.start_up_s, **stages, "Airflow between tasks": results.total_s - known}
+    rows = {
+        "emulator and Airflow start": results.start_up_s,
+        **stages,
+        "Airflow between tasks": results.total_s - known,
+    }
     for name, seconds in rows.items():
         table.add_row(name, f"{seconds:.1f}")
     table.add_row("total", f"{results.total_s:.1f}", style="bold")

@@ -18,7 +18,13 @@ from rich.text import Text
 from airflow_provider_ocidist.run import NodeStatus, RunStatus
 
 STAGES = ("stage_data", "train", "copy_outputs", "report")
-COLOURS = {"success": "green", "failed": "red", "upstream_failed": "red", "running": "cyan", "deferred": "cyan"}
+COLOURS = {
+    "success": "green",
+    "failed": "red",
+    "upstream_failed": "red",
+    "running": "cyan",
+    "deferred": "cyan",
+}
 
 
 @dataclass
@@ -79,7 +85,9 @@ class View:
         if self.console.is_terminal or self._said.get(subject) == text:
             return
         self._said[subject] = text
-        self.console.print(f"{time.monotonic() - self.scene.began:6.1f} s  {text}", highlight=False)
+        self.console.print(
+            f"{time.monotonic() - self.scene.began:6.1f} s  {text}", highlight=False, soft_wrap=True
+        )
 
     def _picture(self) -> Group:
         scene = self.scene
@@ -99,7 +107,9 @@ def _stage_table(tasks: Mapping[str, Mapping[str, Any]]) -> Table:
     for name in STAGES:
         task = tasks.get(name, {})
         state, seconds = task.get("state") or "waiting", seconds_of(task)
-        table.add_row(name, Text(state, style=COLOURS.get(state, "dim")), "" if seconds is None else f"{seconds:.1f}")
+        table.add_row(
+            name, Text(state, style=COLOURS.get(state, "dim")), "" if seconds is None else f"{seconds:.1f}"
+        )
     return table
 
 
@@ -110,7 +120,10 @@ def _node_table(run: RunStatus) -> Table:
     for node in run.nodes:
         report = node.report
         table.add_row(
-            str(node.rank), node.state.value, report.phase.value if report else "", report.address if report else ""
+            str(node.rank),
+            node.state.value,
+            report.phase.value if report else "",
+            report.address if report else "",
         )
     return table
 
@@ -131,5 +144,7 @@ def _progress_bar(run: RunStatus) -> Table:
     progress = run.progress
     table = Table.grid(padding=(0, 2))
     if progress and progress.step is not None:
-        table.add_row(ProgressBar(total=progress.steps, completed=progress.step, width=40), _progress_line(run))
+        table.add_row(
+            ProgressBar(total=progress.steps, completed=progress.step, width=40), _progress_line(run)
+        )
     return table

@@ -1,8 +1,8 @@
 """Run one program and see to it that nothing of it outlives us: `python -I -S keeper.py GRACE PROGRAM ARGUMENTS...`.
 
-The keeper adopts whatever its program leaves behind (PR_SET_CHILD_SUBREAPER) and is told by the kernel when its own parent dies
-(PR_SET_PDEATHSIG). On SIGTERM, on that word, or when the program has ended, every descendant gets SIGTERM, and SIGKILL
-after GRACE seconds. Standard library only: it starts in 20 ms.
+The keeper adopts whatever its program leaves behind (PR_SET_CHILD_SUBREAPER), and the kernel tells it when its own
+parent dies (PR_SET_PDEATHSIG). On that word, on SIGTERM, or when the program has ended, every descendant gets SIGTERM,
+and SIGKILL after GRACE seconds. Standard library only: it starts in 20 ms.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Return the processes below one, children before grandchildren; the dead that nobody has waited for are left out."""
+    """Return the processes below one, children before grandchildren; zombies are left out."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

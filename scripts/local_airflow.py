@@ -45,7 +45,7 @@ class LocalAirflow:
         env: Mapping[str, str] | None = None,
         port: int = 0,
         database: Path | None = None,
-        start_timeout: float = 120,
+        start_timeout: float = 180,
     ) -> None:
         self.home = home.resolve()
         self.password = secrets.token_urlsafe(9)
@@ -110,7 +110,9 @@ class LocalAirflow:
             self.check()
             if time.monotonic() > deadline:
                 words = "\n".join(f"--- {name}\n{self._services[name].tail()}" for name in unwell)
-                raise ServiceError(f"not healthy after {self._start_timeout:.0f} s: {', '.join(unwell)}\n{words}")
+                raise ServiceError(
+                    f"not healthy after {self._start_timeout:.0f} s: {', '.join(unwell)}\n{words}"
+                )
             time.sleep(0.1)
         self.api.warm_up()
 
@@ -134,7 +136,7 @@ class LocalAirflow:
         return Service(name, command, log=self.home / "logs" / f"{name}.log", env=self.env, cwd=self.home)
 
     def _settings(self, dags: Path) -> dict[str, str]:
-        """Return Airflow's settings. All by environment, so that no component reads a file that another still writes."""
+        """Return Airflow's settings: all by environment, so that no component reads a file another still writes."""
         url = f"http://127.0.0.1:{self._port}"
         settings = {
             "CORE__DAGS_FOLDER": str(dags),
@@ -158,7 +160,7 @@ class LocalAirflow:
             "DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
             "DAG_PROCESSOR__PARSING_PROCESSES": "1",
             "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
-            # The default of 5 s makes the executor notice an exit so late that a quick trigger's event looks like a fault.
+            # With the default of 5 s the executor notices an exit so late that a quick event looks like a fault.
             "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             "LOGGING__COLORED_CONSOLE_LOG": "False",
         }

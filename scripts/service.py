@@ -22,7 +22,9 @@ class ServiceError(Exception):
 class Service:
     """One program under a keeper, in a process group of its own, both of its streams in a log file."""
 
-    def __init__(self, name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path
+    ) -> None:
         self.name = name
         self.log = log
         self._command = list(command)
@@ -62,7 +64,9 @@ class Service:
         """Raise ServiceError with the last lines of the log when the program has ended."""
         if not self.running:
             code = self._keeper.returncode if self._keeper else None
-            raise ServiceError(f"{self.name} ended with exit code {code}; its last words ({self.log}):\n{self.tail()}")
+            raise ServiceError(
+                f"{self.name} ended with exit code {code}; its last words ({self.log}):\n{self.tail()}"
+            )
 
     def tail(self, lines: int = 12) -> str:
         text = self.log.read_text(errors="replace") if self.log.exists() else ""

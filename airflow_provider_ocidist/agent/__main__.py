@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -103,14 +103,16 @@ class Node:
         self.environ = environ
         self.switch = switch
         self.rank = own_rank(config, environ)
+        self.main_rank = 0
         self.access = OciAccess.from_environment(environ, endpoint=config.oci_endpoint)
-        self.meter = ProgressMeter(Path(tempfile.mkdtemp(prefix="ocidist-")) / "progress.jsonl")
+        self.meter = ProgressMeter(Path(tempfile.mkdtemp(prefix="ocidist-")))
         self.output = Output(self.meter)
         self.heartbeat = self._heartbeat()
 
     @property
     def is_main(self) -> bool:
-        return self.rank == 0
+        """Whether the process of global rank 0 runs here: then checkpoints and outputs are here too."""
+        return self.rank == self.main_rank
 
     def run(self) -> int:
         """Go through all stages; whatever happens, the report says how it ended."""
@@ -129,7 +131,7 @@ class Node:
     def _go(self) -> Outcome:
         launcher = load_launcher(self.config.launcher.kind)
         workspace = self._fetch()
-        topology = self._join()
+        topology = self._join(launcher)
         courier = self._courier(workspace)
         training = self._launch(launcher, workspace, topology)
         ended = training.wait(self.switch, self.config.limits.stop_grace)
@@ -146,18 +148,21 @@ class Node:
         if self.config.checkpoints:
             folder = folder_of(self.config.checkpoints, workspace.working_dir)
             found = resume(folder, self.config.checkpoints, self.access, self.switch)
-            if found and self.is_main:
+            if found:
                 self.heartbeat.update(checkpoint=found)
         return workspace
 
-    def _join(self) -> Topology:
+    def _join(self, launcher: Launcher) -> Topology:
         self.switch.check()
         self.heartbeat.update(phase=Phase.JOINING, now=True)
         limits = self.config.limits
         reports = meet(
             self.heartbeat.store, self.heartbeat, nodes=self.config.nodes, timeout=limits.join_timeout
         )
-        return topology_of(self.config, reports, self.rank, self.environ)
+        topology = topology_of(self.config, reports, self.rank, self.environ)
+        self.main_rank = launcher.main_node(self.config.launcher, topology)
+        self.heartbeat.update(main=self.is_main)
+        return topology
 
     # The training
 
@@ -205,7 +210,8 @@ class Node:
         self.switch.ask(Stop(cause=Cause.HANG, message=message, stacks=True))
 
     def _others_progress(self) -> list[float | None]:
-        reports = [read_report(self.heartbeat.store, rank) for rank in range(1, self.config.nodes)]
+        others = [rank for rank in range(self.config.nodes) if rank != self.rank]
+        reports = [read_report(self.heartbeat.store, rank) for rank in others]
         return [report.progress.updated_at if report and report.progress else None for report in reports]
 
     # After the training
@@ -350,13 +356,14 @@ class Node:
             logger.error("%s", _one_line(self.rank, self.config.nodes, outcome))
         elif outcome.message:
             logger.error("node %d ends: %s", self.rank, outcome.message)
+        self.meter.close()
         self.heartbeat.finish(
             phase=Phase.DONE,
             exit_code=outcome.exit_code,
             cause=outcome.cause,
             message=outcome.message,
             tail=outcome.tail,
-            progress=replace(self.meter.progress),
+            progress=self.meter.progress,
         )
         return outcome.code
 

@@ -170,6 +170,14 @@ class CheckpointCourier:
         return self.error
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:
+            # A thread dies in silence, and silence would pass for "the program wrote none".
+            logger.exception("unexpected")
+            self.error = f"checkpoints cannot be carried to safety: {type(error).__name__}: {error}"
+
+    def _watch(self) -> None:
         while not self._training_ended.wait(LOOK_INTERVAL):
             if time.monotonic() >= self._try_again_at:
                 self._carry(self._rested())

@@ -24,8 +24,9 @@ CODE_VARIABLE = "OCIDIST_CODE_DIR"
 PACKAGE_ROOT = Path(airflow_provider_ocidist.__file__).parents[1]
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 GIT_URL = re.compile(
-    r"(?P<url>(?:git\+|git@|ssh://|git://).*?|[a-z+]+://.*?\.git|/.*?\.git)(?:[@#](?P<ref>[^@#/:][^@#:]*))?"
+    r"(?P<url>(?:git\+|git@|ssh://|git://).*?|[a-z+]+://.*?\.git|/.*?\.git)(?:#(?P<ref>[^#]+)|@(?P<at>[^@#/:]+))?"
 )
+"""A ref follows `#`; or `@`, as pip has it, where it holds no slash (`git@host/path` names a user)."""
 INPUTS_AT_A_TIME = 4
 
 
@@ -73,7 +74,7 @@ def _locate(program: Program, code: Path, working_dir: Path) -> Program:
 def _bring(source: str, folder: Path, access: OciAccess, switch: StopSwitch) -> Path:
     git = GIT_URL.fullmatch(source)
     if git:
-        _clone(git["url"].removeprefix("git+"), git["ref"], folder, switch)
+        _clone(git["url"].removeprefix("git+"), git["ref"] or git["at"], folder, switch)
         return folder
     from airflow_provider_ocidist.storage.transfer import copy
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -23,8 +24,9 @@ LOSSES_KEPT = 1000
 class ProgressMeter:
     """The newest step, and when the last sign of life was. Safe to share between threads."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, folder: Path) -> None:
+        """`folder` is the meter's own; it is removed at the end."""
+        self.file = folder / "progress.jsonl"
         self._offset = 0
         self._lock = threading.Lock()
         self._progress = Progress(updated_at=time.time())
@@ -63,6 +65,11 @@ class ProgressMeter:
             self._offset += len(lines) + 1
             for line in lines.splitlines():
                 self._update(read_record(line))
+
+    def close(self) -> None:
+        """Read the file a last time and remove it."""
+        self.read_file()
+        shutil.rmtree(self.file.parent, ignore_errors=True)
 
     def _update(self, found: dict[str, Any]) -> None:
         with self._lock:

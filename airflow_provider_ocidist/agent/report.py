@@ -48,6 +48,8 @@ class NodeReport:
     phase: Phase
     address: str
     """Where the other nodes reach this one."""
+    main: bool = False
+    """Whether the process of global rank 0 runs on this node; it writes checkpoints and outputs."""
     started_at: float
     heartbeat_at: float
     finished_at: float | None = None
@@ -61,7 +63,7 @@ class NodeReport:
     """Last lines of output, the traceback included; at most 4,000 characters."""
     progress: Progress | None = None
     checkpoint: CheckpointRef | None = None
-    """Newest complete checkpoint that this node has written (rank 0 writes them)."""
+    """Newest complete checkpoint that this node has written, or started from."""
     outputs: tuple[str, ...] = ()
     """URIs of the outputs that were copied."""
 

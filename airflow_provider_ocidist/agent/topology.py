@@ -193,6 +193,7 @@ def topology_of(
         master_address=master,
         master_port=master_port(master, config.run_name),
         address=address,
+        addresses=tuple(report.address for report in reports),
         rendezvous_id=config.run_name,
         join_timeout=config.limits.join_timeout,
         interface=own_interface(address),

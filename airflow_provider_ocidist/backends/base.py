@@ -56,8 +56,8 @@ class Backend(ABC):
         """Return the state of several gangs, in the order asked for, in as few calls as the service allows."""
 
     @abstractmethod
-    def logs(self, ref: RunRef, since: float) -> list[LogLine]:
-        """Return the lines of all nodes since a Unix time, in order of time."""
+    def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
+        """Return the lines of all nodes, in order of time; those of each rank since its Unix time."""
 
     @abstractmethod
     def cancel(self, ref: RunRef) -> None:
@@ -69,20 +69,39 @@ class Backend(ABC):
 
 
 class LogFollower:
-    """Yields each log line of a gang once, though logs arrive late and out of order."""
+    """Yields each log line of a gang once, though lines may arrive late and out of order.
+
+    Each look reads what is new; now and then one reads two minutes again, for the stragglers (Oracle's own reader
+    takes three minutes, every time).
+    """
 
     OVERLAP = 120.0
-    """Seconds that are read again each time, for lines that arrive late (Oracle's own reader takes 180)."""
+    RECHECK_EVERY = 30.0
 
-    def __init__(self, since: float) -> None:
-        self._since = since
+    def __init__(self, since: Sequence[float]) -> None:
+        self._from = tuple(since)
+        self._newest = list(since)
         self._seen: dict[str, float] = {}
+        self._recheck_at = 0.0
 
-    def new_lines(self, backend: Backend, ref: RunRef) -> list[LogLine]:
+    @property
+    def cursor(self) -> tuple[float, ...]:
+        """Up to when the lines of each node were returned: where another follower may go on. Unix times, by rank."""
+        return tuple(self._newest)
+
+    def new_lines(self, backend: Backend, ref: RunRef, now: float) -> list[LogLine]:
         """Return the lines that were not returned before. Raises BackendError; the next call then makes up for it."""
-        lines = [line for line in backend.logs(ref, self._since) if line.id not in self._seen]
-        self._seen.update((line.id, line.time) for line in lines)
-        if self._seen:
-            self._since = max(self._since, max(self._seen.values()) - self.OVERLAP)
-            self._seen = {id_: time for id_, time in self._seen.items() if time >= self._since}
+        recheck = now >= self._recheck_at
+        since = [newest - self.OVERLAP if recheck else newest for newest in self._newest]
+        lines = [line for line in backend.logs(ref, since) if self._is_new(line)]
+        for line in lines:
+            self._seen[line.id] = line.time
+            self._newest[line.rank] = max(self._newest[line.rank], line.time)
+        if recheck:
+            self._recheck_at = now + self.RECHECK_EVERY
+            oldest = min(self._newest) - self.OVERLAP
+            self._seen = {id_: time for id_, time in self._seen.items() if time >= oldest}
         return lines
+
+    def _is_new(self, line: LogLine) -> bool:
+        return line.time > self._from[line.rank] and line.id not in self._seen

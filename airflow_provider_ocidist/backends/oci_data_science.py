@@ -243,15 +243,22 @@ class OciDataScience(Backend):
             if plan.code is not None:
                 self._store(plan.run_dir).write("code.zip", code_bundle(plan.code))
             return
-        if self._has_artifact(job_id):
-            return
-        with oci_errors("uploading the job artifact"):
-            self._client.create_job_artifact(
-                job_id,
-                agent_bundle(plan.code),
-                content_disposition="attachment; filename=ocidist.zip",
-                opc_retry_token=plan.key.token("artifact"),
-            )
+        if not self._has_artifact(job_id):
+            self._create_artifact(plan, job_id)
+
+    def _create_artifact(self, plan: Plan, job_id: str) -> None:
+        try:
+            with oci_errors("uploading the job artifact"):
+                self._client.create_job_artifact(
+                    job_id,
+                    agent_bundle(plan.code),
+                    content_disposition="attachment; filename=ocidist.zip",
+                    opc_retry_token=plan.key.token("artifact"),
+                )
+        except BackendError as error:
+            # Somebody who submits the same plan was faster by a moment.
+            if error.status_code != 409 or not self._has_artifact(job_id):
+                raise
 
     def _has_artifact(self, job_id: str) -> bool:
         try:
@@ -371,10 +378,10 @@ class OciDataScience(Backend):
 
     # logs
 
-    def logs(self, ref: RunRef, since: float) -> list[LogLine]:
+    def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
         if ref.log_group_id is None:
             return []
-        lines = _in_parallel(lambda rank: self._node_log(ref, rank, since), range(ref.nodes))
+        lines = _in_parallel(lambda rank: self._node_log(ref, rank, since[rank]), range(ref.nodes))
         return sorted((line for node in lines for line in node), key=lambda line: line.time)
 
     def _node_log(self, ref: RunRef, rank: int, since: float) -> list[LogLine]:
@@ -398,11 +405,12 @@ class OciDataScience(Backend):
     # end
 
     def cancel(self, ref: RunRef) -> None:
+        _in_parallel(self._cancel_run, filter(None, ref.run_ids))
+        # For nodes that are just starting, and for those that the service does not signal.
         try:
             self._store(ref.run_dir).write(STOP_FILE, _STOP.to_json())
         except (StorageError, BackendError, OSError) as error:
             log.warning("%s: no stop request could be left for the nodes: %s", ref.key.name, error)
-        _in_parallel(self._cancel_run, filter(None, ref.run_ids))
 
     def _cancel_job(self, job_id: str, compartment_id: str) -> None:
         _in_parallel(self._cancel_run, [str(run.id) for run in self._runs_of(job_id, compartment_id)])

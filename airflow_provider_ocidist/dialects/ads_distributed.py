@@ -1,6 +1,6 @@
 """Oracle ADS, `kind: distributed`: the YAML of `ads opctl run` for its PyTorch clusters.
 
-Where ADS drops a key in silence, loses quoting or ignores a limit, this reports an error or does what was meant.
+Where ADS drops a key in silence, loses quoting or ignores a limit, this reports it or does what was meant.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ class _Draft:
         self.keys(value, path, known, later)
         return _Section(path, value)
 
-    def keys(self, value: Mapping[str, Any], path: str, known: Iterable[str], later: Iterable[str] = ()) -> None:
+    def keys(
+        self, value: Mapping[str, Any], path: str, known: Iterable[str], later: Iterable[str] = ()
+    ) -> None:
         known, later = sorted(known), sorted(later)
         for key in value:
             where = f"{path}.{key}" if path else str(key)
@@ -165,6 +167,7 @@ def _image(draft: _Draft, cluster: _Section) -> None:
     found = [(section.at("image"), section.value["image"]) for section in holders if "image" in section.value]
     if not found:
         draft.complain(cluster.at("image"), "is needed")
+        draft.put("image", cluster.at("image"), PLACEHOLDER)
         return
     path, image = found[0]
     draft.put("image", path, image)
@@ -187,7 +190,7 @@ def _nodes(draft: _Draft, cluster: _Section) -> None:
 
 
 def _replicas(draft: _Draft, role: _Section, least: int) -> tuple[str, int]:
-    """Return how many nodes have a role, and under which of two spellings it says so; ADS takes one where it does not."""
+    """Return under which of two spellings a role says its nodes, and how many; without a word it is one."""
     if "replica" in role.value and "replicas" in role.value:
         draft.complain(role.at("replica"), "says the same as 'replicas': remove one of them")
     key = "replica" if "replica" in role.value and "replicas" not in role.value else "replicas"
@@ -218,7 +221,9 @@ def _runtime(draft: _Draft, spec: _Section) -> _Section:
 def _code(draft: _Draft, runtime: _Section, source: str) -> None:
     useless = {"git": (), "remote": ("branch", "commit")}.get(source, ("uri", "branch", "commit", "codeDir"))
     for key in [key for key in useless if key in runtime.value]:
-        draft.complain(runtime.at(key), f"means nothing {'with type remote' if source else 'without a type'}: remove it")
+        draft.complain(
+            runtime.at(key), f"means nothing {'with type remote' if source else 'without a type'}: remove it"
+        )
     if source not in ("git", "remote"):
         return
     uri = runtime.value.get("uri")
@@ -262,11 +267,13 @@ def _arguments(draft: _Draft, runtime: _Section) -> None:
 
 
 def _refuse_code_dir(draft: _Draft, runtime: _Section, arguments: list[Any]) -> None:
-    """Report arguments that count on where ADS puts fetched code: here it lies in a folder of each attempt."""
+    """Report arguments that count on where ADS puts fetched code; here each attempt has its own folder."""
     folder = runtime.value.get("codeDir")
     for index, item in enumerate(arguments if isinstance(folder, str) else []):
         if isinstance(item, str) and str(folder).rstrip("/") in item:
-            message = f"names the codeDir {folder}, where the code does not lie here: write it relative to the code"
+            message = (
+                f"names the codeDir {folder}, where the code does not lie here: write it relative to the code"
+            )
             draft.complain(runtime.at(f"args.{index}"), message)
 
 
@@ -275,7 +282,9 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _name(draft: _Draft, spec: Mapping[str, Any], infrastructure: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
+def _name(
+    draft: _Draft, spec: Mapping[str, Any], infrastructure: Mapping[str, Any], cluster: Mapping[str, Any]
+) -> None:
     """Take the name that ADS would show; it never shows `spec.name`, which is better than none."""
     names = (
         ("spec.cluster.spec.name", cluster.get("name")),

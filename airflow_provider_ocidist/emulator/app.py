@@ -111,12 +111,17 @@ class App:
         try:
             response = await self._respond(call)
         except (Dropped, ClientDisconnect):
-            self._control.record(call, 0, started)
+            self._record(call, 0, started)
             scope[ABORT]()
             return
-        self._control.record(call, response.status_code, started)
+        self._record(call, response.status_code, started)
         response.headers["opc-request-id"] = call.request_id
         await self._send(response, scope, receive, send)
+
+    def _record(self, call: Call, status: int, started: float) -> None:
+        """Remember what clients of the services do; who asks about it is none of them."""
+        if not call.raw_path.startswith("/_emulator"):
+            self._control.record(call, status, started)
 
     @staticmethod
     async def _send(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,6 +149,8 @@ class App:
             return error_answer(failure, head=call.method == "HEAD")
 
     async def _serve(self, call: Call, route: Route) -> Response:
+        if not route.signed and "origin" in call.headers:
+            raise ApiError(403, "Forbidden", "Pages in a browser may not control the emulator.")
         if route.signed and self._options.verify_signatures:
             await self._authenticate(call, route)
         return await route.handler(call)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.emulator.server import Access
 
 EXIT_UNUSABLE = 2
-DESCRIPTION = """A local OCI over plain HTTP, for the real SDK, CLI and ocifs: Data Science jobs whose nodes run as
-processes of this machine, Object Storage, Logging, Vault. Serves this machine only, until interrupted."""
+DESCRIPTION = """A local OCI over plain HTTP, for the real SDK, CLI and ocifs: Data Science jobs whose
+nodes run as processes of this machine, Object Storage, Logging, Vault. Serves this machine only."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     )
     received: list[int] = []
     # Before the server starts: who stops us while we start must not find processes left.
-    signals = {signal.SIGINT, signal.SIGTERM}
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         with Emulator(state=args.state, host=args.host, port=args.port, options=options) as emulator:

@@ -1,4 +1,4 @@
-"""Control: what tests ask of the emulator itself, under `/_emulator`; unsigned."""
+"""Control: what tests ask of the emulator itself, under `/_emulator`; unsigned but for sessions."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ class Control:
             Route("DELETE", f"{BASE}/faults", self.remove_faults, signed=False),
             Route("POST", f"{BASE}/nodes", self.add_node_rule, signed=False),
             Route("DELETE", f"{BASE}/nodes", self.remove_node_rules, signed=False),
-            Route("POST", f"{BASE}/sessions", self.create_session, signed=False),
+            # Signed: it gives away the right to run programs as the user who started the emulator.
+            Route("POST", f"{BASE}/sessions", self.create_session),
         ]
 
     def record(self, call: Call, status: int, started: float) -> None:

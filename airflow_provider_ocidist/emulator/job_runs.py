@@ -296,6 +296,7 @@ class JobRuns:
         return answer(self._body(run), etag=run.etag)
 
     async def list(self, call: Call) -> Response:
+        self._jobs.identity.check_compartment(call.required_query("compartmentId"))
         found = filtered(call, [_summary(run) for run in self._runs.values()], FILTERS)
         chosen, headers = sorted_page(call, found, "timeAccepted")
         return answer(chosen, headers=headers)

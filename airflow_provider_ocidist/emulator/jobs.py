@@ -74,7 +74,7 @@ class Jobs:
     ) -> None:
         self._folder = context.folder / "artifacts"
         self._folder.mkdir(exist_ok=True)
-        self._identity = identity
+        self.identity = identity
         self._logs = logs
         self.projects = projects
         self._retries = retries
@@ -115,12 +115,12 @@ class Jobs:
 
     def check_references(self, details: Mapping[str, Any]) -> None:
         """Raise 404 when something that a job or run points at does not exist."""
-        self._identity.check_compartment(details["compartmentId"])
+        self.identity.check_compartment(details["compartmentId"])
         self.projects.check(details["projectId"])
         for kind in ("Details", "OverrideDetails"):
             subnet_id = (details.get(f"jobInfrastructureConfiguration{kind}") or {}).get("subnetId")
             if subnet_id:
-                self._identity.check_subnet(subnet_id)
+                self.identity.check_subnet(subnet_id)
             logging = details.get(f"jobLogConfiguration{kind}") or {}
             if logging.get("enableLogging"):
                 self._logs.check_log(logging["logGroupId"], logging.get("logId"))
@@ -165,6 +165,7 @@ class Jobs:
         return answer(_body(job), etag=job.etag)
 
     async def list(self, call: Call) -> Response:
+        self.identity.check_compartment(call.required_query("compartmentId"))
         bodies = [_summary(job) for job in self._jobs.values()]
         found = filtered(call, bodies, FILTERS)
         chosen, headers = sorted_page(call, found, "timeCreated")
@@ -184,7 +185,7 @@ class Jobs:
         details = await call.json()
         job = self.active(call.params["id"])
         check_if_match(call, job.etag)
-        self._identity.check_compartment(details.get("compartmentId", ""))
+        self.identity.check_compartment(details.get("compartmentId", ""))
         self._changed(job, {"compartmentId": details["compartmentId"]})
         return answer()
 
@@ -235,7 +236,7 @@ class Jobs:
         return FileAnswer(segments, part, headers, head=call.method == "HEAD")
 
     async def list_shapes(self, call: Call) -> Response:
-        self._identity.check_compartment(call.required_query("compartmentId"))
+        self.identity.check_compartment(call.required_query("compartmentId"))
         names = ("name", "coreCount", "memoryInGBs", "shapeSeries")
         return answer([dict(zip(names, shape, strict=True)) for shape in SHAPES])
 

@@ -93,7 +93,7 @@ class LineSplitter:
         self._skipping = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that are complete now. Empty data ends the stream: what is left is the last line."""
+        """Return the lines that are complete now. Empty data ends the stream: the rest is the last line."""
         if not data:
             last, self._rest = self._rest, b""
             return [cut(last)] if last and not self._skipping else []

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import invalid, missing, not_found
 from airflow_provider_ocidist.emulator.installation import new_ocid
-from airflow_provider_ocidist.emulator.log_files import Line, LineSplitter, LogFile
+from airflow_provider_ocidist.emulator.log_files import LineSplitter, LogFile
 from airflow_provider_ocidist.emulator.log_query import Condition, Fields, LogQuery, Scope, parse
 from airflow_provider_ocidist.emulator.processes import STDERR, STDOUT
 from airflow_provider_ocidist.emulator.store import Table
@@ -32,6 +33,8 @@ STREAM_TYPES = {
     STDOUT: "com.oraclecloud.datascience.jobrun.stdout",
     STDERR: "com.oraclecloud.datascience.jobrun.stderr",
 }
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,12 +65,19 @@ class Source:
     log_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A line that a search found, and the run that wrote it."""
+class Hit(NamedTuple):
+    """A line that a search found, not read yet, and the run that wrote it."""
 
     source: Source
-    line: Line
+    number: int
+    time_ms: int
+
+
+class Place(NamedTuple):
+    """How far the pages of a search have come: to a millisecond, of which so many entries were sent."""
+
+    time_ms: int | None
+    sent: int
 
 
 class RunOutput:
@@ -76,12 +86,21 @@ class RunOutput:
     def __init__(self, file: LogFile, on_close: Callable[[], None]) -> None:
         self._file = file
         self._on_close = on_close
+        self._failed = False
         self._splitters = {STDOUT: LineSplitter(), STDERR: LineSplitter()}
 
     def write(self, stream: int, data: bytes) -> None:
         lines = self._splitters[stream].feed(data)
-        if lines:
+        if lines and not self._failed:
+            self._append(stream, lines)
+
+    def _append(self, stream: int, lines: Sequence[bytes]) -> None:
+        try:
             self._file.append(stream, lines, time.time_ns() // 1_000_000)
+        except OSError as error:
+            # A full disk must not end the node; nor may a half-written line be followed by others.
+            self._failed = True
+            logger.error("the log of a job run ends here: %s", error)
 
     def close(self) -> None:
         self._on_close()
@@ -156,7 +175,7 @@ class Logs:
 
     def _file(self, run_id: str) -> LogFile:
         """Return a run's file for reading. Those of ended runs are closed again, the oldest first."""
-        file = self._written.get(run_id) or self._read.get(run_id)
+        file = self._written.get(run_id, self._read.get(run_id))
         if file is None:
             if len(self._read) >= MAX_OPEN_FILES:
                 self._read.pop(next(iter(self._read))).close()
@@ -272,9 +291,10 @@ class Logs:
         start, end = _time(details, "timeStart"), _time(details, "timeEnd")
         _check_range(start, end)
         limit = call.number("limit", 500, 1, 1000)
-        skipped = _skipped(call.query.get("page"))
-        hits = list(islice(self._hits(query, start, end), skipped, skipped + limit + 1))
-        headers = {"opc-next-page": page_token(skipped + limit)} if len(hits) > limit else {}
+        place = _place(call.query.get("page"))
+        found = islice(self._hits(query, *_rest(start, end, place, query)), place.sent, None)
+        hits = list(islice(found, limit + 1))
+        headers = _next_page(hits, limit, place)
         results = [{"data": self._entry(hit)} for hit in hits[:limit]]
         summary = {"resultCount": len(results), "fieldCount": 0}
         return answer({"results": results, "fields": [], "summary": summary}, headers=headers)
@@ -286,7 +306,7 @@ class Logs:
             for source in self._sources.values()
             if self._in_scope(source, query.scopes)
         ]
-        return heapq.merge(*found, key=lambda hit: hit.line.time_ms, reverse=query.descending)
+        return heapq.merge(*found, key=lambda hit: hit.time_ms, reverse=query.descending)
 
     def _in_scope(self, source: Source, scopes: Iterable[Scope]) -> bool:
         log = self._logs.get(source.log_id)
@@ -309,12 +329,13 @@ class Logs:
         numbers = file.between(start, end)
         for number in reversed(numbers) if query.descending else numbers:
             if verdict or _matches(query.condition, source, file, number):
-                yield Hit(source, file.read(number))
+                yield Hit(source, number, file.time_of(number))
 
     def _entry(self, hit: Hit) -> dict[str, Any]:
         log = self._logs.get(hit.source.log_id)
         assert log is not None
-        written = datetime.fromtimestamp(hit.line.time_ms / 1000, UTC)
+        line = self._file(hit.source.run_id).read(hit.number)
+        written = datetime.fromtimestamp(line.time_ms / 1000, UTC)
         when = written.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         place = {
             "compartmentid": self._compartment_of(log),
@@ -324,13 +345,13 @@ class Logs:
             "tenantid": self._ids.tenancy_id,
         }
         content = {
-            **_content(hit.source, hit.line.number, hit.line.stream),
+            **_content(hit.source, line.number, line.stream),
             "specversion": "1.0",
             "time": when,
-            "data": {"message": hit.line.message},
+            "data": {"message": line.message},
             "oracle": place,
         }
-        return {"datetime": hit.line.time_ms, "logContent": content}
+        return {"datetime": line.time_ms, "logContent": content}
 
 
 def _matches(condition: Condition, source: Source, file: LogFile, number: int) -> bool:
@@ -388,10 +409,26 @@ def _check_range(start: int, end: int) -> None:
         raise invalid("The time range of a search may not exceed 14 days.")
 
 
-def _skipped(token: str | None) -> int:
+def _place(token: str | None) -> Place:
     if token is None:
-        return 0
-    count = read_page_token(token)
-    if not isinstance(count, int) or count < 0:
+        return Place(None, 0)
+    found = read_page_token(token)
+    if not isinstance(found, list) or [type(each) for each in found] != [int, int]:
         raise invalid("page is not a token of this service.")
-    return count
+    return Place(*found)
+
+
+def _rest(start: int, end: int, place: Place, query: LogQuery) -> tuple[int, int]:
+    """Return the part of the time range that is still to be looked at."""
+    if place.time_ms is None:
+        return start, end
+    return (start, place.time_ms + 1) if query.descending else (place.time_ms, end)
+
+
+def _next_page(hits: Sequence[Hit], limit: int, place: Place) -> dict[str, str]:
+    """Return the header that leads to the next page, if there is one."""
+    if len(hits) <= limit:
+        return {}
+    last = hits[limit - 1].time_ms
+    sent = sum(hit.time_ms == last for hit in hits[:limit])
+    return {"opc-next-page": page_token(Place(last, sent + (place.sent if last == place.time_ms else 0)))}

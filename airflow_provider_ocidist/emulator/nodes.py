@@ -163,6 +163,8 @@ def machine_environment(spec: NodeSpec) -> dict[str, str]:
         "PATH": path,
         "HOME": str(spec.home),
         "LANG": "C.UTF-8",
+        # Lines of stdout and stderr then come when they were written, in their order.
+        "PYTHONUNBUFFERED": "1",
         "NO_PROXY": "127.0.0.0/8,127.0.0.1,localhost",
         "no_proxy": "127.0.0.0/8,127.0.0.1,localhost",
     }

@@ -422,9 +422,9 @@ class ObjectStorage:
                 stored = self._objects.get(bucket, name)
                 check_etag(wanted.get("ifMatch"), stored)
                 self._objects.delete(stored)
-                deleted.append({"objectName": name, "timeDeleted": now()})
+                deleted.append({"objectName": name, "timeLastModified": stored.time_modified})
             except ApiError as error:
-                failed.append({"objectName": name, "errorCode": error.code, "errorMessage": error.message})
+                failed.append({"objectName": name, "statusCode": error.status, "errorMessage": error.message})
         return answer({"deleted": deleted, "failed": failed})
 
     async def copy(self, call: Call) -> Response:

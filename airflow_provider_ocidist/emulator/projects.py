@@ -101,6 +101,7 @@ class Projects:
 
     async def list(self, call: Call) -> Response:
         wanted = {"compartmentId": call.required_query("compartmentId")}
+        self._identity.check_compartment(wanted["compartmentId"])
         for name in ("id", "displayName", "lifecycleState", "createdBy"):
             if name in call.query:
                 wanted[name] = call.query[name]

@@ -40,6 +40,11 @@ logger = logging.getLogger(__name__)
 class Connection(HttpToolsProtocol):
     """A connection that can be cut by the application, for injected faults."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Whatever logging this process has: `/_emulator/calls` tells what was asked.
+        self.access_log = False
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         cast("dict[str, Any]", self.scope)[ABORT] = self.transport.abort
@@ -160,7 +165,9 @@ class Emulator:
     def stop(self) -> None:
         """End all nodes, then the server. May be called twice."""
         if self._end is not None:
-            self._end()
+            # The loop is closed already when the server failed.
+            with suppress(RuntimeError):
+                self._end()
         if self._thread is not None:
             self._thread.join()
         self._thread = self._end = self._context = None

@@ -27,6 +27,8 @@ class Topology:
     rendezvous_id: str
     """Unique for each attempt, so that nodes of two attempts can never meet."""
     join_timeout: float
+    addresses: tuple[str, ...] = ()
+    """Of all nodes, by rank."""
     interface: str | None = None
     """Network interface of `address`, where libraries would not find it by themselves."""
     cores: int = 1
@@ -61,6 +63,10 @@ class Launcher(ABC):
     @abstractmethod
     def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:
         """Return the command line for this node; the user's own launcher arguments win over ours."""
+
+    def main_node(self, options: LauncherOptions, topology: Topology) -> int:  # noqa: ARG002 - for most it is the first
+        """Return the rank of the node that hosts the process of global rank 0, which writes checkpoints."""
+        return 0
 
     def environment(self, topology: Topology) -> dict[str, str]:  # noqa: ARG002 - most need none
         """Return variables that the processes cannot do without."""

@@ -40,6 +40,14 @@ class Torchrun(Launcher):
             *program_command(program),
         ]
 
+    def main_node(self, options: LauncherOptions, topology: Topology) -> int:
+        given = given_flags(options.args)
+        if any(_is_given(name, given) for name in ("rdzv-backend", "local-addr")):
+            return 0
+        # c10d hands out ranks in the order of the nodes' names, as text, whatever rank we gave them
+        # (torch.distributed.elastic.rendezvous.dynamic_rendezvous, _mark_rendezvous_complete).
+        return min(range(topology.nodes), key=lambda rank: topology.addresses[rank])
+
     def defaults(self, topology: Topology) -> dict[str, str]:
         # Sharing the rendezvous store makes one fault cost several restarts, and keeps a replaced node out.
         return {**super().defaults(topology), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

@@ -12,14 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.errors import CheckpointError, StorageError
 from airflow_provider_ocidist.oci_clients import OciAccess
-from airflow_provider_ocidist.storage import transfer
 from airflow_provider_ocidist.storage.local_store import LocalStore, local_errors
 from airflow_provider_ocidist.storage.locations import join, safe_name, unfinished_name
 from airflow_provider_ocidist.storage.stores import Entry, Store, open_store
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.storage.transfer import Copied
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +99,9 @@ def publish(
 ) -> CheckpointRef:
     """Copy a checkpoint below a URI and make it exist.
 
-    What was published once is never overwritten: a program that keeps one name for all its checkpoints gets a folder
-    for each. Raises CheckpointError when it is empty or changes while it is read, StorageError when it cannot be sent.
+    What was published once is never overwritten: a program that keeps one name for all its checkpoints gets a
+    folder for each. Raises CheckpointError when there is no file or no place for it, StorageError when it
+    changes while it is read or cannot be sent.
     """
     path = Path(folder_or_file)
     source, entries = _local_entries(path)
@@ -105,7 +109,7 @@ def publish(
         raise CheckpointError(f"{path} holds a {MANIFEST} of its own: rename it", uri=str(path))
     folder = _free_folder(open_store(uri, access), path.name, step)
     target = open_store(join(uri, folder), access)
-    copied = transfer.copy_entries(source, target, entries)
+    copied = _copy(source, target, entries)
     manifest = Manifest(
         version=_VERSION,
         name=path.name,
@@ -139,7 +143,7 @@ def newest(uri: str, access: OciAccess | None = None) -> CheckpointRef | None:
 
 
 def verify(ref_uri: str, access: OciAccess | None = None) -> Manifest:
-    """Return the manifest of a checkpoint whose files are all there, with the right sizes; else raise CheckpointError."""
+    """Return the manifest of a checkpoint. Raises CheckpointError unless its files are there, whole."""
     store = open_store(ref_uri, access)
     try:
         manifest = Manifest.from_json(store.read(MANIFEST))
@@ -158,16 +162,14 @@ def verify(ref_uri: str, access: OciAccess | None = None) -> Manifest:
 def fetch(uri: str, target: Path, access: OciAccess | None = None) -> Path:
     """Bring a checkpoint into a local folder, under the name that its program gave it, and return its path.
 
-    What bears that name there already is replaced, after every SHA-256 was found right. Raises CheckpointError when
-    the checkpoint is not complete or its content is not what was published.
+    What bears that name there already is replaced, after every SHA-256 was found right. Raises
+    CheckpointError when the checkpoint is not complete or its content is not what was published.
     """
     manifest = verify(uri, access)
     store = open_store(uri, access)
     listed = {entry.name: entry for entry in store.list()}
     with _staging(Path(target)) as staging:
-        arrived = transfer.copy_entries(
-            store, LocalStore(staging), [listed[item.path] for item in manifest.files]
-        )
+        arrived = _copy(store, LocalStore(staging), [listed[item.path] for item in manifest.files])
         for item, copied in zip(manifest.files, arrived, strict=True):
             if item.sha256 != copied.sha256:
                 raise CheckpointError(
@@ -180,9 +182,9 @@ def fetch(uri: str, target: Path, access: OciAccess | None = None) -> Path:
 
 
 def retain(uri: str, keep: int, access: OciAccess | None = None) -> tuple[str, ...]:
-    """Delete all but the newest complete checkpoints below a URI, and what is left of older ones; return their folders.
+    """Delete all but the newest complete checkpoints, and remains of older ones; return their folders.
 
-    The newest complete one stays whatever `keep` says. Manifests go first, so that nothing half deleted is offered.
+    The newest complete one stays whatever `keep` says. Manifests go first: nothing half deleted is offered.
     """
     store = open_store(uri, access)
     folders = _by_folder(store.list())
@@ -207,6 +209,13 @@ class _Complete:
         return CheckpointRef(
             uri=join(store.uri, self.folder), step=self.manifest.step, loss=self.manifest.loss
         )
+
+
+def _copy(source: Store, target: Store, entries: Sequence[Entry]) -> list[Copied]:
+    # Late, because the references above are wanted by all, the engine by few.
+    from airflow_provider_ocidist.storage.transfer import copy_entries
+
+    return copy_entries(source, target, entries)
 
 
 def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
@@ -247,7 +256,7 @@ def _by_folder(entries: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
 
 
 def _complete(store: Store, folders: Mapping[str, Mapping[str, Entry]]) -> list[_Complete]:
-    """Return the complete checkpoints, the newest first; the others are skipped, with the reason in the log."""
+    """Return the complete checkpoints, the newest first; log why the others were skipped."""
     with concurrent.futures.ThreadPoolExecutor(8, "manifest") as pool:
         judged = pool.map(lambda item: _judge(store, *item), folders.items())
         found = [item for item in judged if item]
@@ -288,13 +297,14 @@ def _fault(manifest: Manifest, files: Mapping[str, Entry]) -> str | None:
 def _remains(
     folders: Mapping[str, Mapping[str, Entry]], complete: set[str], kept: Sequence[_Complete]
 ) -> Iterator[str]:
-    """Yield the folders of old checkpoints that are not, or no longer, complete, and that nobody is writing."""
+    """Yield the folders of old checkpoints that are not, or no longer, complete; nobody is writing them."""
+    newest_kept, oldest_kept = kept[0], kept[-1]
     for folder, files in folders.items():
         changed = max(entry.modified or float("inf") for entry in files.values())
-        step = step_of(folder)
-        if folder not in complete and step is not None and step < kept[-1].manifest.step:
-            if changed < kept[0].modified - _ABANDONED_AFTER_S:
-                yield folder
+        is_older = (step_of(folder) or 0) < oldest_kept.manifest.step
+        is_abandoned = changed < newest_kept.modified - _ABANDONED_AFTER_S
+        if folder not in complete and step_of(folder) is not None and is_older and is_abandoned:
+            yield folder
 
 
 def _delete(store: Store, folder: str, files: Mapping[str, Entry]) -> None:
@@ -314,7 +324,7 @@ def _staging(target: Path) -> Iterator[Path]:
 
 
 def _replace(arrived: Path, final: Path) -> None:
-    """Move a file or folder to its place; a folder that is there already leaves only when it has a successor."""
+    """Move a file or folder to its place; a folder that is there leaves when its successor is at hand."""
     if not final.is_dir():
         arrived.replace(final)
         return

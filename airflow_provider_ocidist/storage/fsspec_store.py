@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -98,7 +97,7 @@ class FsspecStore(Store):
             while data := _read_fully(stream, size):
                 yield data
 
-    def upload(self, name: str, size: int | None, part_size: int) -> Upload:
+    def upload(self, name: str, size: int | None, part_size: int) -> Upload:  # noqa: ARG002 - contract
         with fsspec_errors(self.place_of(name)):
             self._make_folder(name)
             return FsspecUpload(self.file_system, self._path(name), self.place_of(name))
@@ -112,7 +111,7 @@ class FsspecStore(Store):
         return f"{self.root}/{safe_name(name)}"
 
     def _make_folder(self, name: str) -> None:
-        self.file_system.makedirs(os.path.dirname(self._path(name)), exist_ok=True)
+        self.file_system.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
 
     def _entry(self, path: str, info: dict[str, Any]) -> Entry:
         changed = (
@@ -137,11 +136,11 @@ class FsspecUpload(Upload):
         self.path = path
         self.place = place
         folder, _, name = path.rpartition("/")
-        # Leaving `with open(...)` publishes what was written even after an error, so never under the real name.
+        # Leaving `with open(...)` publishes what was written even after an error: never under the real name.
         self.part = join(folder, unfinished_name(name))
         self.stream = file_system.open(self.part, "wb")
 
-    def write(self, index: int, offset: int, data: bytes) -> None:
+    def write(self, index: int, offset: int, data: bytes) -> None:  # noqa: ARG002 - contract
         with fsspec_errors(self.place):
             self.stream.write(data)
 
@@ -165,7 +164,9 @@ def fsspec_errors(place: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if not _is_outage(error.__cause__):
             raise
-        raise StorageError(f"{place}: {type(error.__cause__).__name__}: {error.__cause__}", uri=place) from error
+        raise StorageError(
+            f"{place}: {type(error.__cause__).__name__}: {error.__cause__}", uri=place
+        ) from error
     except (OcidistError, GeneratorExit):
         raise
     except ImportError as error:
@@ -185,7 +186,7 @@ def _options(uri: str) -> dict[str, Any]:
 
 
 def _is_outage(cause: BaseException | None) -> bool:
-    """Whether this is no absence: the http driver says FileNotFoundError when the server cannot be reached, too."""
+    """Whether this is no absence: the http driver says FileNotFoundError of a server out of reach, too."""
     if cause is None or getattr(cause, "status", None) in (404, 410):
         return False
     return type(cause).__module__.startswith("aiohttp") or isinstance(cause, TimeoutError | ConnectionError)

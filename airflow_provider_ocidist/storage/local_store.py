@@ -19,7 +19,7 @@ class LocalStore(Store):
     """Files of a local folder. Symbolic links are followed while they stay inside it."""
 
     def __init__(self, root: str | Path, *, strict: bool = False) -> None:
-        """`strict`: refuse to read a file that was touched since it was listed, instead of the bytes listed."""
+        """`strict`: refuse to read a file that was touched since it was listed."""
         self.root = Path(root)
         self.uri = str(root)
         self.strict = strict
@@ -71,7 +71,7 @@ class LocalStore(Store):
             raise FileNotFoundError(errno.ENOENT, "not a file", str(path))
         return _entry(name, status)
 
-    def upload(self, name: str, size: int | None, part_size: int) -> Upload:
+    def upload(self, name: str, size: int | None, part_size: int) -> Upload:  # noqa: ARG002 - contract
         return LocalUpload(self._path(name))
 
     def download(self, entry: Entry, part_size: int) -> Download:
@@ -106,7 +106,7 @@ class LocalStore(Store):
     def _inside(self, link: str) -> bool:
         root = os.path.realpath(self.root)
         target = os.path.realpath(link)
-        return os.path.exists(target) and os.path.commonpath([root, target]) == root
+        return Path(target).exists() and os.path.commonpath([root, target]) == root
 
 
 class LocalDownload(Download):
@@ -121,13 +121,14 @@ class LocalDownload(Download):
     def read(self, offset: int, length: int) -> bytes:
         with local_errors(self.path), self.path.open("rb", buffering=0) as file:
             self._check(os.fstat(file.fileno()))
-            data = bytearray()
-            while len(data) < length:
-                piece = os.pread(file.fileno(), length - len(data), offset + len(data))
+            pieces: list[bytes] = []
+            while length > 0:
+                piece = os.pread(file.fileno(), length, offset)
                 if not piece:
-                    raise not_the_promised_size(str(self.path), self.entry.size, offset + len(data))
-                data += piece
-            return bytes(data)
+                    raise not_the_promised_size(str(self.path), self.entry.size, offset)
+                pieces.append(piece)
+                offset, length = offset + len(piece), length - len(piece)
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def finish(self) -> None:
         with local_errors(self.path):
@@ -155,7 +156,7 @@ class LocalUpload(Upload):
                 return os.open(self.part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         raise StorageError(f"cannot create {self.part}: its folder keeps vanishing", uri=str(self.path))
 
-    def write(self, index: int, offset: int, data: bytes) -> None:
+    def write(self, index: int, offset: int, data: bytes) -> None:  # noqa: ARG002 - contract
         with local_errors(self.path):
             view = memoryview(data)
             while view:

@@ -1,4 +1,4 @@
-"""Where data lies: local paths, `oci://bucket@namespace/path`, and any other fsspec URI, told apart by their text."""
+"""Where data lies: a local path, `oci://bucket@namespace/path`, or any other fsspec URI."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from airflow_provider_ocidist.errors import StorageError
@@ -19,12 +20,17 @@ class Location:
     uri: str
     """As written, without slashes at the end."""
     path: str
-    """Local path, object name, or (fsspec) the whole URI; no slash at the end, nor at the start of an object name."""
+    """Local path, object name, or (fsspec) the whole URI; without slashes at the end."""
     is_folder: bool
     """Whether it was written with a slash at the end."""
     bucket: str = ""
     namespace: str | None = None
     """None: the namespace of the credentials' tenancy."""
+
+    @property
+    def is_local_folder(self) -> bool:
+        """Whether a folder of this machine is there now."""
+        return self.kind == "local" and Path(self.path).is_dir()
 
     @property
     def name(self) -> str:
@@ -44,7 +50,7 @@ def parse(uri: str) -> Location:
         raise StorageError("an empty string names no place", uri=text)
     scheme, separator, rest = text.partition("://")
     if not separator or scheme == "file":
-        return _local(text, rest if separator else text)
+        return _local(rest if separator else text)
     if scheme == "oci":
         return _oci(text, rest)
     bare = text.rstrip("/")
@@ -77,8 +83,8 @@ def is_unfinished(name: str) -> bool:
 _UNFINISHED = re.compile(r"\..*\.[0-9a-f]{8}\.part", re.DOTALL)
 
 
-def _local(text: str, path: str) -> Location:
-    expanded = os.path.expanduser(path)
+def _local(path: str) -> Location:
+    expanded = str(Path(path).expanduser()) if path.startswith("~") else path
     bare = expanded.rstrip("/") or "/"
     is_folder = path.endswith("/") or bare.rpartition("/")[2] in (".", "..")
     return Location(kind="local", uri=bare, path=bare, is_folder=is_folder)

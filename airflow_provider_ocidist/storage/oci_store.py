@@ -1,4 +1,4 @@
-"""A folder in OCI Object Storage, on the OCI SDK: small objects in one request, large ones in ranges and parts."""
+"""A folder in OCI Object Storage: small objects in one request, large ones in ranges and parts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class OciStore(Store):
                     return self._entry(item)
         raise FileNotFoundError(self.place_of(name))
 
-    def upload(self, name: str, size: int | None, part_size: int) -> Upload:
+    def upload(self, name: str, size: int | None, part_size: int) -> Upload:  # noqa: ARG002 - contract
         with storage_errors(self.place_of(name)):
             return OciUpload(self, name, part_size)
 
@@ -165,33 +165,30 @@ class OciDownload(Download):
 
     def _fetch(self, offset: int, length: int | None) -> tuple[bytes, Any]:
         """Return a range (length None: the whole) and the answer's headers; go on where a body was cut."""
-        data = bytearray()
-        etag = self.entry.etag
-        headers: Any = {}
-        attempt = 0
-        while length is None or len(data) < length:
-            attempt += 1
-            had = len(data)
+        pieces: list[bytes] = []
+        got = failures = 0
+        etag, headers = self.entry.etag, None
+        while length is None or got < length:
+            before = got
             try:
                 with _absence_or_change(self.store, self.entry.name):
-                    answer = self._ask(
-                        offset + len(data), None if length is None else length - len(data), etag
-                    )
-                    headers, etag = headers or answer.headers, answer.headers.get("etag", etag)
+                    answer = self._ask(offset + got, None if length is None else length - got, etag)
+                    headers, etag = headers or answer.headers, answer.headers["etag"]
                     length = int(headers["content-length"]) if length is None else length
                     for piece in answer.data.raw.stream(_CHUNK, decode_content=False):
-                        data += piece
+                        pieces.append(piece)
+                        got += len(piece)
                 break
             except BackendError as error:
                 # The SDK has retried what failed before the body; where an answer had begun, its body broke.
-                if error.status_code is not None or not headers or attempt == _BODY_ATTEMPTS:
+                failures = 1 if got > before else failures + 1
+                if error.status_code is not None or not headers or failures == _BODY_ATTEMPTS:
                     raise
-                log.info("%s; going on at byte %s", error, offset + len(data))
-                attempt = 0 if len(data) > had else attempt
-                time.sleep(0.2 * attempt)
-        if len(data) != length:
-            raise not_the_promised_size(self.place, length, len(data))
-        return bytes(data), headers
+                log.info("%s; going on at byte %s", error, offset + got)
+                time.sleep(0.2 * failures)
+        if got != length:
+            raise not_the_promised_size(self.place, length, got)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces), headers
 
     def _ask(self, start: int, length: int | None, etag: str | None) -> Any:
         options: dict[str, Any] = {"if_match": etag} if etag else {}
@@ -220,7 +217,7 @@ class OciUpload(Upload):
             )
             self.upload_id = store.client.create_multipart_upload(*store.bucket, details).data.upload_id
 
-    def write(self, index: int, offset: int, data: bytes) -> None:
+    def write(self, index: int, offset: int, data: bytes) -> None:  # noqa: ARG002 - contract
         digest = _md5_bytes(data)
         with storage_errors(self.place), oci_errors(f"writing {self.place}"):
             answer = self.store.client.upload_part(
@@ -278,7 +275,7 @@ class OciUpload(Upload):
 
 
 def part_size_for(size: int | None, part_size: int) -> int:
-    """Return a part size, in bytes, at least as asked, that cuts the object into no more parts than OCI takes."""
+    """Return a part size, in bytes, at least as asked, that makes no more parts than OCI takes."""
     least = -(-(size or 0) // _MOST_PARTS)
     return part_size if least <= part_size else -(-least // _CHUNK) * _CHUNK
 

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Callable
+from typing import Any, Protocol
 
 from airflow_provider_ocidist.storage.transfer import TransferProgress
 
 
-def log_progress(
-    logger: logging.Logger, label: str, every: float = 5.0
-) -> Callable[[TransferProgress], None]:
+class Log(Protocol):
+    """What Airflow's loggers and the standard library's have in common."""
+
+    def info(self, msg: Any, /, *args: Any) -> Any: ...
+
+
+def log_progress(logger: Log, label: str, every: float = 5.0) -> Callable[[TransferProgress], None]:
     """Return a reporter that logs one line every so many seconds, and one at the end."""
     return _lines(lambda line: logger.info("%s", line), label, every)
 
 
 def terminal_progress(label: str, every: float = 2.0) -> Callable[[TransferProgress], None]:
-    """Return a reporter that draws a bar, or writes a line every so many seconds where there is no terminal."""
+    """Return a reporter that draws a bar, or writes a line every so many seconds without a terminal."""
     if sys.stderr.isatty():
         return _Bar(label)
-    return _lines(lambda line: print(line, file=sys.stderr, flush=True), label, every)
+    return _lines(_to_stderr, label, every)
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 class _Bar:
@@ -40,9 +49,8 @@ class _Bar:
 
     def __call__(self, now: TransferProgress) -> None:
         self.bar.start()
-        self.console.show_cursor(
-            True
-        )  # nobody tells us when a copy fails, and a hidden cursor would stay hidden
+        # nobody tells us when a copy fails, and a hidden cursor would stay hidden
+        self.console.show_cursor(True)
         files = f"{now.files_done}/{now.files_total} files"
         self.bar.update(
             self.task, completed=now.bytes_done, total=now.bytes_total or None, files=files, refresh=True

@@ -1,4 +1,4 @@
-"""Store: a folder somewhere, with whole reads and writes of small things, and ranges and parts for large ones."""
+"""Store: a folder somewhere; small things are read and written whole, large ones in ranges and parts."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Store(ABC):
 
 
 def open_store(uri: str, access: OciAccess | None = None) -> Store:
-    """Return the store at a URI; it need not exist yet. `access` is for `oci://`; None: what this machine has.
+    """Return the store at a URI, which need not exist yet. `access` None: the credentials of this machine.
 
     Raises StorageError when the URI is malformed, or its credentials or fsspec driver are missing.
     """

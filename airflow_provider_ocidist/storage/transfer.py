@@ -7,8 +7,8 @@ import concurrent.futures
 import contextlib
 import fnmatch
 import hashlib
-import logging
 import os
+import queue
 import shutil
 import threading
 import time
@@ -30,8 +30,6 @@ from airflow_provider_ocidist.storage.stores import (
     not_the_promised_size,
     open_store,
 )
-
-log = logging.getLogger(__name__)
 
 PART_SIZE = 16 << 20
 """Bytes. Larger gained nothing where it was measured, and memory grows with it."""
@@ -99,11 +97,11 @@ def copy(
 ) -> CopyReport:
     """Copy a file or a tree; the target appears whole or not at all, the source stays as it is.
 
-    A source that is a folder, or ends in `/`, is a tree: what it holds comes to lie under `target`. A file becomes
-    `target`, or goes into it when that ends in `/` or is a local folder. `include` and `exclude` are shell patterns
-    for names relative to the tree, or for any single part of them; `include` empty means everything. A tree that
-    goes to a local folder which exists already replaces its files one by one, each whole. Empty folders are not
-    copied. `part_size` is in bytes. Raises StorageError, also when `cancel` was set.
+    A source that is a folder, or ends in `/`, is a tree: what it holds comes to lie under `target`. A file
+    becomes `target`, or goes into it when that ends in `/` or is a local folder. `include` and `exclude` are
+    shell patterns for names relative to the tree, or for any part of them; `include` empty means everything.
+    A tree that goes to a local folder which exists already replaces its files one by one, each whole. Empty
+    folders are not copied. `part_size` is in bytes. Raises StorageError, also when `cancel` was set.
     """
     started = time.monotonic()
     reader, entries, is_tree = _find(source, access)
@@ -140,15 +138,15 @@ def copy_entries(
 
 
 def _find(source: str, access: OciAccess | None) -> tuple[Store, list[Entry], bool]:
-    """Return a store, what to copy from it, and whether that is a tree. Raises StorageError when there is nothing."""
+    """Return a store, what to copy from it, and whether that is a tree. Raises StorageError for nothing."""
     place = locations.parse(source)
-    if not place.is_folder and place.name and not (place.kind == "local" and os.path.isdir(place.path)):
+    if not place.is_folder and place.name and not place.is_local_folder:
         parent = open_store(place.parent, access)
         with contextlib.suppress(FileNotFoundError):
             return parent, [parent.stat(place.name)], False
     store = open_store(source, access)
     entries = store.list()
-    if not entries and not (place.kind == "local" and os.path.isdir(place.path)):
+    if not entries and not place.is_local_folder:
         raise StorageError(f"there is nothing at {source}", uri=source)
     return store, entries, True
 
@@ -171,7 +169,7 @@ def _target(
     """Yield the store to write to, and the name that a single file gets there."""
     place = locations.parse(target)
     if not is_tree:
-        into = place.is_folder or not place.name or (place.kind == "local" and os.path.isdir(place.path))
+        into = place.is_folder or not place.name or place.is_local_folder
         yield open_store(target if into else place.parent, access), name if into else place.name
     elif place.kind == "local" and not os.path.lexists(place.path):
         with _staged(Path(place.path)) as staging:
@@ -209,8 +207,8 @@ def _move_into_place(staging: Path, final: Path) -> None:
 class _Engine:
     """Moves files in parts through one pool of threads, within a budget of memory.
 
-    The calling thread takes budget for each part in order, and the pool starts parts in order. So whoever waits for
-    an earlier part (a running digest, an ordered upload) waits for one that already has memory and a thread.
+    The calling thread takes budget for each part in order, and the pool starts parts in order. So whoever
+    waits for an earlier part (a running digest, an ordered upload) waits for one with memory and a thread.
     """
 
     def __init__(
@@ -231,7 +229,8 @@ class _Engine:
         self.stopped = threading.Event()
         self.budget = _Budget(part_size * _PARTS_IN_MEMORY)
         self.meter = _Meter(on_progress)
-        self.pending: set[concurrent.futures.Future[None]] = set()
+        self.pending = 0
+        self.ended: queue.SimpleQueue[concurrent.futures.Future[None]] = queue.SimpleQueue()
         self.open_uploads: set[_File] = set()
 
     def run(self, target: Store, entries: Sequence[Entry], rename: str | None = None) -> list[Copied]:
@@ -239,11 +238,9 @@ class _Engine:
         for entry in entries:
             locations.safe_name(entry.name)
         self.meter.begin(entries)
-        files: list[_File] = []
         with concurrent.futures.ThreadPoolExecutor(self.threads, "copy") as pool:
             try:
-                for entry in entries:
-                    files.append(self._start(pool, target, entry, rename or entry.name))
+                files = [self._start(pool, target, entry, rename or entry.name) for entry in entries]
                 while self.pending:
                     self._tick()
             except BaseException:
@@ -284,21 +281,22 @@ class _Engine:
         charge = max(memory, min(_LEAST_CHARGE, self.part_size))
         while not self.budget.take(charge, timeout=_TICK_S):
             self._tick(wait=False)
+        self.pending += 1
         future = pool.submit(work, *args)
         future.add_done_callback(lambda _: self.budget.give(charge))
-        self.pending.add(future)
-        if len(self.pending) >= 2 * self.threads:
-            self._tick(wait=False)
+        future.add_done_callback(self.ended.put)
+        self._tick(wait=False)
 
     def _tick(self, *, wait: bool = True) -> None:
         """Look for an error, an end, or a wish to stop; tell how far we are."""
         if self.cancel.is_set():
             raise StorageError(f"the copy from {self.source.uri} was cancelled", uri=self.source.uri)
-        done, self.pending = concurrent.futures.wait(
-            self.pending, _TICK_S if wait else 0, concurrent.futures.FIRST_COMPLETED
-        )
-        for future in done:
-            future.result()
+        with contextlib.suppress(queue.Empty):
+            self.ended.get(block=wait, timeout=_TICK_S).result()
+            self.pending -= 1
+            while True:
+                self.ended.get_nowait().result()
+                self.pending -= 1
         self.meter.report()
 
     def _stop(self, pool: concurrent.futures.ThreadPoolExecutor) -> None:

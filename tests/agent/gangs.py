@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.report import NodeReport
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
 
 REPOSITORY = Path(__file__).parents[2]
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 def until(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:
@@ -127,7 +126,7 @@ class Gang:
             }
         )
 
-    def __enter__(self) -> Gang:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -19,17 +19,16 @@ from airflow_provider_ocidist.backends.oci_data_science import STATES, OciDataSc
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.run import NodeState, Plan, RunKey, RunRef, RunStatus
+from scripts.emulator_process import Access
 
 PROGRAMS = Path(__file__).parents[1] / "e2e" / "programs"
 
 
 @pytest.fixture
-def fields(emulator: Any) -> dict[str, Any]:
+def fields(emulator: Access) -> dict[str, Any]:
     """The fields of a connection to the emulator."""
-    names = ("config_file", "profile", "region", "compartment_id", "project_id", "subnet_id", "log_group_id", "log_id")
-    values = {name: getattr(emulator, name) for name in names}
     work_dir = f"oci://{emulator.bucket}@{emulator.namespace}/work/{uuid.uuid4().hex[:8]}"
-    return {**values, "endpoint": emulator.url, "work_dir": work_dir}
+    return emulator.connection_fields(work_dir=work_dir)
 
 
 @pytest.fixture
@@ -178,7 +177,7 @@ def test_a_submission_that_was_cut_off_is_completed(backend: OciDataScience, end
 
 
 def test_when_one_node_cannot_be_created_the_others_are_ended(
-    backend: OciDataScience, emulator: Any, fields: Any
+    backend: OciDataScience, emulator: Access, fields: Any
 ) -> None:
     plan = backend.plan(a_job(nodes=3, seconds=60), a_key())
     rule = {"method": "POST", "path": "/20190101/jobRuns$", "status": 400, "code": "LimitExceeded", "times": 1}
@@ -215,14 +214,14 @@ def test_a_gang_is_found_again_from_its_tags_alone(backend: OciDataScience, fiel
 # status, logs, end
 
 
-def test_many_gangs_cost_one_list_call(backend: OciDataScience, emulator: Any, ends: Any) -> None:
+def test_many_gangs_cost_one_list_call(backend: OciDataScience, emulator: Access, ends: Any) -> None:
     refs = [ends(backend.submit(backend.plan(a_job(nodes=1, seconds=20), a_key()))) for _ in range(3)]
     before = _calls(emulator, "GET", "/20190101/jobRuns")
     assert len(backend.status(refs)) == 3
     assert _calls(emulator, "GET", "/20190101/jobRuns") == before + 1
 
 
-def _calls(emulator: Any, method: str, path: str) -> int:
+def _calls(emulator: Access, method: str, path: str) -> int:
     calls = httpx.get(f"{emulator.url}/_emulator/calls").json()
     calls = calls.get("calls", calls) if isinstance(calls, dict) else calls
     return sum(call["method"] == method and call["path"].split("?")[0] == path for call in calls)
@@ -261,15 +260,15 @@ def test_a_deleted_run_is_missing_and_not_successful(backend: OciDataScience) ->
 
 def test_each_log_line_of_every_node_arrives_once(backend: OciDataScience, ends: Any) -> None:
     ref = ends(backend.submit(backend.plan(a_job(seconds=2), a_key())))
-    follower = LogFollower(since=ref.submitted_at)
+    follower = LogFollower([ref.submitted_at] * 2)
     lines = []
     for _ in range(200):
         (status,) = backend.status([ref])
-        lines += follower.new_lines(backend, ref)
+        lines += follower.new_lines(backend, ref, time.time())
         if status.ended:
             break
         time.sleep(0.2)
-    lines += follower.new_lines(backend, ref)
+    lines += follower.new_lines(backend, ref, time.time())
     for rank in range(2):
         steps = [line.text for line in lines if line.rank == rank and line.text.startswith("step ")]
         assert [text.split()[1] for text in steps] == ["1/4", "2/4", "3/4", "4/4"]

@@ -118,7 +118,13 @@ def test_partial_and_corrupt_checkpoints_are_never_offered(place, tmp_path, capl
 
     assert newest(uri, access).step == 1
     told = caplog.text
-    for reason in ("no manifest", "manifest is corrupt", "is missing", "5 bytes instead of", "refused the name"):
+    for reason in (
+        "no manifest",
+        "manifest is corrupt",
+        "is missing",
+        "5 bytes instead of",
+        "refused the name",
+    ):
         assert reason in told
     for step in range(2, 8):
         with pytest.raises(CheckpointError, match=name(step)):
@@ -251,7 +257,10 @@ def test_what_an_interrupted_retention_left_is_removed_when_it_is_old(tmp_path):
     long_ago = time.time() - 86_400
     os.utime(tmp_path / "target/step-000001.pt/step-000001.pt", (long_ago, long_ago))
     assert retain(uri, 2) == ("step-000001.pt",)
-    assert sorted(path.name for path in (tmp_path / "target").iterdir()) == ["step-000002.pt", "step-000003.pt"]
+    assert sorted(path.name for path in (tmp_path / "target").iterdir()) == [
+        "step-000002.pt",
+        "step-000003.pt",
+    ]
 
 
 def test_a_reader_always_finds_a_checkpoint_while_others_come_and_go(place, tmp_path):

@@ -15,7 +15,9 @@ def progress(**changes):
 
 
 def test_one_line_tells_files_bytes_rate_and_time_left():
-    assert describe("stage data", progress()) == "stage data: 12/40 files, 120 MB of 400 MB, 40 MB/s, 7 s left"
+    assert (
+        describe("stage data", progress()) == "stage data: 12/40 files, 120 MB of 400 MB, 40 MB/s, 7 s left"
+    )
     assert describe("x", progress(bytes_done=0)) == "x: 12/40 files, 0 B of 400 MB, 0 B/s"
     done = progress(files_done=40, bytes_done=400_000_000, seconds=300.0)
     assert describe("x", done) == "x: 40/40 files, 400 MB of 400 MB, 1.3 MB/s, done in 5 min"

@@ -166,7 +166,11 @@ def test_a_local_write_leaves_nothing_when_the_disk_is_full(tmp_path):
     )
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "s")], cwd=root, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, str(tmp_path / "s")],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.startswith("StorageError")
     assert str(tmp_path / "s") in done.stdout
@@ -201,7 +205,13 @@ def test_the_namespace_is_looked_up_when_the_uri_names_none(emulator, access):
 
 def test_a_missing_bucket_is_an_error_not_absence(emulator, access):
     store = open_store(f"oci://no-such-bucket@{emulator['namespace']}/x", access)
-    for use in (store.read, store.exists, store.delete, lambda _: store.list(), lambda name: store.write(name, b"1")):
+    for use in (
+        store.read,
+        store.exists,
+        store.delete,
+        lambda _: store.list(),
+        lambda name: store.write(name, b"1"),
+    ):
         with pytest.raises(StorageError, match="or these credentials may not see it") as caught:
             use("x")
         assert caught.value.__cause__.status_code == 404

@@ -86,7 +86,9 @@ def test_a_tree_goes_from_bucket_to_bucket_and_to_other_places(access, bucket, t
 
 
 def test_include_and_exclude_choose_by_name_folder_and_part(tmp_path):
-    make_tree(tmp_path / "s", dict.fromkeys(["a.py", "b.txt", ".git/x/config", "lib/c.py", "lib/data/d.bin"], 3))
+    make_tree(
+        tmp_path / "s", dict.fromkeys(["a.py", "b.txt", ".git/x/config", "lib/c.py", "lib/data/d.bin"], 3)
+    )
 
     def chosen(**options):
         target = tmp_path / uuid.uuid4().hex
@@ -205,7 +207,7 @@ def test_an_upload_whose_source_shrinks_leaves_nothing(access, bucket, tmp_path)
     def shrink(_):
         os.truncate(path, 10)
 
-    with pytest.raises(StorageError, match="changed while it was read"):
+    with pytest.raises(StorageError, match="changed while"):
         copy(str(path), f"{bucket}/x", access=access, part_size=PART, threads=2, on_progress=shrink)
     assert open_store(bucket, access).list() == []
     assert open_uploads(access, bucket) == []
@@ -266,7 +268,7 @@ def test_a_body_that_is_cut_midway_is_continued(unruly, access, proxy, bucket, t
 def test_a_body_that_is_always_cut_is_an_error(unruly, access, proxy, bucket, tmp_path):
     fill(bucket, {"x": b"x" * 1000}, access)
     proxy.faults = [Fault(method="GET", path="/o/", cut_after=0, times=100)]
-    with pytest.raises(StorageError, match="connection to .* broke"):
+    with pytest.raises(StorageError, match=r"connection to .* broke"):
         copy(f"{bucket}/x", str(tmp_path / "x"), access=unruly)
     assert list(tmp_path.iterdir()) == []
 
@@ -287,7 +289,7 @@ def test_an_object_that_is_replaced_midway_is_never_mixed(unruly, access, proxy,
     store.write("x", b"a" * 40 * PART)
     proxy.faults = [Fault(method="GET", path="/o/", delay_s=0.3, skip=1, times=100)]
     threading.Timer(0.4, store.write, ("x", b"b" * 40 * PART)).start()
-    with pytest.raises(StorageError, match="changed while it was read"):
+    with pytest.raises(StorageError, match="changed while"):
         copy(f"{bucket}/x", str(tmp_path / "x"), access=unruly, part_size=PART, threads=2)
     assert list(tmp_path.iterdir()) == []
 
@@ -296,13 +298,13 @@ def test_a_missing_bucket_is_one_clear_error(emulator, access, tmp_path):
     uri = f"oci://no-such-bucket@{emulator['namespace']}/x"
     (tmp_path / "x").write_bytes(b"1")
     for source, target in ((uri, str(tmp_path / "t")), (str(tmp_path / "x"), uri)):
-        with pytest.raises(StorageError, match="no-such-bucket.*not found"):
+        with pytest.raises(StorageError, match=r"no-such-bucket.*not found"):
             copy(source, target, access=access)
 
 
 def test_an_unreachable_endpoint_is_reported_within_seconds(access, bucket, tmp_path):
     started = time.monotonic()
-    with pytest.raises(StorageError, match="cannot reach http://127.0.0.1:9"):
+    with pytest.raises(StorageError, match=r"cannot reach http://127\.0\.0\.1:9"):
         copy(bucket, str(tmp_path / "t"), access=replace(access, endpoint="http://127.0.0.1:9"))
     assert time.monotonic() - started < 8
 
@@ -310,7 +312,9 @@ def test_an_unreachable_endpoint_is_reported_within_seconds(access, bucket, tmp_
 @contextlib.contextmanager
 def tiny_disk(path, size):
     path.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], capture_output=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], capture_output=True, check=False
+    )
     if done.returncode:
         pytest.skip("mounting a small file system is not allowed here")
     try:

@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
 from urllib.parse import urlsplit
 
 
@@ -47,7 +48,7 @@ class UnrulyProxy:
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
-    def __enter__(self) -> UnrulyProxy:
+    def __enter__(self) -> Self:
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
         self.thread.start()
         return self
@@ -102,7 +103,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(fault)
             return
         upstream = http.client.HTTPConnection(self.proxy.target, timeout=30)
-        headers = {key: value for key, value in self.headers.items() if key.lower() not in ("connection", "expect")}
+        headers = {
+            key: value for key, value in self.headers.items() if key.lower() not in ("connection", "expect")
+        }
         upstream.request(self.command, self.path, body=body or None, headers=headers)
         answer = upstream.getresponse()
         content = answer.read()
@@ -137,4 +140,4 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - the server calls them so

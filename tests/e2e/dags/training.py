@@ -33,7 +33,7 @@ LYING = {**JOB, "program": {**JOB["program"], "args": [*JOB["program"]["args"], 
 
 def training_dag(dag_id: str, job: dict[str, object], **arguments: object) -> DAG:
     with DAG(dag_id=dag_id, schedule=None, catchup=False, params=PARAMS) as dag:
-        DistributedTrainingOperator(task_id="train", job=job, poll_interval=1.0, **arguments)
+        DistributedTrainingOperator(task_id="train", job=job, poll_interval=2.0, **arguments)
     return dag
 
 
@@ -41,8 +41,8 @@ deferred = training_dag("train_deferred", JOB, deferrable=True)
 blocking = training_dag("train_blocking", JOB, deferrable=False, retries=2, retry_delay=timedelta(seconds=1))
 failing = training_dag("train_failing", FAILING, deferrable=True, retries=3)
 lying = training_dag("train_lying", LYING, deferrable=True)
-limited = training_dag("train_limited", JOB, deferrable=True, execution_timeout=timedelta(seconds=15))
+limited = training_dag("train_limited", JOB, deferrable=True, execution_timeout=timedelta(seconds=45))
 
 with DAG(dag_id="train_watched", schedule=None, catchup=False, params=PARAMS) as watched:
-    started = DistributedTrainingOperator(task_id="train", job=JOB, poll_interval=1.0, deferrable=False)
-    DistributedTrainingSensor(task_id="wait", run=started.output["run"], poke_interval=1.0, require_checkpoint=True)
+    started = DistributedTrainingOperator(task_id="train", job=JOB, poll_interval=2.0, deferrable=False)
+    DistributedTrainingSensor(task_id="wait", run=started.output["run"], poke_interval=2.0, require_checkpoint=True)

@@ -1,0 +1,84 @@
+"""Run the benchmarks: `python -m benchmarks.run [--rows P0,P7] [--pairs N]`; `make bench` does."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import benchmarks
+from benchmarks.comparison import Comparison
+
+RESULTS = Path(__file__).with_name("results.json")
+
+
+def rows() -> dict[str, Comparison]:
+    """Return every comparison of this folder, by name."""
+    modules = [
+        importlib.import_module(f"benchmarks.{item.name}")
+        for item in pkgutil.iter_modules(benchmarks.__path__)
+    ]
+    found = [module.ROW for module in modules if hasattr(module, "ROW")]
+    return {row.name: row for row in sorted(found, key=lambda row: int(row.name[1:].rstrip("b")))}
+
+
+def keep(results: dict[str, dict[str, Any]]) -> None:
+    """Write results.json; rows that did not run now stay as they were."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    draft = RESULTS.with_suffix(".draft")
+    draft.write_text(json.dumps({**known, **results}, indent=2, sort_keys=True) + "\n")
+    draft.replace(RESULTS)
+
+
+def table(results: dict[str, dict[str, Any]]) -> Table:
+    """Return the results as a person reads them."""
+    shown = Table(title="medians, and 95 % intervals of the ratio", title_justify="left")
+    for title in ("row", "measure", "ours", "peer", "", "floor", "peer/ours", "target", ""):
+        shown.add_column(title, overflow="fold")
+    for name, row in results.items():
+        low, high = row["spread"]["ratio"]
+        floor = "" if row["floor"] is None else f"{row['floor']:.3g}"
+        ratio = f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})"
+        ours, peer = f"{row['ours']:.4g} {row['unit']}", f"{row['peer']:.4g} {row['unit']}"
+        verdict = "[green]met" if row["met"] else "[red]missed"
+        shown.add_row(name, row["title"], ours, peer, row["peer_name"], floor, ratio, row["target"], verdict)
+    return shown
+
+
+def main() -> int:
+    known = rows()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    parser.add_argument("--rows", default=",".join(known), help="names, separated by commas (%(default)s)")
+    parser.add_argument(
+        "--pairs", type=int, help="how often each side is measured; each row has its own default"
+    )
+    args = parser.parse_args()
+    wanted = args.rows.split(",")
+    if unknown := [name for name in wanted if name not in known]:
+        parser.error(f"no row {', '.join(unknown)}; there are {', '.join(known)}")
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)  # a log is as wide as the table
+    results = {}
+    for name in wanted:
+        row = known[name]
+        console.print(f"{name}  {row.title}, beside {row.peer_name}", style="bold")
+        samples = row.measure(
+            args.pairs or row.pairs, lambda line: console.print(f"  {line}", highlight=False)
+        )
+        results[name] = row.result(samples)
+        keep(results)
+    console.print(table(results))
+    return 0 if all(row["met"] for row in results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""From exit codes and output to causes."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_ocidist.agent.diagnosis import TAIL_LENGTH, diagnose, tail_of, tracebacks
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.launchers.base import ProcessFailure
+
+BOOM = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    raise ValueError("boom")
+ValueError: boom
+"""
+LOST = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 9, in <module>
+[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:19863
+"""
+
+
+def ranked(text: str, rank: int) -> str:
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "code, output, oom_killed, cause, message",
+    [
+        (1, BOOM, False, Cause.USER, "ValueError: boom"),
+        (3, "", False, Cause.USER, "the program ended with exit code 3"),
+        (-11, "", False, Cause.USER, "the program was killed by SIGSEGV"),
+        (-9, "", True, Cause.OOM, "the program was killed by SIGKILL: out of memory"),
+        (-9, "", None, Cause.OOM, "the program was killed by SIGKILL: out of memory"),
+        (-9, "", False, Cause.NODE, "the program was killed by SIGKILL"),
+        (-15, "", False, Cause.NODE, "the program was killed by SIGTERM"),
+        (137, "", True, Cause.OOM, "the program ended with exit code 137"),
+        (1, BOOM.replace("ValueError: boom", "MemoryError"), False, Cause.OOM, "MemoryError"),
+        (
+            1,
+            BOOM.replace("ValueError: boom", "torch.OutOfMemoryError: CUDA out of memory."),
+            False,
+            Cause.OOM,
+            "torch.OutOfMemoryError: CUDA out of memory.",
+        ),
+        (
+            1,
+            BOOM.replace("ValueError: boom", "OSError: [Errno 28] No space left on device: 'x'"),
+            False,
+            Cause.DATA,
+            "OSError: [Errno 28] No space left on device: 'x'",
+        ),
+        (
+            1,
+            BOOM.replace("ValueError: boom", "torch.distributed.elastic.RendezvousTimeoutError"),
+            False,
+            Cause.NODE,
+            "torch.distributed.elastic.RendezvousTimeoutError",
+        ),
+    ],
+)
+def test_the_cause_is_told(code, output, oom_killed, cause, message) -> None:
+    failure = diagnose(code, output, None, oom_killed)
+    assert (failure.cause, failure.message, failure.exit_code) == (cause, message, code)
+
+
+def test_words_like_out_of_memory_in_other_output_mislead_nobody() -> None:
+    failure = diagnose(1, f"warning: out of memory is near\n{BOOM}", None, None)
+    assert failure.cause is Cause.USER
+
+
+def test_losing_a_peer_is_a_consequence() -> None:
+    failure = diagnose(1, LOST, ProcessFailure(rank=0, exit_code=1), None)
+    assert failure.consequence
+    assert failure.cause is Cause.NODE
+
+
+def test_the_rank_that_failed_first_explains_those_that_lost_it() -> None:
+    output = ranked(BOOM, 1) + LOST
+    failure = diagnose(1, output, ProcessFailure(rank=1, exit_code=1), None)
+    assert (failure.message, failure.rank, failure.consequence) == ("ValueError: boom", 1, False)
+
+
+def test_the_code_of_the_process_counts_not_that_of_the_launcher() -> None:
+    failure = diagnose(1, "", ProcessFailure(rank=4, exit_code=-11), None)
+    assert (failure.exit_code, failure.rank, failure.message) == (-11, 4, "the program was killed by SIGSEGV")
+
+
+def test_tracebacks_of_several_ranks_may_be_interleaved() -> None:
+    first, second = ranked(BOOM, 1).splitlines(), LOST.splitlines()
+    mixed = [line for pair in zip(first, [*second, ""], strict=True) for line in pair]
+    found = {traceback.rank: traceback.message for traceback in tracebacks("\n".join(mixed))}
+    assert found[1] == "ValueError: boom"
+    assert found[0].startswith("RuntimeError")
+
+
+def test_an_exception_that_was_handled_before_is_not_the_reason() -> None:
+    chained = f"{BOOM.replace('boom', 'first')}\nDuring handling of the above exception:\n\n{BOOM}"
+    assert diagnose(1, chained, None, None).message == "ValueError: boom"
+
+
+def test_the_tail_is_short_and_holds_the_traceback() -> None:
+    output = BOOM + "noise\n" * 5000
+    tail = diagnose(1, output, None, None).tail
+    assert "ValueError: boom" in tail
+    assert len(tail) <= TAIL_LENGTH
+    assert tail_of("x" * 10_000) == "x" * TAIL_LENGTH

@@ -1,0 +1,290 @@
+"""ADS YAML runs here unchanged, or every reason why not is told by its own path and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from airflow_provider_ocidist import job_file
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
+from airflow_provider_ocidist.dialects.ads_distributed import DIALECT
+from airflow_provider_ocidist.errors import JobFileError
+from airflow_provider_ocidist.job import Limits, Program, TrainingJob
+
+TRAIN = Path(__file__).with_name("ads_train.yaml")
+"""The example of Oracle's developer guide."""
+
+
+def job_of(changes=(), remove=()):
+    """Return the job of the example after some values were set and some removed, by dotted path."""
+    return job_file.parse(changed(dict(changes), remove))
+
+
+def changed(changes, remove):
+    mapping = yaml.safe_load(TRAIN.read_text())
+    for path, value in changes.items():
+        holder, last = inside(mapping, path)
+        holder[last] = value
+    for path in remove:
+        holder, last = inside(mapping, path)
+        del holder[last]
+    return yaml.safe_dump(mapping, sort_keys=False)
+
+
+def inside(mapping, path):
+    *above, last = path.split(".")
+    for part in above:
+        mapping = mapping.setdefault(part, {})
+    return mapping, last
+
+
+def problems_of(changes=(), remove=()):
+    text = changed(dict(changes), remove)
+    with pytest.raises(JobFileError) as caught:
+        job_file.parse(text)
+    return [f"{problem.path}: {problem.message}" for problem in caught.value.problems]
+
+
+INFRASTRUCTURE, CLUSTER, RUNTIME = "spec.infrastructure.spec", "spec.cluster.spec", "spec.runtime.spec"
+
+
+def test_the_example_of_the_developer_guide_becomes_a_job():
+    assert job_file.load(TRAIN) == TrainingJob(
+        name="my_distributed_training",
+        nodes=3,
+        image="iad.ocir.io/my-tenancy/image-name:latest",
+        work_dir="oci://my-bucket@my-namespace/path/to/dir/",
+        program=Program(
+            script="/code/train.py",
+            args=(
+                "--data-dir",
+                "/home/datascience/data",
+                "--output-dir",
+                "/home/datascience/outputs",
+                "--timeout",
+                "5",
+            ),
+        ),
+        env={"NCCL_ASYNC_ERROR_HANDLING": "1"},
+        backend=OciDataScienceOptions(
+            project_id="oci.xxxx.<project_ocid>",
+            compartment_id="oci.xxxx.<compartment_ocid>",
+            log_group_id="oci.xxxx.<log_group_ocid>",
+            log_id="oci.xxx.<log_ocid>",
+            subnet_id="oci.xxxx.<subnet-ocid>",
+            shape="VM.GPU2.1",
+            block_storage_gb=50,
+        ),
+    )
+
+
+def test_only_its_own_kind_is_taken():
+    assert DIALECT.matches({"kind": "distributed"})
+    assert not DIALECT.matches({"kind": "job"})
+    assert not DIALECT.matches({"name": "x"})
+
+
+@pytest.mark.parametrize(
+    "worker, nodes",
+    [({"replicas": 7}, 8), ({"replica": 4}, 5), ({"replicas": 0}, 1), ({"name": "w"}, 2), (None, 1)],
+)
+def test_nodes_are_the_main_one_and_the_workers(worker, nodes):
+    if worker is None:
+        assert job_of(remove=[f"{CLUSTER}.worker"]).nodes == nodes
+    else:
+        assert job_of({f"{CLUSTER}.worker": worker}).nodes == nodes
+
+
+def test_code_from_git_is_cloned_at_its_branch_or_commit():
+    git = {"spec.runtime.type": "git", f"{RUNTIME}.uri": "https://github.com/pytorch/examples.git"}
+    by_branch = {f"{RUNTIME}.branch": "main", f"{RUNTIME}.entryPoint": "distributed/main.py"}
+    program = job_of({**git, **by_branch, f"{RUNTIME}.codeDir": "/home/datascience/pytorch"}).program
+    assert program.source == "git+https://github.com/pytorch/examples.git#main"
+    assert program.script == "distributed/main.py"
+    assert job_of({**git, **by_branch, f"{RUNTIME}.commit": "abc123"}).program.source.endswith(".git#abc123")
+    over_ssh = {**git, f"{RUNTIME}.uri": "git@github.com:me/mine.git"}
+    assert job_of(over_ssh).program.source == "git@github.com:me/mine.git"
+
+
+def test_code_from_a_bucket_is_fetched():
+    program = job_of({"spec.runtime.type": "remote", f"{RUNTIME}.uri": "oci://b@n/src"}).program
+    assert (program.source, program.script) == ("oci://b@n/src", "train.py")
+
+
+def test_arguments_keep_their_quoting_and_numbers_become_text():
+    as_list = job_of({f"{RUNTIME}.args": ["--msg", "hello world", 5, 0.5, True]}).program.args
+    assert as_list == ("--msg", "hello world", "5", "0.5", "True")
+    as_text = job_of({f"{RUNTIME}.args": "--msg 'hello world' 5"}).program.args
+    assert as_text == ("--msg", "hello world", "5")
+    assert job_of(remove=[f"{RUNTIME}.args"]).program.args == ()
+
+
+def test_numbers_stay_as_they_are_written():
+    text = TRAIN.read_text().replace("- 5\n", "- 1e-4\n").replace("value: '1'", "value: 1.10")
+    job = job_file.parse(text)
+    assert job.program.args[-1] == "1e-4"
+    assert job.env == {"NCCL_ASYNC_ERROR_HANDLING": "1.10"}
+
+
+def test_the_environment_is_merged_in_the_order_of_ads():
+    job = job_of(
+        {
+            f"{CLUSTER}.config.env": [{"name": "A", "value": "cluster"}, {"name": "B", "value": "cluster"}],
+            f"{RUNTIME}.env": [{"name": "B", "value": "runtime"}, {"name": "C", "value": "runtime"}],
+            f"{CLUSTER}.main.config": {"env": [{"name": "C", "value": 1}]},
+            f"{CLUSTER}.worker.config": {"env": [{"name": "C", "value": 1}]},
+        }
+    )
+    assert job.env == {"A": "cluster", "B": "runtime", "C": "1"}
+
+
+def test_limits_that_ads_drops_in_silence_are_kept():
+    changes = {
+        f"{INFRASTRUCTURE}.maximumRuntimeInMinutes": 60,
+        f"{CLUSTER}.config.env": [{"name": "OCI__TIMEOUT", "value": "900"}],
+    }
+    assert job_of(changes).limits == Limits(max_runtime=3600.0, join_timeout=900.0)
+    assert job_of(changes).env == {}
+
+
+def test_flexible_shapes_and_tags():
+    job = job_of(
+        {
+            f"{INFRASTRUCTURE}.shapeName": "VM.Standard.E4.Flex",
+            f"{INFRASTRUCTURE}.shapeConfigDetails": {"ocpus": 8, "memoryInGBs": 64},
+            f"{INFRASTRUCTURE}.freeformTags": {"team": "ml"},
+            f"{INFRASTRUCTURE}.jobInfrastructureType": "STANDALONE",
+        }
+    )
+    assert (job.backend.ocpus, job.backend.memory_gb, job.tags) == (8.0, 64.0, {"team": "ml"})
+
+
+def test_the_name_is_the_one_that_ads_shows():
+    assert job_of({f"{CLUSTER}.name": "cluster"}).name == "cluster"
+    assert job_of(remove=[f"{INFRASTRUCTURE}.displayName"]).name == "PyTorch-Distributed"
+
+
+def test_the_image_may_stand_at_the_main_node():
+    job = job_of({f"{CLUSTER}.main.image": "a/b:1"}, remove=[f"{CLUSTER}.image"])
+    assert job.image == "a/b:1"
+
+
+def test_an_operator_may_override_values_in_our_own_terms():
+    job = job_file.load(TRAIN, overrides={"nodes": 5, "env.SEED": "1", "backend.shape": "VM.GPU.A10.1"})
+    assert (job.nodes, job.env["SEED"], job.backend.shape) == (5, "1", "VM.GPU.A10.1")
+
+
+LATER = [
+    f"{INFRASTRUCTURE}.storageMount",
+    f"{INFRASTRUCTURE}.definedTags",
+    f"{CLUSTER}.ephemeral",
+    f"{CLUSTER}.ps",
+    f"{CLUSTER}.certificate",
+    f"{CLUSTER}.config.startOptions",
+    f"{CLUSTER}.main.config.startOptions",
+    f"{RUNTIME}.kwargs",
+    f"{RUNTIME}.pythonPath",
+    f"{RUNTIME}.gitSecretId",
+]
+
+
+@pytest.mark.parametrize("path", LATER)
+def test_what_is_not_supported_yet_is_said(path):
+    assert problems_of({path: "x"}) == [f"{path}: is not supported yet"]
+
+
+WRONG = [
+    (f"{CLUSTER}.worker.replcas", 4, "unknown key 'replcas'; did you mean 'replicas'?"),
+    (f"{CLUSTER}.worker.replica", 4, "says the same as 'replicas': remove one of them"),
+    (f"{CLUSTER}.worker.replicas", -1, "must be a whole number of at least 0, not -1"),
+    (f"{CLUSTER}.worker.replicas", "two", "must be a whole number of at least 0, not 'two'"),
+    (f"{CLUSTER}.main.replicas", 2, "must be 1, not 2: there is one main node"),
+    (f"{CLUSTER}.worker.image", "other:1", "is not supported yet: all nodes run the same image"),
+    (f"{CLUSTER}.config.env", {"A": 1}, "must be a list of name and value, not a section"),
+    ("spec.cluster.kind", "dask", "must be PYTORCH, not 'dask'"),
+    ("spec.clusters", {}, "unknown key 'clusters'; did you mean 'cluster'?"),
+    ("spec.runtime.type", "zip", "must be git or remote, not 'zip'"),
+    (f"{RUNTIME}.codeDir", "/x", "means nothing without a type: remove it"),
+    (f"{RUNTIME}.args", "--x 'y", "cannot be split into arguments: no closing quotation"),
+    (f"{RUNTIME}.args", {"a": 1}, "must be a list, not a section"),
+    (f"{INFRASTRUCTURE}.jobType", "OTHER", "must be DEFAULT, not 'OTHER'"),
+    (f"{INFRASTRUCTURE}.jobInfrastructureType", "ME_STANDALONE", "must be STANDALONE, not 'ME_STANDALONE'"),
+    (f"{INFRASTRUCTURE}.displayName", "run-${USER}", "variables in it are not supported yet"),
+    (f"{INFRASTRUCTURE}.maximumRuntimeInMinutes", "1h", "must be a whole number of at least 1, not '1h'"),
+    (f"{INFRASTRUCTURE}.blockStorageSize", "50GB", "must be a whole number, not '50GB'"),
+    (f"{INFRASTRUCTURE}.blockStorageSize", 10, "must be at least 50"),
+    (
+        f"{CLUSTER}.workDir",
+        "somewhere",
+        "must be a URI, as oci://bucket@namespace/path, or an absolute path, not 'somewhere'",
+    ),
+]
+
+
+@pytest.mark.parametrize("path, value, message", WRONG)
+def test_a_wrong_value_is_told_by_its_path_in_the_file(path, value, message):
+    assert problems_of({path: value}) == [f"{path}: {message}"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [f"{CLUSTER}.image", f"{CLUSTER}.main", f"{RUNTIME}.entryPoint"],
+    ids=["image", "main", "entryPoint"],
+)
+def test_what_is_missing_is_told_once(path):
+    assert problems_of(remove=[path]) == [f"{path}: is needed"]
+
+
+def test_variables_that_drive_the_image_of_ads_are_refused():
+    variables = [{"name": "OCI__WORKER_COUNT", "value": 9}, {"name": "1A", "value": 1}, {"nme": "x"}]
+    assert problems_of({f"{RUNTIME}.env": variables}) == [
+        f"{RUNTIME}.env.0.value: the variable OCI__WORKER_COUNT is not supported yet",
+        f"{RUNTIME}.env.1.value: is no name for an environment variable: letters, digits and _ only",
+        f"{RUNTIME}.env.2: must be a section with name and value",
+    ]
+
+
+def test_an_environment_of_one_role_is_not_dropped():
+    variables = {"env": [{"name": "A", "value": 1}]}
+    path = f"{CLUSTER}.worker.config"
+    assert problems_of({path: variables}) == [
+        f"{path}.env: is not supported yet: it must be the same for all nodes"
+    ]
+
+
+def test_arguments_that_count_on_where_ads_puts_code_are_refused():
+    changes = {
+        "spec.runtime.type": "git",
+        f"{RUNTIME}.uri": "https://github.com/x/y.git",
+        f"{RUNTIME}.codeDir": "/home/datascience/pytorch",
+        f"{RUNTIME}.args": ["--config", "/home/datascience/pytorch/a.yaml"],
+    }
+    (problem,) = problems_of(changes)
+    assert problem.startswith(f"{RUNTIME}.args.1: names the codeDir")
+
+
+def test_problems_carry_the_line_of_the_ads_file():
+    text = (
+        TRAIN.read_text().replace("shapeName: VM.GPU2.1", "shapeName: [VM.GPU2.1]").replace("- 5", "- {a: 5}")
+    )
+    with pytest.raises(JobFileError) as caught:
+        job_file.parse(text)
+    lines = text.splitlines()
+    assert [lines[problem.line - 1].strip() for problem in caught.value.problems] == [
+        "shapeName: [VM.GPU2.1]",
+        "- {a: 5}",
+    ]
+
+
+def test_an_empty_file_of_this_kind_says_what_it_needs():
+    with pytest.raises(JobFileError) as caught:
+        job_file.parse("kind: distributed\nspec: 3\n")
+    assert [str(problem) for problem in caught.value.problems] == [
+        "line 2: spec: must be a section with keys and values, not 3",
+        "line 2: spec.cluster.spec.image: is needed",
+        "line 2: spec.cluster.spec.main: is needed",
+        "line 2: spec.runtime.spec.entryPoint: is needed",
+        "line 2: spec.name: is needed",
+    ]

@@ -1,0 +1,42 @@
+"""The example DAG through `airflow dags test` (dag.test()), with real torchrun on two nodes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.emulator_process import Access
+from scripts.local_airflow import LocalAirflow
+
+EXAMPLES = Path(__file__).parents[2] / "dags_examples"
+TEXT = "To be, or not to be, that is the question: whether 'tis nobler in the mind to suffer.\n" * 400
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(240)
+def test_the_example_retrains_a_gpt_by_torchrun_and_hands_on_its_checkpoint(emulator: Access, tmp_path: Path) -> None:
+    text = tmp_path / "hamlet.txt"
+    text.write_text(TEXT)
+    results = tmp_path / "results"
+    airflow = LocalAirflow(tmp_path / "airflow", dags=EXAMPLES, env=emulator.airflow_env())
+    airflow.prepare()
+    conf = {"data_uri": f"file://{text}", "steps": 20, "results_dir": str(results)}
+    command = [sys.executable, "-m", "airflow", "dags", "test", "retrain_gpt", "--conf", json.dumps(conf)]
+    done = subprocess.run(
+        command, env=airflow.env, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
+    )
+    output = done.stdout + done.stderr
+    open("/tmp/dagout.txt","w").write(output)
+    assert done.returncode == 0, output[-4000:]
+    assert "torch.distributed.run" in output or "torchrun" in output, output[-4000:]
+    assert "step 20/20" in output
+    assert "step-000020" in output
+    summary = json.loads((results / "summary.json").read_text())
+    assert summary["steps"] == 20
+    assert summary["val_loss_last"] < summary["val_loss_first"]
+    assert (results / "sample.txt").read_text()

@@ -1,0 +1,193 @@
+"""The emulator as a process: ready file, signals, restarts, refusals; no process is ever left."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import oci
+import pytest
+
+from airflow_provider_ocidist.emulator.server import Access, Emulator
+from tests.emulator.conftest import OPTIONS, Cloud
+from tests.emulator.test_job_runs import STUBBORN, first_message, is_alive
+
+COMMAND = [sys.executable, "-m", "airflow_provider_ocidist.emulator"]
+
+
+@contextmanager
+def standing_alone(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Access]]:
+    """Run the emulator as a process; kill it if the test has not ended it."""
+    ready = folder.with_suffix(".ready")
+    arguments = ["--port", "0", "--state", str(folder), "--ready", str(ready), "--grace", "0.5", *options]
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        yield process, wait_ready(process, ready)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        ready.unlink(missing_ok=True)
+
+
+def wait_ready(process: subprocess.Popen[str], ready: Path) -> Access:
+    deadline = time.monotonic() + 20
+    while not ready.exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return Access(**json.loads(ready.read_text()))
+
+
+def refused(*options: str) -> str:
+    """Return what the emulator says when it refuses to start."""
+    ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=20, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    return ended.stderr
+
+
+def test_all_that_the_ready_file_names_exists(folder):
+    with standing_alone(folder) as (process, access):
+        assert all(dataclasses.asdict(access).values())
+        cloud = Cloud.of(access)
+        assert cloud.objects.get_namespace().data == access.namespace
+        assert cloud.objects.get_bucket(*cloud.place).status == 200
+        assert cloud.jobs.get_project(access.project_id).status == 200
+        identity = cloud.client(oci.identity.IdentityClient)
+        assert identity.get_compartment(access.compartment_id).status == 200
+        assert identity.get_tenancy(access.tenancy_id).status == 200
+        assert cloud.client(oci.core.VirtualNetworkClient).get_subnet(access.subnet_id).status == 200
+        log = cloud.client(oci.logging.LoggingManagementClient).get_log(access.log_group_id, access.log_id)
+        assert log.status == 200
+        assert cloud.client(oci.secrets.SecretsClient).get_secret_bundle(access.secret_id).status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5) == 0
+        printed = process.stdout.read()
+    for told in (
+        access.url,
+        "service_endpoint=",
+        "FSSPEC_OCI=",
+        "OCI_CLI_ENDPOINT=",
+        "AIRFLOW_CONN_OCI_DEFAULT=",
+    ):
+        assert told in printed
+
+
+@pytest.mark.parametrize("number,code", [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_its_end_is_the_end_of_all_nodes(folder, number, code):
+    with standing_alone(folder, "--quiet") as (process, access):
+        cloud = Cloud.of(access)
+        run_id = cloud.start(cloud.job(STUBBORN))
+        pids = [int(pid) for pid in first_message(cloud, run_id).split()]
+        process.send_signal(number)
+        assert process.wait(5) == code
+        deadline = time.monotonic() + 5
+        while any(map(is_alive, pids)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_a_restart_keeps_everything_but_live_nodes(folder):
+    with Emulator(state=folder, options=OPTIONS) as emulator:
+        before = Cloud.of(emulator.access)
+        before.objects.put_object(*before.place, "o", b"kept", opc_meta={"a": "b"})
+        ended = before.run("print('said')")
+        details = oci.object_storage.models.CreateMultipartUploadDetails(object="big")
+        upload_id = before.objects.create_multipart_upload(*before.place, details).data.upload_id
+        part = before.objects.upload_part(*before.place, "big", upload_id, 1, b"part").headers["etag"]
+        live = before.start(ended.job_id, display_name="live")
+        before.control("POST", "/nodes", never_starts=True)
+        waiting = before.jobs.create_job_run(before.run_details(ended.job_id), opc_retry_token="t").data.id
+    with Emulator(state=folder, options=OPTIONS) as emulator:
+        after = Cloud.of(emulator.access)
+        same = dataclasses.replace(after.access, url="")
+        assert same == dataclasses.replace(before.access, url="")
+        got = after.objects.get_object(*after.place, "o")
+        assert (got.data.content, got.headers["opc-meta-a"]) == (b"kept", "b")
+        assert after.jobs.get_job_run(ended.id).data == ended
+        assert after.messages(ended.id) == ["said"]
+        lost = after.jobs.get_job_run(waiting).data
+        assert (lost.lifecycle_state, lost.time_finished is None) == ("FAILED", False)
+        assert "emulator stopped" in lost.lifecycle_details
+        assert after.jobs.get_job_run(live).data.lifecycle_state in ("FAILED", "SUCCEEDED")
+        again = after.jobs.create_job_run(after.run_details(ended.job_id), opc_retry_token="t").data.id
+        assert again == waiting
+        assert after.wait(after.start(ended.job_id)).lifecycle_state == "SUCCEEDED"
+        commit = oci.object_storage.models.CommitMultipartUploadDetails(
+            parts_to_commit=[
+                oci.object_storage.models.CommitMultipartUploadPartDetails(part_num=1, etag=part)
+            ]
+        )
+        after.objects.commit_multipart_upload(*after.place, "big", upload_id, commit)
+        assert after.objects.get_object(*after.place, "big").data.content == b"part"
+
+
+def test_a_folder_of_its_own_is_removed_at_the_end():
+    with Emulator() as emulator:
+        folder = emulator.folder
+        assert folder.exists()
+    assert not folder.exists()
+
+
+def test_a_port_in_use_is_told_in_a_line():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert "in use" in refused("--port", port)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1"])
+def test_it_serves_this_machine_only(host):
+    assert "not a loopback address" in refused("--host", host)
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_a_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "cannot be used" in refused("--state", str(tmp_path / "file" / "state"))
+
+
+def test_a_ready_file_that_cannot_be_written_is_told_in_a_line(tmp_path):
+    assert "ready file" in refused("--quiet", "--ready", str(tmp_path / "none" / "ready"))
+
+
+def test_two_emulators_do_not_share_a_folder(folder):
+    with Emulator(state=folder):
+        assert "another emulator" in refused("--state", str(folder))
+
+
+def test_it_starts_beside_others_with_addresses_of_its_own(emulator, cloud):
+    program = "import os, time; print(os.environ['FQDN']); time.sleep(0.5)"
+    with Emulator() as other:
+        clouds = [cloud, Cloud.of(other.access)]
+        runs = [each.start(each.job(program)) for each in clouds]
+        addresses = {first_message(each, run_id) for each, run_id in zip(clouds, runs, strict=True)}
+    assert len({address.split(".")[2] for address in addresses}) == 2
+
+
+def test_it_can_be_stopped_twice():
+    emulator = Emulator()
+    emulator.start()
+    url = emulator.url
+    emulator.stop()
+    emulator.stop()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/health")
+
+
+def test_nodes_are_gone_once_it_is_stopped():
+    with Emulator() as emulator:
+        cloud = Cloud.of(emulator.access)
+        run_id = cloud.start(cloud.job(STUBBORN))
+        pids = [int(pid) for pid in first_message(cloud, run_id).split()]
+    assert not any(map(is_alive, pids))
+    assert os.getpid() not in pids

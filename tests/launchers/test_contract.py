@@ -1,0 +1,55 @@
+"""What every launcher keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.job import LauncherOptions, Program
+from airflow_provider_ocidist.launchers.base import Launcher, Topology
+
+KINDS = kinds.names("launchers")
+
+
+def topology(rank: int, processes: int = 1) -> Topology:
+    return Topology(
+        rank=rank,
+        nodes=2,
+        processes_per_node=processes,
+        master_address="10.0.0.1",
+        address=f"10.0.0.{rank + 1}",
+        rendezvous_id="run",
+        join_timeout=60.0,
+    )
+
+
+@pytest.fixture(params=KINDS)
+def launcher(request: pytest.FixtureRequest) -> Launcher:
+    found = kinds.load("launchers", request.param).LAUNCHER
+    assert isinstance(found, Launcher)
+    return found
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_program_and_its_arguments_come_last_and_unchanged(launcher: Launcher, processes: int) -> None:
+    args = ("--text", "a b; $HOME 'x'", "", "--nnodes=9")
+    command = launcher.command(
+        Program(script="/code/x.py", args=args), LauncherOptions(), topology(0, processes)
+    )
+    assert command[-5:] == ["/code/x.py", *args]
+
+
+def test_the_same_node_always_gets_the_same_command(launcher: Launcher) -> None:
+    program = Program(script="x.py")
+    first, second = (launcher.command(program, LauncherOptions(), topology(1)) for _ in range(2))
+    assert first == second
+
+
+def test_the_launchers_own_arguments_come_before_the_program(launcher: Launcher) -> None:
+    command = launcher.command(Program(script="x.py"), LauncherOptions(args=("--own=1",)), topology(0))
+    assert command.index("--own=1") < command.index("x.py")
+
+
+def test_variables_are_text(launcher: Launcher) -> None:
+    variables = {**launcher.environment(topology(0)), **launcher.defaults(topology(0))}
+    assert all(isinstance(value, str) for value in variables.values())

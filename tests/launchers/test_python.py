@@ -1,0 +1,61 @@
+"""Plain processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from airflow_provider_ocidist.job import LauncherOptions, Program
+from airflow_provider_ocidist.launchers.base import Topology
+from airflow_provider_ocidist.launchers.python import LAUNCHER
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def topology(processes: int) -> Topology:
+    return Topology(
+        rank=1,
+        nodes=2,
+        processes_per_node=processes,
+        master_address="10.0.0.1",
+        address="10.0.0.2",
+        rendezvous_id="run",
+        join_timeout=60.0,
+    )
+
+
+def run(tmp_path: Path, script: str, processes: int) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "x.py").write_text(script)
+    command = LAUNCHER.command(Program(script=str(tmp_path / "x.py")), LauncherOptions(), topology(processes))
+    environ = {**os.environ, **LAUNCHER.environment(topology(processes)), "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_one_process_is_the_program_itself() -> None:
+    built = LAUNCHER.command(
+        Program(script="x.py", args=("--lr", "1")), LauncherOptions(args=("-W", "ignore")), topology(1)
+    )
+    assert built == [sys.executable, "-W", "ignore", "x.py", "--lr", "1"]
+
+
+def test_every_process_has_its_ranks(tmp_path: Path) -> None:
+    script = """
+import os
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
+os.write(1, (" ".join(os.environ[name] for name in names) + "\\n").encode())
+"""
+    done = run(tmp_path, script, processes=3)
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == ["3 0 6 10.0.0.1", "4 1 6 10.0.0.1", "5 2 6 10.0.0.1"]
+
+
+def test_one_failure_ends_all_with_its_exit_code(tmp_path: Path) -> None:
+    script = "import os, sys, time\nif os.environ['RANK'] == '3': sys.exit(4)\ntime.sleep(60)"
+    started = time.monotonic()
+    done = run(tmp_path, script, processes=2)
+    assert done.returncode == 4
+    assert "local rank 1 ended with 4" in done.stderr
+    assert time.monotonic() - started < 20

@@ -1,0 +1,71 @@
+"""The walls of the house: who imports whom, and what reading a DAG file must not load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "airflow_provider_ocidist"
+FACE = {"hooks", "links", "operators", "plugin", "provider_info", "sensors", "triggers"}
+"""The modules that may import Airflow."""
+
+
+def contracts() -> dict[str, dict]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return {contract["name"]: contract for contract in settings["tool"]["importlinter"]["contracts"]}
+
+
+def modules() -> set[str]:
+    found = {path.stem for path in (ROOT / PACKAGE).glob("*.py")} | {
+        path.parent.name for path in (ROOT / PACKAGE).glob("*/__init__.py")
+    }
+    return found - {"__init__"}
+
+
+def in_a_new_interpreter(program: str) -> str:
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_imports_go_one_way_only():
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+def test_every_module_is_either_of_the_airflow_face_or_kept_from_airflow():
+    kept = contracts()["Only the Airflow face imports Airflow"]["source_modules"]
+    assert modules() - FACE == {name.removeprefix(f"{PACKAGE}.") for name in kept}
+
+
+def test_every_module_is_kept_from_the_emulator():
+    kept = contracts()["Nothing but the command line imports the emulator"]["source_modules"]
+    assert modules() - {"emulator", "cli", "provider_info"} == {
+        name.removeprefix(f"{PACKAGE}.") for name in kept
+    }
+
+
+@pytest.mark.parametrize("module", ["operators", "sensors", "triggers", "hooks", "links", "provider_info"])
+def test_reading_a_dag_file_loads_no_heavy_library(module):
+    program = (
+        f"import sys, {PACKAGE}.{module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    )
+    loaded = in_a_new_interpreter(program).split()
+    assert PACKAGE in loaded
+    assert not {"oci", "ocifs", "torch", "kubernetes", "ads", "pandas", "starlette.testclient"} & set(loaded)
+
+
+def test_the_package_itself_imports_nothing():
+    program = f"import sys; before = set(sys.modules); import {PACKAGE}; print(*(set(sys.modules) - before))"
+    assert set(in_a_new_interpreter(program).split()) == {PACKAGE}
+
+
+def test_the_command_line_starts_without_airflow_and_oci():
+    program = f"import sys, {PACKAGE}.cli; print(*sys.modules)"
+    assert not {"airflow", "oci", "torch", "starlette"} & set(in_a_new_interpreter(program).split())

@@ -1,0 +1,139 @@
+"""What the documents say is so: links, commands, YAML, DAGs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import airflow_provider_ocidist
+from airflow_provider_ocidist import job_file
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
+
+
+def blocks(language: str) -> list:
+    return [
+        pytest.param(text, id=f"{path.name}-{number}")
+        for path in DOCUMENTS
+        for number, (found, text) in enumerate(BLOCK.findall(path.read_text()))
+        if found == language
+    ]
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    targets = [target for target, _ in LINK.findall(path.read_text()) if "://" not in target]
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_make_commands_exist(path):
+    text = path.read_text()
+    named = set(re.findall(r"`make ([a-z]+)", text)) | set(re.findall(r"^make ([a-z]+)", text, re.MULTILINE))
+    assert named <= make_targets()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_ocidist_commands_exist(path):
+    named = set(re.findall(r"`ocidist ([a-z-]+)", path.read_text()))
+    for command in named:
+        result = subprocess.run(
+            [sys.executable, "-m", "airflow_provider_ocidist.cli", command, "--help"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, f"{command}: {result.stderr}"
+
+
+def test_every_make_target_has_a_line_of_help_and_is_phony():
+    makefile = (ROOT / "Makefile").read_text()
+    documented = set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE))
+    phony = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split())
+    assert make_targets() == documented == phony
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_yaml_in_documents_is_a_valid_job(text):
+    assert job_file.build(yaml.safe_load(text), base_dir=ROOT / "dags_examples/jobs").name
+
+
+@pytest.mark.parametrize("text", blocks("python"))
+def test_python_in_documents_uses_what_exists(text):
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("airflow"):
+            module = __import__(node.module, fromlist=["_"])
+            assert [name.name for name in node.names if not hasattr(module, name.name)] == []
+
+
+@pytest.mark.parametrize("text", blocks("python"))
+def test_python_in_documents_makes_a_dag(text, tmp_path):
+    names: dict = {"__file__": str(tmp_path / "dag.py")}
+    exec(compile(text, "README", "exec"), names)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "dags_examples").glob("*.py")), ids=lambda path: path.name)
+def test_example_dags_load(path):
+    program = (
+        f"import runpy; from airflow.sdk import DAG; names = runpy.run_path({str(path)!r}); "
+        "print(*[value.dag_id for value in names.values() if isinstance(value, DAG)])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert path.stem in result.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "dags_examples/jobs").glob("*.yaml")), ids=lambda path: path.name
+)
+def test_example_jobs_parse(path):
+    assert yaml.safe_load(path.read_text())["name"]
+
+
+def test_locks_hold_names_and_versions_only():
+    pin = re.compile(r"^[a-z0-9-]+==[A-Za-z0-9.]+$")
+    for path in (ROOT / "requirements").glob("*.txt"):
+        lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+        assert [line for line in lines if not pin.match(line)] == [], path.name
+
+
+def test_locks_satisfy_the_package():
+    from packaging.requirements import Requirement
+
+    locked = dict(
+        line.split("==")
+        for path in (ROOT / "requirements").glob("constraints*.txt")
+        for line in path.read_text().splitlines()
+        if "==" in line
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(line for extra in project["optional-dependencies"].values() for line in extra),
+    ]
+    for requirement in map(Requirement, wanted):
+        if requirement.name != project["name"]:
+            name = requirement.name.lower()
+            assert name in locked, name
+            assert requirement.specifier.contains(locked[name]), requirement
+
+
+def test_the_version_is_one_and_the_changelog_has_a_place_for_it():
+    from importlib.metadata import version
+
+    assert version("airflow-provider-ocidist") == airflow_provider_ocidist.__version__
+    assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text()

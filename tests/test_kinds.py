@@ -1,0 +1,49 @@
+"""Implementations are found by the names of their modules."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.dialects.base import Dialect
+from airflow_provider_ocidist.job import BackendOptions
+from airflow_provider_ocidist.launchers.base import Launcher
+
+
+def test_the_abstract_module_is_no_kind():
+    assert "base" not in kinds.names("launchers")
+    assert "torchrun" in kinds.names("launchers")
+
+
+@pytest.mark.parametrize("kind", kinds.names("backends"))
+def test_every_backend_declares_itself_and_its_options(kind):
+    module = kinds.load("backends", kind)
+    assert issubclass(module.BACKEND, Backend)
+    assert issubclass(module.OPTIONS, BackendOptions)
+
+
+@pytest.mark.parametrize("kind", kinds.names("launchers"))
+def test_every_launcher_declares_itself(kind):
+    assert isinstance(kinds.load("launchers", kind).LAUNCHER, Launcher)
+
+
+@pytest.mark.parametrize("kind", kinds.names("dialects"))
+def test_every_dialect_declares_itself(kind):
+    assert isinstance(kinds.load("dialects", kind).DIALECT, Dialect)
+
+
+def test_a_misspelt_kind_gets_a_suggestion():
+    with pytest.raises(LookupError, match="no launcher of kind 'torchrn'; did you mean 'torchrun'"):
+        kinds.load("launchers", "torchrn")
+
+
+def test_a_kind_like_no_other_gets_the_whole_list():
+    with pytest.raises(LookupError, match=r"no backend of kind 'zzz'; there are .*oci_data_science"):
+        kinds.load("backends", "zzz")
+
+
+@pytest.mark.parametrize("kind", ["base", "../errors", "", "torchrun.LAUNCHER"])
+def test_only_kinds_are_imported(kind):
+    with pytest.raises(LookupError):
+        kinds.load("launchers", kind)

@@ -1,0 +1,180 @@
+"""The test bed itself: what it starts works, says why when it does not, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from scripts.local_airflow import LocalAirflow
+from scripts.service import Service, ServiceError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A program whose child leaves its session and shrugs at SIGTERM, as a task of Airflow or a node may.
+STUBBORN = """
+import os, signal, subprocess, sys, time
+child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
+process = subprocess.Popen([sys.executable, "-c", child], start_new_session=True, stdout=subprocess.PIPE)
+process.stdout.readline()
+print("started", flush=True)
+time.sleep(300)
+"""
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Return the living processes that carry the folder's name in their environment, arguments or working directory.
+
+    All three, because a program that sets its title overwrites the first two.
+    """
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+            told += os.fsencode((process / "cwd").readlink())
+            dead = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            continue
+        if str(folder).encode() in told and not dead and int(process.name) != os.getpid():
+            found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
+    return found
+
+
+def eventually_nothing(folder: Path, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while left := processes_of(folder):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def service(folder: Path, program: str) -> Service:
+    env = {"OCIDIST_TEST": str(folder), "PATH": os.environ["PATH"]}
+    return Service("a program", [sys.executable, "-c", program], log=folder / "log", env=env, cwd=folder)
+
+
+def wait_for_words(log: Path, words: str, within_s: float = 20) -> None:
+    deadline = time.monotonic() + within_s
+    while words not in (log.read_text() if log.exists() else ""):
+        assert time.monotonic() < deadline, f"{words!r} is not in {log}"
+        time.sleep(0.02)
+
+
+def test_stopping_a_service_ends_children_that_left_its_session_and_ignore_sigterm(tmp_path, monkeypatch):
+    monkeypatch.setattr("scripts.service.GRACE_S", 0.5)
+    running = service(tmp_path, STUBBORN)
+    running.start()
+    wait_for_words(running.log, "started")
+    running.stop()
+    assert processes_of(tmp_path) == {}
+
+
+def test_a_killed_service_leaves_no_children(tmp_path, monkeypatch):
+    monkeypatch.setattr("scripts.service.GRACE_S", 0.5)
+    running = service(tmp_path, STUBBORN)
+    running.start()
+    wait_for_words(running.log, "started")
+    running.kill(signal.SIGKILL)
+    running.wait(timeout=10)
+    assert processes_of(tmp_path) == {}
+
+
+def test_a_service_ends_when_whoever_started_it_is_killed(tmp_path):
+    starter = f"""
+import os, sys, time
+from pathlib import Path
+from scripts.service import Service
+folder = Path({str(tmp_path)!r})
+program = {STUBBORN!r}
+env = {{"OCIDIST_TEST": str(folder)}}
+Service("x", [sys.executable, "-c", program], log=folder / "log", env=env, cwd=folder).start()
+time.sleep(300)
+"""
+    process = subprocess.Popen([sys.executable, "-c", starter], cwd=ROOT)
+    try:
+        wait_for_words(tmp_path / "log", "started")
+    finally:
+        process.kill()
+        process.wait()
+    eventually_nothing(tmp_path, within_s=15)
+
+
+def test_a_service_that_ends_by_itself_is_reported_with_its_last_words(tmp_path):
+    running = service(tmp_path, "raise SystemExit('no space left on the moon')")
+    running.start()
+    running.wait(timeout=20)
+    with pytest.raises(ServiceError, match=r"exit code 1.*\n.*no space left on the moon"):
+        running.check()
+
+
+def test_airflow_that_cannot_start_says_which_component_and_why(tmp_path):
+    broken = {"AIRFLOW__CORE__EXECUTOR": "NoSuchExecutor"}
+    airflow = LocalAirflow(tmp_path, dags=tmp_path / "dags", env=broken)
+    with pytest.raises(ServiceError, match=r"(?s)(scheduler|migrate).*NoSuchExecutor"), airflow:
+        pytest.fail("it started")
+    assert processes_of(tmp_path) == {}
+
+
+@pytest.mark.slow
+def test_airflow_serves_loads_the_examples_and_restarts_its_triggerer(local_airflow):
+    api = local_airflow.api
+    api.wait_for_dag("retrain_gpt")
+    assert api.import_errors() == []
+    local_airflow.kill("triggerer", signal.SIGKILL)
+    with pytest.raises(ServiceError, match="triggerer"):
+        local_airflow.check()
+    local_airflow.start("triggerer")
+    local_airflow.wait_healthy()
+    local_airflow.check()
+
+
+@pytest.mark.slow
+def test_airflow_listens_on_loopback_only(local_airflow):
+    inodes = set()
+    for process in processes_of(local_airflow.home):
+        for descriptor in Path(f"/proc/{process}/fd").glob("*"):
+            try:
+                target = str(descriptor.readlink())
+            except OSError:
+                continue
+            inodes |= {target[8:-1]} if target.startswith("socket:[") else set()
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    addresses = {row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+    assert addresses == {"0100007F"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.2, 3.0, 12.0])
+def test_ctrl_c_ends_the_demo_and_leaves_nothing(tmp_path, after_s):
+    command = [sys.executable, "-m", "scripts.demo", "--folder", str(tmp_path / "demo"), "run"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    time.sleep(after_s)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT), output
+    assert "Traceback" not in output or after_s < 1, output
+    assert processes_of(tmp_path) == {}
+
+
+@pytest.mark.slow
+def test_killing_the_demo_leaves_nothing(tmp_path):
+    command = [sys.executable, "-m", "scripts.demo", "--folder", str(tmp_path / "demo"), "run"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    time.sleep(10)
+    process.kill()
+    process.communicate(timeout=60)
+    eventually_nothing(tmp_path, within_s=20)
+
+
+def test_down_with_nothing_running_is_no_error(tmp_path):
+    command = [sys.executable, "-m", "scripts.demo", "--folder", str(tmp_path / "demo"), "down"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "nothing runs"
