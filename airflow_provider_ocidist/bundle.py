@@ -9,7 +9,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
-AGENT_PARTS = ("__init__.py", "errors.py", "codec.py", "kinds.py", "job.py", "oci_clients.py", "agent", "launchers", "storage")
+AGENT_PARTS = (
+    "__init__.py",
+    "errors.py",
+    "codec.py",
+    "kinds.py",
+    "job.py",
+    "oci_clients.py",
+    "agent",
+    "launchers",
+    "storage",
+)
 """What a node needs of this package: standard library at import, no Airflow."""
 ROOT = "ocidist"
 ENTRYPOINT = f"{ROOT}/node.py"
@@ -19,7 +29,15 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from airflow_provider_ocidist.agent.__main__ import main
 sys.exit(main())
 """
-IGNORED = {"__pycache__", ".git", ".venv", ".ipynb_checkpoints", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+IGNORED = {
+    "__pycache__",
+    ".git",
+    ".venv",
+    ".ipynb_checkpoints",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+}
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -46,7 +64,9 @@ def _agent_members() -> Iterator[tuple[str, bytes]]:
         if path.is_file():
             yield part, path.read_bytes()
         else:
-            yield from ((f"{part}/{name}", data) for name, data in _folder_members(path) if name.endswith(".py"))
+            yield from (
+                (f"{part}/{name}", data) for name, data in _folder_members(path) if name.endswith(".py")
+            )
 
 
 def _code_members(code: Path) -> Iterator[tuple[str, bytes]]:

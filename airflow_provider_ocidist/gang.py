@@ -47,7 +47,9 @@ class Gang:
         plan = self._backend.plan(self._job, key)
         found = self._backend.find(plan)
         self._end([ref for ref in found if ref.key.generation != key.generation])
-        latest = max((ref for ref in found if ref.key.generation == key.generation), key=_attempt, default=None)
+        latest = max(
+            (ref for ref in found if ref.key.generation == key.generation), key=_attempt, default=None
+        )
         attempt = max(latest.key.attempt if latest else 1, self._noted_attempt(key))
         if latest is not None and latest.key.attempt == attempt and not self._worth_waiting_for(latest, plan):
             self._end([latest])
@@ -61,11 +63,13 @@ class Gang:
         ref = self._backend.submit(plan, self._stop)
         if self._stop.is_set():
             self._backend.cancel(ref)
-            raise BackendError("stopped just when the gang was complete; it has been cancelled", cause=Cause.CANCELED)
+            raise BackendError(
+                "stopped just when the gang was complete; it has been cancelled", cause=Cause.CANCELED
+            )
         return RunRecord.of(ref, self._job, plan.expects, task_deadline)
 
     def _worth_waiting_for(self, ref: RunRef, plan: Plan) -> bool:
-        """Return whether a gang that exists may yet succeed, or has; one that lost a node before it was whole cannot."""
+        """Return whether a gang that exists may yet succeed, or has; one that lost a node half-made cannot."""
         (status,) = self._backend.status([ref])
         if not ref.complete:
             return not any(node.state.terminal for node in status.nodes if node.run_id)
@@ -76,7 +80,9 @@ class Gang:
         """End gangs and wait until they have ended: two of one task must not train at once."""
         live = [ref for ref in refs if self._lives(ref)]
         for ref in live:
-            self._log.warning("ending %s, left over from before this task was cleared or retried", ref.key.name)
+            self._log.warning(
+                "ending %s, left over from before this task was cleared or retried", ref.key.name
+            )
             self._backend.cancel(ref)
         while any(self._lives(ref) for ref in live):
             if self._stop.wait(1.0):

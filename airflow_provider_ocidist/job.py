@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 STRICT = {"extra": "forbid", "use_attribute_docstrings": True, "coerce_numbers_to_str": True}
 """How pydantic reads these classes at the door; without pydantic it means nothing."""
@@ -23,7 +23,7 @@ class AtLeast:
 class Duration:
     """Seconds, written as a number or as `90s`, `15m`, `2h`, `1d`."""
 
-    UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    UNITS: ClassVar = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
     @classmethod
     def parse(cls, value: Any) -> Any:
@@ -39,7 +39,12 @@ class Duration:
         return core_schema.no_info_before_validator_function(self.parse, seconds)
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
-        return {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^\d+(\.\d+)?[smhd]$"}]}
+        return {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": r"^\d+(\.\d+)?[smhd]$"},
+            ]
+        }
 
 
 Seconds = Annotated[float, Duration()]

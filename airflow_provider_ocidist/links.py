@@ -18,7 +18,7 @@ class JobRunLink(BaseOperatorLink):
     name = "OCI job run"
     xcom_key = "oci_job_run_link"
 
-    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         from airflow.providers.common.compat.sdk import XCom
 
         return str(XCom.get_value(key=self.xcom_key, ti_key=ti_key) or "")

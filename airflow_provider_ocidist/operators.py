@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, BaseOperator, conf
 
@@ -46,7 +46,7 @@ class DistributedTrainingOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("job", "conn_id", "nodes", "env", "overrides")
-    template_fields_renderers = {"job": "yaml", "env": "json", "overrides": "json"}
+    template_fields_renderers: ClassVar = {"job": "yaml", "env": "json", "overrides": "json"}
     operator_extra_links = (JobRunLink(),)
     ui_color = "#f3d6cf"
 
@@ -63,7 +63,9 @@ class DistributedTrainingOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.job = job if isinstance(job, Mapping) else str(job) if isinstance(job, str | Path) else _mapping_of(job)
+        self.job = (
+            job if isinstance(job, Mapping) else str(job) if isinstance(job, str | Path) else _mapping_of(job)
+        )
         self.conn_id = conn_id
         self.nodes = nodes
         self.env = env
@@ -83,6 +85,7 @@ class DistributedTrainingOperator(BaseOperator):
             job = self._training_job(context)
             gang = Gang(self._backend, job, self.log, context.get("task_state_store"), self._stop)
             record = gang.adopt_or_submit(_key(context), self._task_deadline())
+        self._ref = record.ref
         self._announce(record.ref, context)
         return self._supervise(record, context)
 
@@ -188,14 +191,16 @@ class DistributedTrainingOperator(BaseOperator):
         return Path(self.dag.fileloc).parent
 
     def _task_deadline(self) -> float | None:
-        """Return until when this attempt may take; Airflow itself forgets `execution_timeout` while a task is deferred."""
+        """Return until when this attempt may take; Airflow forgets `execution_timeout` while a task is deferred."""
         if self.execution_timeout is None:
             return None
         return time.time() + self.execution_timeout.total_seconds()
 
     def _announce(self, ref: RunRef, context: Context) -> None:
         ti = context["ti"]
-        self.log.info("gang %s: job %s, %d nodes, main run %s", ref.key.name, ref.job_id, ref.nodes, ref.main_run_id)
+        self.log.info(
+            "gang %s: job %s, %d nodes, main run %s", ref.key.name, ref.job_id, ref.nodes, ref.main_run_id
+        )
         ti.xcom_push(key="run", value=ref.to_json())
         ti.xcom_push(key=JobRunLink.xcom_key, value=job_run_url(ref))
 
@@ -230,7 +235,7 @@ class CopyOperator(BaseOperator):
         self.exclude = exclude
         self._stop = threading.Event()
 
-    def execute(self, context: Context) -> list[dict[str, Any]]:
+    def execute(self, context: Context) -> list[dict[str, Any]]:  # noqa: ARG002 - Airflow's signature
         with _as_airflow_errors():
             return [self._copy(item["source"], item["target"]) for item in self.data]
 
@@ -251,8 +256,16 @@ class CopyOperator(BaseOperator):
             on_progress=log_progress(self.log, self.label),
             cancel=self._stop,
         )
-        self.log.info("%s: %d files, %d bytes in %.1f s", self.label, report.files, report.bytes, report.seconds)
-        return {"source": source, "target": target, "files": report.files, "bytes": report.bytes, "seconds": round(report.seconds, 3)}
+        self.log.info(
+            "%s: %d files, %d bytes in %.1f s", self.label, report.files, report.bytes, report.seconds
+        )
+        return {
+            "source": source,
+            "target": target,
+            "files": report.files,
+            "bytes": report.bytes,
+            "seconds": round(report.seconds, 3),
+        }
 
     @staticmethod
     def _needs_oci(*uris: str) -> bool:

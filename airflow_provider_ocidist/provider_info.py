@@ -24,9 +24,13 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "hooks": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.hooks"]}],
-        "operators": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.operators"]}],
+        "operators": [
+            {"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.operators"]}
+        ],
         "sensors": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.sensors"]}],
-        "triggers": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.triggers"]}],
+        "triggers": [
+            {"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.triggers"]}
+        ],
         "extra-links": [f"{PACKAGE}.links.JobRunLink"],
         "connection-types": [_oci_connection()],
     }
@@ -57,14 +61,20 @@ def _oci_connection() -> dict[str, Any]:
             "fingerprint": _field("Key fingerprint", "For api_key"),
             "private_key_content": _field("Private key (PEM)", "For api_key", format="password"),
             "passphrase": _field("Pass phrase of the key", "For api_key", format="password"),
-            "endpoint": _field("Endpoint", "Replaces every service endpoint, as http://127.0.0.1:8080 of the emulator"),
+            "endpoint": _field(
+                "Endpoint", "Replaces every service endpoint, as http://127.0.0.1:8080 of the emulator"
+            ),
             "compartment_id": _field("Compartment OCID", "Default of jobs that name none"),
             "project_id": _field("Project OCID", "Default of jobs that name none"),
-            "subnet_id": _field("Subnet OCID", "Default of jobs that name none; must allow traffic within itself"),
+            "subnet_id": _field(
+                "Subnet OCID", "Default of jobs that name none; must allow traffic within itself"
+            ),
             "log_group_id": _field("Log group OCID", "Default of jobs that name none"),
             "log_id": _field("Log OCID", "Empty: the service makes one for each job run"),
             "shape": _field("Shape", "Default of jobs that name none, as VM.GPU.A10.1"),
-            "work_dir": _field("Work directory", "Where nodes meet and checkpoints go, as oci://bucket@namespace/ocidist"),
+            "work_dir": _field(
+                "Work directory", "Where nodes meet and checkpoints go, as oci://bucket@namespace/ocidist"
+            ),
         },
     }
 

@@ -41,7 +41,9 @@ class RunKey:
     @property
     def task_name(self) -> str:
         """Readable, unique for each task and generation: the folder of its checkpoints."""
-        return f"{_slug(self.dag_id)[:40]}-{_slug(self.task_id)[:40]}-{self.task_digest[:8]}-g{self.generation}"
+        return (
+            f"{_slug(self.dag_id)[:40]}-{_slug(self.task_id)[:40]}-{self.task_digest[:8]}-g{self.generation}"
+        )
 
     @property
     def name(self) -> str:
@@ -232,7 +234,9 @@ class RunRecord:
     """By rank: log lines up to this time are in the task log already."""
 
     @classmethod
-    def of(cls, ref: RunRef, job: TrainingJob, expects: Expectations, task_deadline: float | None = None) -> RunRecord:
+    def of(
+        cls, ref: RunRef, job: TrainingJob, expects: Expectations, task_deadline: float | None = None
+    ) -> RunRecord:
         """Start the record of a gang; `task_deadline` is a Unix time that its Airflow task was given."""
         limits = job.limits
         own = ref.submitted_at + limits.max_runtime if limits.max_runtime is not None else None

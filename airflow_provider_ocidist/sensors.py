@@ -56,7 +56,7 @@ class DistributedTrainingSensor(BaseSensorOperator):
             super().execute(context)
         return self._result
 
-    def resume(self, context: Context, event: dict[str, Any]) -> Any:
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ARG002 - Airflow's signature
         """Go on after the trigger has seen the run end."""
         from airflow_provider_ocidist.run import RunRecord
 
@@ -65,7 +65,7 @@ class DistributedTrainingSensor(BaseSensorOperator):
             self._defer(record)
         return self._result
 
-    def poke(self, context: Context) -> bool:
+    def poke(self, context: Context) -> bool:  # noqa: ARG002 - Airflow's signature
         return self._ended(self._record())
 
     def _defer(self, record: RunRecord) -> None:

@@ -92,7 +92,9 @@ def _unmet(record: RunRecord, status: RunStatus) -> str | None:
             "the program exited with 0 on every node but wrote no checkpoint: it probably trained nothing. "
             "Read its first lines of output, or set checkpoints.required: false"
         )
-    missing = [uri for uri in record.expects.outputs if not any(_lies_in(found, uri) for found in status.outputs)]
+    missing = [
+        uri for uri in record.expects.outputs if not any(_lies_in(found, uri) for found in status.outputs)
+    ]
     if missing:
         return f"the program exited with 0 on every node but these outputs are missing: {', '.join(missing)}"
     return None
@@ -102,7 +104,7 @@ def _lies_in(uri: str, folder: str) -> bool:
     return f"{uri.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
 
 
-def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
+def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
     failed = [node for node in status.nodes if node.state.terminal and node.state is not NodeState.SUCCEEDED]
     return _diagnose(min(failed, key=_guilt)) if failed else None
 
@@ -130,11 +132,14 @@ def _diagnose(node: NodeStatus) -> Finding:
     return Cause.NODE, f"node {node.rank} was lost in phase {report.phase}: {details}"
 
 
-def _past_deadline(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
+def _past_deadline(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
     if record.deadline is None or now < record.deadline:
         return None
     limit = record.deadline - record.ref.submitted_at
-    return Cause.DEADLINE, f"not finished within {limit:.0f} s (limits.max_runtime or the task's execution_timeout)"
+    return (
+        Cause.DEADLINE,
+        f"not finished within {limit:.0f} s (limits.max_runtime or the task's execution_timeout)",
+    )
 
 
 def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
@@ -145,7 +150,10 @@ def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding 
         return None
     ranks = ", ".join(str(node.rank) for node in waiting)
     limit = record.start_deadline - record.ref.submitted_at
-    return Cause.CAPACITY, f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): no machine was free"
+    return (
+        Cause.CAPACITY,
+        f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): no machine was free",
+    )
 
 
 def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
@@ -154,7 +162,10 @@ def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Findin
     for node in status.nodes:
         seen = _last_seen(node)
         if seen is not None and now - seen > record.lost_timeout:
-            return Cause.NODE, f"node {node.rank} has shown no sign of life for {now - seen:.0f} s (limits.lost_timeout)"
+            return (
+                Cause.NODE,
+                f"node {node.rank} has shown no sign of life for {now - seen:.0f} s (limits.lost_timeout)",
+            )
     return None
 
 
@@ -170,10 +181,15 @@ def _stuck(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
     reports = [node.report for node in status.nodes if node.report is not None]
     if len(reports) < len(status.nodes) or any(report.phase is not Phase.TRAINING for report in reports):
         return None
-    moved = [report.progress.updated_at for report in reports if report.progress and report.progress.updated_at]
+    moved = [
+        report.progress.updated_at for report in reports if report.progress and report.progress.updated_at
+    ]
     if not moved or now - max(moved) <= record.hang_timeout + HANG_MARGIN:
         return None
-    return Cause.HANG, f"no output, step or checkpoint on any node for {now - max(moved):.0f} s (limits.hang_timeout)"
+    return (
+        Cause.HANG,
+        f"no output, step or checkpoint on any node for {now - max(moved):.0f} s (limits.hang_timeout)",
+    )
 
 
 _LOOKS: tuple[Callable[[RunRecord, RunStatus, float], Finding | None], ...] = (

@@ -37,7 +37,9 @@ class DistributedTrainingTrigger(BaseTrigger):
     :param poll_interval: seconds between two looks
     """
 
-    def __init__(self, conn_id: str, record: Mapping[str, Any], owner: Mapping[str, Any], poll_interval: float) -> None:
+    def __init__(
+        self, conn_id: str, record: Mapping[str, Any], owner: Mapping[str, Any], poll_interval: float
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.conn_id = conn_id
         self.record = dict(record)
@@ -57,7 +59,7 @@ class DistributedTrainingTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         earliest = time.monotonic() + FIRST_EVENT_AFTER
         watch = await _in_thread(self._watch)
-        while not await self._wants_action(watch):
+        while not await self._wants_action(watch):  # noqa: ASYNC110 - the event is at the service
             await asyncio.sleep(self.poll_interval)
         await asyncio.sleep(max(0.0, earliest - time.monotonic()))
         yield TriggerEvent(watch.record.to_json())

@@ -41,7 +41,9 @@ def record(nodes: int = 2, **changes: object) -> RunRecord:
 
 
 def report(rank: int, **changes: object) -> NodeReport:
-    base = NodeReport(rank=rank, phase=Phase.TRAINING, address="127.0.0.1", started_at=START, heartbeat_at=START)
+    base = NodeReport(
+        rank=rank, phase=Phase.TRAINING, address="127.0.0.1", started_at=START, heartbeat_at=START
+    )
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
@@ -93,7 +95,9 @@ def test_success_needs_the_checkpoint_and_every_required_output() -> None:
 
 
 def test_a_corrupt_checkpoint_is_no_success() -> None:
-    status = RunStatus(nodes=(trained(0, checkpoint=CHECKPOINT),), checkpoint_problem="x.pt has 3 of 10 bytes")
+    status = RunStatus(
+        nodes=(trained(0, checkpoint=CHECKPOINT),), checkpoint_problem="x.pt has 3 of 10 bytes"
+    )
     action = decide(record(nodes=1), status, START + 5)
     assert action == Fail(Cause.USER, "x.pt has 3 of 10 bytes")
 
@@ -108,12 +112,16 @@ def test_one_failed_node_ends_the_others_with_its_cause() -> None:
     failed = report(1, exit_code=3, cause=Cause.USER, message="ValueError: boom")
     status = RunStatus(nodes=(node(0, NodeState.RUNNING), node(1, NodeState.FAILED, report=failed)))
     action = decide(record(), status, START + 5)
-    assert action == Cancel(Ending(cause=Cause.USER, message="node 1: ValueError: boom (exit code 3)", since=START + 5))
+    assert action == Cancel(
+        Ending(cause=Cause.USER, message="node 1: ValueError: boom (exit code 3)", since=START + 5)
+    )
 
 
 def test_the_node_that_names_a_cause_is_blamed_and_not_the_one_that_ended_first() -> None:
     told = node(0, NodeState.FAILED, report=report(0, exit_code=143), finished_at=START + 1)
-    guilty = node(1, NodeState.FAILED, report=report(1, cause=Cause.OOM, message="killed"), finished_at=START + 2)
+    guilty = node(
+        1, NodeState.FAILED, report=report(1, cause=Cause.OOM, message="killed"), finished_at=START + 2
+    )
     action = decide(record(), RunStatus(nodes=(told, guilty)), START + 5)
     assert action == Fail(Cause.OOM, "node 1: killed")
 
@@ -126,7 +134,9 @@ def test_an_ended_gang_fails_for_the_reason_it_was_ended() -> None:
 
 def test_a_gang_that_finished_before_the_cancel_took_hold_has_succeeded() -> None:
     ending = Ending(cause=Cause.DEADLINE, message="late", since=START)
-    assert decide(record(ending=ending), gang(NodeState.SUCCEEDED, NodeState.SUCCEEDED), START + 5) == Succeed()
+    assert (
+        decide(record(ending=ending), gang(NodeState.SUCCEEDED, NodeState.SUCCEEDED), START + 5) == Succeed()
+    )
 
 
 def test_a_node_that_does_not_hear_the_cancel_is_told_again_after_a_while() -> None:

@@ -22,7 +22,6 @@ from airflow_provider_ocidist.errors import (
     Cause,
     CheckpointError,
     JobFileError,
-    OcidistError,
     Problem,
     StorageError,
 )
@@ -222,7 +221,8 @@ class OciDataScience(Backend):
         self._upload(plan, job_id, with_image="jobEnvironmentConfigurationDetails" in create_job.body)
         try:
             run_ids = self._create_runs(plan, create_runs, job_id, compartment_id, stop or threading.Event())
-        except OcidistError:
+        except BaseException:
+            # Airflow's timeout too, which is no Exception: half a gang would run for nobody.
             self._cancel_job(job_id, compartment_id)
             raise
         return self._ref_of(job_id, plan.key, run_ids)
@@ -230,7 +230,9 @@ class OciDataScience(Backend):
     def _existing_job(self, key: RunKey, compartment_id: str) -> str | None:
         with oci_errors("looking for an earlier submission"):
             found = self._client.list_jobs(compartment_id, display_name=key.name, limit=PAGE).data
-        live = [job for job in found if job.lifecycle_state in ("CREATING", "ACTIVE") and _key_of(job, key) == key]
+        live = [
+            job for job in found if job.lifecycle_state in ("CREATING", "ACTIVE") and _key_of(job, key) == key
+        ]
         return str(live[0].id) if live else None
 
     def _create_job(self, plan: Plan, request: Request) -> str:
@@ -273,7 +275,9 @@ class OciDataScience(Backend):
     def _create_runs(
         self, plan: Plan, requests: Sequence[Request], job_id: str, compartment_id: str, stop: threading.Event
     ) -> dict[int, str]:
-        existing = {int(run.freeform_tags[TAG_RANK]): str(run.id) for run in self._runs_of(job_id, compartment_id)}
+        existing = {
+            int(run.freeform_tags[TAG_RANK]): str(run.id) for run in self._runs_of(job_id, compartment_id)
+        }
 
         def create(rank: int) -> str:
             if rank in existing:
@@ -296,7 +300,9 @@ class OciDataScience(Backend):
         return sorted(refs, key=lambda ref: (ref.key.generation, ref.key.attempt))
 
     def _found_ref(self, job_id: str, key: RunKey, compartment_id: str) -> RunRef:
-        by_rank = {int(run.freeform_tags[TAG_RANK]): str(run.id) for run in self._runs_of(job_id, compartment_id)}
+        by_rank = {
+            int(run.freeform_tags[TAG_RANK]): str(run.id) for run in self._runs_of(job_id, compartment_id)
+        }
         return self._ref_of(job_id, key, by_rank)
 
     def _ref_of(self, job_id: str, key: RunKey, run_ids: Mapping[int, str]) -> RunRef:
@@ -333,7 +339,9 @@ class OciDataScience(Backend):
             filters = {"job_id": here[0].job_id} if len(here) == 1 else {}
             wanted = {run_id for ref in here for run_id in ref.run_ids if run_id}
             with oci_errors("asking for the state of the job runs"):
-                for run in _pages(self._client.list_job_runs, compartment_id, sort_by="timeCreated", **filters):
+                for run in _pages(
+                    self._client.list_job_runs, compartment_id, sort_by="timeCreated", **filters
+                ):
                     found[str(run.id)] = run
                     wanted.discard(str(run.id))
                     if not wanted:
@@ -370,7 +378,9 @@ class OciDataScience(Backend):
         except CheckpointError as error:
             return replace(status, checkpoint_problem=f"the newest checkpoint is not whole: {error}")
         except (StorageError, BackendError):
-            return replace(status, reports_readable=False, checkpoint_problem="the checkpoint cannot be read now")
+            return replace(
+                status, reports_readable=False, checkpoint_problem="the checkpoint cannot be read now"
+            )
         return status
 
     def _store(self, run_dir: str) -> Store:
@@ -431,14 +441,22 @@ class OciDataScience(Backend):
     def _runs_of(self, job_id: str, compartment_id: str) -> list[Any]:
         with oci_errors("listing the job runs"):
             runs = list(_pages(self._client.list_job_runs, compartment_id, job_id=job_id))
-        return [run for run in runs if TAG_RANK in (run.freeform_tags or {}) and run.lifecycle_state != "DELETED"]
+        return [
+            run for run in runs if TAG_RANK in (run.freeform_tags or {}) and run.lifecycle_state != "DELETED"
+        ]
 
 
 _STOP = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
 
 
 def _pick(cls: type[Any], values: Mapping[str, Any]) -> Any:
-    return cls(**{field.name: values[field.name] for field in fields(cls) if values.get(field.name) not in (None, "")})
+    return cls(
+        **{
+            field.name: values[field.name]
+            for field in fields(cls)
+            if values.get(field.name) not in (None, "")
+        }
+    )
 
 
 def _missing(path: str) -> Problem:
@@ -463,7 +481,9 @@ def _key_of(resource: Any, key: RunKey) -> RunKey | None:
     return replace(key, generation=int(tags[TAG_GENERATION]), attempt=int(tags[TAG_ATTEMPT]))
 
 
-def _job_body(job: TrainingJob, options: OciDataScienceOptions, key: RunKey, config: AgentConfig) -> dict[str, Any]:
+def _job_body(
+    job: TrainingJob, options: OciDataScienceOptions, key: RunKey, config: AgentConfig
+) -> dict[str, Any]:
     body: dict[str, Any] = {
         "compartmentId": options.compartment_id,
         "projectId": options.project_id,
@@ -497,7 +517,9 @@ def _configuration(job: TrainingJob, options: OciDataScienceOptions, config: Age
     environment |= config.to_env()
     size = sum(len(name) + len(value) for name, value in environment.items())
     if size > MAX_ENVIRONMENT:
-        problem = Problem("env", f"takes {size} characters with our own part; the service allows {MAX_ENVIRONMENT}")
+        problem = Problem(
+            "env", f"takes {size} characters with our own part; the service allows {MAX_ENVIRONMENT}"
+        )
         raise JobFileError([problem], job.name)
     configuration: dict[str, Any] = {"jobType": "DEFAULT", "environmentVariables": environment}
     if job.limits.max_runtime is not None:

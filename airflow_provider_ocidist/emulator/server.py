@@ -229,7 +229,7 @@ class Emulator:
 
 
 async def _until_started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
-    while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has only a flag
+    while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn offers no event
         await asyncio.sleep(0.005)
 
 

@@ -59,7 +59,12 @@ def a_job(nodes: int = 2, seconds: float = 0.5, **changes: Any) -> TrainingJob:
             "launcher": {"kind": "python"},
             "checkpoints": {},
             "limits": {"stop_grace": 1},
-            "backend": {"kind": "oci_data_science", "shape": "VM.Standard.E4.Flex", "ocpus": 1, "memory_gb": 8},
+            "backend": {
+                "kind": "oci_data_science",
+                "shape": "VM.Standard.E4.Flex",
+                "ocpus": 1,
+                "memory_gb": 8,
+            },
             **changes,
         }
     )
@@ -69,7 +74,9 @@ def a_key() -> RunKey:
     return RunKey(dag_id="dag", run_id=uuid.uuid4().hex, task_id="train")
 
 
-def wait_until(backend: OciDataScience, ref: RunRef, done: Callable[[RunStatus], bool], seconds: float = 40) -> RunStatus:
+def wait_until(
+    backend: OciDataScience, ref: RunRef, done: Callable[[RunStatus], bool], seconds: float = 40
+) -> RunStatus:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         (status,) = backend.status([ref])
@@ -80,7 +87,7 @@ def wait_until(backend: OciDataScience, ref: RunRef, done: Callable[[RunStatus],
 
 
 def job_runs_of(backend: OciDataScience, ref: RunRef) -> list[Any]:
-    return backend._client.list_job_runs(ref.compartment_id, job_id=ref.job_id).data  # noqa: SLF001
+    return backend._client.list_job_runs(ref.compartment_id, job_id=ref.job_id).data
 
 
 # plan
@@ -88,11 +95,20 @@ def job_runs_of(backend: OciDataScience, ref: RunRef) -> list[Any]:
 
 def test_a_plan_is_the_literal_requests_and_sends_none() -> None:
     backend = OciDataScience.connect(
-        {"compartment_id": "c", "project_id": "p", "work_dir": "oci://b@n/w", "endpoint": "http://127.0.0.1:9"}
+        {
+            "compartment_id": "c",
+            "project_id": "p",
+            "work_dir": "oci://b@n/w",
+            "endpoint": "http://127.0.0.1:9",
+        }
     )
     key = a_key()
     plan = backend.plan(a_job(nodes=3), key)
-    assert [request.verb for request in plan.requests] == ["CreateJob", "CreateJobArtifact", *["CreateJobRun"] * 3]
+    assert [request.verb for request in plan.requests] == [
+        "CreateJob",
+        "CreateJobArtifact",
+        *["CreateJobRun"] * 3,
+    ]
     job = plan.requests[0].body
     assert job["displayName"] == key.name
     assert job["jobInfrastructureConfigurationDetails"] == {
@@ -149,11 +165,14 @@ def test_the_same_plan_submitted_twice_is_one_gang(backend: OciDataScience, ends
     assert len(job_runs_of(backend, first)) == 2
 
 
-def test_concurrent_submissions_of_one_plan_are_one_gang(backend: OciDataScience, fields: Any, ends: Any) -> None:
+def test_concurrent_submissions_of_one_plan_are_one_gang(
+    backend: OciDataScience, fields: Any, ends: Any
+) -> None:
     plan = backend.plan(a_job(nodes=3, seconds=5), a_key())
     refs: list[RunRef] = []
     threads = [
-        threading.Thread(target=lambda: refs.append(OciDataScience.connect(fields).submit(plan))) for _ in range(4)
+        threading.Thread(target=lambda: refs.append(OciDataScience.connect(fields).submit(plan)))
+        for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -180,7 +199,13 @@ def test_when_one_node_cannot_be_created_the_others_are_ended(
     backend: OciDataScience, emulator: Access, fields: Any
 ) -> None:
     plan = backend.plan(a_job(nodes=3, seconds=60), a_key())
-    rule = {"method": "POST", "path": "/20190101/jobRuns$", "status": 400, "code": "LimitExceeded", "times": 1}
+    rule = {
+        "method": "POST",
+        "path": "/20190101/jobRuns$",
+        "status": 400,
+        "code": "LimitExceeded",
+        "times": 1,
+    }
     httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     with pytest.raises(BackendError) as caught:
         backend.submit(plan)
@@ -227,7 +252,9 @@ def _calls(emulator: Access, method: str, path: str) -> int:
     return sum(call["method"] == method and call["path"].split("?")[0] == path for call in calls)
 
 
-def test_a_failing_node_is_reported_with_its_exception_and_ends_the_other(backend: OciDataScience, ends: Any) -> None:
+def test_a_failing_node_is_reported_with_its_exception_and_ends_the_other(
+    backend: OciDataScience, ends: Any
+) -> None:
     arguments = ["--seconds", "60", "--fail-rank", "1"]
     program = {"source": str(PROGRAMS), "script": "steps.py", "args": arguments}
     ref = ends(backend.submit(backend.plan(a_job(program=program), a_key())))
@@ -283,7 +310,9 @@ def test_a_wrong_key_is_one_clear_line(fields: dict[str, Any], tmp_path: Path) -
 
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
     )
     other = tmp_path / "key.pem"
     other.write_bytes(pem)

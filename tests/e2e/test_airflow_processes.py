@@ -68,7 +68,9 @@ class Stage:
         conf = {"seconds": seconds, "mark": str(self._mark(name))}
         self.runs[name] = self.api.trigger(dag_id, conf)
 
-    def wait_for_task(self, name: str, *states: str, timeout: float = 120, task_id: str = "train") -> dict[str, Any]:
+    def wait_for_task(
+        self, name: str, *states: str, timeout: float = 120, task_id: str = "train"
+    ) -> dict[str, Any]:
         return self.api.wait_for_task(*self.run(name), task_id, *states, timeout=timeout)
 
     def ref(self, name: str) -> RunRef:
@@ -180,7 +182,7 @@ def _kill_worker_of(task: dict[str, Any]) -> None:
     (worker,) = [
         process
         for process in psutil.process_iter(["cmdline"])
-        if " ".join(process.info["cmdline"] or ()) == f"airflow worker -- {task['id']}"
+        if f"airflow worker -- {task['id']}" in " ".join(process.info["cmdline"] or ())
     ]
     worker.send_signal(signal.SIGKILL)
 

@@ -19,7 +19,9 @@ TEXT = "To be, or not to be, that is the question: whether 'tis nobler in the mi
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(240)
-def test_the_example_retrains_a_gpt_by_torchrun_and_hands_on_its_checkpoint(emulator: Access, tmp_path: Path) -> None:
+def test_the_example_retrains_a_gpt_by_torchrun_and_hands_on_its_checkpoint(
+    emulator: Access, tmp_path: Path
+) -> None:
     text = tmp_path / "hamlet.txt"
     text.write_text(TEXT)
     results = tmp_path / "results"
@@ -31,7 +33,6 @@ def test_the_example_retrains_a_gpt_by_torchrun_and_hands_on_its_checkpoint(emul
         command, env=airflow.env, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
     )
     output = done.stdout + done.stderr
-    open("/tmp/dagout.txt","w").write(output)
     assert done.returncode == 0, output[-4000:]
     assert "torch.distributed.run" in output or "torchrun" in output, output[-4000:]
     assert "step 20/20" in output

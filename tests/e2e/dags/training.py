@@ -45,4 +45,6 @@ limited = training_dag("train_limited", JOB, deferrable=True, execution_timeout=
 
 with DAG(dag_id="train_watched", schedule=None, catchup=False, params=PARAMS) as watched:
     started = DistributedTrainingOperator(task_id="train", job=JOB, poll_interval=2.0, deferrable=False)
-    DistributedTrainingSensor(task_id="wait", run=started.output["run"], poke_interval=2.0, require_checkpoint=True)
+    DistributedTrainingSensor(
+        task_id="wait", run=started.output["run"], poke_interval=2.0, require_checkpoint=True
+    )
