@@ -112,7 +112,7 @@ class DistributedTrainingOperator(BaseOperator):
             action = watch.look(time.time())
             match action:
                 case Wait():
-                    self._wait(watch.record, context)
+                    self._wait(watch, context)
                 case Cancel(ending):
                     self.log.error("%s: ending all nodes: %s", ending.cause, ending.message)
                     self._backend.cancel(record.ref)
@@ -122,18 +122,18 @@ class DistributedTrainingOperator(BaseOperator):
                 case Fail(cause, message):
                     self._fail(watch, cause, message, context)
 
-    def _wait(self, record: RunRecord, context: Context) -> None:
+    def _wait(self, watch: Watch, context: Context) -> None:
         from airflow_provider_ocidist.triggers import CAN_KILL, DistributedTrainingTrigger
 
         if not (self.deferrable and CAN_KILL):
-            self._stop.wait(self.poll_interval)
+            self._stop.wait(watch.pause(self.poll_interval))
             if self._stop.is_set():
                 raise AirflowFailException("the task was killed; its run has been cancelled")
             return
         self.defer(
             trigger=DistributedTrainingTrigger(
                 conn_id=self.conn_id,
-                record=record.to_json(),
+                record=watch.record.to_json(),
                 owner=_owner(context),
                 poll_interval=self.poll_interval,
             ),

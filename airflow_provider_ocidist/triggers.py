@@ -60,7 +60,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         earliest = time.monotonic() + FIRST_EVENT_AFTER
         watch = await _in_thread(self._watch)
         while not await self._wants_action(watch):  # noqa: ASYNC110 - the event is at the service
-            await asyncio.sleep(self.poll_interval)
+            await asyncio.sleep(watch.pause(self.poll_interval))
         await asyncio.sleep(max(0.0, earliest - time.monotonic()))
         yield TriggerEvent(watch.record.to_json())
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
+from airflow_provider_ocidist.agent.report import Phase
 from airflow_provider_ocidist.backends.base import Backend, LogFollower
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.run import NodeState, RunRecord, RunStatus
 from airflow_provider_ocidist.supervisor import Action, Wait, decide
+
+NEAR_THE_END = (Phase.SAVING, Phase.DONE)
+NEAR_THE_END_INTERVAL = 1.0
 
 
 class TaskLog(Protocol):
@@ -45,6 +49,12 @@ class Watch:
         self._pass_on_logs(now)
         self._say_progress(self.status)
         return decide(self.record, self.status, now)
+
+    def pause(self, interval: float) -> float:
+        """Return the seconds until the next look: fewer when nodes are saving, for then the end is near."""
+        nodes = self.status.nodes if self.status is not None else ()
+        saving = any(node.report is not None and node.report.phase in NEAR_THE_END for node in nodes)
+        return min(interval, NEAR_THE_END_INTERVAL) if saving else interval
 
     def _pass_on_logs(self, now: float) -> None:
         try:
