@@ -95,6 +95,13 @@ class LocalAirflow:
         if number in (signal.SIGKILL, signal.SIGTERM):
             service.wait(timeout=30)
 
+    def start_second(self, component: str) -> Service:
+        """Start another process of a kind that runs already, as on a second machine; ends with the rest."""
+        name = f"{component}-2"
+        self._services[name] = self._service(name, COMPONENTS[component])
+        self._services[name].start()
+        return self._services[name]
+
     def pid(self, component: str) -> int:
         return self._services[component].pid
 

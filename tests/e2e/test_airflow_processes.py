@@ -25,6 +25,12 @@ from scripts.local_airflow import LocalAirflow
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 LONG = 600.0
+FASTER = {
+    "AIRFLOW__CORE__PARALLELISM": "10",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+    "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+}
+"""More workers than the demo, and ten seconds instead of thirty until a triggerer is given up."""
 ENDED = (NodeState.CANCELED, NodeState.FAILED)
 """A node that reads the stop request before the service's signal reaches it ends by itself."""
 STARTED_AT_ONCE = {
@@ -43,6 +49,7 @@ STARTED_AT_ONCE = {
 STARTED_LATER = {
     "triggerer restarts": ("train_deferred", 25.0),
     "worker killed": ("train_blocking", 25.0),
+    "triggerer freezes": ("train_deferred", 50.0),
 }
 RUNS = STARTED_AT_ONCE | STARTED_LATER
 
@@ -105,7 +112,7 @@ class Stage:
 @pytest.fixture(scope="module")
 def stage(emulator: Access, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     home = tmp_path_factory.mktemp("airflow")
-    env = {**emulator.airflow_env(), "AIRFLOW__CORE__PARALLELISM": "10"}
+    env = {**emulator.airflow_env(), **FASTER}
     with LocalAirflow(home, dags=Path(__file__).parent / "dags", env=env) as airflow:
         marks = tmp_path_factory.mktemp("marks")
         stage = Stage(airflow, OciDataScience.connect(emulator.connection_fields()), {}, marks)
@@ -196,6 +203,62 @@ def test_a_restarted_triggerer_cancels_nothing(stage: Stage) -> None:
     stage.wait_for_task("triggerer restarts", "success", timeout=150)
     assert stage.states(ref) == {NodeState.SUCCEEDED}
     assert len(stage.starts("triggerer restarts")) == 2
+
+
+def test_a_triggerer_that_was_frozen_and_replaced_cancels_nothing(stage: Stage) -> None:
+    stage.start("triggerer freezes")
+    ref = stage.ref("triggerer freezes")
+    (first,) = _trigger_logs(stage, ref, 1)
+    frozen = psutil.Process(stage.airflow.pid("triggerer"))
+    frozen = [frozen, *frozen.children(recursive=True)]
+    for process in frozen:
+        process.suspend()
+    second = stage.airflow.start_second("triggerer")
+    try:
+        _trigger_logs(stage, ref, 2)
+    finally:
+        for process in frozen:
+            process.resume()
+    # The first one now learns that its trigger is no longer its own, and Airflow calls on_kill.
+    _wait_for_text(first, f"{ref.key.name} goes on")
+    stage.wait_for_task("triggerer freezes", "success", timeout=150)
+    assert stage.states(ref) == {NodeState.SUCCEEDED}
+    assert len(stage.starts("triggerer freezes")) == 2
+    second.stop()
+
+
+def _trigger_logs(stage: Stage, ref: RunRef, count: int, timeout: float = 90) -> list[Path]:
+    """Wait until so many triggerers have begun to watch a gang: each writes a log of its own for its task."""
+    pattern = f"dag_id={ref.key.dag_id}/run_id={ref.key.run_id}/*/*.trigger.*.log"
+    deadline = time.monotonic() + timeout
+    while len(found := list((stage.airflow.home / "logs").glob(pattern))) < count:
+        assert time.monotonic() < deadline, f"{len(found)} triggerers after {timeout} s"
+        time.sleep(0.3)
+    return found
+
+
+def _wait_for_text(log: Path, text: str, timeout: float = 90) -> None:
+    deadline = time.monotonic() + timeout
+    while text not in log.read_text(errors="replace"):
+        assert time.monotonic() < deadline, f"no {text!r} in {log} within {timeout} s"
+        time.sleep(0.3)
+
+
+# the connection
+
+
+def test_a_connections_secrets_are_masked_in_the_api(stage: Stage) -> None:
+    secret = "canary-5551"  # noqa: S105 - no secret of anybody
+    extra = {"auth": "api_key", "private_key_content": secret, "passphrase": secret}
+    connection = {"connection_id": "oci_masked", "conn_type": "oci", "extra": json.dumps(extra)}
+    stage.api.call("POST", "/connections", json=connection)
+    assert secret not in json.dumps(stage.api.call("GET", "/connections/oci_masked"))
+
+
+def test_the_connection_form_has_our_fields(stage: Stage) -> None:
+    response = stage.api.call("GET", "/../../ui/connections/hook_meta")
+    (form,) = [item for item in response if item["connection_type"] == "oci"]
+    assert {"auth", "config_file", "region", "endpoint", "compartment_id", "work_dir"} <= set(form["extra_fields"])
 
 
 # outcomes
