@@ -6,8 +6,10 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,8 @@ os.environ.update(
 for _name in [name for name in os.environ if name.startswith(("OCI_", "AIRFLOW_CONN_"))]:
     del os.environ[_name]
 
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience  # noqa: E402
+from airflow_provider_ocidist.run import RunRef  # noqa: E402
 from scripts.emulator_process import Access, EmulatorProcess  # noqa: E402
 from scripts.local_airflow import LocalAirflow  # noqa: E402
 
@@ -56,3 +60,29 @@ def local_airflow(tmp_path_factory: pytest.TempPathFactory, emulator: Access) ->
     home = tmp_path_factory.mktemp("airflow")
     with LocalAirflow(home, dags=ROOT / "dags_examples", env=emulator.airflow_env()) as airflow:
         yield airflow
+
+
+@pytest.fixture
+def fields(emulator: Access) -> dict[str, Any]:
+    """The fields of a connection to the emulator."""
+    work_dir = f"oci://{emulator.bucket}@{emulator.namespace}/work/{uuid.uuid4().hex[:8]}"
+    return emulator.connection_fields(work_dir=work_dir)
+
+
+@pytest.fixture
+def backend(fields: dict[str, Any]) -> OciDataScience:
+    return OciDataScience.connect(fields)
+
+
+@pytest.fixture
+def ends(backend: OciDataScience) -> Iterator[Callable[[RunRef], RunRef]]:
+    """Registers gangs that the test leaves behind."""
+    refs: list[RunRef] = []
+
+    def register(ref: RunRef) -> RunRef:
+        refs.append(ref)
+        return ref
+
+    yield register
+    for ref in refs:
+        backend.cancel(ref)

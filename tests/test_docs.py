@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import subprocess
 import sys
@@ -14,10 +15,29 @@ import yaml
 
 import airflow_provider_ocidist
 from airflow_provider_ocidist import job_file
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
+from airflow_provider_ocidist.job import (
+    Checkpoints,
+    Input,
+    LauncherOptions,
+    Limits,
+    Output,
+    Program,
+    TrainingJob,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PARTS = {
+    "program": Program,
+    "launcher": LauncherOptions,
+    "inputs": Input,
+    "outputs": Output,
+    "checkpoints": Checkpoints,
+    "limits": Limits,
+    "backend": OciDataScienceOptions,
+}
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -137,3 +157,17 @@ def test_the_version_is_one_and_the_changelog_has_a_place_for_it():
 
     assert version("airflow-provider-ocidist") == airflow_provider_ocidist.__version__
     assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def fields_of(kind: type, prefix: str = "") -> set[str]:
+    found = set()
+    for field in dataclasses.fields(kind):
+        inner = PARTS.get(field.name)
+        found |= fields_of(inner, f"{field.name}.") if inner else {f"{prefix}{field.name}"}
+    return found
+
+
+def test_every_key_of_a_job_is_documented():
+    text = (ROOT / "docs" / "job-file.md").read_text()
+    names = {name.rpartition(".")[2] for name in fields_of(TrainingJob)}
+    assert {name for name in names if f"{name}`" not in text} == set()

@@ -5,85 +5,18 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from airflow_provider_ocidist import job_file
 from airflow_provider_ocidist.backends.base import LogFollower
 from airflow_provider_ocidist.backends.oci_data_science import STATES, OciDataScience
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
-from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.run import NodeState, Plan, RunKey, RunRef, RunStatus
+from airflow_provider_ocidist.run import NodeState, Plan, RunRef
 from scripts.emulator_process import Access
-
-PROGRAMS = Path(__file__).parents[1] / "e2e" / "programs"
-
-
-@pytest.fixture
-def fields(emulator: Access) -> dict[str, Any]:
-    """The fields of a connection to the emulator."""
-    work_dir = f"oci://{emulator.bucket}@{emulator.namespace}/work/{uuid.uuid4().hex[:8]}"
-    return emulator.connection_fields(work_dir=work_dir)
-
-
-@pytest.fixture
-def backend(fields: dict[str, Any]) -> OciDataScience:
-    return OciDataScience.connect(fields)
-
-
-@pytest.fixture
-def ends(backend: OciDataScience) -> Iterator[Callable[[RunRef], RunRef]]:
-    """Registers gangs that the test leaves behind."""
-    refs: list[RunRef] = []
-
-    def register(ref: RunRef) -> RunRef:
-        refs.append(ref)
-        return ref
-
-    yield register
-    for ref in refs:
-        backend.cancel(ref)
-
-
-def a_job(nodes: int = 2, seconds: float = 0.5, **changes: Any) -> TrainingJob:
-    return job_file.build(
-        {
-            "name": "steps",
-            "nodes": nodes,
-            "program": {"source": str(PROGRAMS), "script": "steps.py", "args": ["--seconds", str(seconds)]},
-            "launcher": {"kind": "python"},
-            "checkpoints": {},
-            "limits": {"stop_grace": 1},
-            "backend": {
-                "kind": "oci_data_science",
-                "shape": "VM.Standard.E4.Flex",
-                "ocpus": 1,
-                "memory_gb": 8,
-            },
-            **changes,
-        }
-    )
-
-
-def a_key() -> RunKey:
-    return RunKey(dag_id="dag", run_id=uuid.uuid4().hex, task_id="train")
-
-
-def wait_until(
-    backend: OciDataScience, ref: RunRef, done: Callable[[RunStatus], bool], seconds: float = 40
-) -> RunStatus:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        (status,) = backend.status([ref])
-        if done(status):
-            return status
-        time.sleep(0.2)
-    raise AssertionError(f"not within {seconds} s: {status}")
+from tests.training_jobs import PROGRAMS, a_job, a_key, wait_until
 
 
 def job_runs_of(backend: OciDataScience, ref: RunRef) -> list[Any]:

@@ -248,7 +248,7 @@ def _wait_for_text(log: Path, text: str, timeout: float = 90) -> None:
 
 
 def test_a_connections_secrets_are_masked_in_the_api(stage: Stage) -> None:
-    secret = "canary-5551"  # noqa: S105 - no secret of anybody
+    secret = "canary-5551"
     extra = {"auth": "api_key", "private_key_content": secret, "passphrase": secret}
     connection = {"connection_id": "oci_masked", "conn_type": "oci", "extra": json.dumps(extra)}
     stage.api.call("POST", "/connections", json=connection)
@@ -258,7 +258,9 @@ def test_a_connections_secrets_are_masked_in_the_api(stage: Stage) -> None:
 def test_the_connection_form_has_our_fields(stage: Stage) -> None:
     response = stage.api.call("GET", "/../../ui/connections/hook_meta")
     (form,) = [item for item in response if item["connection_type"] == "oci"]
-    assert {"auth", "config_file", "region", "endpoint", "compartment_id", "work_dir"} <= set(form["extra_fields"])
+    assert {"auth", "config_file", "region", "endpoint", "compartment_id", "work_dir"} <= set(
+        form["extra_fields"]
+    )
 
 
 # outcomes

@@ -1,0 +1,52 @@
+"""Small training jobs for tests, and the patience to wait for them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_ocidist import job_file
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.job import TrainingJob
+from airflow_provider_ocidist.run import RunKey, RunRef, RunStatus
+
+PROGRAMS = Path(__file__).parent / "e2e" / "programs"
+
+
+def a_job(nodes: int = 2, seconds: float = 0.5, **changes: Any) -> TrainingJob:
+    return job_file.build(
+        {
+            "name": "steps",
+            "nodes": nodes,
+            "program": {"source": str(PROGRAMS), "script": "steps.py", "args": ["--seconds", str(seconds)]},
+            "launcher": {"kind": "python"},
+            "checkpoints": {},
+            "limits": {"stop_grace": 1},
+            "backend": {
+                "kind": "oci_data_science",
+                "shape": "VM.Standard.E4.Flex",
+                "ocpus": 1,
+                "memory_gb": 8,
+            },
+            **changes,
+        }
+    )
+
+
+def a_key() -> RunKey:
+    return RunKey(dag_id="dag", run_id=uuid.uuid4().hex, task_id="train")
+
+
+def wait_until(
+    backend: Backend, ref: RunRef, done: Callable[[RunStatus], bool], seconds: float = 40
+) -> RunStatus:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        (status,) = backend.status([ref])
+        if done(status):
+            return status
+        time.sleep(0.2)
+    raise AssertionError(f"not within {seconds} s: {status}")
