@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.base import LogFollower
-from airflow_provider_ocidist.backends.oci_data_science import STATES, OciDataScience
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
 from airflow_provider_ocidist.run import NodeState, Plan, RunRef
 from scripts.emulator_process import Access

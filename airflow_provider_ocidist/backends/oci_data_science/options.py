@@ -1,0 +1,48 @@
+"""What a job and a connection say about OCI Data Science."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from airflow_provider_ocidist.job import BackendOptions
+
+KIND = "oci_data_science"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OciDataScienceOptions(BackendOptions):
+    """Where on OCI Data Science; what is absent comes from the connection."""
+
+    kind: str = KIND
+    topology: Literal["job_runs"] = "job_runs"
+    """`job_runs`: one job, one job run for each node; rank 0 is the main run."""
+    compartment_id: str | None = None
+    project_id: str | None = None
+    subnet_id: str | None = None
+    """Nodes talk through it: it must allow traffic within itself. None: egress managed by the service."""
+    shape: str | None = None
+    """As `VM.GPU.A10.1`."""
+    ocpus: float | None = None
+    """For flexible shapes only."""
+    memory_gb: float | None = None
+    """For flexible shapes only."""
+    block_storage_gb: int = 50
+    log_group_id: str | None = None
+    log_id: str | None = None
+    """None with a log group: the service creates a log for each job run."""
+    conda_slug: str | None = None
+    """Service conda environment, as `pytorch20_p39_gpu_v1`; for jobs without an image."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Defaults:
+    """What a connection fills in where a job says nothing."""
+
+    compartment_id: str | None = None
+    project_id: str | None = None
+    subnet_id: str | None = None
+    shape: str | None = None
+    log_group_id: str | None = None
+    log_id: str | None = None
+    work_dir: str | None = None
