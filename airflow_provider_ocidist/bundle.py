@@ -25,6 +25,11 @@ ROOT = "ocidist"
 ENTRYPOINT = f"{ROOT}/node.py"
 NODE_SCRIPT = """\
 import pathlib, sys
+if sys.version_info < (3, 11):
+    sys.exit(
+        "ocidist: this node runs Python %d.%d, the agent needs 3.11 or later: choose another image or conda environment"
+        % sys.version_info[:2]
+    )
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from airflow_provider_ocidist.agent.__main__ import main
 sys.exit(main())
@@ -46,7 +51,7 @@ def agent_bundle(code: str | None) -> bytes:
 
     Equal content gives equal bytes, so that the same submission repeated is the same request.
     """
-    members = [(f"{ROOT}/node.py", NODE_SCRIPT.encode())]
+    members = [(ENTRYPOINT, NODE_SCRIPT.encode())]
     members += [(f"{ROOT}/{PACKAGE.name}/{name}", data) for name, data in _agent_members()]
     if code is not None:
         members += [(f"{ROOT}/code/{name}", data) for name, data in _code_members(Path(code))]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -28,6 +29,10 @@ class Unusable(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name that this terminal cannot show is no reason to end.
+            stream.reconfigure(errors="backslashreplace")
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(
         with_emulator="emulator" in (*arguments[:1], *os.environ.get("COMP_LINE", "").split()[1:2])

@@ -18,6 +18,8 @@ from airflow_provider_ocidist.job import Program, TrainingJob
 from airflow_provider_ocidist.storage import locations
 
 MAX_NAME = 255
+MAX_NODES = 1000
+"""More is a slip of the finger: a plan holds a request for each."""
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OURS = "OCIDIST_"
 COMMON_SCHEMES = {"oci", "file", "s3", "gs", "http", "https"}
@@ -48,10 +50,20 @@ def _name(job: TrainingJob) -> Iterator[Problem]:
         yield Problem("name", "must not be blank")
     if len(job.name) > MAX_NAME:
         yield Problem("name", f"has {len(job.name)} characters; {MAX_NAME} are allowed")
+    elif not job.name.isprintable():
+        yield Problem("name", "must not hold line breaks or other invisible characters")
+
+
+def _nodes(job: TrainingJob) -> Iterator[Problem]:
+    if job.nodes > MAX_NODES:
+        yield Problem("nodes", f"must be at most {MAX_NODES}")
 
 
 def _program(job: TrainingJob) -> Iterator[Problem]:
     program = job.program
+    for index, text in enumerate(program.args):
+        if not _can_be_argument(text):
+            yield Problem(f"program.args.{index}", f"no program can be given {text!r}")
     if not program.script:
         yield Problem("program.script", "must not be empty")
         return
@@ -66,6 +78,11 @@ def _program(job: TrainingJob) -> Iterator[Problem]:
         )
     if program.source is not None and not program.module:
         yield from _inside("program.script", program.script)
+
+
+def _can_be_argument(text: str) -> bool:
+    """Return whether the system takes the text: no NUL character, and no half of a surrogate pair."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _local_code(program: Program) -> Iterator[Problem]:
@@ -118,8 +135,8 @@ def _environment(job: TrainingJob) -> Iterator[Problem]:
             yield Problem(f"env.{name}", "is no name for an environment variable: letters, digits and _ only")
         elif name.startswith(OURS):
             yield Problem(f"env.{name}", f"names that begin with {OURS} are ours")
-        elif "\0" in value:
-            yield Problem(f"env.{name}", "an environment variable cannot hold a NUL character")
+        elif not _can_be_argument(value):
+            yield Problem(f"env.{name}", f"an environment variable cannot hold {value!r}")
 
 
 def _data(job: TrainingJob) -> Iterator[Problem]:
@@ -191,6 +208,7 @@ def _oci_tags(job: TrainingJob) -> Iterator[Problem]:
 
 _RULES: tuple[Callable[[TrainingJob], Iterator[Problem]], ...] = (
     _name,
+    _nodes,
     _program,
     _launcher,
     _environment,

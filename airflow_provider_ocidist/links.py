@@ -25,6 +25,8 @@ class JobRunLink(BaseOperatorLink):
 
 
 def job_run_url(ref: RunRef) -> str:
-    """Return the console's page; the region is the fourth part of an OCID."""
-    region = ref.main_run_id.split(".")[3] if ref.main_run_id.count(".") >= 4 else ""
-    return CONSOLE.format(run_id=ref.main_run_id, region=region)
+    """Return the console's page. The fourth part of an OCID is the region, or a short name of it (`iad`)."""
+    from oci.regions import REGIONS_SHORT_NAMES
+
+    key = ref.main_run_id.split(".")[3] if ref.main_run_id.count(".") >= 4 else ""
+    return CONSOLE.format(run_id=ref.main_run_id, region=REGIONS_SHORT_NAMES.get(key, key))

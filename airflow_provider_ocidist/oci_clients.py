@@ -111,6 +111,9 @@ def namespace(access: OciAccess) -> str:
 
 def _credentials(access: OciAccess) -> tuple[dict[str, Any], Any]:
     """Return the SDK's configuration and signer. Raises BackendError that says what is missing."""
+    if access.auth not in _SIGNERS:
+        known = ", ".join(_SIGNERS)
+        raise BackendError(f"auth is {access.auth!r}; it must be one of {known}", cause=Cause.CONFIG)
     try:
         config, signer = _SIGNERS[access.auth](access)
     except BackendError:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -75,6 +74,7 @@ class DistributedTrainingOperator(BaseOperator):
         self.poll_interval = poll_interval
         self._stop = threading.Event()
         self._ref: RunRef | None = None
+        self._connected: Backend | None = None
 
     # the life of the task
 
@@ -83,7 +83,9 @@ class DistributedTrainingOperator(BaseOperator):
 
         with _as_airflow_errors():
             job = self._training_job(context)
-            gang = Gang(self._backend, job, self.log, context.get("task_state_store"), self._stop)
+            gang = Gang(
+                self._backend(job.backend.kind), job, self.log, context.get("task_state_store"), self._stop
+            )
             record = gang.adopt_or_submit(_key(context), self._task_deadline())
         self._ref = record.ref
         self._announce(record.ref, context)
@@ -99,7 +101,7 @@ class DistributedTrainingOperator(BaseOperator):
         """End the remote runs; Airflow kills this process five seconds after it has called this."""
         self._stop.set()
         if self._ref is not None:
-            self._backend.cancel(self._ref)
+            self._backend(self._ref.backend).cancel(self._ref)
             self.log.info("%s: cancelled, since this task was killed", self._ref.key.name)
 
     def _supervise(self, record: RunRecord, context: Context) -> dict[str, Any]:
@@ -107,7 +109,8 @@ class DistributedTrainingOperator(BaseOperator):
         from airflow_provider_ocidist.watch import Watch
 
         self._ref = record.ref
-        watch = Watch(self._backend, record, self.log)
+        backend = self._backend(record.ref.backend)
+        watch = Watch(backend, record, self.log)
         while True:
             action = watch.look(time.time())
             match action:
@@ -115,7 +118,7 @@ class DistributedTrainingOperator(BaseOperator):
                     self._wait(watch, context)
                 case Cancel(ending):
                     self.log.error("%s: ending all nodes: %s", ending.cause, ending.message)
-                    self._backend.cancel(record.ref)
+                    backend.cancel(record.ref)
                     watch.record = replace(watch.record, ending=ending)
                 case Succeed():
                     return self._succeed(watch, context)
@@ -165,24 +168,26 @@ class DistributedTrainingOperator(BaseOperator):
 
     # small parts
 
-    @cached_property
-    def _backend(self) -> Backend:
-        return OciHook(self.conn_id).backend()
+    def _backend(self, kind: str) -> Backend:
+        """Return the connected backend; made once, so that `on_kill` finds it warm."""
+        if self._connected is None:
+            self._connected = OciHook(self.conn_id).backend(kind)
+        return self._connected
 
     def _training_job(self, context: Context) -> TrainingJob:
         from airflow_provider_ocidist import job_file
 
         overrides = dict(self.overrides or {})
         if self.nodes is not None:
-            overrides["nodes"] = int(self.nodes)
+            overrides["nodes"] = _number(self.nodes)
         overrides |= {f"env.{name}": str(value) for name, value in (self.env or {}).items()}
         if isinstance(self.job, Mapping):
             return job_file.build(self.job, base_dir=self._folder, overrides=overrides)
         path = self._folder / str(self.job)
         try:
             text = path.read_text()
-        except OSError as error:
-            raise JobFileError([Problem("", f"cannot be read: {error.strerror}")], str(path)) from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise JobFileError([Problem("", f"cannot be read: {error}")], str(path)) from error
         rendered = self.render_template(text, context)
         return job_file.parse(rendered, source=str(path), base_dir=path.parent, overrides=overrides)
 
@@ -202,7 +207,9 @@ class DistributedTrainingOperator(BaseOperator):
             "gang %s: job %s, %d nodes, main run %s", ref.key.name, ref.job_id, ref.nodes, ref.main_run_id
         )
         ti.xcom_push(key="run", value=ref.to_json())
-        ti.xcom_push(key=JobRunLink.xcom_key, value=job_run_url(ref))
+        if not OciHook(self.conn_id).access.endpoint:
+            # The console knows nothing of an emulator's runs.
+            ti.xcom_push(key=JobRunLink.xcom_key, value=job_run_url(ref))
 
 
 class CopyOperator(BaseOperator):
@@ -282,6 +289,11 @@ class CopyOutputsOperator(CopyOperator):
     """Carry checkpoints and outputs to where they are wanted; downstream of the training."""
 
     label = "copy outputs"
+
+
+def _number(text: int | str) -> int | str:
+    """Return what Jinja has made text as a number again; what is none is left for the job's check to name."""
+    return int(text) if isinstance(text, str) and text.strip().isdecimal() else text
 
 
 def _mapping_of(job: TrainingJob) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 class DistributedTrainingSensor(BaseSensorOperator):
     """Wait until a run has succeeded; never ends it. Returns the same result as the operator that started it.
 
-    :param run: the `run` XCom of a DistributedTrainingOperator
+    :param run: the `run` XCom of a DistributedTrainingOperator, as a mapping or as JSON
     :param conn_id: Airflow connection of type `oci`
     :param require_checkpoint: whether a run without a checkpoint counts as failed
     :param deferrable: wait in the triggerer
@@ -76,13 +78,14 @@ class DistributedTrainingSensor(BaseSensorOperator):
                 conn_id=self.conn_id, record=record.to_json(), owner={}, poll_interval=self.poke_interval
             ),
             method_name="resume",
+            timeout=timedelta(seconds=self.timeout),
         )
 
     def _record(self) -> RunRecord:
         from airflow_provider_ocidist.run import Expectations, RunRecord, RunRef
 
         # No limits: this task watches, and whoever started the run ends it.
-        ref = RunRef.from_json(self.run)  # type: ignore[arg-type]
+        ref = RunRef.from_json(json.loads(self.run) if isinstance(self.run, str) else self.run)
         return RunRecord(
             ref=ref,
             expects=Expectations(checkpoint=self.require_checkpoint),

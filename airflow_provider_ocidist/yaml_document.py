@@ -58,7 +58,7 @@ def _written_int(loader: _Loader, node: yaml.ScalarNode) -> WrittenInt:
         value = WrittenInt(text)
     except ValueError:
         raise yaml.MarkedYAMLError(
-            problem=f"{text!r} is not a whole number", problem_mark=node.start_mark
+            problem=f"{text[:40]!r} is not a whole number", problem_mark=node.start_mark
         ) from None
     value.text = text
     return value
@@ -154,7 +154,7 @@ def _duplicates(root: yaml.Node) -> list[Problem]:
             size += sum(walk(value, (*path, str(key.value))) for key, value in node.value)
         if size > MAX_VALUES:
             raise yaml.MarkedYAMLError(
-                problem="aliases that write out to too much", problem_mark=node.start_mark
+                problem=f"more than {MAX_VALUES} values, aliases written out", problem_mark=node.start_mark
             )
         sizes[id(node)] = size
         return size

@@ -11,6 +11,7 @@ import httpx
 
 ENDED = ("success", "failed")
 NEW_TOKEN_AFTER_S = 1800.0
+LOCKED_PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 
 
 class AirflowApiError(Exception):
@@ -34,6 +35,12 @@ class AirflowClient:
         if time.monotonic() - self._token_at > NEW_TOKEN_AFTER_S or not self._token_at:
             self._log_in()
         response = self._http.request(method, f"/api/v2{path}", **options)
+        for pause in LOCKED_PAUSES_S:
+            if response.status_code != 500 or "Database error" not in response.text:
+                break
+            # SQLite has one writer at a time, and Airflow does not wait for long.
+            time.sleep(pause)
+            response = self._http.request(method, f"/api/v2{path}", **options)
         if response.is_error:
             raise AirflowApiError(f"{method} {path}: {response.status_code} {response.text[:500]}")
         return response.json() if response.content else None

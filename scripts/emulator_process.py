@@ -48,7 +48,7 @@ class Access:
 
     def connection_fields(self, **more: Any) -> dict[str, Any]:
         """Return the extras of an Airflow connection of type `oci` to this emulator."""
-        names = ("config_file", "profile", "region", "namespace", "compartment_id", "project_id", "subnet_id")
+        names = ("config_file", "profile", "region", "compartment_id", "project_id", "subnet_id")
         values = {name: getattr(self, name) for name in (*names, "log_group_id", "log_id", "work_dir")}
         return {"auth": "config_file", "endpoint": self.url, **values, **more}
 

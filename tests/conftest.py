@@ -34,17 +34,9 @@ from scripts.local_airflow import LocalAirflow  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the end-to-end tests on one worker, and begin with them: they take longest and share an Airflow."""
-    for item in items:
-        if _end_to_end(item):
-            item.add_marker(pytest.mark.xdist_group("e2e"))
-    items.sort(key=lambda item: not _end_to_end(item))
-
-
-def _end_to_end(item: pytest.Item) -> bool:
-    return "e2e" in item.path.parts or "local_airflow" in getattr(item, "fixturenames", ())
+    """Begin with the end-to-end tests: they take longest, and one worker does them all (`xdist_group`)."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 @pytest.fixture(scope="session")

@@ -234,6 +234,8 @@ WRONG = {
     "limits: {lost_timeout: .inf}": [f"line 3: limits.lost_timeout: {SECONDS}, not .inf"],
     "env: {A: yes}": [f"line 3: env.A: must be text, not {TRUE}: put it in quotes"],
     "env: {A: }": ["line 3: env.A: is empty, and must be text"],
+    'env: {A: "x\\0y"}': ["line 3: env.A: an environment variable cannot hold 'x\\x00y'"],
+    "nodes: 1000000": ["line 3: nodes: must be at most 1000"],
     "env: {A: {b: c}}": ["line 3: env.A: must be text, not a section"],
     "env: {on: x}": [f"line 3: env: a name must be text, not {TRUE}: put it in quotes"],
     "env: {1A: x}": ["line 3: env.1A: is no name for an environment variable: letters, digits and _ only"],
@@ -283,6 +285,7 @@ PROGRAMS = {
     "{script: ../gpt.py, source: train}": "program.script: must not leave its folder, as '../gpt.py' does",
     "{script: /gpt.py, source: train}": "program.script: must be a relative path, not '/gpt.py'",
     "{script: '', source: train}": "program.script: must not be empty",
+    '{script: gpt.py, source: train, args: ["a\\0b"]}': "program.args.0: no program can be given 'a\\x00b'",
     "{script: gpt.py}": "program.source: is needed: there is no image that could hold the code",
     "{script: gpt.py, source: 'htp://x/y'}": "program.source: nothing reads htp://; did you mean http://?",
     "{script: gpt.py, source: train, working_dir: /tmp}": (
@@ -348,7 +351,7 @@ def test_no_code_hides_in_yaml(problems):
 def test_aliases_cannot_blow_up_the_memory(problems):
     bomb = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
     (problem,) = problems(bomb)
-    assert "aliases that write out to too much" in problem
+    assert "more than 100000 values, aliases written out" in problem
 
 
 def test_every_duplicate_key_is_named(problems):

@@ -91,8 +91,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = AgentConfig.from_env(os.environ)
         return Node(config, os.environ, switch).run()
     except AgentError as error:
-        logger.error("this node cannot start: %s: %s. Remedy: %s", error.cause, error, REMEDIES[error.cause])
-        return EXIT_CODES[error.cause]
+        logger.error(
+            "this node cannot start: %s: %s. Remedy: %s",
+            error.cause,
+            error,
+            REMEDIES.get(error.cause, "run it again"),
+        )
+        return _exit_code(error.cause)
 
 
 class Node:
@@ -105,7 +110,7 @@ class Node:
         self.rank = own_rank(config, environ)
         self.main_rank = 0
         self.access = OciAccess.from_environment(environ, endpoint=config.oci_endpoint)
-        self.meter = ProgressMeter(Path(tempfile.mkdtemp(prefix="ocidist-")))
+        self.meter = ProgressMeter(Path(tempfile.mkdtemp(prefix="ocidist-", dir=_own_folder(environ))))
         self.output = Output(self.meter)
         self.heartbeat = self._heartbeat()
 
@@ -201,7 +206,7 @@ class Node:
 
     def _watch_for_hangs(self) -> None:
         timeout = self.config.limits.hang_timeout
-        if self.is_main and timeout is not None:
+        if timeout is not None:
             watch = HangWatch(self.meter, timeout, others=self._others_progress, declare=self._hung)
             self.heartbeat.watches.append(watch.look)
 
@@ -210,9 +215,13 @@ class Node:
         self.switch.ask(Stop(cause=Cause.HANG, message=message, stacks=True))
 
     def _others_progress(self) -> list[float | None]:
+        """Return when each other node last moved; the main node judges for all, the others once it is done."""
         others = [rank for rank in range(self.config.nodes) if rank != self.rank]
         reports = [read_report(self.heartbeat.store, rank) for rank in others]
-        return [report.progress.updated_at if report and report.progress else None for report in reports]
+        done = {report.rank for report in reports if report and report.phase is Phase.DONE}
+        if not self.is_main and self.main_rank not in done:
+            return [None]
+        return [_last_movement(report) for report in reports]
 
     # After the training
 
@@ -269,7 +278,7 @@ class Node:
         if stop.cause is None:
             return Outcome(code=STOPPED, exit_code=exit_code, message=stop.message, tail=tail)
         return Outcome(
-            code=EXIT_CODES[stop.cause],
+            code=_exit_code(stop.cause),
             exit_code=exit_code,
             cause=stop.cause,
             message=stop.message,
@@ -279,7 +288,10 @@ class Node:
     def _failed_ourselves(self, cause: Cause, message: str) -> Outcome:
         self._tell_others(cause, message)
         return Outcome(
-            code=EXIT_CODES[cause], cause=cause, message=message, tail=tail_of(self.output.end) or None
+            code=_exit_code(cause),
+            cause=cause,
+            message=message,
+            tail=tail_of(self.output.end) or None,
         )
 
     def _save(self, workspace: fetch.Workspace, courier: CheckpointCourier | None) -> Outcome:
@@ -368,6 +380,27 @@ class Node:
         return outcome.code
 
 
+def _last_movement(report: NodeReport | None) -> float | None:
+    """Return when a node last showed progress, or that it has ended; None when that is not known."""
+    if report is None:
+        return None
+    return report.finished_at or (report.progress.updated_at if report.progress else None)
+
+
+def _exit_code(cause: Cause) -> int:
+    return EXIT_CODES.get(cause, EXIT_CODES[Cause.SERVICE])
+
+
+def _remedy(cause: Cause | None) -> str:
+    return REMEDIES.get(cause, "run it again") if cause is not None else "run it again"
+
+
+def _own_folder(environ: Mapping[str, str]) -> str | None:
+    """Return the node's home, which goes when the node goes; None where it has none of its own."""
+    home = environ.get("HOME")
+    return home if home and os.access(home, os.W_OK) else None
+
+
 def load_launcher(kind: str) -> Launcher:
     """Return the launcher of a kind. Raises AgentError when there is none, or this node lacks its package."""
     try:
@@ -388,7 +421,7 @@ def _one_line(rank: int, nodes: int, outcome: Outcome) -> str:
     assert outcome.cause is not None
     ended = "" if outcome.exit_code is None else f" [exit code {outcome.exit_code}]"
     what = f"node {rank} of {nodes} failed: {outcome.cause}: {outcome.message}{ended}"
-    return f"{what}. Remedy: {REMEDIES[outcome.cause]}"
+    return f"{what}. Remedy: {REMEDIES.get(outcome.cause, 'run it again')}"
 
 
 def _as_exit_status(code: int) -> int:

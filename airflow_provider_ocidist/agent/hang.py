@@ -16,7 +16,7 @@ DUMP_TIME = 1.0
 
 
 class HangWatch:
-    """Judges for all nodes, on the main node: that one node is silent means nothing while others speak."""
+    """Judges for all nodes: that one node is silent means nothing while others speak."""
 
     def __init__(
         self,

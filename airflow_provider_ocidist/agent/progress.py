@@ -81,7 +81,7 @@ class ProgressMeter:
 
 
 def read_lines(output: bytes) -> list[dict[str, Any]]:
-    """Return what each line with a step says: `step 10/300 loss 2.34`, `step: 10, loss=2.34`."""
+    """Return what each line with a step says: `step 10/300 loss 2.34`, `step: 10, loss=2.34`, `step 10 of 300`."""
     if b"step" not in output.lower():
         return []
     return [found for line in output.splitlines() if (found := _read_line(line))]
@@ -89,7 +89,8 @@ def read_lines(output: bytes) -> list[dict[str, Any]]:
 
 def _read_line(line: bytes) -> dict[str, Any]:
     step, loss = STEP.search(line), LOSS.search(line)
-    if step is None:
+    if step is None or not (step[2] or loss):
+        # "going on from step 0" is prose.
         return {}
     return _known(step=int(step[1]), steps=step[2] and int(step[2]), loss=loss and float(loss[1]))
 

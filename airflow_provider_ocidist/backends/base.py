@@ -1,4 +1,4 @@
-"""Backend: the six verbs of a place where a gang of nodes can run."""
+"""Backend: what every place where a gang of nodes can run has to offer."""
 
 from __future__ import annotations
 

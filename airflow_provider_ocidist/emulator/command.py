@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import signal
 import sys
 from dataclasses import asdict
@@ -33,14 +34,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ready", type=Path, metavar="FILE", help="write how to reach it to FILE once it serves"
     )
     parser.add_argument(
-        "--grace", type=float, default=30.0, metavar="S", help="from SIGTERM to SIGKILL (%(default)s)"
+        "--grace", type=_seconds, default=30.0, metavar="S", help="from SIGTERM to SIGKILL (%(default)s)"
     )
     parser.add_argument(
-        "--provisioning", type=float, default=0.0, metavar="S", help="before a node starts (0)"
+        "--provisioning", type=_seconds, default=0.0, metavar="S", help="before a node starts (0)"
     )
     parser.add_argument("--no-signatures", action="store_true", help="do not verify request signatures")
     parser.add_argument("--keep-node-files", action="store_true", help="leave the folders of ended nodes")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return seconds
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -108,11 +116,12 @@ def connection(access: Access) -> str:
         "profile": access.profile,
         "region": access.region,
         "endpoint": access.url,
-        "namespace": access.namespace,
         "compartment_id": access.compartment_id,
         "project_id": access.project_id,
         "subnet_id": access.subnet_id,
         "log_group_id": access.log_group_id,
         "log_id": access.log_id,
+        "shape": "VM.Standard.E4.Flex",
+        "work_dir": f"oci://{access.bucket}@{access.namespace}/ocidist",
     }
     return json.dumps({"conn_type": "oci", "extra": extra})

@@ -167,7 +167,17 @@ class LocalUpload(Upload):
         with local_errors(self.path):
             descriptor, self.descriptor = self.descriptor, -1
             os.close(descriptor)  # network file systems report a full disk here
+            if self._is_device():
+                raise StorageError(f"{self.path}: is no file, and is not replaced by one", uri=str(self.path))
             self.part.replace(self.path)
+
+    def _is_device(self) -> bool:
+        """Whether a device, socket or pipe is there: renaming a file to its name would take it away."""
+        try:
+            mode = self.path.lstat().st_mode
+        except FileNotFoundError:
+            return False
+        return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):

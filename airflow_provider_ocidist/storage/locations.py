@@ -48,6 +48,8 @@ def parse(uri: str) -> Location:
     text = os.fspath(uri)
     if not text:
         raise StorageError("an empty string names no place", uri=text)
+    if "\0" in text:
+        raise StorageError(f"{text!r} names no place: it holds a NUL character", uri=text)
     scheme, separator, rest = text.partition("://")
     if not separator or scheme == "file":
         return _local(rest if separator else text)

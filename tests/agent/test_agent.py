@@ -181,6 +181,13 @@ for _ in range(25):
         assert gang.run() == [0, 0]
 
 
+def test_a_node_that_hangs_when_the_main_node_is_done_is_ended_too(tmp_path: Path) -> None:
+    script = "import os, time\nprint('step 5')\ntime.sleep(60 * int(os.environ['RANK']))"
+    with Gang(tmp_path, script, nodes=2, limits=Limits(hang_timeout=1.5, stop_grace=2.0)) as gang:
+        assert gang.run() == [0, 75]
+        assert gang.agents[1].report.cause is Cause.HANG
+
+
 def test_sigterm_passes_down_and_the_last_checkpoint_is_saved(tmp_path: Path) -> None:
     checkpoints = Checkpoints(uri=str(tmp_path / "safe"))
     with Gang(tmp_path, WAITS_FOR_SIGTERM, checkpoints=checkpoints) as gang:

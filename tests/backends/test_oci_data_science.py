@@ -15,6 +15,7 @@ from airflow_provider_ocidist.backends.base import LogFollower
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
+from airflow_provider_ocidist.links import job_run_url
 from airflow_provider_ocidist.run import NodeState, Plan, RunRef
 from scripts.emulator_process import Access
 from tests.training_jobs import PROGRAMS, a_job, a_key, wait_until
@@ -46,7 +47,8 @@ def test_a_plan_is_the_literal_requests_and_sends_none() -> None:
     job = plan.requests[0].body
     assert job["displayName"] == key.name
     assert job["jobInfrastructureConfigurationDetails"] == {
-        "jobInfrastructureType": "ME_STANDALONE",
+        "jobInfrastructureType": "STANDALONE",
+        "subnetId": "s",
         "shapeName": "VM.Standard.E4.Flex",
         "blockStorageSizeInGBs": 50,
         "jobShapeConfigDetails": {"ocpus": 1.0, "memoryInGBs": 8.0},
@@ -63,7 +65,28 @@ def test_a_plan_names_everything_that_is_missing_at_once() -> None:
     with pytest.raises(JobFileError) as caught:
         OciDataScience.connect({}).plan(a_job(), a_key())
     paths = {problem.path for problem in caught.value.problems}
-    assert paths == {"backend.compartment_id", "backend.project_id", "work_dir"}
+    assert paths == {"backend.compartment_id", "backend.project_id", "backend.subnet_id", "work_dir"}
+
+
+def test_a_conda_environment_with_an_old_python_is_refused_before_a_node_is_paid_for(
+    backend: OciDataScience,
+) -> None:
+    old = {"kind": "oci_data_science", "shape": "VM.GPU.A10.1", "conda_slug": "pytorch20_p39_gpu_v1"}
+    with pytest.raises(JobFileError, match="older than 3"):
+        backend.plan(a_job(backend=old), a_key())
+
+
+def test_the_link_leads_to_the_region_of_the_run() -> None:
+    ref = RunRef(
+        backend="oci_data_science",
+        key=a_key(),
+        nodes=1,
+        job_id="job",
+        run_ids=("ocid1.datasciencejobrun.oc1.iad.abc",),
+        run_dir="x",
+        submitted_at=0.0,
+    )
+    assert job_run_url(ref).endswith("/ocid1.datasciencejobrun.oc1.iad.abc?region=us-ashburn-1")
 
 
 def test_an_environment_beyond_the_services_limit_is_refused_before_anything_is_created(backend: Any) -> None:
@@ -148,6 +171,25 @@ def test_when_one_node_cannot_be_created_the_others_are_ended(
     assert not ref.complete
     status = wait_until(backend, ref, lambda status: status.ended)
     assert NodeState.SUCCEEDED not in {node.state for node in status.nodes}
+
+
+def test_a_work_dir_in_a_missing_bucket_is_refused_before_anything_is_created(
+    fields: dict[str, Any], emulator: Access
+) -> None:
+    backend = OciDataScience.connect({**fields, "work_dir": f"oci://nowhere@{emulator.namespace}/work"})
+    plan = backend.plan(a_job(), a_key())
+    with pytest.raises(BackendError, match=r"work_dir cannot be used.*nowhere.*create its bucket") as caught:
+        backend.submit(plan)
+    assert (caught.value.cause, caught.value.retryable) == (Cause.CONFIG, False)
+    assert backend.find(plan) == []
+
+
+def test_what_is_no_report_does_not_hide_the_gang(backend: OciDataScience, ends: Any) -> None:
+    ref = ends(backend.submit(backend.plan(a_job(seconds=2), a_key())))
+    for name, text in {"7": b"{not json", "8": b"[]", "9": b"{}", "10": b"\xff"}.items():
+        backend._store(ref.run_dir).write(f"nodes/{name}.json", text)
+    status = wait_until(backend, ref, lambda status: status.ended)
+    assert [node.state for node in status.nodes] == [NodeState.SUCCEEDED, NodeState.SUCCEEDED], status
 
 
 def test_a_submission_that_is_stopped_leaves_nothing_running(backend: OciDataScience) -> None:

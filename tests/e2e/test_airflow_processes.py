@@ -1,6 +1,7 @@
 """The operators in Airflow's own processes: scheduler, triggerer, API server, workers; nodes run in the emulator.
 
-All runs are started at once, since most of their time is waiting; each test then acts on its own.
+The runs whose outcome matters are started at once, since most of their time is waiting; each that is acted upon is
+started by its own test.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from scripts.airflow_api import AirflowClient
 from scripts.emulator_process import Access
 from scripts.local_airflow import LocalAirflow
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("airflow")]
 
 LONG = 600.0
 FASTER = {
@@ -33,25 +34,25 @@ FASTER = {
 """More workers than the demo, and ten seconds instead of thirty until a triggerer is given up."""
 ENDED = (NodeState.CANCELED, NodeState.FAILED)
 """A node that reads the stop request before the service's signal reaches it ends by itself."""
-STARTED_AT_ONCE = {
+OUTCOMES = {
     "deferred": ("train_deferred", 4.0),
     "blocking": ("train_blocking", 4.0),
     "failing": ("train_failing", 60.0),
     "lying": ("train_lying", 1.0),
     "limited": ("train_limited", LONG),
     "watched": ("train_watched", 3.0),
+}
+ACTED_UPON = {
     "marked failed": ("train_deferred", LONG),
     "marked success": ("train_deferred", LONG),
     "run failed": ("train_deferred", LONG),
     "cleared": ("train_deferred", LONG),
     "blocking marked failed": ("train_blocking", LONG),
-}
-STARTED_LATER = {
     "triggerer restarts": ("train_deferred", 25.0),
     "worker killed": ("train_blocking", 25.0),
     "triggerer freezes": ("train_deferred", 50.0),
 }
-RUNS = STARTED_AT_ONCE | STARTED_LATER
+RUNS = OUTCOMES | ACTED_UPON
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def stage(emulator: Access, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         stage = Stage(airflow, OciDataScience.connect(emulator.connection_fields()), {}, marks)
         for dag_id in sorted({dag_id for dag_id, _ in RUNS.values()}):
             airflow.api.wait_for_dag(dag_id)
-        for name in STARTED_AT_ONCE:
+        for name in OUTCOMES:
             stage.start(name)
         yield stage
 
@@ -127,6 +128,7 @@ def stage(emulator: Access, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_marking_a_deferred_task_failed_ends_its_nodes(stage: Stage) -> None:
+    stage.start("marked failed")
     stage.wait_for_task("marked failed", "deferred")
     ref = stage.ref("marked failed")
     stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=60)
@@ -135,6 +137,7 @@ def test_marking_a_deferred_task_failed_ends_its_nodes(stage: Stage) -> None:
 
 
 def test_marking_a_deferred_task_successful_ends_its_nodes(stage: Stage) -> None:
+    stage.start("marked success")
     stage.wait_for_task("marked success", "deferred")
     ref = stage.ref("marked success")
     stage.api.patch_task_state(*stage.run("marked success"), "train", "success")
@@ -142,6 +145,7 @@ def test_marking_a_deferred_task_successful_ends_its_nodes(stage: Stage) -> None
 
 
 def test_failing_the_dag_run_ends_its_nodes(stage: Stage) -> None:
+    stage.start("run failed")
     stage.wait_for_task("run failed", "deferred")
     ref = stage.ref("run failed")
     stage.api.patch_dag_run(*stage.run("run failed"), "failed")
@@ -149,6 +153,7 @@ def test_failing_the_dag_run_ends_its_nodes(stage: Stage) -> None:
 
 
 def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -> None:
+    stage.start("cleared")
     stage.wait_for_task("cleared", "deferred")
     old = stage.ref("cleared")
     stage.api.clear(*stage.run("cleared"), ["train"])
@@ -164,6 +169,7 @@ def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -
 
 
 def test_marking_a_waiting_task_failed_ends_its_nodes(stage: Stage) -> None:
+    stage.start("blocking marked failed")
     ref = stage.ref("blocking marked failed")
     stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=60)
     stage.api.patch_task_state(*stage.run("blocking marked failed"), "train", "failed")

@@ -455,3 +455,17 @@ def test_a_source_that_does_not_tell_its_size_is_copied_to_its_end(tmp_path):
         server.shutdown()
         server.server_close()
     assert (tmp_path / "x").read_bytes() == content
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="is no file"):
+        copy(str(tmp_path / "file"), str(tmp_path / "pipe"))
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "pipe"]
+
+
+def test_a_nul_character_names_no_place(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="NUL"):
+        copy(str(tmp_path), str(tmp_path / "a\0b"))

@@ -28,7 +28,7 @@ CAUSES = (
     ("limit", Cause.QUOTA),
     ("quota", Cause.QUOTA),
     ("preempt", Cause.PREEMPTED),
-    ("image", Cause.CONFIG),
+    ("container image", Cause.CONFIG),
     ("exit code 137", Cause.OOM),
 )
 """Words in the service's lifecycle details, and what they mean; the first that fits counts."""

@@ -54,7 +54,7 @@ class OciDataScience(Backend):
     def __init__(self, access: OciAccess, defaults: Defaults) -> None:
         self.access = access
         self.defaults = defaults
-        self._reports: dict[str, dict[str, tuple[str | None, NodeReport]]] = {}
+        self._reports: dict[str, dict[str, tuple[str | None, NodeReport | None]]] = {}
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
@@ -77,7 +77,10 @@ class OciDataScience(Backend):
     def submit(self, plan: Plan, stop: threading.Event | None = None) -> RunRef:
         create_job, _, *create_runs = plan.requests
         compartment_id = str(create_job.body["compartmentId"])
-        job_id = self._existing_job(plan.key, compartment_id) or self._create_job(plan, create_job)
+        job_id = self._existing_job(plan.key, compartment_id)
+        if job_id is None:
+            self._require_work_dir(plan.run_dir)
+            job_id = self._create_job(plan, create_job)
         self._upload(plan, job_id, with_image="jobEnvironmentConfigurationDetails" in create_job.body)
         try:
             run_ids = self._create_runs(plan, create_runs, job_id, compartment_id, stop or threading.Event())
@@ -86,6 +89,19 @@ class OciDataScience(Backend):
             self._cancel_job(job_id, compartment_id)
             raise
         return self._ref_of(job_id, plan.key, run_ids)
+
+    def _require_work_dir(self, run_dir: str) -> None:
+        """Raise BackendError where the nodes could not meet: they would end without being able to say why."""
+        try:
+            self._store(run_dir).list(f"{NODES_FOLDER}/")
+        except StorageError as error:
+            passes = isinstance(error.__cause__, BackendError) and error.__cause__.retryable
+            remedy = "" if passes else "; create its bucket, or name another work_dir"
+            raise BackendError(
+                f"work_dir cannot be used: {error}{remedy}",
+                retryable=passes,
+                cause=Cause.SERVICE if passes else Cause.CONFIG,
+            ) from error
 
     def _existing_job(self, key: RunKey, compartment_id: str) -> str | None:
         with oci_errors("looking for an earlier submission"):
@@ -227,8 +243,11 @@ class OciDataScience(Backend):
         for entry in store.list(f"{NODES_FOLDER}/"):
             etag, _ = cache.get(entry.name, (None, None))
             if entry.etag is None or entry.etag != etag:
-                cache[entry.name] = (entry.etag, NodeReport.from_json(store.read(entry.name)))
-        return {report.rank: report for _, report in cache.values()}
+                cache[entry.name] = (
+                    entry.etag,
+                    _report_in(store.place_of(entry.name), store.read(entry.name)),
+                )
+        return {report.rank: report for _, report in cache.values() if report is not None}
 
     def _with_verified_checkpoint(self, status: RunStatus) -> RunStatus:
         if not status.ended or status.checkpoint is None:
@@ -304,6 +323,15 @@ class OciDataScience(Backend):
         return [
             run for run in runs if TAG_RANK in (run.freeform_tags or {}) and run.lifecycle_state != "DELETED"
         ]
+
+
+def _report_in(place: str, text: bytes) -> NodeReport | None:
+    try:
+        return NodeReport.from_json(text)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        # Of another version, or no report at all: no reason to lose sight of the whole gang.
+        log.warning("%s holds no report of a node: %s", place, error)
+        return None
 
 
 def _pick(cls: type[Any], values: Mapping[str, Any]) -> Any:

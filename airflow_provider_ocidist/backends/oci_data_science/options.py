@@ -32,7 +32,7 @@ class OciDataScienceOptions(BackendOptions):
     log_id: str | None = None
     """None with a log group: the service creates a log for each job run."""
     conda_slug: str | None = None
-    """Service conda environment, as `pytorch20_p39_gpu_v1`; for jobs without an image."""
+    """Service conda environment with torch and Python 3.11 or later; for jobs without an image."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,9 @@ TAG_TASK, TAG_GENERATION, TAG_ATTEMPT, TAG_RANK = (
 )
 JOB_ID = "<id of CreateJob>"
 """Stands in a plan for the one value that only the service can give."""
+NO_SUBNET = "is needed by more than one node: they talk through a subnet that allows traffic within itself"
+OLD_PYTHON = re.compile(r"_p(2\d|3\d|310)_")
+"""Service conda environments say their Python in their name, as `pytorch20_p39_gpu_v1`."""
 MISSING = "is needed here: the job does not say it, and the connection has no default for it"
 
 
@@ -71,8 +75,13 @@ def _resolved(job: TrainingJob, defaults: Defaults) -> tuple[TrainingJob, OciDat
     work_dir = job.work_dir or defaults.work_dir
     missing = [f"backend.{name}" for name in ("compartment_id", "project_id", "shape") if not filled[name]]
     missing += [] if work_dir else ["work_dir"]
-    if missing:
-        raise JobFileError([Problem(path, MISSING) for path in missing], job.name)
+    problems = [Problem(path, MISSING) for path in missing]
+    if job.nodes > 1 and not filled["subnet_id"]:
+        problems.append(Problem("backend.subnet_id", NO_SUBNET))
+    if OLD_PYTHON.search(job.backend.conda_slug or ""):
+        problems.append(Problem("backend.conda_slug", "has a Python older than 3.11, which the agent needs"))
+    if problems:
+        raise JobFileError(problems, job.name)
     return replace(job, work_dir=work_dir), replace(job.backend, **filled)
 
 
