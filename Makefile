@@ -27,7 +27,7 @@ down: ## end what `make up` started
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m scripts.demo down; else echo "nothing is installed, so nothing runs"; fi
 
 test: $(READY) ## run the whole test suite; TESTS=path runs a part
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10 $(TESTS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 $(TESTS)
 
 check: $(READY) ## formatting, lint, types, import layers
 	$(BIN)/ruff format --check .

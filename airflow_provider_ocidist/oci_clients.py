@@ -6,6 +6,7 @@ import configparser
 import importlib
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -111,6 +112,10 @@ def namespace(access: OciAccess) -> str:
 
 def _credentials(access: OciAccess) -> tuple[dict[str, Any], Any]:
     """Return the SDK's configuration and signer. Raises BackendError that says what is missing."""
+    if access.endpoint and not re.match(r"https?://[^/\s]+", access.endpoint):
+        raise BackendError(
+            f"endpoint is {access.endpoint!r}; it must be a URL as http://127.0.0.1:8080", cause=Cause.CONFIG
+        )
     if access.auth not in _SIGNERS:
         known = ", ".join(_SIGNERS)
         raise BackendError(f"auth is {access.auth!r}; it must be one of {known}", cause=Cause.CONFIG)

@@ -11,6 +11,8 @@ from airflow_provider_ocidist.run import Ending, NodeState, NodeStatus, RunRecor
 
 CANCEL_AGAIN_AFTER = 15.0
 """Seconds after which a node that has not begun to end is told once more."""
+SAVING_LIMIT = 120.0
+"""Seconds after a failure during which nodes that are saving checkpoints are left alone."""
 HANG_MARGIN = 60.0
 """Seconds that a node has to find out about its own hang, with stacks, before it is ended from outside."""
 
@@ -115,6 +117,22 @@ def _guilt(node: NodeStatus) -> tuple[bool, bool, float]:
     return (not named, node.cause is None, node.finished_at or float("inf"))
 
 
+def _failed_and_saved(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
+    """Return the failure once nobody is saving any more: what is being carried to safety may be all that is left."""
+    finding = _failed_node(record, status, now)
+    ended = [
+        node.finished_at for node in status.nodes if node.state.terminal and node.finished_at is not None
+    ]
+    saving = any(_is_saving(node) for node in status.nodes)
+    if finding is not None and saving and ended and now - min(ended) < SAVING_LIMIT:
+        return None
+    return finding
+
+
+def _is_saving(node: NodeStatus) -> bool:
+    return node.state is NodeState.RUNNING and node.report is not None and node.report.phase is Phase.SAVING
+
+
 def _diagnose(node: NodeStatus) -> Finding:
     report = node.report
     if report is not None and report.cause is not None:
@@ -127,6 +145,8 @@ def _diagnose(node: NodeStatus) -> Finding:
         return Cause.CANCELED, f"node {node.rank}: the job run was cancelled outside this task ({details})"
     if node.cause is not None:
         return node.cause, f"node {node.rank}: {details}"
+    if report is not None and report.message is not None:
+        return Cause.NODE, f"node {node.rank}: {report.message}"
     if report is None:
         return Cause.NODE, f"node {node.rank} ended before its agent could report: {details}"
     return Cause.NODE, f"node {node.rank} was lost in phase {report.phase}: {details}"
@@ -179,11 +199,17 @@ def _stuck(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
     if record.hang_timeout is None or not status.reports_readable:
         return None
     reports = [node.report for node in status.nodes if node.report is not None]
-    if len(reports) < len(status.nodes) or any(report.phase is not Phase.TRAINING for report in reports):
+    phases = {report.phase for report in reports}
+    if (
+        len(reports) < len(status.nodes)
+        or Phase.TRAINING not in phases
+        or phases - {Phase.TRAINING, Phase.DONE}
+    ):
         return None
     moved = [
         report.progress.updated_at for report in reports if report.progress and report.progress.updated_at
     ]
+    moved += [report.finished_at for report in reports if report.finished_at is not None]
     if not moved or now - max(moved) <= record.hang_timeout + HANG_MARGIN:
         return None
     return (
@@ -193,7 +219,7 @@ def _stuck(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
 
 
 _LOOKS: tuple[Callable[[RunRecord, RunStatus, float], Finding | None], ...] = (
-    _failed_node,
+    _failed_and_saved,
     _past_deadline,
     _never_started,
     _lost_from_sight,

@@ -35,8 +35,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the end-to-end tests: they take longest, and one worker does them all (`xdist_group`)."""
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    """Begin with the files that take longest; `--dist loadfile` gives each file to one worker."""
+    items.sort(key=lambda item: "e2e" not in item.path.parts and item.path.name != "test_local_airflow.py")
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,6 @@ import pytest
 from scripts.local_airflow import LocalAirflow
 from scripts.service import Service, ServiceError
 
-pytestmark = pytest.mark.xdist_group("airflow")
-
 ROOT = Path(__file__).resolve().parent.parent
 
 # A program whose child leaves its session and shrugs at SIGTERM, as a task of Airflow or a node may.

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
 import oci
 import pytest
+import requests
 
 from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
@@ -197,10 +196,8 @@ def test_an_api_key_without_a_file_works(emulator, access):  # noqa: F811
 
 
 def test_a_session_token_works_by_itself_and_by_its_profile(emulator, access, tmp_path):  # noqa: F811
-    request = urllib.request.Request(f"{access.endpoint}/_emulator/sessions", b"{}", method="POST")
-    request.add_header("content-type", "application/json")
-    with urllib.request.urlopen(request) as answer:
-        session = json.load(answer)
+    signer = oci.signer.Signer.from_config(oci.config.from_file(access.config_file))
+    session = requests.post(f"{access.endpoint}/_emulator/sessions", json={}, auth=signer, timeout=10).json()
     (tmp_path / "token").write_text(session["token"])
     (tmp_path / "key.pem").write_text(session["private_key"])
     (tmp_path / "config").write_text(

@@ -185,6 +185,35 @@ def test_a_gang_without_progress_hangs_though_its_nodes_live() -> None:
     assert action.ending.cause is Cause.HANG
 
 
+def test_a_node_that_hangs_beside_one_that_is_done_is_noticed() -> None:
+    watched = record(hang_timeout=30.0)
+    done = report(0, phase=Phase.DONE, heartbeat_at=START + 500, finished_at=START + 10)
+    stuck = report(1, heartbeat_at=START + 500, progress=Progress(updated_at=START))
+    nodes = (node(0, NodeState.SUCCEEDED, report=done), node(1, NodeState.RUNNING, report=stuck))
+    assert decide(watched, RunStatus(nodes=nodes), START + 90) == Wait()
+    action = decide(watched, RunStatus(nodes=nodes), START + 110)
+    assert isinstance(action, Cancel)
+    assert action.ending.cause is Cause.HANG
+
+
+def test_a_node_that_is_saving_its_checkpoint_is_left_alone_for_a_while() -> None:
+    failed = node(
+        1, NodeState.FAILED, report=report(1, cause=Cause.USER, message="boom"), finished_at=START + 5
+    )
+    saving = node(0, NodeState.RUNNING, report=report(0, phase=Phase.SAVING))
+    status = RunStatus(nodes=(saving, failed))
+    assert decide(record(), status, START + 6) == Wait()
+    assert isinstance(decide(record(), status, START + 126), Cancel)
+
+
+def test_a_node_that_was_told_to_stop_says_by_whom() -> None:
+    told = node(
+        0, NodeState.FAILED, report=report(0, message="told to stop by SIGTERM"), details="exit code 143"
+    )
+    action = decide(record(nodes=1), RunStatus(nodes=(told,)), START + 5)
+    assert action == Fail(Cause.NODE, "node 0: told to stop by SIGTERM")
+
+
 def test_fetching_data_for_hours_is_no_hang() -> None:
     watched = record(nodes=1, hang_timeout=30.0)
     fetching = report(0, phase=Phase.FETCHING, progress=Progress(updated_at=START))

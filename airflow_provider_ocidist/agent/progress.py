@@ -89,7 +89,7 @@ def read_lines(output: bytes) -> list[dict[str, Any]]:
 
 def _read_line(line: bytes) -> dict[str, Any]:
     step, loss = STEP.search(line), LOSS.search(line)
-    if step is None or not (step[2] or loss):
+    if step is None or not (step[2] or loss or line.lstrip().lower().startswith(b"step")):
         # "going on from step 0" is prose.
         return {}
     return _known(step=int(step[1]), steps=step[2] and int(step[2]), loss=loss and float(loss[1]))

@@ -35,7 +35,7 @@ class Ended:
     exit_code: int
     """Of the launcher; negative for a signal."""
     output: str
-    """Its end."""
+    """The ends of its standard output and of its standard error, one after the other."""
     stop: Stop | None
     """Set when it was asked to end before it did."""
     killed: bool
@@ -50,12 +50,21 @@ class Output:
     def __init__(self, meter: ProgressMeter) -> None:
         self.meter = meter
         self._kept = bytearray()
+        self._kept_of: dict[int, bytearray] = {}
         self._lock = threading.Lock()
 
     @property
     def end(self) -> str:
+        """What was printed last, in about the order of its arrival."""
         with self._lock:
             return self._kept[-KEPT:].decode(errors="replace")
+
+    @property
+    def ends(self) -> str:
+        """The same stream by stream: in `end`, a line of one may stand inside a traceback of the other."""
+        with self._lock:
+            kept = [self._kept_of[sink][-KEPT:] for sink in sorted(self._kept_of)]
+        return b"".join(kept).decode(errors="replace")
 
     def pump(self, source: int, sink: int) -> None:
         """Pass on everything from one file descriptor to another until its end."""
@@ -64,20 +73,22 @@ class Output:
             _write(sink, chunk)
             # Lines are kept whole, so that those of the two streams do not run into each other.
             lines, newline, rest = (rest + chunk).rpartition(b"\n")
-            self._take(lines + newline)
+            self._take(lines + newline, sink)
             if len(rest) > CHUNK:
-                self._take(rest)
+                self._take(rest, sink)
                 rest = b""
-        self._take(rest)
+        # What the other stream says must not begin in the middle of a line.
+        self._take(rest and rest + b"\n", sink)
 
-    def _take(self, lines: bytes) -> None:
+    def _take(self, lines: bytes, sink: int) -> None:
         if not lines:
             return
         self.meter.saw(lines)
         with self._lock:
-            self._kept += lines
-            if len(self._kept) > 2 * KEPT:
-                del self._kept[:-KEPT]
+            for kept in (self._kept, self._kept_of.setdefault(sink, bytearray())):
+                kept.extend(lines)
+                if len(kept) > 2 * KEPT:
+                    del kept[:-KEPT]
 
 
 def _write(sink: int, data: bytes) -> None:
@@ -146,7 +157,7 @@ class Training:
         before, after = self._oom_kills, _count_oom_kills()
         return Ended(
             exit_code=self._process.returncode if self.ended.is_set() else -signal.SIGKILL,
-            output=self.output.end,
+            output=self.output.ends,
             stop=stop,
             killed=killed,
             oom_killed=None if before is None or after is None else after > before,

@@ -271,6 +271,21 @@ def test_an_outage_of_the_run_directory_does_not_end_the_training(tmp_path: Path
         assert agent.report.phase is Phase.DONE
 
 
+def test_lines_on_one_stream_do_not_cut_through_a_traceback_on_the_other(tmp_path: Path) -> None:
+    script = """
+import sys, time
+for line in ("Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "ValueError: boom"):
+    print(line, file=sys.stderr, flush=True)
+    time.sleep(0.1)
+    print("epoch 1", flush=True)
+    time.sleep(0.1)
+sys.exit(1)
+"""
+    with Gang(tmp_path, script) as gang:
+        assert gang.run() == [1]
+        assert gang.agents[0].report.message == "ValueError: boom"
+
+
 def test_output_passes_through_unchanged_and_unthrottled(tmp_path: Path) -> None:
     with Gang(tmp_path, "for number in range(300000): print('line', number)") as gang:
         started = time.monotonic()

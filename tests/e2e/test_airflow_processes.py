@@ -23,7 +23,7 @@ from scripts.airflow_api import AirflowClient
 from scripts.emulator_process import Access
 from scripts.local_airflow import LocalAirflow
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("airflow")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 LONG = 600.0
 FASTER = {

@@ -17,7 +17,6 @@ TEXT = "To be, or not to be, that is the question: whether 'tis nobler in the mi
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("airflow")
 @pytest.mark.torch
 @pytest.mark.timeout(240)
 def test_the_example_retrains_a_gpt_by_torchrun_and_hands_on_its_checkpoint(

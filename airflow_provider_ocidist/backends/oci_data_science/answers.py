@@ -29,7 +29,6 @@ CAUSES = (
     ("quota", Cause.QUOTA),
     ("preempt", Cause.PREEMPTED),
     ("container image", Cause.CONFIG),
-    ("exit code 137", Cause.OOM),
 )
 """Words in the service's lifecycle details, and what they mean; the first that fits counts."""
 
