@@ -33,6 +33,7 @@ def test_a_plan_is_the_literal_requests_and_sends_none() -> None:
         {
             "compartment_id": "c",
             "project_id": "p",
+            "subnet_id": "s",
             "work_dir": "oci://b@n/w",
             "endpoint": "http://127.0.0.1:9",
         }
