@@ -19,6 +19,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+if __name__ == "__main__":
+    # Until `main` takes over: Ctrl-C ends us here, where nothing runs yet, and no import can swallow it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 from rich.console import Console
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience

@@ -129,8 +129,8 @@ def stage(emulator: Access, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def test_marking_a_deferred_task_failed_ends_its_nodes(stage: Stage) -> None:
     stage.start("marked failed")
-    stage.wait_for_task("marked failed", "deferred")
     ref = stage.ref("marked failed")
+    _trigger_logs(stage, ref, 1)
     stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=60)
     stage.api.patch_task_state(*stage.run("marked failed"), "train", "failed")
     stage.wait_for_nodes(ref, *ENDED, timeout=30)
@@ -138,24 +138,24 @@ def test_marking_a_deferred_task_failed_ends_its_nodes(stage: Stage) -> None:
 
 def test_marking_a_deferred_task_successful_ends_its_nodes(stage: Stage) -> None:
     stage.start("marked success")
-    stage.wait_for_task("marked success", "deferred")
     ref = stage.ref("marked success")
+    _trigger_logs(stage, ref, 1)
     stage.api.patch_task_state(*stage.run("marked success"), "train", "success")
     stage.wait_for_nodes(ref, *ENDED, timeout=30)
 
 
 def test_failing_the_dag_run_ends_its_nodes(stage: Stage) -> None:
     stage.start("run failed")
-    stage.wait_for_task("run failed", "deferred")
     ref = stage.ref("run failed")
+    _trigger_logs(stage, ref, 1)
     stage.api.patch_dag_run(*stage.run("run failed"), "failed")
     stage.wait_for_nodes(ref, *ENDED, timeout=30)
 
 
 def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -> None:
     stage.start("cleared")
-    stage.wait_for_task("cleared", "deferred")
     old = stage.ref("cleared")
+    _trigger_logs(stage, old, 1)
     stage.api.clear(*stage.run("cleared"), ["train"])
     stage.wait_for_nodes(old, *ENDED, timeout=45)
     deadline = time.monotonic() + 90
@@ -163,6 +163,7 @@ def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -
         assert time.monotonic() < deadline, "the cleared task has not started a new gang"
         time.sleep(0.5)
     assert new.key.generation > old.key.generation
+    _trigger_logs(stage, new, 2)
     stage.wait_for_nodes(new, NodeState.RUNNING, timeout=60)
     stage.api.patch_task_state(*stage.run("cleared"), "train", "failed")
     stage.wait_for_nodes(new, *ENDED, timeout=30)
