@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -23,6 +24,15 @@ FIRST_EVENT_AFTER = 10.0
 CAN_KILL = hasattr(BaseTrigger, "on_kill")
 """Whether this Airflow (3.3 or later) tells a trigger that its task was killed."""
 
+THREADS = 32
+"""How many triggers of one triggerer talk to a service at the same time."""
+END_ATTEMPTS = 8
+END_PAUSE = 1.0
+"""Seconds after the first attempt to end a gang that failed; doubles each time, so that eight take two minutes."""
+
+_threads = ThreadPoolExecutor(THREADS, "ocidist-trigger")
+"""Our own, because Airflow writes each trigger's log through the event loop's few threads: were those all busy with
+us, the second of its repeated cancels would hit it before it had called `on_kill`."""
 _unfinished: set[asyncio.Task[Any]] = set()
 """Strong references: a cancel must outlive its trigger, which Airflow cuts short after about a second."""
 
@@ -46,6 +56,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         self.owner = dict(owner)
         self.poll_interval = poll_interval
         self._connected: Backend | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         arguments = {
@@ -57,12 +68,23 @@ class DistributedTrainingTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            record = await self._watch_until_action()
+        except asyncio.CancelledError as cancel:
+            # A message means that a user acted; a triggerer that only stops gives none. Not left to `on_kill` alone:
+            # Airflow does not reach it when its next cancel, a second later, comes before it has logged the first.
+            if cancel.args and CAN_KILL:
+                self._begin_ending()
+            raise
+        yield TriggerEvent(record.to_json())
+
+    async def _watch_until_action(self) -> RunRecord:
         earliest = time.monotonic() + FIRST_EVENT_AFTER
-        watch = await _in_thread(self._watch)
+        watch: Watch = await _in_thread(self._watch)
         while not await self._wants_action(watch):  # noqa: ASYNC110 - the event is at the service
             await asyncio.sleep(watch.pause(self.poll_interval))
         await asyncio.sleep(max(0.0, earliest - time.monotonic()))
-        yield TriggerEvent(watch.record.to_json())
+        return watch.record
 
     def _watch(self) -> Watch:
         from airflow_provider_ocidist.watch import Watch
@@ -91,7 +113,26 @@ class DistributedTrainingTrigger(BaseTrigger):
         Airflow 3.3 cancels this coroutine again every second, without a trace, and also calls it when the trigger
         has only moved to another triggerer.
         """
-        await asyncio.shield(_keep(self._end_gang()))
+        await asyncio.shield(self._begin_ending())
+
+    def _begin_ending(self) -> asyncio.Task[None]:
+        if self._ending is None:
+            self._ending = _keep(self._end_gang_at_last())
+        return self._ending
+
+    async def _end_gang_at_last(self) -> None:
+        """Try until it has worked: nobody else will."""
+        for attempt in range(END_ATTEMPTS):
+            try:
+                return await self._end_gang()
+            except Exception as error:
+                name = self._record().ref.key.name
+                if attempt == END_ATTEMPTS - 1:
+                    log.exception("%s: could not be cancelled; its nodes may still run", name)
+                    raise
+                log.warning("%s: could not be cancelled yet (%s); trying again", name, error)
+                await asyncio.sleep(END_PAUSE * 2**attempt)
+        return None
 
     async def _end_gang(self) -> None:
         record = self._record()
@@ -147,7 +188,7 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
     """
     from asgiref.sync import sync_to_async
 
-    return await asyncio.shield(_keep(sync_to_async(work, thread_sensitive=False)()))
+    return await asyncio.shield(_keep(sync_to_async(work, thread_sensitive=False, executor=_threads)()))
 
 
 def _keep(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

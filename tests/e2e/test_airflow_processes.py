@@ -96,8 +96,13 @@ class Stage:
     def wait_for_nodes(self, ref: RunRef, *states: NodeState, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         while not self.states(ref) <= set(states):
-            assert time.monotonic() < deadline, f"nodes are {self.states(ref)} after {timeout} s"
+            assert time.monotonic() < deadline, (
+                f"nodes are {self.states(ref)} after {timeout} s; the triggerer's last words:\n{self._triggerer_log()}"
+            )
             time.sleep(0.3)
+
+    def _triggerer_log(self) -> str:
+        return (self.airflow.home / "logs" / "triggerer.log").read_text(errors="replace")[-4000:]
 
     def starts(self, name: str) -> list[str]:
         """Return one name for each time that a rank has started."""

@@ -1,0 +1,99 @@
+"""DistributedTrainingTrigger: a cancel by a user ends the gang, whatever happens to `on_kill`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist import triggers
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.run import NodeState, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
+from tests.training_jobs import a_job, a_key, wait_until
+
+OWNER = {"dag_id": "dag", "run_id": "run", "task_id": "train", "map_index": -1}
+USER_ACTION = "__airflow_user_action__"
+
+
+class Trigger(DistributedTrainingTrigger):
+    """A trigger whose Airflow answers as the test says: an error for each in `failures`, then `owned`."""
+
+    owned = False
+    failures: Iterator[Exception] = iter(())
+    fields: dict[str, Any]
+
+    def _still_owned(self, record: RunRecord) -> bool:
+        for failure in self.failures:
+            raise failure
+        return self.owned
+
+    def _backend(self) -> OciDataScience:
+        return OciDataScience.connect(self.fields)
+
+
+@pytest.fixture
+def trigger(
+    backend: OciDataScience, fields: dict[str, Any], ends: Callable[[RunRef], RunRef]
+) -> DistributedTrainingTrigger:
+    job = a_job(nodes=1, seconds=30)
+    plan = backend.plan(job, a_key())
+    ref = ends(backend.submit(plan))
+    made = Trigger("none", RunRecord.of(ref, job, plan.expects).to_json(), OWNER, 0.2)
+    made.fields = fields
+    return made
+
+
+def ref_of(trigger: DistributedTrainingTrigger) -> RunRef:
+    return RunRecord.from_json(trigger.record).ref
+
+
+def canceled(status: RunStatus) -> bool:
+    return status.nodes[0].state is NodeState.CANCELED
+
+
+def state(trigger: DistributedTrainingTrigger, backend: OciDataScience) -> NodeState:
+    (status,) = backend.status([ref_of(trigger)])
+    return status.nodes[0].state
+
+
+async def cancelled(trigger: DistributedTrainingTrigger, *message: str, rest: float = 0.0) -> None:
+    """Run the trigger for a moment and cancel it, as Airflow does; never call `on_kill`."""
+
+    async def watch() -> None:
+        async for event in trigger.run():
+            raise AssertionError(f"nothing was to happen, but {event}")
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0.5)
+    watching.cancel(*message)
+    with pytest.raises(asyncio.CancelledError):
+        await watching
+    await asyncio.sleep(rest)
+    if trigger._ending:
+        await trigger._ending
+
+
+def test_a_users_cancel_ends_the_gang_even_if_airflow_never_calls_on_kill(trigger, backend) -> None:
+    asyncio.run(cancelled(trigger, USER_ACTION))
+    wait_until(backend, ref_of(trigger), canceled)
+
+
+def test_a_stopping_triggerer_ends_nothing(trigger, backend) -> None:
+    asyncio.run(cancelled(trigger, rest=1.0))
+    assert not state(trigger, backend).terminal
+
+
+def test_a_trigger_that_moved_ends_nothing(trigger, backend) -> None:
+    trigger.owned = True
+    asyncio.run(cancelled(trigger, USER_ACTION, rest=1.0))
+    assert not state(trigger, backend).terminal
+
+
+def test_ending_is_tried_again_when_airflow_cannot_answer(trigger, backend, monkeypatch) -> None:
+    monkeypatch.setattr(triggers, "END_PAUSE", 0.05)
+    trigger.failures = iter([RuntimeError("database is locked"), OSError("connection refused")])
+    asyncio.run(cancelled(trigger, USER_ACTION))
+    wait_until(backend, ref_of(trigger), canceled)
