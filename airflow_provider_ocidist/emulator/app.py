@@ -12,19 +12,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from airflow_provider_ocidist.emulator import signatures
-from airflow_provider_ocidist.emulator.addresses import AddressPool
+from airflow_provider_ocidist.emulator.auth import signatures
 from airflow_provider_ocidist.emulator.bodies import FileAnswer
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.control import Control, Fault
+from airflow_provider_ocidist.emulator.data_science.job_runs import JobRuns
+from airflow_provider_ocidist.emulator.data_science.jobs import Jobs
+from airflow_provider_ocidist.emulator.data_science.projects import Projects
 from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.identity import Identity
-from airflow_provider_ocidist.emulator.job_runs import JobRuns
-from airflow_provider_ocidist.emulator.jobs import Jobs
-from airflow_provider_ocidist.emulator.logs import Logs
-from airflow_provider_ocidist.emulator.multipart import Multipart
-from airflow_provider_ocidist.emulator.object_storage import Objects, ObjectStorage
-from airflow_provider_ocidist.emulator.projects import Projects
+from airflow_provider_ocidist.emulator.logs.service import Logs
+from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
+from airflow_provider_ocidist.emulator.object_storage.multipart import Multipart
+from airflow_provider_ocidist.emulator.object_storage.service import Objects, ObjectStorage
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.vault import Vault
 from airflow_provider_ocidist.emulator.wire import MAX_JSON_BYTES, Call, Route, Router, error_answer

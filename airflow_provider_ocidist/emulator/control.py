@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeVar
 
 from starlette.responses import Response
 
-from airflow_provider_ocidist.emulator import installation, tokens
+from airflow_provider_ocidist.emulator import installation
+from airflow_provider_ocidist.emulator.auth import tokens
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import invalid
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer

@@ -13,7 +13,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from airflow_provider_ocidist.emulator.signatures import Credential, Verifier
+from airflow_provider_ocidist.emulator.auth.signatures import Credential, Verifier
 from airflow_provider_ocidist.emulator.wire import Principal
 
 REGION = "us-ashburn-1"

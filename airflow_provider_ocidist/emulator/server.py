@@ -23,11 +23,11 @@ from typing import Any, Self, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from airflow_provider_ocidist.emulator.addresses import AddressPool, is_loopback
 from airflow_provider_ocidist.emulator.app import ABORT, App, Services
 from airflow_provider_ocidist.emulator.context import Context, Options
 from airflow_provider_ocidist.emulator.errors import StartupError
 from airflow_provider_ocidist.emulator.installation import PROFILE, Identifiers, Installation
+from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool, is_loopback
 from airflow_provider_ocidist.emulator.store import Store
 
 KEEP_ALIVE_S = 75

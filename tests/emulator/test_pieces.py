@@ -6,14 +6,20 @@ import itertools
 
 import pytest
 
-from airflow_provider_ocidist.emulator.addresses import AddressPool, is_loopback
 from airflow_provider_ocidist.emulator.bodies import read_range
+from airflow_provider_ocidist.emulator.data_science.jobs import artifact_name
+from airflow_provider_ocidist.emulator.data_science.lifecycle import (
+    CANCELABLE,
+    MOVES,
+    TERMINAL,
+    State,
+    after_restart,
+)
+from airflow_provider_ocidist.emulator.data_science.rules import merged_configuration
 from airflow_provider_ocidist.emulator.errors import ApiError
-from airflow_provider_ocidist.emulator.job_rules import merged_configuration
-from airflow_provider_ocidist.emulator.jobs import artifact_name
-from airflow_provider_ocidist.emulator.lifecycle import CANCELABLE, MOVES, TERMINAL, State, after_restart
-from airflow_provider_ocidist.emulator.log_files import LineSplitter, LogFile
-from airflow_provider_ocidist.emulator.object_index import Listing, NameIndex
+from airflow_provider_ocidist.emulator.logs.files import LineSplitter, LogFile
+from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool, is_loopback
+from airflow_provider_ocidist.emulator.object_storage.index import Listing, NameIndex
 
 
 def test_every_page_of_a_listing_adds_up_to_the_whole():

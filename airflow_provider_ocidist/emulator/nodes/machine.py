@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from airflow_provider_ocidist.emulator.processes import Command
+from airflow_provider_ocidist.emulator.nodes.processes import Command
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 

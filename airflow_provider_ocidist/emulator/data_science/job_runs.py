@@ -12,20 +12,11 @@ from typing import Any
 
 from starlette.responses import Response
 
-from airflow_provider_ocidist.emulator import lifecycle, nodes, processes, tokens
-from airflow_provider_ocidist.emulator.addresses import AddressPool
+from airflow_provider_ocidist.emulator.auth import tokens
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.control import NodeRules
-from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state, not_found
-from airflow_provider_ocidist.emulator.installation import new_ocid
-from airflow_provider_ocidist.emulator.job_rules import (
-    check_common,
-    check_environment,
-    check_run,
-    effective,
-    merged_configuration,
-)
-from airflow_provider_ocidist.emulator.jobs import (
+from airflow_provider_ocidist.emulator.data_science import lifecycle
+from airflow_provider_ocidist.emulator.data_science.jobs import (
     Job,
     Jobs,
     check_no_runs,
@@ -33,10 +24,22 @@ from airflow_provider_ocidist.emulator.jobs import (
     generated_name,
     sorted_page,
 )
-from airflow_provider_ocidist.emulator.lifecycle import Ending, State
-from airflow_provider_ocidist.emulator.logs import Logs, discard
-from airflow_provider_ocidist.emulator.nodes import NodeError, NodeSpec
-from airflow_provider_ocidist.emulator.processes import Node
+from airflow_provider_ocidist.emulator.data_science.lifecycle import Ending, State
+from airflow_provider_ocidist.emulator.data_science.rules import (
+    check_common,
+    check_environment,
+    check_run,
+    effective,
+    merged_configuration,
+)
+from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state, not_found
+from airflow_provider_ocidist.emulator.installation import new_ocid
+from airflow_provider_ocidist.emulator.logs.service import Logs, discard
+from airflow_provider_ocidist.emulator.nodes import machine as nodes
+from airflow_provider_ocidist.emulator.nodes import processes
+from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
+from airflow_provider_ocidist.emulator.nodes.machine import NodeError, NodeSpec
+from airflow_provider_ocidist.emulator.nodes.processes import Node
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.store import Table
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, check_if_match, new_etag, now

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from airflow_provider_ocidist.emulator.bodies import receive_file
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import ApiError, invalid
-from airflow_provider_ocidist.emulator.object_storage import (
+from airflow_provider_ocidist.emulator.object_storage.service import (
     BUCKET,
     Objects,
     StoredObject,

@@ -14,18 +14,18 @@ from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.bodies import FileAnswer, Segment, read_range, receive_file
 from airflow_provider_ocidist.emulator.context import Context
-from airflow_provider_ocidist.emulator.errors import ApiError, conflict, incorrect_state, not_found
-from airflow_provider_ocidist.emulator.identity import Identity
-from airflow_provider_ocidist.emulator.installation import new_ocid
-from airflow_provider_ocidist.emulator.job_rules import (
+from airflow_provider_ocidist.emulator.data_science.projects import Projects
+from airflow_provider_ocidist.emulator.data_science.rules import (
     MAX_ARTIFACT_BYTES,
     check_common,
     check_infrastructure,
     check_job,
 )
-from airflow_provider_ocidist.emulator.logs import Logs
-from airflow_provider_ocidist.emulator.nodes import Artifact
-from airflow_provider_ocidist.emulator.projects import Projects
+from airflow_provider_ocidist.emulator.errors import ApiError, conflict, incorrect_state, not_found
+from airflow_provider_ocidist.emulator.identity import Identity
+from airflow_provider_ocidist.emulator.installation import new_ocid
+from airflow_provider_ocidist.emulator.logs.service import Logs
+from airflow_provider_ocidist.emulator.nodes.machine import Artifact
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.store import Table
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, check_if_match, new_etag, now, page

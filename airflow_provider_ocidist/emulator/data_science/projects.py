@@ -9,10 +9,10 @@ from typing import Any
 from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.context import Context
+from airflow_provider_ocidist.emulator.data_science.rules import check_common, require
 from airflow_provider_ocidist.emulator.errors import not_found
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.installation import new_ocid
-from airflow_provider_ocidist.emulator.job_rules import check_common, require
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.store import Table
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, check_if_match, new_etag, now, page

@@ -27,7 +27,7 @@ from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import ApiError, invalid, missing, not_found
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.installation import new_ocid
-from airflow_provider_ocidist.emulator.object_index import Listing, NameIndex
+from airflow_provider_ocidist.emulator.object_storage.index import Listing, NameIndex
 from airflow_provider_ocidist.emulator.store import Table
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, check_if_match, new_etag, now, page
 

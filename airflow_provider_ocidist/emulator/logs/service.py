@@ -19,9 +19,9 @@ from starlette.responses import Response
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import invalid, missing, not_found
 from airflow_provider_ocidist.emulator.installation import new_ocid
-from airflow_provider_ocidist.emulator.log_files import LineSplitter, LogFile
-from airflow_provider_ocidist.emulator.log_query import Condition, Fields, LogQuery, Scope, parse
-from airflow_provider_ocidist.emulator.processes import STDERR, STDOUT
+from airflow_provider_ocidist.emulator.logs.files import LineSplitter, LogFile
+from airflow_provider_ocidist.emulator.logs.query import Condition, Fields, LogQuery, Scope, parse
+from airflow_provider_ocidist.emulator.nodes.processes import STDERR, STDOUT
 from airflow_provider_ocidist.emulator.store import Table
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now, page, page_token, read_page_token
 

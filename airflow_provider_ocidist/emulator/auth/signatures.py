@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from airflow_provider_ocidist.emulator import tokens
+from airflow_provider_ocidist.emulator.auth import tokens
 from airflow_provider_ocidist.emulator.errors import not_authenticated
 from airflow_provider_ocidist.emulator.wire import Principal
 

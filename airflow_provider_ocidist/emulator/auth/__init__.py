@@ -1,0 +1,1 @@
+"""Who may call: signatures and the tokens that stand for keys."""

@@ -1,0 +1,1 @@
+"""The Data Science service: jobs, job runs, projects."""

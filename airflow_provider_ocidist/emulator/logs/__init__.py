@@ -1,0 +1,1 @@
+"""The Logging service, and the files that nodes write their lines to."""

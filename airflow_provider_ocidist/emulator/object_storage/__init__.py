@@ -1,0 +1,1 @@
+"""The Object Storage service."""
