@@ -150,12 +150,12 @@ def _verdict(file: str) -> _Verdict:
 
 
 def _read(file: str) -> str:
+    from airflow_provider_ocidist import job_file
+
     try:
-        return Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise Unusable(f"{file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise Unusable(f"{file}: is not text in UTF-8") from error
+        return job_file.read(Path(file))
+    except JobFileError as error:
+        raise Unusable(f"{file}: {error.problems[0].message}") from error
 
 
 def _verdict_json(verdict: _Verdict) -> dict[str, Any]:

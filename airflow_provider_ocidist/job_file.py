@@ -19,18 +19,28 @@ from airflow_provider_ocidist.job_rules import is_local, is_placeholder, rules
 from airflow_provider_ocidist.yaml_document import Document
 
 DEFAULT_BACKEND = "oci_data_science"
+MAX_CHARACTERS = 1_000_000
+"""A job file is written by hand; what is longer is another file, or no file at all."""
 
 
 def load(path: str | Path, *, overrides: Mapping[str, Any] | None = None) -> TrainingJob:
     """Read a job file. Raises JobFileError, also when the file cannot be read."""
     path = Path(path)
+    return parse(read(path), source=str(path), base_dir=path.parent, overrides=overrides)
+
+
+def read(path: Path) -> str:
+    """Return the text of a job file. Raises JobFileError when it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_CHARACTERS + 1)
     except OSError as error:
         raise JobFileError([Problem("", f"cannot be read: {error.strerror}")], str(path)) from error
     except UnicodeDecodeError as error:
         raise JobFileError([Problem("", "is not text in UTF-8")], str(path)) from error
-    return parse(text, source=str(path), base_dir=path.parent, overrides=overrides)
+    if len(text) > MAX_CHARACTERS:
+        raise JobFileError([Problem("", f"is longer than {MAX_CHARACTERS} characters")], str(path))
+    return text
 
 
 def parse(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, BaseOperator, conf
+from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator, conf
 
-from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, Problem, TrainingFailed
+from airflow_provider_ocidist.airflow_errors import as_airflow_errors, training_failure
+from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.links import JobRunLink, job_run_url
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.job import TrainingJob
     from airflow_provider_ocidist.run import RunKey, RunRecord, RunRef
     from airflow_provider_ocidist.watch import Watch
-
-HOPELESS = {Cause.USER, Cause.OOM, Cause.CONFIG, Cause.DATA, Cause.CANCELED}
-"""Causes that the same training would meet again: Airflow's retries are not spent on them."""
 
 
 class DistributedTrainingOperator(BaseOperator):
@@ -81,7 +78,7 @@ class DistributedTrainingOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from airflow_provider_ocidist.gang import Gang
 
-        with _as_airflow_errors():
+        with as_airflow_errors():
             job = self._training_job(context)
             gang = Gang(
                 self._backend(job.backend.kind), job, self.log, context.get("task_state_store"), self._stop
@@ -159,12 +156,7 @@ class DistributedTrainingOperator(BaseOperator):
         for node in watch.status.nodes:
             if node.report is not None and node.report.cause is not None and node.report.tail:
                 self.log.error("last lines of node %d:\n%s", node.rank, node.report.tail)
-        text = f"{cause}: {message}"
-        if cause is Cause.DEADLINE:
-            raise AirflowTaskTimeout(text)
-        if cause in HOPELESS:
-            raise AirflowFailException(text)
-        raise TrainingFailed(text, cause=cause)
+        raise training_failure(cause, message)
 
     # small parts
 
@@ -184,11 +176,7 @@ class DistributedTrainingOperator(BaseOperator):
         if isinstance(self.job, Mapping):
             return job_file.build(self.job, base_dir=self._folder, overrides=overrides)
         path = self._folder / str(self.job)
-        try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise JobFileError([Problem("", f"cannot be read: {error}")], str(path)) from error
-        rendered = self.render_template(text, context)
+        rendered = self.render_template(job_file.read(path), context)
         return job_file.parse(rendered, source=str(path), base_dir=path.parent, overrides=overrides)
 
     @property
@@ -243,7 +231,7 @@ class CopyOperator(BaseOperator):
         self._stop = threading.Event()
 
     def execute(self, context: Context) -> list[dict[str, Any]]:  # noqa: ARG002 - Airflow's signature
-        with _as_airflow_errors():
+        with as_airflow_errors():
             return [self._copy(item["source"], item["target"]) for item in self.data]
 
     def on_kill(self) -> None:
@@ -318,16 +306,3 @@ def _key(context: Context) -> RunKey:
 def _owner(context: Context) -> dict[str, Any]:
     key = _key(context)
     return {"dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id, "map_index": key.map_index}
-
-
-@contextlib.contextmanager
-def _as_airflow_errors() -> Iterator[None]:
-    """Tell Airflow which of our errors a retry cannot help."""
-    try:
-        yield
-    except JobFileError as error:
-        raise AirflowFailException(str(error)) from error
-    except BackendError as error:
-        if error.retryable:
-            raise
-        raise AirflowFailException(f"{error.cause}: {error}") from error

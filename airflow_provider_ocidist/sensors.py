@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseSensorOperator, conf
 
-from airflow_provider_ocidist.errors import TrainingFailed
+from airflow_provider_ocidist.airflow_errors import as_airflow_errors, training_failure
 from airflow_provider_ocidist.hooks import OciHook
 
 # What only a running task needs is imported there, as in operators.py.
@@ -98,16 +98,18 @@ class DistributedTrainingSensor(BaseSensorOperator):
         from airflow_provider_ocidist.watch import Watch
 
         watch = Watch(self._backend(record.ref), record, self.log)
-        match watch.look(time.time()):
+        with as_airflow_errors():
+            action = watch.look(time.time())
+        match action:
             case Succeed():
                 assert watch.status is not None
                 self._result = TrainingResult.of(record, watch.status).to_json()
                 return True
             case Fail(cause, message):
-                raise TrainingFailed(f"{cause}: {message}", cause=cause)
+                raise training_failure(cause, message)
             case Cancel(ending):
                 # A node has failed; the owner ends the others, and the outcome is not in doubt.
-                raise TrainingFailed(f"{ending.cause}: {ending.message}", cause=ending.cause)
+                raise training_failure(ending.cause, ending.message)
         return False
 
     @cached_property

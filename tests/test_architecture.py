@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "airflow_provider_ocidist"
-FACE = {"hooks", "links", "operators", "plugin", "provider_info", "sensors", "triggers"}
+FACE = {"airflow_errors", "hooks", "links", "operators", "plugin", "provider_info", "sensors", "triggers"}
 """The modules that may import Airflow."""
 
 

@@ -78,16 +78,17 @@ def test_check_as_json(folder, capsys):
         "message": "unknown key 'nods'; did you mean 'nodes'?",
         "line": 2,
     }
-    assert absent["error"] == "absent.yaml: No such file or directory"
+    assert absent["error"] == "absent.yaml: cannot be read: No such file or directory"
 
 
 @pytest.mark.parametrize("command", ["check", "plan"])
 @pytest.mark.parametrize(
     "file, message",
     [
-        ("absent.yaml", "No such file or directory"),
-        ("train", "Is a directory"),
+        ("absent.yaml", "cannot be read: No such file or directory"),
+        ("train", "cannot be read: Is a directory"),
         ("binary.yaml", "is not text in UTF-8"),
+        ("/dev/zero", "is longer than 1000000 characters"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_line_and_exit_code_2(folder, capsys, command, file, message):
