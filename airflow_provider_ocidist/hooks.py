@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.oci_clients import OciAccess
 
-SECRETS = {"private_key_content": "key_content", "passphrase": "pass_phrase"}
-"""Airflow masks secrets by the names of their fields, and does not know the SDK's own names."""
-
 
 class OciHook(BaseHook):
     """Turn a connection into a backend, or into credentials for storage.
@@ -38,16 +35,16 @@ class OciHook(BaseHook):
     @cached_property
     def fields(self) -> Mapping[str, Any]:
         """The connection's fields, under the names that backends and storage use."""
-        extra = self.get_connection(self.conn_id).extra_dejson
-        return {SECRETS.get(name, name): value for name, value in extra.items() if value not in (None, "")}
+        from airflow_provider_ocidist.oci_clients import fields_of
+
+        return fields_of(self.get_connection(self.conn_id).extra_dejson)
 
     @cached_property
     def access(self) -> OciAccess:
         """Credentials and place, for storage."""
-        from airflow_provider_ocidist.oci_clients import OciAccess
+        from airflow_provider_ocidist.oci_clients import access_of
 
-        known = OciAccess.__dataclass_fields__
-        return OciAccess(**{name: value for name, value in self.fields.items() if name in known})
+        return access_of(self.fields)
 
     def backend(self, kind: str = "oci_data_science") -> Backend:
         """Return a backend of a kind, for this connection; no request is sent yet."""

@@ -54,6 +54,21 @@ class OciAccess:
         )
 
 
+SECRETS = {"private_key_content": "key_content", "passphrase": "pass_phrase"}
+"""Airflow masks secrets by the names of their fields, and does not know the SDK's own names."""
+
+
+def fields_of(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a connection's extra, under the names that backends and storage use."""
+    return {SECRETS.get(name, name): value for name, value in extra.items() if value not in (None, "")}
+
+
+def access_of(fields: Mapping[str, Any]) -> OciAccess:
+    """Return the credentials and place among the fields of a connection."""
+    known = OciAccess.__dataclass_fields__
+    return OciAccess(**{name: value for name, value in fields.items() if name in known})
+
+
 Service = Literal["data_science", "object_storage", "logging_search", "secrets", "identity"]
 
 _CLIENTS: Mapping[Service, tuple[str, str]] = {

@@ -1,0 +1,79 @@
+"""`ocidist check`: everything that is wrong with job files."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_ocidist.cli.files import problem_line, read
+from airflow_provider_ocidist.cli.plan import plan_of
+from airflow_provider_ocidist.cli.terminal import FINE, UNUSABLE, WRONG, Unusable, print_json, say
+from airflow_provider_ocidist.errors import JobFileError, Problem
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("check", help="say everything that is wrong with job files; sends nothing")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="job file, YAML")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What there is to say of one file."""
+
+    file: str
+    problems: tuple[Problem, ...] = ()
+    unusable: str | None = None
+    summary: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        return UNUSABLE if self.unusable else WRONG if self.problems else FINE
+
+
+def run(options: argparse.Namespace) -> int:
+    verdicts = [_verdict(file) for file in options.files]
+    if options.json:
+        print_json([_verdict_json(verdict) for verdict in verdicts])
+    else:
+        for verdict in verdicts:
+            _print_verdict(verdict)
+    return max(verdict.exit_code for verdict in verdicts)
+
+
+def _verdict(file: str) -> _Verdict:
+    from airflow_provider_ocidist import job_file
+
+    try:
+        text = read(file)
+        job = job_file.parse(text, source=file, base_dir=Path(file).parent)
+        plan_of(job, {})
+    except Unusable as error:
+        return _Verdict(file, unusable=str(error))
+    except JobFileError as error:
+        return _Verdict(file, problems=error.problems)
+    nodes = "1 node" if job.nodes == 1 else f"{job.nodes} nodes"
+    return _Verdict(file, summary=f"{job.name}: {nodes}, {job.launcher.kind}, on {job.backend.kind}")
+
+
+def _verdict_json(verdict: _Verdict) -> dict[str, Any]:
+    problems = [{"path": item.path, "message": item.message, "line": item.line} for item in verdict.problems]
+    return {
+        "file": verdict.file,
+        "ok": verdict.exit_code == FINE,
+        "problems": problems,
+        "error": verdict.unusable,
+    }
+
+
+def _print_verdict(verdict: _Verdict) -> None:
+    if verdict.unusable:
+        say(f"ocidist: {verdict.unusable}", "red", stderr=True)
+    elif verdict.problems:
+        for problem in verdict.problems:
+            say(problem_line(verdict.file, problem), "red")
+    else:
+        say(f"{verdict.file}: ok ({verdict.summary})", "green")

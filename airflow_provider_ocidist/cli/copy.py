@@ -1,0 +1,52 @@
+"""`ocidist copy`: files and trees between any two places."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from airflow_provider_ocidist.cli.connection import add_connection, connection_of
+from airflow_provider_ocidist.cli.terminal import FINE, print_json, say
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "copy", help="copy a file or a tree between local folders, oci://, http(s):// and any fsspec URI"
+    )
+    parser.add_argument("source", metavar="SOURCE", help="file or folder; one that ends in / is a folder")
+    parser.add_argument("target", metavar="TARGET", help="appears whole or not at all")
+    for name in ("include", "exclude"):
+        parser.add_argument(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar="PATTERN",
+            help="shell pattern of relative names; may be repeated",
+        )
+    add_connection(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from airflow_provider_ocidist.oci_clients import access_of
+    from airflow_provider_ocidist.storage.progress import terminal_progress
+    from airflow_provider_ocidist.storage.transfer import copy
+
+    report = copy(
+        options.source,
+        options.target,
+        access=access_of(connection_of(options)),
+        include=options.include,
+        exclude=options.exclude,
+        on_progress=terminal_progress("copy"),
+    )
+    if options.json:
+        print_json(asdict(report))
+        return FINE
+    say(f"{report.files} files, {report.bytes} bytes in {report.seconds:.1f} s")
+    for name in report.skipped:
+        say(f"skipped: {name}", "yellow", stderr=True)
+    return FINE
