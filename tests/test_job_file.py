@@ -215,7 +215,9 @@ WRONG = {
     "backend: {kind: oci}": ["line 3: backend.kind: no backend of kind 'oci'; there are "],
     "backend: {kind: 3}": ["line 3: backend.kind: must be text, not 3"],
     "backend: [3]": ["line 3: backend: must be a section with kind, not a list"],
-    "backend: {topology: star}": ["line 3: backend.topology: must be one of 'job_runs'"],
+    "backend: {topology: star}": [
+        "line 3: backend.topology: must be one of 'auto', 'job_runs', 'multi_node'"
+    ],
     "backend: {ocpus: many}": ["line 3: backend.ocpus: must be a number, not 'many'"],
     "backend: {shpe: x}": ["line 3: backend.shpe: unknown key 'shpe'; did you mean 'shape'?"],
     "backend: {shape: VM.Standard.E4.Flex, ocpus: 1}": [
@@ -331,9 +333,9 @@ NOT_YAML = {
         f"line 1: {NO_YAML} a Jinja placeholder without quotes; "
         "Airflow fills it in, a check without Airflow cannot (column 9)"
     ),
-    "kind: job\nspec: {}": (
-        "line 1: kind: job files of kind 'job' are not supported yet; "
-        "there are ads_distributed, and our own form, which has no kind at its top"
+    "kind: model\nspec: {}": (
+        "line 1: kind: job files of kind 'model' are not supported yet; "
+        "there are ads, and our own form, which has no kind at its top"
     ),
 }
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_ocidist.errors import Problem
+from airflow_provider_ocidist.job_schema import shown, unknown_key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,3 +42,82 @@ class Dialect(ABC):
     @abstractmethod
     def translate(self, mapping: Mapping[str, Any]) -> Translation:
         """Return the same job in our form; never drops a key in silence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the file and where it is."""
+
+    path: str
+    value: Mapping[str, Any]
+
+    def at(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key
+
+
+@dataclass(slots=True)
+class Draft:
+    """A job in our form as it comes to be."""
+
+    mapping: dict[str, Any] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def finished(self) -> Translation:
+        return Translation(mapping=self.mapping, paths=self.paths, problems=tuple(self.problems))
+
+    def put(self, ours: str, theirs: str, value: Any) -> None:
+        """Write a value at a path of ours, and note where it came from."""
+        holder = self.mapping
+        *above, last = ours.split(".")
+        for part in above:
+            holder = holder.setdefault(part, {})
+        holder[last] = value
+        self.paths[ours] = theirs
+
+    def copy(self, section: Section, table: Mapping[str, str]) -> None:
+        for theirs, ours in table.items():
+            if theirs in section.value:
+                self.put(ours, section.at(theirs), section.value[theirs])
+
+    def complain(self, path: str, message: str) -> None:
+        self.problems.append(Problem(path, message))
+
+    def section(
+        self, parent: Section | Mapping[str, Any], key: str, known: Iterable[str], later: Iterable[str] = ()
+    ) -> Section:
+        """Return a section below another, empty if it is absent; reports what is in it and nobody reads."""
+        parent = parent if isinstance(parent, Section) else Section("", parent)
+        path, value = parent.at(key), parent.value.get(key)
+        if value is None:
+            return Section(path, {})
+        if not isinstance(value, Mapping):
+            self.complain(path, f"must be a section with keys and values, not {shown(value)}")
+            return Section(path, {})
+        self.keys(value, path, known, later)
+        return Section(path, value)
+
+    def keys(
+        self, value: Mapping[str, Any], path: str, known: Iterable[str], later: Iterable[str] = ()
+    ) -> None:
+        known, later = sorted(known), sorted(later)
+        for key in value:
+            where = f"{path}.{key}" if path else str(key)
+            if key in later:
+                self.complain(where, "is not supported yet")
+            elif key not in known:
+                self.complain(where, unknown_key(str(key), [*known, *later]))
+
+    def only(self, section: Section, key: str, *allowed: str) -> None:
+        """Report a value other than those that mean something here."""
+        value = section.value.get(key)
+        if value is not None and str(value).casefold() not in {item.casefold() for item in allowed}:
+            self.complain(section.at(key), f"must be {' or '.join(allowed)}, not {shown(value)}")
+
+    def whole_number(self, section: Section, key: str, least: int, default: int) -> int:
+        """Return a value that counts something; reports one that does not."""
+        value = section.value.get(key, default)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+            return int(value)
+        self.complain(section.at(key), f"must be a whole number of at least {least}, not {shown(value)}")
+        return default

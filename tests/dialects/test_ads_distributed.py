@@ -9,7 +9,7 @@ import yaml
 
 from airflow_provider_ocidist import job_file
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
-from airflow_provider_ocidist.dialects.ads_distributed import DIALECT
+from airflow_provider_ocidist.dialects.ads import DIALECT
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.job import Limits, Program, TrainingJob
 
@@ -82,7 +82,7 @@ def test_the_example_of_the_developer_guide_becomes_a_job():
 
 def test_only_its_own_kind_is_taken():
     assert DIALECT.matches({"kind": "distributed"})
-    assert not DIALECT.matches({"kind": "job"})
+    assert not DIALECT.matches({"kind": "model"})
     assert not DIALECT.matches({"name": "x"})
 
 
