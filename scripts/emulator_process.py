@@ -23,6 +23,8 @@ class Access:
     """What the emulator's ready file says."""
 
     url: str
+    proxy_url: str
+    ca_file: str
     config_file: str
     profile: str
     namespace: str

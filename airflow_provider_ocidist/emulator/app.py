@@ -4,41 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from functools import partial
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from airflow_provider_ocidist.emulator.auth import signatures
+from airflow_provider_ocidist.emulator.auth.federation import Federation
+from airflow_provider_ocidist.emulator.auth.metadata import Metadata
+from airflow_provider_ocidist.emulator.auth.signatures import Verifier
+from airflow_provider_ocidist.emulator.auth.users import Users
 from airflow_provider_ocidist.emulator.bodies import FileAnswer
 from airflow_provider_ocidist.emulator.context import Context
-from airflow_provider_ocidist.emulator.control import Control, Fault
-from airflow_provider_ocidist.emulator.data_science.job_runs import JobRuns
-from airflow_provider_ocidist.emulator.data_science.jobs import Jobs
-from airflow_provider_ocidist.emulator.data_science.projects import Projects
+from airflow_provider_ocidist.emulator.control import HEALTH, Control
+from airflow_provider_ocidist.emulator.data_science.service import DataScience
 from airflow_provider_ocidist.emulator.errors import ApiError
+from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault
 from airflow_provider_ocidist.emulator.identity import Identity
+from airflow_provider_ocidist.emulator.listening import is_this_machine
 from airflow_provider_ocidist.emulator.logs.service import Logs
+from airflow_provider_ocidist.emulator.monitoring.service import Monitoring
+from airflow_provider_ocidist.emulator.networks import Networks
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
-from airflow_provider_ocidist.emulator.object_storage.multipart import Multipart
-from airflow_provider_ocidist.emulator.object_storage.service import Objects, ObjectStorage
+from airflow_provider_ocidist.emulator.object_storage.service import ObjectStorage
+from airflow_provider_ocidist.emulator.pacing import Dropped, Pace, cut_after, paced_receive, paced_send
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
-from airflow_provider_ocidist.emulator.vault import Vault
-from airflow_provider_ocidist.emulator.wire import MAX_JSON_BYTES, Call, Route, Router, error_answer
+from airflow_provider_ocidist.emulator.status_page import browser
+from airflow_provider_ocidist.emulator.status_page.service import StatusPage
+from airflow_provider_ocidist.emulator.status_page.training import Training
+from airflow_provider_ocidist.emulator.store import AS_OF
+from airflow_provider_ocidist.emulator.vault.service import Vault
+from airflow_provider_ocidist.emulator.wire import (
+    MAX_JSON_BYTES,
+    Call,
+    Route,
+    Router,
+    error_answer,
+    new_request_id,
+)
 
 ABORT = "ocidist.abort"
 """Where `server.py` puts the function that cuts a request's connection, in the ASGI scope."""
-CUT_AFTER = "ocidist.cut_after"
-"""How many bytes of the answer's body are sent before the connection is cut."""
 
 logger = logging.getLogger(__name__)
-
-
-class Dropped(Exception):
-    """The connection was cut on purpose."""
 
 
 class Services:
@@ -46,48 +56,52 @@ class Services:
 
     def __init__(self, context: Context, pool: AddressPool) -> None:
         self.control = Control(context, self.reset)
+        self.users = Users(context)
+        self.federation = Federation(context)
+        self.metadata = Metadata(context)
         self.identity = Identity(context)
-        self.vault = Vault(context)
-        self.logs = Logs(context)
+        self.networks = Networks(context, self.identity)
         self.retries = RetryTokens(context.store)
-        self.projects = Projects(context, self.identity, self.retries)
-        self.jobs = Jobs(context, self.identity, self.logs, self.projects, self.retries)
-        self.job_runs = JobRuns(context, self.jobs, self.logs, self.retries, self.control.nodes, pool)
-        self.objects = Objects(context)
-        self.multipart = Multipart(context, self.objects)
-        self.object_storage = ObjectStorage(context, self.identity, self.objects)
-        self.objects.files.keep_only(self.objects.files_in_use() | self.multipart.files_in_use())
+        self.vault = Vault(context, self.identity, self.retries)
+        self.monitoring = Monitoring(context, self.identity)
+        self.logs = Logs(context, self.identity, self.retries)
+        self.data_science = DataScience(
+            context, self.identity, self.logs, self.retries, self.control.nodes, pool
+        )
+        self.object_storage = ObjectStorage(context, self.identity)
 
     def routes(self) -> list[Route]:
         services = (
             self.control,
+            self.users,
+            self.federation,
+            self.metadata,
             self.identity,
+            self.networks,
+            self.monitoring,
             self.vault,
             self.logs,
-            self.projects,
-            self.job_runs,
-            self.jobs,
-            self.multipart,
+            self.data_science,
             self.object_storage,
         )
         return [route for service in services for route in service.routes()]
 
     async def reset(self) -> None:
-        await self.job_runs.reset()
+        await self.data_science.reset()
         for part in (
-            self.jobs,
-            self.projects,
             self.retries,
+            self.vault,
+            self.monitoring,
             self.logs,
+            self.users,
             self.identity,
             self.object_storage,
-            self.multipart,
-            self.objects,
         ):
             part.reset()
 
     async def close(self) -> None:
-        await self.job_runs.close()
+        await self.data_science.close()
+        self.object_storage.close()
         self.logs.close()
 
 
@@ -96,49 +110,73 @@ class App:
 
     def __init__(self, context: Context, services: Services) -> None:
         self._options = context.options
-        self._verifier = context.installation.verifier()
+        self._verifier = Verifier(context.installation.issuer.public_key(), services.users.credential)
         self._control = services.control
-        self._router = Router(services.routes())
+        routes = services.routes()
+        jobs, runs = services.data_science.jobs, services.data_science.job_runs
+        training = Training(jobs.all, runs.all, runs.nodes)
+        page = StatusPage(context, services.control, training, Router(routes))
+        self._router = Router([*page.routes(), *routes])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.time()
-        request = Request(scope, receive)
-        call = Call(
-            request=request,
-            request_id=request.headers.get("opc-request-id") or secrets.token_hex(16).upper(),
-            raw_path=scope["raw_path"].decode("latin-1"),
-        )
+        effect = self._effect(scope)
+        if effect.bytes_per_s:
+            receive = paced_receive(receive, Pace(effect.bytes_per_s))
+            send = paced_send(send, Pace(effect.bytes_per_s))
+        call = Call(request=Request(scope, receive), raw_path=scope["raw_path"].decode("latin-1"))
+        call.request_id = call.headers.get("opc-request-id") or new_request_id()
         try:
-            response = await self._respond(call)
+            response = await self._respond(call, effect)
+            self._record(call, response.status_code, started)
+            response.raw_headers.append((b"opc-request-id", call.request_id.encode("latin-1")))
+            browser.confine(call, response)
         except (Dropped, ClientDisconnect):
             self._record(call, 0, started)
             scope[ABORT]()
             return
-        self._record(call, response.status_code, started)
-        response.headers["opc-request-id"] = call.request_id
-        await self._send(response, scope, receive, send)
-
-    def _record(self, call: Call, status: int, started: float) -> None:
-        """Remember what clients of the services do; who asks about it is none of them."""
-        if not call.raw_path.startswith("/_emulator"):
-            self._control.record(call, status, started)
-
-    @staticmethod
-    async def _send(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-        cut = scope.get(CUT_AFTER)
         try:
-            await response(scope, receive, send if cut is None else cut_after(send, cut))
+            await response(scope, receive, _cut(send, effect.end))
         except Dropped:
             scope[ABORT]()
 
-    async def _respond(self, call: Call) -> Response:
-        """Return the answer to a request, whatever happens to it."""
+    def _effect(self, scope: Scope) -> Effect:
+        """Return what goes wrong with a request to the services; those to the emulator itself are spared."""
+        path = scope["raw_path"].decode("latin-1")
+        if not self._control.faults or _is_ours(path):
+            return NOTHING
+        return self._control.faults.decide(scope["method"], path, _host(scope))
+
+    def _record(self, call: Call, status: int, started: float) -> None:
+        """Remember what clients of the services do; who asks about it is none of them."""
+        if not _is_ours(call.raw_path):
+            self._control.record(call, status, started)
+
+    async def _respond(self, call: Call, effect: Effect) -> Response:
+        if effect.latency_s:
+            await asyncio.sleep(effect.latency_s)
+        if effect.end is None:
+            return await self._answer(call)
+        return await self._respond_badly(call, effect.end)
+
+    async def _respond_badly(self, call: Call, fault: Fault) -> Response:
+        if fault.drop == "before":
+            raise Dropped
+        if fault.status is not None:
+            refusal = ApiError(fault.status, fault.code, fault.message, headers=_retry_after(fault))
+            return error_answer(refusal, head=call.method == "HEAD")
+        if fault.stale_s is not None and call.method == "GET":
+            AS_OF.set(time.time() - fault.stale_s)
+        response = await self._answer(call)
+        if fault.drop == "after":
+            _discard(response)
+            raise Dropped
+        return response
+
+    async def _answer(self, call: Call) -> Response:
+        """Return the services' answer to a request, whatever happens to it."""
         try:
-            route, call.params = self._router.find(call.method, call.raw_path)
-            fault = self._control.faults.find(call.method, call.raw_path) if route.signed else None
-            if fault is None:
-                return await self._serve(call, route)
-            return await self._serve_badly(call, route, fault)
+            return await self._serve(call)
         except ApiError as error:
             return error_answer(error, head=call.method == "HEAD")
         except (Dropped, ClientDisconnect):
@@ -148,39 +186,29 @@ class App:
             failure = ApiError(500, "InternalServerError", f"The emulator failed: {error}")
             return error_answer(failure, head=call.method == "HEAD")
 
-    async def _serve(self, call: Call, route: Route) -> Response:
-        if not route.signed and "origin" in call.headers:
-            raise ApiError(403, "Forbidden", "Pages in a browser may not control the emulator.")
-        if route.signed and self._options.verify_signatures:
+    async def _serve(self, call: Call) -> Response:
+        route, call.params = self._router.find(call.method, call.raw_path)
+        if browser.is_ours(call.raw_path) and not is_this_machine(call.request.scope.get("client")):
+            raise ApiError(403, "Forbidden", "The emulator is controlled from its own machine only.")
+        if not route.signed:
+            browser.check(call)
+        elif self._options.verify_signatures and not (
+            route.anonymous and "authorization" not in call.headers
+        ):
             await self._authenticate(call, route)
         return await route.handler(call)
 
     async def _authenticate(self, call: Call, route: Route) -> None:
         """Set who signed; for a body that is read at once, compare it with its signed hash as well."""
-        query = call.request.scope["query_string"].decode("latin-1")
-        target = f"{call.raw_path}?{query}" if query else call.raw_path
         body_signed = call.method in ("POST", "PUT", "PATCH") and not route.streams
-        call.principal = self._verifier.verify(call.method, target, call.headers, body_signed=body_signed)
+        call.principal = self._verifier.verify(
+            call.method, call.target, call.headers, body_signed=body_signed
+        )
         expected = call.headers.get("x-content-sha256")
         if body_signed:
             signatures.check_body(await _small_body(call), expected or "")
         elif route.streams and expected:
             call.check_chunks = partial(signatures.checked, expected=expected)
-
-    async def _serve_badly(self, call: Call, route: Route, fault: Fault) -> Response:
-        if fault.latency_s:
-            await asyncio.sleep(fault.latency_s)
-        if fault.drop == "before":
-            raise Dropped
-        if fault.status is not None:
-            raise ApiError(fault.status, fault.code, fault.message)
-        response = await self._serve(call, route)
-        if fault.drop == "after":
-            _discard(response)
-            raise Dropped
-        if fault.drop == "body":
-            call.request.scope[CUT_AFTER] = fault.body_bytes
-        return response
 
 
 async def _small_body(call: Call) -> bytes:
@@ -195,19 +223,18 @@ def _discard(response: Response) -> None:
         response.release()
 
 
-def cut_after(send: Send, limit: int) -> Send:
-    """Return a `send` that passes so many bytes of the body on, then cuts the connection."""
-    left = limit
+def _cut(send: Send, fault: Fault | None) -> Send:
+    return cut_after(send, fault.body_bytes) if fault is not None and fault.drop == "body" else send
 
-    async def send_some(message: Message) -> None:
-        nonlocal left
-        if message["type"] == "http.response.body":
-            body = message.get("body", b"")[:left]
-            left -= len(body)
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-            if not left:
-                raise Dropped
-            return
-        await send(message)
 
-    return send_some
+def _retry_after(fault: Fault) -> dict[str, str]:
+    return {} if fault.retry_after_s is None else {"retry-after": str(fault.retry_after_s)}
+
+
+def _is_ours(path: str) -> bool:
+    return browser.is_ours(path) or path == HEALTH
+
+
+def _host(scope: Scope) -> str:
+    host: bytes = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    return host.decode("latin-1").partition(":")[0]

@@ -20,7 +20,8 @@ from starlette.types import Receive, Scope, Send
 
 from airflow_provider_ocidist.emulator.errors import ApiError
 
-CHUNK_BYTES = 1024 * 1024
+PIECE_BYTES = 1024 * 1024
+"""What is written or sent at once."""
 INLINE_BYTES = 128 * 1024
 """Up to here a hop to another thread costs more than the write."""
 
@@ -70,60 +71,91 @@ async def receive_file(
     digests: Mapping[str, Digest] | None = None,
 ) -> Received:
     """Write a body to a new file in the folder. Nothing is left there when it does not arrive whole."""
-    path = folder / f"receiving-{uuid.uuid4().hex}"
-    writer = _Writer(path, {"md5": hashlib.md5(usedforsecurity=False), **(digests or {})}, limit)
+    return await _receive(chunks, folder / f"receiving-{uuid.uuid4().hex}", limit, digests or {})
+
+
+async def _receive(
+    chunks: AsyncIterator[bytes], path: Path, limit: int | None, digests: Mapping[str, Digest]
+) -> Received:
+    writer = _Writer(path, {"md5": hashlib.md5(usedforsecurity=False), **digests}, limit)
     try:
-        async for chunk in _gathered(chunks):
-            if len(chunk) <= INLINE_BYTES:
-                writer.write(chunk)
-            else:
-                await asyncio.to_thread(writer.write, chunk)
+        async for piece in _gathered(chunks):
+            await writer.take(piece)
+        await writer.settle()
     except BaseException:
-        writer.discard()
+        await writer.discard()
         raise
     return writer.finish()
 
 
 class _Writer:
+    """Writes and hashes what it takes: a large piece in another thread, while the next one comes in."""
+
     def __init__(self, path: Path, digests: Mapping[str, Digest], limit: int | None) -> None:
-        self._file = path.open("xb", buffering=0)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._path = path
         self._digests = digests
         self._limit = limit
         self._size = 0
+        self._busy: asyncio.Future[None] | None = None
 
-    def write(self, chunk: bytes) -> None:
-        self._size += len(chunk)
+    async def take(self, piece: Piece) -> None:
+        self._size += piece.size
         if self._limit is not None and self._size > self._limit:
             raise ApiError(413, "RequestEntityTooLarge", f"At most {self._limit} bytes are allowed.")
-        for digest in self._digests.values():
-            digest.update(chunk)
-        view = memoryview(chunk)
-        while view:
-            view = view[self._file.write(view) :]
+        await self.settle()
+        if piece.size <= INLINE_BYTES:
+            self._write(piece.chunks)
+        else:
+            self._busy = asyncio.get_running_loop().run_in_executor(None, self._write, piece.chunks)
 
-    def discard(self) -> None:
-        self._file.close()
+    async def settle(self) -> None:
+        """Wait for the piece that is being written."""
+        if self._busy is not None:
+            # Whoever is canceled here still has to wait for it, in `discard`.
+            await asyncio.shield(self._busy)
+            self._busy = None
+
+    def _write(self, chunks: Sequence[bytes]) -> None:
+        for chunk in chunks:
+            for digest in self._digests.values():
+                digest.update(chunk)
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(self._file, view) :]
+
+    async def discard(self) -> None:
+        if self._busy is not None:
+            await asyncio.wait([self._busy])
+        os.close(self._file)
         self._path.unlink(missing_ok=True)
 
     def finish(self) -> Received:
-        self._file.close()
+        os.close(self._file)
         sums = {name: base64.b64encode(digest.digest()).decode() for name, digest in self._digests.items()}
         return Received(path=self._path, size=self._size, md5=sums.pop("md5"), digests=sums)
 
 
-async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some of a body: what the network has brought, chunk by chunk."""
+
+    chunks: Sequence[bytes]
+    size: int
+
+
+async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[Piece]:
     """Yield pieces of about a megabyte: the network brings 64 KiB at a time."""
     held: list[bytes] = []
     size = 0
     async for chunk in chunks:
         held.append(chunk)
         size += len(chunk)
-        if size >= CHUNK_BYTES:
-            yield b"".join(held)
+        if size >= PIECE_BYTES:
+            yield Piece(held, size)
             held, size = [], 0
     if size:
-        yield b"".join(held)
+        yield Piece(held, size)
 
 
 def read_range(header: str | None, total: int) -> Range:
@@ -154,24 +186,22 @@ class Files:
         self._doomed: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
 
-    def adopt(self, received: Received) -> str:
-        """Take a received body in and return its name."""
-        name = uuid.uuid4().hex
-        path = self.path(name)
-        path.parent.mkdir(exist_ok=True)
-        received.path.replace(path)
-        return name
+    async def receive(self, chunks: AsyncIterator[bytes], digests: Mapping[str, Digest]) -> Received:
+        """Take a body in. Until a record names its file, nobody sees it, and a restart removes it."""
+        return await _receive(chunks, self._new_path(), None, digests)
 
     def path(self, name: str) -> Path:
-        """Spread over 256 folders, because some file systems are slow with large ones."""
-        return self.folder / name[:2] / name
+        """All in one folder: spread over 256, ext4 takes six times as long to create a file."""
+        return self.folder / name
+
+    def _new_path(self) -> Path:
+        return self.path(uuid.uuid4().hex)
 
     def link(self, name: str) -> str:
         """Return another name of the same bytes."""
-        other = uuid.uuid4().hex
-        self.path(other).parent.mkdir(exist_ok=True)
-        os.link(self.path(name), self.path(other))
-        return other
+        other = self._new_path()
+        other.hardlink_to(self.path(name))
+        return other.name
 
     def hold(self, names: Sequence[str]) -> Callable[[], None]:
         """Keep files until the returned function is called."""
@@ -193,11 +223,9 @@ class Files:
 
     def keep_only(self, names: Container[str]) -> None:
         """Remove what a killed emulator left half done."""
-        for path in self.folder.glob("*/*"):
+        for path in self.folder.iterdir():
             if path.name not in names:
                 path.unlink()
-        for path in self.folder.glob("receiving-*"):
-            path.unlink()
 
     def clear(self) -> None:
         shutil.rmtree(self.folder)
@@ -224,26 +252,34 @@ class FileAnswer(Response):
             sent["content-range"] = f"bytes {part.start}-{part.end - 1}/{part.total}"
         super().__init__(status_code=206 if part.partial else 200, headers=sent)
         self._pieces = [] if head else pieces(segments, part)
+        self._length = length
         self.release = release
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.ensure_future(_disconnected(receive))
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         try:
-            await self._send(send, gone)
+            if self._length <= PIECE_BYTES:
+                body = b"".join(read_pieces(self._pieces))
+                await send(start)
+                await send({"type": "http.response.body", "body": body})
+            else:
+                await send(start)
+                await self._stream(receive, send)
         finally:
-            gone.cancel()
             self.release()
 
-    async def _send(self, send: Send, gone: asyncio.Future[None]) -> None:
-        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        await send(start)
-        for chunk in read_pieces(self._pieces):
-            if gone.done():
-                return
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            # A fast client never makes `send` wait, and others want their turn.
-            await asyncio.sleep(0)
-        await send({"type": "http.response.body", "body": b""})
+    async def _stream(self, receive: Receive, send: Send) -> None:
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            for chunk in read_pieces(self._pieces):
+                if gone.done():
+                    return
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                # A fast client never makes `send` wait, and others want their turn.
+                await asyncio.sleep(0)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            gone.cancel()
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -266,9 +302,11 @@ def pieces(segments: Sequence[Segment], part: Range) -> list[tuple[Path, int, in
 
 def read_pieces(pieces: Sequence[tuple[Path, int, int]]) -> Iterator[bytes]:
     for path, start, end in pieces:
-        with path.open("rb", buffering=0) as file:
-            file.seek(start)
-            left = end - start
-            while left and (chunk := file.read(min(CHUNK_BYTES, left))):
-                left -= len(chunk)
+        file = os.open(path, os.O_RDONLY)
+        place = start
+        try:
+            while place < end and (chunk := os.pread(file, min(PIECE_BYTES, end - place), place)):
+                place += len(chunk)
                 yield chunk
+        finally:
+            os.close(file)

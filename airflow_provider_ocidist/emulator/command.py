@@ -6,11 +6,12 @@ import argparse
 import json
 import logging
 import math
+import random
 import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.emulator.server import Access
@@ -23,10 +24,17 @@ nodes run as processes of this machine, Object Storage, Logging, Vault. Serves t
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options on a parser of our own or of `ocidist`."""
     parser.description = DESCRIPTION
+    parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default %(default)s)")
     parser.add_argument(
-        "--host", default="127.0.0.1", help="loopback address to serve on (default %(default)s)"
+        "--expose", action="store_true", help="yes, also on an address that other machines can reach"
     )
     parser.add_argument("--port", type=int, default=0, help="0, the default, picks a free one")
+    parser.add_argument(
+        "--proxy-port", type=int, default=0, help="of the proxy that stands in for OCI's hosts (a free one)"
+    )
+    parser.add_argument(
+        "--proxy-pass-through", action="store_true", help="the proxy connects to all other hosts, too"
+    )
     parser.add_argument(
         "--state", type=Path, metavar="DIR", help="keep everything here; default: a temporary folder"
     )
@@ -39,7 +47,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--provisioning", type=_seconds, default=0.0, metavar="S", help="before a node starts (0)"
     )
+    parser.add_argument(
+        "--log-lag", type=_seconds, default=0.0, metavar="S", help="until a log line can be searched (0)"
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="of the dice for faults with a probability (a new one)"
+    )
     parser.add_argument("--no-signatures", action="store_true", help="do not verify request signatures")
+    parser.add_argument(
+        "--conda",
+        **_pairs("SLUG=FOLDER"),
+        help="Python environment of this machine for jobs with this conda environment (the emulator's own)",
+    )
+    parser.add_argument(
+        "--image",
+        **_pairs("IMAGE=COMMAND"),
+        help="command of this machine that stands for what an image runs",
+    )
     parser.add_argument("--keep-node-files", action="store_true", help="leave the folders of ended nodes")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
@@ -49,6 +73,18 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
     return seconds
+
+
+def _pairs(form: str) -> dict[str, Any]:
+    """Return the settings of an option that is given once for each name."""
+    return {"type": _pair, "action": "append", "default": [], "metavar": form}
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not (name and sign and value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
+    return name, value
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -61,23 +97,36 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM. Return 0 after SIGTERM, 130 after SIGINT, 2 when it cannot start."""
     from airflow_provider_ocidist.emulator.context import Options
     from airflow_provider_ocidist.emulator.errors import StartupError
+    from airflow_provider_ocidist.emulator.faults import SEEDS
     from airflow_provider_ocidist.emulator.server import Emulator, write_ready_file
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     options = Options(
         verify_signatures=not args.no_signatures,
         provisioning_s=args.provisioning,
+        log_lag_s=args.log_lag,
         grace_s=args.grace,
         keep_node_files=args.keep_node_files,
+        seed=random.randrange(SEEDS) if args.seed is None else args.seed,
+        pass_through=args.proxy_pass_through,
+        conda={slug: Path(folder).absolute() for slug, folder in args.conda},
+        images=dict(args.image),
     )
     received: list[int] = []
     # Before the server starts: who stops us while we start must not find processes left.
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
-        with Emulator(state=args.state, host=args.host, port=args.port, options=options) as emulator:
+        with Emulator(
+            state=args.state,
+            host=args.host,
+            port=args.port,
+            expose=args.expose,
+            proxy_port=args.proxy_port,
+            options=options,
+        ) as emulator:
             if not args.quiet:
-                sys.stdout.write(guide(emulator.access))
+                sys.stdout.write(guide(emulator.access, options.seed))
                 sys.stdout.flush()
             if args.ready:
                 write_ready_file(args.ready, asdict(emulator.access))
@@ -88,12 +137,19 @@ def run(args: argparse.Namespace) -> int:
     return 130 if received == [signal.SIGINT] else 0
 
 
-def guide(access: Access) -> str:
+def guide(access: Access, seed: int | None) -> str:
     """Return how to point each client at the emulator; every line can be pasted."""
     config = f"{access.config_file}"
+    exports = "\n".join(
+        f"             export {name}={value}" for name, value in access.proxy_environment().items()
+    )
     fsspec = json.dumps({"config": config, "config_kwargs": {"service_endpoint": access.url}})
     return f"""The OCI emulator serves {access.url}   (Ctrl-C stops it and all its nodes)
 
+  browser    {access.url}/ shows jobs, logs, objects and calls as they come
+  anything   without a change to it, also ADS:
+             export OCI_CONFIG_FILE={config}
+{exports}
   OCI SDK    config = oci.config.from_file("{config}")
              oci.data_science.DataScienceClient(config, service_endpoint="{access.url}")
   ocifs      export FSSPEC_OCI='{fsspec}'
@@ -105,6 +161,7 @@ def guide(access: Access) -> str:
   compartment {access.compartment_id}
   project     {access.project_id}
   log         {access.log_id}
+  dice        --seed {seed} rolls them so again, for faults with a probability
 """
 
 

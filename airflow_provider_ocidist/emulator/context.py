@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_provider_ocidist.emulator.installation import Identifiers, Installation
@@ -22,8 +23,24 @@ class Options:
     """Length of a minute of maximumRuntimeInMinutes; tests have shorter ones."""
     copy_s: float = 0.05
     """How long an object copy takes after it was accepted."""
+    deletion_s: float = 0.05
+    """How long a deletion takes that has a work request."""
+    token_lifetime_s: float = 900.0
+    """Of a node's resource principal token; its file is written anew when half of it is over."""
+    log_lag_s: float = 0.0
+    """From when a log entry was written to when searches find it. Seconds to a minute at the real service."""
+    log_jitter_s: float = 0.0
+    """Up to so much more for some entries, the same ones each time: entries then appear out of order."""
     keep_node_files: bool = False
     """Leave the folders of ended nodes for a look; the service destroys them."""
+    seed: int | None = None
+    """Of the dice that faults with a probability roll; None: a new one at each start."""
+    pass_through: bool = False
+    """The proxy connects to hosts that are not OCI's, too."""
+    conda: Mapping[str, Path] = field(default_factory=dict)
+    """Environments of this machine that stand for conda environments, by slug (or by object name)."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Commands of this machine that stand for what container images run, by image."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +49,11 @@ class Context:
 
     folder: Path
     url: str
+    proxy_url: str
+    ca_file: Path
+    """What a client must trust to use the proxy."""
+    ca_bundle: Path
+    """The same and the public authorities: what a node trusts, for which all hosts are open."""
     installation: Installation
     store: Store
     options: Options

@@ -8,15 +8,23 @@ import json
 import os
 import secrets
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from airflow_provider_ocidist.emulator.auth.signatures import Credential, Verifier
-from airflow_provider_ocidist.emulator.wire import Principal
+from airflow_provider_ocidist.emulator.auth.instances import (
+    Instance,
+    InstanceAuthority,
+    certificate_pem,
+    make_authority,
+)
 
 REGION = "us-ashburn-1"
+API_KEY_LABEL = "OCI_API_KEY\n"
+"""Last line of a private key as the console hands it out; without it the command line warns at every call."""
 REGION_KEY = "iad"
 PROFILE = "DEFAULT"
 ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
@@ -26,7 +34,7 @@ GLOBAL_RESOURCES = frozenset({"tenancy", "user", "compartment"})
 def new_ocid(resource: str) -> str:
     """Return a fresh OCID, shaped as the real ones: regional, but for identity resources."""
     region = "" if resource in GLOBAL_RESOURCES else REGION_KEY
-    unique = "".join(secrets.choice(ALPHABET) for _ in range(52))
+    unique = "".join(ALPHABET[byte % len(ALPHABET)] for byte in secrets.token_bytes(52))
     return f"ocid1.{resource}.oc1.{region}.aaaaaaaa{unique}"
 
 
@@ -49,8 +57,16 @@ class Identifiers:
     subnet_id: str = _ocid("subnet")
     log_group_id: str = _ocid("loggroup")
     log_id: str = _ocid("log")
+    instance_id: str = _ocid("instance")
+    vault_id: str = _ocid("vault")
+    key_id: str = _ocid("key")
+    """The master key in the vault that encrypts its secrets."""
     secret_id: str = _ocid("vaultsecret")
     secret_value: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
+
+    def public(self) -> dict[str, str]:
+        """Return what anybody may know."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "secret_value"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +87,7 @@ class Installation:
         installation = cls(
             folder=folder,
             ids=_identifiers(folder / "installation.json"),
-            api_key=_key(folder / "api_key.pem"),
+            api_key=_key(folder / "api_key.pem", label=API_KEY_LABEL),
             issuer=_key(folder / "issuer.pem"),
             session=_key(folder / "session.pem"),
         )
@@ -92,11 +108,25 @@ class Installation:
 
     @property
     def fingerprint(self) -> str:
-        der = self.api_key.public_key().public_bytes(
-            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        return fingerprint_of(self.api_key.public_key())
+
+    @property
+    def instance(self) -> Instance:
+        ids = self.ids
+        return Instance(id=ids.instance_id, tenancy_id=ids.tenancy_id, compartment_id=ids.compartment_id)
+
+    # Few programs here are instance principals: their keys are made when the first one asks.
+
+    @cached_property
+    def instance_key(self) -> rsa.RSAPrivateKey:
+        return _key(self.folder / "instance.pem")
+
+    @cached_property
+    def instances(self) -> InstanceAuthority:
+        key = _key(self.folder / "instance_authority.pem")
+        return InstanceAuthority(
+            certificate=_certificate(self.folder / "instance_authority.crt", key), key=key
         )
-        digest = hashlib.md5(der, usedforsecurity=False).hexdigest()
-        return ":".join(digest[i : i + 2] for i in range(0, 32, 2))
 
     def config_text(self) -> str:
         lines = [
@@ -109,30 +139,35 @@ class Installation:
         ]
         return "\n".join(lines) + "\n"
 
-    def verifier(self) -> Verifier:
-        """Return the check of everything that may sign here."""
-        ids = self.ids
-        principal = Principal(id=ids.user_id, tenancy_id=ids.tenancy_id)
-        key_id = f"{ids.tenancy_id}/{ids.user_id}/{self.fingerprint}"
-        credential = Credential(key=self.api_key.public_key(), principal=principal)
-        return Verifier(self.issuer.public_key(), {key_id: credential})
+
+def fingerprint_of(key: rsa.RSAPublicKey) -> str:
+    """Return what the last part of a keyId says: MD5 of the public key in DER."""
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.md5(der, usedforsecurity=False).digest().hex(":")
 
 
 def _identifiers(path: Path) -> Identifiers:
-    if path.exists():
-        return Identifiers(**json.loads(path.read_text()))
-    ids = Identifiers()
-    _write(path, json.dumps(dataclasses.asdict(ids), indent=2))
+    known = json.loads(path.read_text()) if path.exists() else {}
+    ids = Identifiers(**known)
+    if dataclasses.asdict(ids) != known:
+        # A folder of an earlier version lacks the newer ones.
+        _write(path, json.dumps(dataclasses.asdict(ids), indent=2))
     return ids
 
 
-def _key(path: Path) -> rsa.RSAPrivateKey:
+def _certificate(path: Path, key: rsa.RSAPrivateKey) -> x509.Certificate:
+    if not path.exists():
+        _write(path, certificate_pem(make_authority(key)))
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def _key(path: Path, *, label: str = "") -> rsa.RSAPrivateKey:
     if path.exists():
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
         assert isinstance(key, rsa.RSAPrivateKey)
         return key
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    _write(path, pem(key))
+    _write(path, pem(key) + label)
     return key
 
 

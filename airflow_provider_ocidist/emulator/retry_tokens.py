@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,11 +31,15 @@ class RetryTokens:
 
     def __init__(self, store: Store) -> None:
         self._answered: Table[Answered] = Table(store, "retry_token", Answered)
+        by_age = sorted(self._answered.items(), key=lambda each: each[1].time)
+        self._keys = deque(key for key, _ in by_age)
+        """The oldest first."""
 
     def find(self, call: Call, details: Mapping[str, Any]) -> str | None:
         """Return what an earlier request with this token created. Raises 409 if it had another payload."""
+        self._forget_old()
         earlier = self._answered.get(_key(call))
-        if earlier is None or time.time() - earlier.time > LIFETIME_S:
+        if earlier is None:
             return None
         if earlier.payload != _digest(details):
             raise ApiError(
@@ -46,9 +51,18 @@ class RetryTokens:
         if "opc-retry-token" in call.headers:
             answered = Answered(payload=_digest(details), resource_id=resource_id, time=time.time())
             self._answered.put(_key(call), answered)
+            self._keys.append(_key(call))
+
+    def _forget_old(self) -> None:
+        while self._keys:
+            oldest = self._answered.get(self._keys[0])
+            if oldest is not None and time.time() - oldest.time <= LIFETIME_S:
+                return
+            self._answered.delete(self._keys.popleft())
 
     def reset(self) -> None:
         self._answered.clear()
+        self._keys.clear()
 
 
 def _key(call: Call) -> str:

@@ -13,41 +13,27 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from airflow_provider_ocidist.emulator.app import ABORT, App, Services
+from airflow_provider_ocidist.emulator.app import App, Services
+from airflow_provider_ocidist.emulator.certificates import Authority
+from airflow_provider_ocidist.emulator.connections import config_of, new_connection
 from airflow_provider_ocidist.emulator.context import Context, Options
 from airflow_provider_ocidist.emulator.errors import StartupError
 from airflow_provider_ocidist.emulator.installation import PROFILE, Identifiers, Installation
+from airflow_provider_ocidist.emulator.listening import LOOPBACK, check_host, listen, url_of
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool, is_loopback
+from airflow_provider_ocidist.emulator.proxy import Proxy
 from airflow_provider_ocidist.emulator.store import Store
 
-KEEP_ALIVE_S = 75
-"""Longer than clients pause between polls: a connection that closes under a request costs them a retry."""
-SHUTDOWN_S = 1
-
 logger = logging.getLogger(__name__)
-
-
-class Connection(HttpToolsProtocol):
-    """A connection that can be cut by the application, for injected faults."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        # Whatever logging this process has: `/_emulator/calls` tells what was asked.
-        self.access_log = False
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        cast("dict[str, Any]", self.scope)[ABORT] = self.transport.abort
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +41,9 @@ class Access:
     """All that a client needs to know of a running emulator; what `--ready` writes."""
 
     url: str
+    proxy_url: str
+    """With `ca_file`, stands in for the hosts of OCI: see `proxy_environment`."""
+    ca_file: str
     config_file: str
     profile: str
     region: str
@@ -69,23 +58,32 @@ class Access:
     secret_id: str
     secret_value: str
 
+    def proxy_environment(self) -> dict[str, str]:
+        """Return what makes a client that knows nothing of the emulator use it."""
+        return {"HTTPS_PROXY": self.proxy_url, "REQUESTS_CA_BUNDLE": self.ca_file}
+
 
 class Emulator:
     """A local OCI. `with Emulator() as emulator: ... emulator.url ...`; stopping it ends all its nodes.
 
     `state` is the folder that survives; without one a fresh folder is used and removed at the end.
+    A host that others could reach is refused unless `expose` is set, too.
     """
 
     def __init__(
         self,
         *,
         state: Path | None = None,
-        host: str = "127.0.0.1",
+        host: str = LOOPBACK,
         port: int = 0,
+        expose: bool = False,
+        proxy_port: int = 0,
         options: Options | None = None,
     ) -> None:
         self._host = host
         self._port = port
+        self._expose = expose
+        self._proxy_port = proxy_port
         self._options = options or Options()
         self._temporary = state is None
         self.folder = (
@@ -120,9 +118,12 @@ class Emulator:
 
     @property
     def access(self) -> Access:
-        ids = self.ids
+        context = self._running()
+        ids = context.ids
         return Access(
-            url=self.url,
+            url=context.url,
+            proxy_url=context.proxy_url,
+            ca_file=str(context.ca_file),
             config_file=str(self.config_file),
             profile=PROFILE,
             region=ids.region,
@@ -145,16 +146,18 @@ class Emulator:
 
     def start(self) -> None:
         """Serve, in a thread. Returns when the first request would be answered. Raises StartupError."""
-        try:
+        with ExitStack() as cleanup:
+            cleanup.callback(self._leave_folder)
+            check_host(self._host, expose=self._expose, verify_signatures=self._options.verify_signatures)
             self._open_folder()
-            listener = listen(self._host, self._port)
-        except BaseException:
-            self._leave_folder()
-            raise
+            listener = cleanup.enter_context(listen(self._host, self._port))
+            proxy_host = self._host if is_loopback(self._host) else LOOPBACK
+            proxy_listener = cleanup.enter_context(listen(proxy_host, self._proxy_port))
+            cleanup.pop_all()
         ready = threading.Event()
         # A daemon, so that a program which forgets stop() ends; its nodes then end with it.
         self._thread = threading.Thread(
-            target=self._run, args=(listener, ready), name="ocidist-emulator", daemon=True
+            target=self._run, args=(listener, proxy_listener, ready), name="ocidist-emulator", daemon=True
         )
         self._thread.start()
         ready.wait()
@@ -190,38 +193,48 @@ class Emulator:
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _run(self, listener: socket.socket, ready: threading.Event) -> None:
+    def _run(self, listener: socket.socket, proxy_listener: socket.socket, ready: threading.Event) -> None:
         try:
-            asyncio.run(self._serve(listener, ready))
+            with listener, proxy_listener:
+                asyncio.run(self._serve(listener, proxy_listener, ready))
         except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits in start()
             self._failure = error
         finally:
-            listener.close()
             ready.set()
 
-    async def _serve(self, listener: socket.socket, ready: threading.Event) -> None:
-        self._context = context = self._make_context(listener)
+    async def _serve(
+        self, listener: socket.socket, proxy_listener: socket.socket, ready: threading.Event
+    ) -> None:
+        authority = Authority.open(self.folder / "proxy")
+        self._context = context = self._make_context(listener, proxy_listener, authority)
         services = Services(context, AddressPool(seed=listener.getsockname()[1]))
         server = uvicorn.Server(config_of(App(context, services)))
+        proxy = Proxy(authority, partial(new_connection, server), pass_through=self._options.pass_through)
         ended = asyncio.Event()
         self._end = partial(asyncio.get_running_loop().call_soon_threadsafe, ended.set)
         serving = asyncio.create_task(server.serve([listener]))
         try:
             await _until_started(server, serving)
+            proxy.start(proxy_listener)
             ready.set()
             await ended.wait()
         finally:
             # Nodes first: they hold connections that the server would wait for.
             await services.close()
+            await proxy.close()
             server.should_exit = True
             await serving
             context.store.close()
 
-    def _make_context(self, listener: socket.socket) -> Context:
-        host, port = listener.getsockname()
+    def _make_context(
+        self, listener: socket.socket, proxy_listener: socket.socket, authority: Authority
+    ) -> Context:
         return Context(
             folder=self.folder,
-            url=f"http://{host}:{port}",
+            url=url_of(listener),
+            proxy_url=url_of(proxy_listener),
+            ca_bundle=authority.bundle_file,
+            ca_file=authority.bundle_file if self._options.pass_through else authority.ca_file,
             installation=Installation.open(self.folder),
             store=Store(self.folder / "state.sqlite3"),
             options=self._options,
@@ -231,39 +244,6 @@ class Emulator:
 async def _until_started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
     while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn offers no event
         await asyncio.sleep(0.005)
-
-
-def config_of(app: App) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=Connection,
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=SHUTDOWN_S,
-    )
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket on loopback. Raises StartupError, also for a host that others could reach."""
-    if not is_loopback(host):
-        raise StartupError(f"{host} is not a loopback address, and the emulator serves this machine only")
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted connections inherit it: answers are small, and waiting to fill a packet only delays them.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.bind((host, port))
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise StartupError(f"port {port} on {host} cannot be used: {error}") from error
-    return listener
 
 
 def write_ready_file(path: Path, content: dict[str, Any]) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import random
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,6 +23,7 @@ from airflow_provider_ocidist.emulator.errors import ApiError, etag_mismatch, in
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
 Item = TypeVar("Item")
+encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=os.fspath).encode
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,9 +39,9 @@ class Call:
     """One request on its way to the service that answers it."""
 
     request: Request
-    request_id: str
     raw_path: str
     """The path as on the wire: still percent-encoded, so that `%2F` in a name is not a separator."""
+    request_id: str = ""
     principal: Principal | None = None
     params: Mapping[str, str] = field(default_factory=dict)
     check_chunks: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]] | None = None
@@ -47,9 +51,17 @@ class Call:
     def method(self) -> str:
         return self.request.method
 
-    @property
-    def headers(self) -> Headers:
-        return self.request.headers
+    @cached_property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, by names in small letters; of two with one name, the first."""
+        raw = self.request.scope["headers"]
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(raw)}
+
+    @cached_property
+    def target(self) -> str:
+        """Path and query, as on the wire."""
+        query: bytes = self.request.scope["query_string"]
+        return f"{self.raw_path}?{query.decode('latin-1')}" if query else self.raw_path
 
     @property
     def query(self) -> QueryParams:
@@ -104,28 +116,38 @@ class Route:
     streams: bool = False
     """Its body may be large, and clients do not sign it."""
     signed: bool = True
+    anonymous: bool = False
+    """Its handler also takes what nobody has signed, and then decides."""
 
 
 class Router:
     """Finds the route of a raw path. First match wins."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._families: dict[str, list[tuple[re.Pattern[str], Route]]] = {}
+        self._patterns: list[re.Pattern[str]] = []
+        self._routes: dict[tuple[str, str], list[tuple[re.Pattern[str], Route]]] = {}
         for route in routes:
-            family = self._families.setdefault(_family(route.template), [])
-            family.append((_pattern(route.template), route))
+            pattern = _pattern(route.template)
+            self._patterns.append(pattern)
+            family = self._routes.setdefault((route.method, _family(route.template)), [])
+            family.append((pattern, route))
 
     def find(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
         """Return the route and its decoded parameters. Raises 404 or 405."""
-        allowed = False
-        for pattern, route in self._families.get(_family(raw_path), ()):
+        for pattern, route in self._routes.get((method, _family(raw_path)), ()):
             match = pattern.fullmatch(raw_path)
-            if match and route.method == method:
-                return route, {name: unquote(value) for name, value in match.groupdict().items()}
-            allowed = allowed or match is not None
-        if allowed:
+            if match:
+                return route, {name: _decoded(value) for name, value in match.groupdict().items()}
+        if any(pattern.fullmatch(raw_path) for pattern in self._patterns):
             raise ApiError(405, "MethodNotAllowed", f"{method} is not supported here.")
         raise ApiError(404, "NotFound", f"There is no resource at {raw_path}.")
+
+
+def _decoded(value: str) -> str:
+    try:
+        return unquote(value, errors="strict")
+    except UnicodeDecodeError as error:
+        raise invalid(f"{value} in the path is not percent-encoded UTF-8.") from error
 
 
 def _family(path: str) -> str:
@@ -146,8 +168,9 @@ def answer(
         sent["etag"] = etag
     if body is None:
         return Response(status_code=204 if status == 200 else status, headers=sent)
-    content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-    return Response(content, status_code=status, headers=sent, media_type="application/json")
+    return Response(
+        encode_json(body).encode(), status_code=status, headers=sent, media_type="application/json"
+    )
 
 
 def error_answer(error: ApiError, *, head: bool) -> Response:
@@ -210,6 +233,11 @@ def check_if_match(call: Call, etag: str) -> None:
 
 def new_etag() -> str:
     return secrets.token_hex(16)
+
+
+def new_request_id() -> str:
+    """Return an id that nobody has to be unable to guess: asking the system for chance is slow."""
+    return f"{random.getrandbits(128):032X}"
 
 
 def now() -> str:

@@ -232,6 +232,25 @@ def test_a_log_can_be_made_for_each_run(cloud):
     assert log.display_name == run.id
 
 
+def test_a_run_makes_no_log_in_a_group_that_is_gone(cloud):
+    logging = cloud.client(oci.logging.LoggingManagementClient)
+    logging.create_log_group(
+        oci.logging.models.CreateLogGroupDetails(compartment_id=cloud.access.compartment_id, display_name="g")
+    )
+    group = logging.list_log_groups(cloud.access.compartment_id, display_name="g").data[0]
+    details = cloud.job_details()
+    details.job_log_configuration_details = models.JobLogConfigurationDetails(
+        enable_logging=True, enable_auto_log_creation=True, log_group_id=group.id
+    )
+    job_id = cloud.jobs.create_job(details).data.id
+    cloud.jobs.create_job_artifact(job_id, b"", content_disposition="attachment; filename=a.py")
+    logging.delete_log_group(group.id)
+    with pytest.raises(ServiceError) as caught:
+        cloud.start(job_id)
+    assert caught.value.status == 404
+    assert cloud.search(f'SEARCH "{cloud.access.compartment_id}"') == []
+
+
 def test_a_canceled_node_may_end_by_itself(cloud):
     program = """
 import signal, sys, time

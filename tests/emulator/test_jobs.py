@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
+import sqlite3
+from pathlib import Path
 
 import oci
 import pytest
 from oci.data_science import models
 from oci.exceptions import ServiceError
 
-from tests.emulator.conftest import HTTP
+from airflow_provider_ocidist.emulator.server import Emulator
+from tests.emulator.conftest import HTTP, OPTIONS, Cloud
 
 
 def refusal(call, *args, **kwargs) -> tuple[int, str]:
@@ -92,12 +97,6 @@ def test_storage_has_a_lower_limit(cloud):
     assert refusal(cloud.jobs.create_job, details) == (400, "InvalidParameter")
 
 
-def test_native_multi_node_jobs_are_refused_for_now(cloud):
-    details = cloud.job_details()
-    details.job_node_configuration_details = models.MultiNodeJobNodeConfigurationDetails()
-    assert refusal(cloud.jobs.create_job, details) == (400, "InvalidParameter")
-
-
 def test_jobs_are_listed_in_pages_and_filtered(cloud):
     for number in range(5):
         details = cloud.job_details()
@@ -135,13 +134,6 @@ def test_a_deleted_job_can_be_read_but_not_run(cloud):
     assert refusal(cloud.jobs.get_job_artifact_content, job_id)[0] == 404
 
 
-def test_a_job_with_runs_is_deleted_with_them_or_not_at_all(cloud):
-    run = cloud.run("pass")
-    assert refusal(cloud.jobs.delete_job, run.job_id) == (409, "IncorrectState")
-    cloud.jobs.delete_job(run.job_id, delete_related_job_runs=True)
-    assert cloud.jobs.get_job_run(run.id).data.lifecycle_state == "DELETED"
-
-
 def test_unknown_ids_are_not_found(cloud):
     unknown = "ocid1.datasciencejob.oc1.iad.aaaa"
     for call in (
@@ -164,7 +156,11 @@ def test_an_artifact_comes_back_as_it_went(cloud):
     assert head.headers["content-length"] == str(len(content))
     assert head.headers["content-disposition"] == "attachment; filename=a.zip"
     assert cloud.jobs.get_job_artifact_content(job_id).data.content == content
-    assert cloud.jobs.get_job_artifact_content(job_id, range="bytes=1-3").data.content == content[1:4]
+    part = cloud.jobs.get_job_artifact_content(job_id, range="bytes=1-3")
+    assert (part.data.content, part.status) == (content[1:4], 206)
+    assert part.headers["content-range"] == f"bytes 1-3/{len(content)}"
+    assert cloud.jobs.get_job_artifact_content(job_id, range="bytes=-2").data.content == content[-2:]
+    assert refusal(cloud.jobs.get_job_artifact_content, job_id, range=f"bytes={len(content)}-")[0] == 416
 
 
 def test_an_artifact_cannot_be_changed(cloud):
@@ -184,22 +180,202 @@ def test_an_artifact_that_is_sent_again_with_its_token_is_taken_once(cloud):
     assert cloud.jobs.get_job_artifact_content(job_id).data.content == b"pass"
 
 
-def test_projects_are_created_and_deleted(cloud):
+def test_projects_are_created_listed_and_changed(cloud):
     details = models.CreateProjectDetails(display_name="p", compartment_id=cloud.access.compartment_id)
-    project = cloud.jobs.create_project(details).data
+    project = cloud.jobs.create_project(details)
     names = [each.display_name for each in cloud.jobs.list_projects(cloud.access.compartment_id).data]
     assert sorted(names) == ["ocidist", "p"]
-    cloud.jobs.delete_project(project.id)
-    job = cloud.job_details()
-    job.project_id = project.id
-    assert refusal(cloud.jobs.create_job, job)[0] == 404
+    change = models.UpdateProjectDetails(description="new")
+    assert refusal(cloud.jobs.update_project, project.data.id, change, if_match="old") == (412, "NoEtagMatch")
+    changed = cloud.jobs.update_project(project.data.id, change, if_match=project.headers["etag"]).data
+    assert (changed.description, changed.display_name) == ("new", "p")
+
+
+def test_each_kind_moves_to_another_compartment(cloud):
+    details = oci.identity.models.CreateCompartmentDetails(
+        compartment_id=cloud.access.tenancy_id, name="other", description="d"
+    )
+    other = cloud.client(oci.identity.IdentityClient).create_compartment(details).data.id
+    run = cloud.run("pass")
+    for move, kind, get, item_id in (
+        (cloud.jobs.change_job_run_compartment, "JobRun", cloud.jobs.get_job_run, run.id),
+        (cloud.jobs.change_job_compartment, "Job", cloud.jobs.get_job, run.job_id),
+        (cloud.jobs.change_project_compartment, "Project", cloud.jobs.get_project, cloud.access.project_id),
+    ):
+        change = getattr(models, f"Change{kind}CompartmentDetails")(compartment_id=other)
+        assert refusal(move, item_id, change, if_match="old") == (412, "NoEtagMatch")
+        assert move(item_id, change).status == 204
+        assert get(item_id).data.compartment_id == other
+        nowhere = getattr(models, f"Change{kind}CompartmentDetails")(
+            compartment_id="ocid1.compartment.oc1..a"
+        )
+        assert refusal(move, item_id, nowhere)[0] == 404
+    assert [each.id for each in cloud.jobs.list_job_runs(other).data] == [run.id]
+
+
+@pytest.mark.parametrize(
+    "path,query",
+    [
+        ("/jobs", {"lifecycleState": "SLEEPING"}),
+        ("/jobs", {"sortBy": "colour"}),
+        ("/jobs", {"sortOrder": "UP"}),
+        ("/jobs", {"limit": 101}),
+        ("/jobs", {"page": "x"}),
+        ("/jobRuns", {"lifecycleState": "ACTIVE"}),
+        ("/projects", {"lifecycleState": "FAILED"}),
+        ("/workRequests", {"status": "DONE"}),
+        ("/jobShapes", {"limit": 0}),
+    ],
+)
+def test_a_list_refuses_what_it_does_not_know(cloud, path, query):
+    query = {"compartmentId": cloud.access.compartment_id, **query}
+    call = cloud.jobs.base_client.call_api
+    assert refusal(call, resource_path=path, method="GET", query_params=query) == (400, "InvalidParameter")
+
+
+def test_a_list_needs_a_compartment(cloud):
+    for path in ("/jobs", "/jobRuns", "/projects", "/workRequests", "/jobShapes", "/fastLaunchJobConfigs"):
+        found = refusal(cloud.jobs.base_client.call_api, resource_path=path, method="GET")
+        assert found == (400, "MissingParameter")
 
 
 def test_shapes_are_listed(cloud):
-    names = [shape.name for shape in cloud.jobs.list_job_shapes(cloud.access.compartment_id).data]
-    assert "VM.GPU.A10.1" in names
+    pages = oci.pagination.list_call_get_all_results
+    shapes = pages(cloud.jobs.list_job_shapes, cloud.access.compartment_id, limit=10).data
+    assert len(shapes) == len({shape.name for shape in shapes}) > 10
+    shape = next(shape for shape in shapes if shape.name == "VM.GPU.A10.1")
+    assert (shape.core_count, shape.memory_in_gbs, shape.shape_series) == (15, 240, "NVIDIA_GPU")
+    fast = cloud.jobs.list_fast_launch_job_configs(cloud.access.compartment_id).data
+    assert {each.shape_name for each in fast} < {shape.name for shape in shapes}
 
 
 def test_other_paths_and_methods_are_refused(cloud):
     assert HTTP.get(f"{cloud.access.url}/20190101/nothing").status_code == 404
     assert HTTP.delete(f"{cloud.access.url}/20190101/jobs").status_code == 405
+
+
+def mounts(**more) -> list:
+    fields = {"namespace": "ns", "bucket": "b", "destination_directory_name": "data", **more}
+    return [models.ObjectStorageMountConfigurationDetails(**fields)]
+
+
+def test_storage_mounts_are_kept_and_told_of_in_the_log(cloud):
+    details = cloud.job_details()
+    details.job_storage_mount_configuration_details_list = [
+        *mounts(destination_path="/mnt/in"),
+        models.FileStorageMountConfigurationDetails(
+            mount_target_id="ocid1.mounttarget.oc1.iad.aaaa",
+            export_id="ocid1.export.oc1.iad.aaaa",
+            destination_directory_name="home",
+        ),
+    ]
+    job = cloud.jobs.create_job(details).data
+    assert job.job_storage_mount_configuration_details_list == (
+        details.job_storage_mount_configuration_details_list
+    )
+    cloud.jobs.create_job_artifact(job.id, b"pass", content_disposition="attachment; filename=a.py")
+    run = cloud.wait(cloud.start(job.id))
+    told = cloud.messages(run.id)
+    assert ["/mnt/in/data" in told[0], "/mnt/home" in told[1]] == [True, True]
+    override = mounts(destination_directory_name="other")
+    run = cloud.wait(cloud.start(job.id, job_storage_mount_configuration_override_details_list=override))
+    assert run.job_storage_mount_configuration_details_list == override
+    assert ["/mnt/other" in each for each in cloud.messages(run.id)] == [True]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        mounts(bucket=None),
+        mounts(destination_directory_name=None),
+        mounts(destination_directory_name="a/b"),
+        mounts(destination_path="relative"),
+        mounts() * 2,
+        [mounts(destination_directory_name=str(number))[0] for number in range(6)],
+        [models.StorageMountConfigurationDetails(storage_type="TAPE", destination_directory_name="a")],
+    ],
+    ids=["bucket", "no name", "slash", "relative", "twice", "too many", "type"],
+)
+def test_storage_mounts_that_make_no_sense_are_refused(cloud, given):
+    details = cloud.job_details()
+    details.job_storage_mount_configuration_details_list = given
+    assert refusal(cloud.jobs.create_job, details)[0] == 400
+
+
+def test_each_infrastructure_has_its_own_required_fields(cloud):
+    cluster = models.ManagedComputeClusterJobInfrastructureConfigurationDetails(
+        compute_target_id="ocid1.datasciencecomputetarget.oc1.iad.aaaa",
+        resource_configuration=models.ManagedComputeClusterJobResourceConfiguration(
+            resource_request_configuration=models.ResourceRequestConfiguration(ocpus=1, memory_in_gbs=8)
+        ),
+    )
+    egress = models.ManagedEgressStandaloneJobInfrastructureConfigurationDetails(
+        shape_name="VM.Standard.E4.Flex", block_storage_size_in_gbs=50
+    )
+    details = cloud.job_details()
+    for infrastructure in (cluster, egress):
+        details.job_infrastructure_configuration_details = infrastructure
+        shown = cloud.jobs.create_job(details).data.job_infrastructure_configuration_details
+        assert shown == infrastructure
+    cluster.compute_target_id = None
+    egress.shape_name = None
+    wrong = [
+        (cluster, "MissingParameter"),
+        (egress, "MissingParameter"),
+        (models.EmptyJobInfrastructureConfigurationDetails(), "InvalidParameter"),
+        (
+            models.MultiNodeJobInfrastructureConfigurationDetails(
+                shape_name="VM.GPU.A10.1", block_storage_size_in_gbs=50
+            ),
+            "InvalidParameter",
+        ),
+    ]
+    for infrastructure, code in wrong:
+        details.job_infrastructure_configuration_details = infrastructure
+        assert refusal(cloud.jobs.create_job, details) == (400, code)
+
+
+def test_a_changed_job_is_checked_as_a_new_one_is(cloud):
+    job_id = cloud.jobs.create_job(cloud.job_details()).data.id
+    infrastructure = cloud.job_details().job_infrastructure_configuration_details
+    infrastructure.shape_name = "VM.GPU.A10.1"
+    change = models.UpdateJobDetails(job_infrastructure_configuration_details=infrastructure)
+    changed = cloud.jobs.update_job(job_id, change).data
+    assert changed.job_infrastructure_configuration_details.shape_name == "VM.GPU.A10.1"
+    infrastructure.block_storage_size_in_gbs = 1
+    assert refusal(cloud.jobs.update_job, job_id, change) == (400, "InvalidParameter")
+
+
+def test_a_deleted_jobs_retry_token_is_invalid(cloud):
+    job_id = cloud.jobs.create_job(cloud.job_details(), opc_retry_token="t").data.id
+    cloud.jobs.delete_job(job_id)
+    again = refusal(cloud.jobs.create_job, cloud.job_details(), opc_retry_token="t")
+    assert again == (409, "InvalidatedRetryToken")
+
+
+def test_a_retry_token_is_forgotten_after_a_day(folder):
+    with Emulator(state=folder, options=OPTIONS) as emulator:
+        cloud = Cloud.of(emulator.access)
+        made = {
+            token: cloud.jobs.create_job(cloud.job_details(), opc_retry_token=token).data.id
+            for token in ("young", "old")
+        }
+    age_retry_tokens(folder / "state.sqlite3", {"young": 23, "old": 25})
+    with Emulator(state=folder, options=OPTIONS) as emulator:
+        cloud = Cloud.of(emulator.access)
+        for token, same in (("young", True), ("old", False)):
+            again = cloud.jobs.create_job(cloud.job_details(), opc_retry_token=token).data.id
+            assert (again == made[token]) is same
+    with contextlib.closing(sqlite3.connect(folder / "state.sqlite3")) as store:
+        assert store.execute("SELECT count(*) FROM records WHERE kind = 'retry_token'").fetchone() == (2,)
+
+
+def age_retry_tokens(path: Path, hours: dict[str, int]) -> None:
+    """Make an emulator that is not running believe that so many hours have gone by since each was used."""
+    with contextlib.closing(sqlite3.connect(path)) as store, store:
+        for key, body in store.execute("SELECT id, body FROM records WHERE kind = 'retry_token'").fetchall():
+            answered = json.loads(body)
+            aged = {**answered, "time": answered["time"] - hours[key.split()[-1]] * 3600}
+            store.execute(
+                "UPDATE records SET body = ? WHERE kind = 'retry_token' AND id = ?", (json.dumps(aged), key)
+            )

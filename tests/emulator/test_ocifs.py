@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import fsspec
 import oci
 import pytest
@@ -54,8 +57,8 @@ def test_info_tells_size_etag_and_time(files, root):
 
 def test_a_file_is_written_and_read_in_pieces(files, root):
     with files.open(f"{root}/lines", "wb", block_size=5 * 2**20) as file:
-        for number in range(1_500_000):
-            file.write(b"%07d\n" % number)
+        for start in range(0, 1_500_000, 1000):
+            file.write(b"".join(b"%07d\n" % number for number in range(start, start + 1000)))
     with files.open(f"{root}/lines", "rb") as file:
         file.seek(8 * 1_234_567)
         assert file.read(8) == b"1234567\n"
@@ -67,3 +70,61 @@ def test_rename_and_find_work(files, root):
     files.rename(f"{root}/a/1", f"{root}/a/3")
     assert [name.partition("/")[2] for name in files.find(f"{root}/a")] == ["a/3", "a/b/2"]
     assert files.isdir(f"{root}/a")
+
+
+TREE = {
+    "plain.txt": b"1",
+    "empty": b"",
+    "with blank/and + plus.txt": b"2",
+    "per%cent/100%25": b"3",
+    "ünï çødé/日本.bin": b"4",
+    ".hidden/..dots/...": b"5",
+    "deep/a/b/c/d/e.txt": b"6",
+    "quote's & (brackets)=#?.txt": b"7",
+}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_tree_with_odd_names_goes_up_and_down_unchanged(files, root, tmp_path):
+    for name, data in TREE.items():
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    files.put(f"{tmp_path}/in/", f"{root}/tree/", recursive=True)
+    found = files.find(f"{root}/tree")
+    assert sorted(name.partition("/tree/")[2] for name in found) == sorted(TREE)
+    files.get(f"{root}/tree/", f"{tmp_path}/out/", recursive=True)
+    assert contents(tmp_path / "out") == TREE
+    files.rm(f"{root}/tree", recursive=True)
+    assert files.find(f"{root}/tree") == []
+
+
+def test_a_copy_appears_and_the_source_stays(files, root):
+    files.pipe(f"{root}/a b", b"hello")
+    files.copy(f"{root}/a b", f"{root}/c%d")
+    deadline = time.monotonic() + 5
+    while not files.exists(f"{root}/c%d"):
+        assert time.monotonic() < deadline
+    assert (files.cat(f"{root}/a b"), files.cat(f"{root}/c%d")) == (b"hello", b"hello")
+
+
+def test_bytes_are_read_from_any_place(files, root):
+    files.pipe(f"{root}/o", bytes(range(100)))
+    assert files.cat_file(f"{root}/o", start=10, end=20) == bytes(range(10, 20))
+    assert files.tail(f"{root}/o", 5) == bytes(range(95, 100))
+    assert files.head(f"{root}/o", 5) == bytes(range(5))
+
+
+def test_buckets_are_made_and_removed(files, cloud):
+    name = f"oci://made@{cloud.access.namespace}"
+    files.mkdir(name, compartment_id=cloud.access.compartment_id)
+    assert "made" in [bucket.name for bucket in buckets(cloud)]
+    files.rmdir(name)
+    assert "made" not in [bucket.name for bucket in buckets(cloud)]
+
+
+def buckets(cloud) -> list:
+    return cloud.objects.list_buckets(cloud.access.namespace, cloud.access.compartment_id).data

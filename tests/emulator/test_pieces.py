@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from airflow_provider_ocidist.emulator.bodies import read_range
-from airflow_provider_ocidist.emulator.data_science.jobs import artifact_name
+from airflow_provider_ocidist.emulator.data_science.artifacts import artifact_name
+from airflow_provider_ocidist.emulator.data_science.layout import merged_configuration
 from airflow_provider_ocidist.emulator.data_science.lifecycle import (
     CANCELABLE,
     MOVES,
@@ -15,9 +16,8 @@ from airflow_provider_ocidist.emulator.data_science.lifecycle import (
     State,
     after_restart,
 )
-from airflow_provider_ocidist.emulator.data_science.rules import merged_configuration
 from airflow_provider_ocidist.emulator.errors import ApiError
-from airflow_provider_ocidist.emulator.logs.files import LineSplitter, LogFile
+from airflow_provider_ocidist.emulator.logs.files import LineSplitter
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool, is_loopback
 from airflow_provider_ocidist.emulator.object_storage.index import Listing, NameIndex
 
@@ -50,20 +50,6 @@ def test_a_line_without_end_takes_no_memory():
     lines = [line for _ in range(100) for line in splitter.feed(b"x" * 10_000)]
     lines += splitter.feed(b"end\nnext\n")
     assert lines == [b"x" * 10_000, b"next"]
-
-
-def test_a_log_file_is_read_by_time(tmp_path):
-    file = LogFile(tmp_path / "a.log")
-    file.append(1, [b"a", b"b"], 100)
-    file.append(2, [b"c"], 90)
-    file.append(1, [b""], 200)
-    assert [file.read(number).message for number in file.between(0, 200)] == ["a", "b", "c"]
-    assert file.stream_of(2) == 2
-    file.close()
-    again = LogFile(tmp_path / "a.log")
-    again.append(1, [b"d"], 300)
-    assert [again.read(number).message for number in again.between(0, 301)] == ["a", "b", "c", "", "d"]
-    again.close()
 
 
 def test_the_states_of_a_run_have_one_way_out():
@@ -120,15 +106,8 @@ def test_an_artifacts_name_is_a_file_name(header, name):
 
 
 def test_a_runs_configuration_lies_over_its_jobs():
-    job = {
-        "jobConfigurationDetails": {
-            "environmentVariables": {"A": "1", "B": "1"},
-            "maximumRuntimeInMinutes": 5,
-        }
-    }
-    run = {
-        "jobConfigurationOverrideDetails": {"environmentVariables": {"B": "2"}, "commandLineArguments": None}
-    }
+    job = {"environmentVariables": {"A": "1", "B": "1"}, "maximumRuntimeInMinutes": 5}
+    run = {"environmentVariables": {"B": "2"}, "commandLineArguments": None}
     assert merged_configuration(job, run) == {
         "environmentVariables": {"A": "1", "B": "2"},
         "maximumRuntimeInMinutes": 5,

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import oci
 import pytest
 
+from airflow_provider_ocidist.emulator.errors import StartupError
+from airflow_provider_ocidist.emulator.listening import check_host, is_this_machine, listen
 from airflow_provider_ocidist.emulator.server import Access, Emulator
 from tests.emulator.conftest import OPTIONS, Cloud
 from tests.emulator.test_job_runs import STUBBORN, first_message, is_alive
@@ -77,8 +82,11 @@ def test_all_that_the_ready_file_names_exists(folder):
     for told in (
         access.url,
         "service_endpoint=",
+        f"export HTTPS_PROXY={access.proxy_url}",
+        f"export REQUESTS_CA_BUNDLE={access.ca_file}",
         "FSSPEC_OCI=",
         "OCI_CLI_ENDPOINT=",
+        "--seed ",
         "AIRFLOW_CONN_OCI_DEFAULT=",
     ):
         assert told in printed
@@ -111,8 +119,8 @@ def test_a_restart_keeps_everything_but_live_nodes(folder):
         waiting = before.jobs.create_job_run(before.run_details(ended.job_id), opc_retry_token="t").data.id
     with Emulator(state=folder, options=OPTIONS) as emulator:
         after = Cloud.of(emulator.access)
-        same = dataclasses.replace(after.access, url="")
-        assert same == dataclasses.replace(before.access, url="")
+        same = dataclasses.replace(after.access, url="", proxy_url="")
+        assert same == dataclasses.replace(before.access, url="", proxy_url="")
         got = after.objects.get_object(*after.place, "o")
         assert (got.data.content, got.headers["opc-meta-a"]) == (b"kept", "b")
         assert after.jobs.get_job_run(ended.id).data == ended
@@ -133,6 +141,11 @@ def test_a_restart_keeps_everything_but_live_nodes(folder):
         assert after.objects.get_object(*after.place, "big").data.content == b"part"
 
 
+def test_small_answers_are_not_held_back():
+    with listen("127.0.0.1", 0) as listener:
+        assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_a_folder_of_its_own_is_removed_at_the_end():
     with Emulator() as emulator:
         folder = emulator.folder
@@ -147,8 +160,25 @@ def test_a_port_in_use_is_told_in_a_line():
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1"])
-def test_it_serves_this_machine_only(host):
-    assert "not a loopback address" in refused("--host", host)
+def test_it_serves_this_machine_only_unless_told_twice(host):
+    assert f"say --host {host} --expose" in refused("--host", host)
+
+
+def test_others_have_to_sign():
+    assert "--no-signatures" in refused("--host", "192.0.2.1", "--expose", "--no-signatures")
+
+
+def test_others_may_come_when_that_was_said_twice():
+    check_host("192.0.2.1", expose=True, verify_signatures=True)
+    with pytest.raises(StartupError, match="Cannot assign"):  # said twice, but that is no address of ours
+        Emulator(host="192.0.2.1", expose=True).start()
+
+
+@pytest.mark.parametrize(
+    "peer,expected", [(("127.0.3.4", 1), True), (("192.0.2.1", 1), False), (None, False)]
+)
+def test_the_control_api_knows_its_own_machine(peer, expected):
+    assert is_this_machine(peer) is expected
 
 
 def test_a_folder_that_cannot_be_written_is_told_in_a_line(tmp_path):
@@ -158,6 +188,14 @@ def test_a_folder_that_cannot_be_written_is_told_in_a_line(tmp_path):
 
 def test_a_ready_file_that_cannot_be_written_is_told_in_a_line(tmp_path):
     assert "ready file" in refused("--quiet", "--ready", str(tmp_path / "none" / "ready"))
+
+
+def test_a_folder_of_another_version_is_told_in_a_line(folder):
+    with Emulator(state=folder):
+        pass
+    with closing(sqlite3.connect(folder / "state.sqlite3")) as store:
+        store.execute("PRAGMA user_version=0")
+    assert "remove it, or give another folder" in refused("--state", str(folder))
 
 
 def test_two_emulators_do_not_share_a_folder(folder):
@@ -191,3 +229,65 @@ def test_nodes_are_gone_once_it_is_stopped():
         pids = [int(pid) for pid in first_message(cloud, run_id).split()]
     assert not any(map(is_alive, pids))
     assert os.getpid() not in pids
+
+
+def test_what_was_answered_survives_a_kill_in_the_middle_of_it(folder):
+    """Clients write to every kind of record until the process is killed; all that they were told is there."""
+    written: dict[str, list[str]] = {"job": [], "object": [], "bucket": [], "log group": []}
+    with standing_alone(folder, "--quiet") as (process, access):
+        writers = [
+            threading.Thread(target=write_until_the_end, args=(write, written[name], Cloud.of(access)))
+            for name, write in WRITES.items()
+        ]
+        for writer in writers:
+            writer.start()
+        deadline = time.monotonic() + 20
+        while min(map(len, written.values())) < 15 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+        for writer in writers:
+            writer.join()
+    assert min(map(len, written.values())) >= 15
+    with Emulator(state=folder, options=OPTIONS) as emulator:
+        cloud = Cloud.of(emulator.access)
+        for job_id in written["job"]:
+            assert cloud.jobs.get_job(job_id).data.lifecycle_state == "ACTIVE"
+        for name in written["object"]:
+            assert cloud.objects.get_object(*cloud.place, name).data.content == name.encode() * 1000
+        buckets = cloud.objects.list_buckets(cloud.access.namespace, cloud.access.compartment_id).data
+        assert set(written["bucket"]) <= {bucket.name for bucket in buckets}
+        logging = cloud.client(oci.logging.LoggingManagementClient)
+        groups = logging.list_log_groups(cloud.access.compartment_id).data
+        assert set(written["log group"]) <= {group.display_name for group in groups}
+
+
+def write_until_the_end(write, done: list[str], cloud: Cloud) -> None:
+    with suppress(Exception):
+        done.extend(write(cloud, f"n{number}") for number in itertools.count())
+
+
+def write_job(cloud: Cloud, _: str) -> str:
+    return cloud.jobs.create_job(cloud.job_details()).data.id
+
+
+def write_object(cloud: Cloud, name: str) -> str:
+    cloud.objects.put_object(*cloud.place, name, name.encode() * 1000)
+    return name
+
+
+def write_bucket(cloud: Cloud, name: str) -> str:
+    details = oci.object_storage.models.CreateBucketDetails(
+        name=name, compartment_id=cloud.access.compartment_id
+    )
+    return cloud.objects.create_bucket(cloud.access.namespace, details).data.name
+
+
+def write_log_group(cloud: Cloud, name: str) -> str:
+    details = oci.logging.models.CreateLogGroupDetails(
+        display_name=name, compartment_id=cloud.access.compartment_id
+    )
+    cloud.client(oci.logging.LoggingManagementClient).create_log_group(details)
+    return name
+
+
+WRITES = {"job": write_job, "object": write_object, "bucket": write_bucket, "log group": write_log_group}

@@ -6,9 +6,9 @@ import base64
 import hashlib
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
+from email.utils import formatdate, parsedate_to_datetime
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -21,7 +21,8 @@ from airflow_provider_ocidist.emulator.errors import not_authenticated
 from airflow_provider_ocidist.emulator.wire import Principal
 
 MAX_SKEW_S = 300
-BASE_HEADERS = frozenset({"(request-target)", "host"})
+TARGET_HEADERS = frozenset({"(request-target)"})
+BASE_HEADERS = TARGET_HEADERS | {"host"}
 BODY_HEADERS = frozenset({"content-length", "content-type", "x-content-sha256"})
 MAX_CACHED_TOKENS = 4096
 
@@ -47,33 +48,27 @@ class Signature:
 class Verifier:
     """Checks signatures by API keys (`tenancy/user/fingerprint`) and by tokens of one issuer (`ST$...`)."""
 
-    def __init__(self, issuer: RSAPublicKey, api_keys: Mapping[str, Credential]) -> None:
+    def __init__(self, issuer: RSAPublicKey, find_api_key: Callable[[str], Credential]) -> None:
+        """`find_api_key` returns the key of a keyId, or raises 401."""
         self._issuer = issuer
-        self._api_keys = dict(api_keys)
+        self._find_api_key = find_api_key
         self._tokens: dict[str, Credential] = {}
 
     def verify(self, method: str, target: str, headers: Mapping[str, str], *, body_signed: bool) -> Principal:
         """Return the signer. Raises 401. `body_signed`: the headers that guard the body must be signed."""
         signature = parse(headers.get("authorization", ""))
-        _check_headers(signature, body_signed=body_signed)
-        _check_date(headers.get("x-date" if "x-date" in signature.headers else "date", ""))
+        check_headers(signature, BASE_HEADERS | (BODY_HEADERS if body_signed else frozenset()))
+        check_date(signature, headers)
         credential = self._credential(signature.key_id)
         if credential.expires_at < time.time():
-            raise not_authenticated("the token has expired")
-        text = signing_string(signature.headers, f"{method.lower()} {target}", headers)
-        try:
-            credential.key.verify(signature.value, text.encode("latin-1"), PKCS1v15(), SHA256())
-        except InvalidSignature as error:
-            raise not_authenticated("the signature does not fit the request and the key") from error
+            raise not_authenticated(f"the token expired at {formatdate(credential.expires_at, usegmt=True)}")
+        check_signature(signature, credential.key, f"{method.lower()} {target}", headers)
         return credential.principal
 
     def _credential(self, key_id: str) -> Credential:
         if key_id.startswith("ST$"):
             return self._token_credential(key_id.removeprefix("ST$"))
-        credential = self._api_keys.get(key_id)
-        if credential is None:
-            raise not_authenticated("the key is not registered")
-        return credential
+        return self._find_api_key(key_id)
 
     def _token_credential(self, token: str) -> Credential:
         credential = self._tokens.get(token)
@@ -105,23 +100,41 @@ def parse(authorization: str) -> Signature:
         raise not_authenticated("the Authorization header is incomplete") from error
 
 
-def _check_headers(signature: Signature, *, body_signed: bool) -> None:
+def check_headers(signature: Signature, required: frozenset[str]) -> None:
+    """Raise 401 unless a date and all that is required are signed."""
     signed = set(signature.headers)
-    wanted = BASE_HEADERS | (BODY_HEADERS if body_signed else frozenset())
-    absent = wanted - signed
+    absent = required - signed
     if not signed & {"date", "x-date"}:
         absent |= {"date"}
     if absent:
         raise not_authenticated(f"not signed: {', '.join(sorted(absent))}")
 
 
-def _check_date(text: str) -> None:
+def check_date(signature: Signature, headers: Mapping[str, str]) -> None:
+    name = "x-date" if "x-date" in signature.headers else "date"
+    text = headers.get(name, "")
     try:
-        skew = abs(parsedate_to_datetime(text).timestamp() - time.time())
+        skew = parsedate_to_datetime(text).timestamp() - time.time()
     except (TypeError, ValueError) as error:
-        raise not_authenticated("the date header cannot be read") from error
-    if skew > MAX_SKEW_S:
-        raise not_authenticated(f"the date is {skew:.0f} s off, {MAX_SKEW_S} s are allowed")
+        raise not_authenticated(f"the {name} header {text!r} is not a date") from error
+    if abs(skew) > MAX_SKEW_S:
+        side = "ahead of" if skew > 0 else "behind"
+        raise not_authenticated(
+            f"the client's clock is {abs(skew):.0f} s {side} the server's, {MAX_SKEW_S} s are allowed"
+        )
+
+
+def check_signature(
+    signature: Signature, key: RSAPublicKey, request_target: str, headers: Mapping[str, str]
+) -> None:
+    text = signing_string(signature.headers, request_target, headers)
+    try:
+        key.verify(signature.value, text.encode("latin-1"), PKCS1v15(), SHA256())
+    except InvalidSignature as error:
+        raise not_authenticated(
+            "the signature does not fit: another private key than the keyId's signed it, or the method, path,"
+            f" query or a signed header is not what was signed; the server saw {request_target!r}"
+        ) from error
 
 
 def signing_string(names: tuple[str, ...], request_target: str, headers: Mapping[str, str]) -> str:

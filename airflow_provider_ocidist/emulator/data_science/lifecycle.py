@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state
+from airflow_provider_ocidist.emulator.nodes.life import NodeEnd
 
 
 class State(StrEnum):
@@ -21,6 +23,16 @@ class State(StrEnum):
     DELETED = "DELETED"
 
 
+class GroupState(StrEnum):
+    """States of a node group of a multi-node job run."""
+
+    CREATING = "CREATING"
+    ACTIVE = "ACTIVE"
+    DELETING = "DELETING"
+    DELETED = "DELETED"
+    FAILED = "FAILED"
+
+
 CANCELABLE = frozenset({State.ACCEPTED, State.IN_PROGRESS, State.NEEDS_ATTENTION})
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELED, State.DELETED})
 MOVES = {
@@ -34,6 +46,7 @@ MOVES = {
     State.DELETED: frozenset[State](),
 }
 RUNNING_TEXT = "Job run artifact execution in progress."
+ATTENTION_TEXT = "Job run needs attention."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,25 @@ def after_exit(exit_code: int) -> Ending:
     if exit_code == 0:
         return Ending(State.SUCCEEDED, "Job run artifact execution succeeded.")
     return Ending(State.FAILED, f"Job run artifact execution failed with exit code {exit_code}.")
+
+
+def after_node(end: NodeEnd, group: str) -> Ending:
+    """Return the end of a run whose node ended like this; `group` is empty for a single-node run."""
+    if end.failure is not None:
+        return Ending(State.FAILED, end.failure)
+    ending = after_exit(end.exit_code or 0)
+    if not group or end.succeeded:
+        return ending
+    where = f"on node {end.rank} of node group {group}"
+    return Ending(State.FAILED, f"{ending.details.removesuffix('.')} {where}.")
+
+
+def verdict(ends: Sequence[NodeEnd], *, replicas: int, minimum_success: int) -> bool | None:
+    """Say whether a node group has succeeded by the nodes that have ended so far; None while it is open."""
+    succeeded = sum(end.succeeded for end in ends)
+    if succeeded >= minimum_success:
+        return True
+    return False if len(ends) - succeeded > replicas - minimum_success else None
 
 
 def after_timeout(minutes: int) -> Ending:

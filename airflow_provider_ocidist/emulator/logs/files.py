@@ -1,88 +1,139 @@
-"""Output of one node on disk: text as it came, and an index of when each line did."""
+"""Log lines on disk: text as it came, and an index that finds lines by time without reading any."""
 
 from __future__ import annotations
 
+import operator
+import os
 from array import array
-from bisect import bisect_left
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from io import FileIO
+from itertools import islice
 from pathlib import Path
 
 MAX_MESSAGE_CHARS = 10_000
 """OCI Logging cuts the data field of an entry here."""
-FIELDS = 2
+BLOCK_BYTES = 64 * 1024
+COLUMNS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One log entry: its place in the file, when it came (ms since 1970), from which stream (1 or 2)."""
+    """A line to be written: when it was said (ms since 1970), in which stream (0 or 1), and what."""
 
-    number: int
     time_ms: int
     stream: int
-    message: str
+    text: bytes
 
 
 class LogFile:
-    """Append-only lines. 16 bytes of memory for each, so that a million lines are no burden."""
+    """Append-only lines, numbered as they came. About 50 bytes of memory for each, so a million are no burden."""
 
     def __init__(self, path: Path) -> None:
-        self._text = path.open("a+b", buffering=0)
-        self._index_file = path.with_suffix(".index").open("a+b", buffering=0)
+        self._path = path
+        self._handles: tuple[FileIO, FileIO] | None = None
         self._times = array("Q")
+        self._written = array("Q")
         self._places = array("Q")
-        """Offset of the line's first byte, times two, plus one when it came from stderr."""
-        self._end = self._text.seek(0, 2)
+        self._sizes = array("Q")
+        """Bytes of the line, times two, plus its stream."""
+        self._sorted_times = array("Q")
+        self._sorted_numbers = array("Q")
+        """The same lines by time: lines may come later than others that were said after them."""
+        self._block, self._block_start = b"", 0
         self._load()
 
+    def _open(self) -> tuple[FileIO, FileIO]:
+        """Return the file of text and the file of the index."""
+        if self._handles is None:
+            paths = (self._path, self._path.with_suffix(".lines"))
+            text, index = (path.open("a+b", buffering=0) for path in paths)
+            self._handles = (text, index)
+        return self._handles
+
     def _load(self) -> None:
-        self._index_file.seek(0)
-        raw = self._index_file.read()
-        entries = array("Q")
-        # A killed emulator may leave half an entry.
-        entries.frombytes(raw[: len(raw) - len(raw) % (FIELDS * 8)])
-        self._times, self._places = entries[0::FIELDS], entries[1::FIELDS]
-        self._end = self._text.seek(0, 2)
+        text, index = self._open()
+        self._end = text.seek(0, os.SEEK_END)
+        index.seek(0)
+        raw = index.read()
+        rows = array("Q")
+        # A killed emulator may leave half a row.
+        whole = len(raw) - len(raw) % (COLUMNS * rows.itemsize)
+        if whole != len(raw):
+            index.truncate(whole)
+        rows.frombytes(raw[:whole])
+        if rows:
+            self._take(rows)
+
+    def _take(self, rows: array[int]) -> None:
+        first = len(self._times)
+        for column, values in enumerate((self._times, self._written, self._places, self._sizes)):
+            values.extend(rows[column::COLUMNS])
+        times = self._times[first:]
+        if self.last_ms <= times[0] and all(map(operator.le, times, islice(times, 1, None))):
+            self._sorted_times.extend(times)
+            self._sorted_numbers.extend(range(first, len(self._times)))
+            return
+        for number, time_ms in enumerate(times, first):
+            place = bisect_right(self._sorted_times, time_ms)
+            self._sorted_times.insert(place, time_ms)
+            self._sorted_numbers.insert(place, number)
 
     def __len__(self) -> int:
         return len(self._times)
 
-    def append(self, stream: int, lines: Sequence[bytes], time_ms: int) -> None:
-        """Add lines that came together. Time never runs backwards within a file, so it can be searched."""
-        if self._times:
-            time_ms = max(time_ms, self._times[-1])
-        entries = array("Q")
+    @property
+    def last_ms(self) -> int:
+        """The latest time that any line has; 0 without lines."""
+        return self._sorted_times[-1] if self._sorted_times else 0
+
+    def append(self, lines: Iterable[Line], written_ms: int) -> None:
+        """Add lines that came together, at `written_ms`."""
+        rows = array("Q")
+        texts = []
         place = self._end
         for line in lines:
-            entries.append(time_ms)
-            entries.append(place << 1 | (stream - 1))
-            place += len(line) + 1
-        self._text.write(b"\n".join(lines) + b"\n")
-        self._index_file.write(entries.tobytes())
-        self._times.extend(entries[0::FIELDS])
-        self._places.extend(entries[1::FIELDS])
+            rows.extend((line.time_ms, written_ms, place, len(line.text) << 1 | line.stream))
+            texts.append(line.text)
+            place += len(line.text) + 1
+        text, index = self._open()
+        text.write(b"\n".join(texts) + b"\n")
+        index.write(rows.tobytes())
         self._end = place
+        self._take(rows)
 
-    def between(self, start_ms: int, end_ms: int) -> range:
-        """Return the numbers of the lines of `start_ms <= time < end_ms`."""
-        return range(bisect_left(self._times, start_ms), bisect_left(self._times, end_ms))
+    def between(self, start_ms: int, end_ms: int) -> Sequence[int]:
+        """Return the numbers of the lines of `start_ms <= time < end_ms`, the earliest first."""
+        low, high = (bisect_left(self._sorted_times, each) for each in (start_ms, end_ms))
+        return self._sorted_numbers[low:high]
 
     def time_of(self, number: int) -> int:
         return self._times[number]
 
-    def stream_of(self, number: int) -> int:
-        return (self._places[number] & 1) + 1
+    def written_at(self, number: int) -> int:
+        return self._written[number]
 
-    def read(self, number: int) -> Line:
-        start = self._places[number] >> 1
-        end = self._places[number + 1] >> 1 if number + 1 < len(self) else self._end
-        self._text.seek(start)
-        message = self._text.read(end - start - 1).decode(errors="replace")
-        return Line(number, self._times[number], self.stream_of(number), message)
+    def stream_of(self, number: int) -> int:
+        return self._sizes[number] & 1
+
+    def read(self, number: int) -> str:
+        start, size = self._places[number], self._sizes[number] >> 1
+        offset = start - self._block_start
+        if not 0 <= offset <= len(self._block) - size:
+            # Blocks begin at round places, so that reading backwards is as cheap as forwards.
+            self._block_start = start - start % BLOCK_BYTES
+            offset = start - self._block_start
+            text, _ = self._open()
+            self._block = os.pread(text.fileno(), max(BLOCK_BYTES, offset + size), self._block_start)
+        return self._block[offset : offset + size].decode(errors="replace")
 
     def close(self) -> None:
-        self._text.close()
-        self._index_file.close()
+        """Let go of the files; they are opened again when needed."""
+        if self._handles is not None:
+            for handle in self._handles:
+                handle.close()
+            self._handles = None
 
 
 class LineSplitter:

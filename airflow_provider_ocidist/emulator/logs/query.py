@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from fnmatch import translate
 from functools import lru_cache
+from typing import Any
 
 from airflow_provider_ocidist.emulator.errors import invalid
+from airflow_provider_ocidist.emulator.times import read_time
 
 TOKEN = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|(!=|<=|>=|=|<|>|\(|\)|,|\|)|([^\s'"=!<>(),|]+))""")
-FIELD_NAMES = {
-    name: name.rpartition(".")[2]
-    for name in ("source", "type", "subject", "id", "datetime", "message", "data.message")
-} | {f"logContent.{name}": name for name in ("source", "type", "subject", "id")}
-FIELD_NAMES["logContent.data.message"] = "message"
-Fields = Mapping[str, str | int]
-Condition = Callable[[Fields], bool | None]
-"""Says whether an entry matches; None when the fields given cannot tell."""
+KNOWN_FIELDS = ("datetime", "id", "source", "subject", "type", "specversion", "message")
+"""And all that begins with data. or oracle."""
+TIMES = ("datetime", "time")
+UNKNOWN = object()
+Lookup = Callable[[str], Any]
+"""Gives a field of an entry: None when it has none of that name, UNKNOWN when that takes a closer look."""
+Condition = Callable[[Lookup], bool | None]
+"""Says whether an entry matches; None when the lookup did not know enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +110,16 @@ def _scopes(tokens: _Tokens) -> Iterator[Scope]:
                 'SEARCH needs "compartment", "compartment/log group" or "compartment/log group/log".'
             )
         yield Scope(*parts)
-        if not tokens.skip(","):
+        # The comma between them may be left out.
+        if not tokens.skip(",") and not tokens.is_quoted():
             return
 
 
 def _order(tokens: _Tokens) -> bool:
     tokens.expect("by")
     field = tokens.take()
-    if field != "datetime":
-        raise invalid(f"SORT BY {field} is not supported, only datetime.")
+    if field.removeprefix("logContent.") not in TIMES:
+        raise invalid(f"SORT BY {field} is not supported, only datetime and logContent.time.")
     if tokens.skip("desc"):
         return True
     tokens.skip("asc")
@@ -138,38 +141,97 @@ def _conjunction(tokens: _Tokens) -> Condition:
 
 
 def _term(tokens: _Tokens) -> Condition:
+    if tokens.skip("not"):
+        return _not(_term(tokens))
     if tokens.skip("("):
         inside = _alternatives(tokens)
         tokens.expect(")")
         return inside
-    name = tokens.take()
-    if name not in FIELD_NAMES:
-        raise invalid(f"WHERE {name}: known fields are {', '.join(sorted(FIELD_NAMES))}.")
+    name = _field(tokens.take())
+    if tokens.skip("not"):
+        tokens.expect("in")
+        return _not(_one_of(name, tokens))
+    if tokens.skip("in"):
+        return _one_of(name, tokens)
     sign = tokens.take()
-    if sign not in ("=", "!=", "<", ">", "<=", ">="):
-        raise invalid(f"WHERE {name} {sign}: the operators are = != < > <= >=.")
-    return _comparison(FIELD_NAMES[name], sign, tokens.take())
+    if sign not in COMPARISONS:
+        raise invalid(f"WHERE {name} {sign}: the operators are {' '.join(COMPARISONS)}, IN and NOT IN.")
+    return _comparison(name, sign, tokens.take())
+
+
+def _field(name: str) -> str:
+    """Return a field's place in the entry."""
+    place = name.removeprefix("logContent.")
+    if place in TIMES:
+        return "datetime"
+    if place == "message":
+        return "data.message"
+    if place not in KNOWN_FIELDS and not place.startswith(("data.", "oracle.")):
+        raise invalid(f"WHERE {name}: known fields are {', '.join(KNOWN_FIELDS)}, data.* and oracle.*.")
+    return place
+
+
+def _one_of(name: str, tokens: _Tokens) -> Condition:
+    tokens.expect("(")
+    choices = [_comparison(name, "=", tokens.take())]
+    while tokens.skip(","):
+        choices.append(_comparison(name, "=", tokens.take()))
+    tokens.expect(")")
+    return _any(choices)
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+}
 
 
 def _comparison(name: str, sign: str, wanted: str) -> Condition:
     if name == "datetime":
-        return _time_comparison(sign, _time_ms(wanted))
+        return _number_comparison(name, sign, int(wanted) if wanted.isdigit() else read_time(wanted, name))
+    number = _number(wanted)
+    if number is not None:
+        return _any([_number_comparison(name, sign, number), _text_comparison(name, sign, wanted)])
     if sign not in ("=", "!="):
         raise invalid(f"WHERE {name} {sign}: text can only be compared with = and !=.")
-    matches = _wildcard(wanted)
-    return lambda fields: matches(str(fields[name])) is (sign == "=") if name in fields else None
+    return _text_comparison(name, sign, wanted)
 
 
-def _time_comparison(sign: str, wanted: int) -> Condition:
-    def compare(fields: Fields) -> bool | None:
-        if "datetime" not in fields:
+def _number_comparison(name: str, sign: str, wanted: float) -> Condition:
+    compare = COMPARISONS[sign]
+
+    def check(lookup: Lookup) -> bool | None:
+        value = lookup(name)
+        if value is UNKNOWN:
             return None
-        time_ms = int(fields["datetime"])
-        below, equal = time_ms < wanted, time_ms == wanted
-        answers = {"<": below, "<=": below or equal, "=": equal, "!=": not equal}
-        return answers[sign] if sign in answers else not answers["<=" if sign == ">" else "<"]
+        return isinstance(value, int | float) and compare(value, wanted)
 
-    return compare
+    return check
+
+
+def _text_comparison(name: str, sign: str, wanted: str) -> Condition:
+    matches = _wildcard(wanted)
+
+    def check(lookup: Lookup) -> bool | None:
+        value = lookup(name)
+        if value is UNKNOWN:
+            return None
+        if sign == "=":
+            return isinstance(value, str) and matches(value)
+        return sign == "!=" and not (isinstance(value, str) and matches(value))
+
+    return check
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 @lru_cache
@@ -180,27 +242,25 @@ def _wildcard(pattern: str) -> Callable[[str], bool]:
     return lambda value: compiled.match(value) is not None
 
 
-def _time_ms(text: str) -> int:
-    """Read milliseconds since 1970, or an ISO time."""
-    if text.isdigit():
-        return int(text)
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError as error:
-        raise invalid(f"datetime: {text!r} is neither milliseconds nor an ISO time.") from error
-
-
 def _all(parts: list[Condition]) -> Condition:
-    def check(fields: Fields) -> bool | None:
-        answers = [part(fields) for part in parts]
+    def check(lookup: Lookup) -> bool | None:
+        answers = [part(lookup) for part in parts]
         return False if False in answers else None if None in answers else True
 
     return check
 
 
 def _any(parts: list[Condition]) -> Condition:
-    def check(fields: Fields) -> bool | None:
-        answers = [part(fields) for part in parts]
+    def check(lookup: Lookup) -> bool | None:
+        answers = [part(lookup) for part in parts]
         return True if True in answers else None if None in answers else False
+
+    return check
+
+
+def _not(part: Condition) -> Condition:
+    def check(lookup: Lookup) -> bool | None:
+        verdict = part(lookup)
+        return None if verdict is None else not verdict
 
     return check

@@ -10,7 +10,7 @@ import stat
 import sys
 import tarfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -48,32 +48,51 @@ class NodeSpec:
     session_key: Path
     region: str
     endpoint: str
+    proxy_url: str
+    ca_file: Path
+    conda: Mapping[str, Path]
+    images: Mapping[str, str]
 
     @property
     def home(self) -> Path:
         return self.folder / "home"
 
+    @property
+    def python(self) -> Path:
+        """The interpreter of the job's conda environment if it is known here, else the emulator's own."""
+        variables = ("CONDA_ENV_SLUG", "CONDA_ENV_OBJECT_NAME")
+        names = [self.user_environment.get(variable, "") for variable in variables]
+        folders = [self.conda[name] for name in names if name in self.conda]
+        return folders[0] / "bin" / "python" if folders else Path(sys.executable)
+
 
 def prepare(spec: NodeSpec) -> Command:
     """Lay out the node's folder and return its command. Raises NodeError."""
     spec.home.mkdir(parents=True)
-    (spec.folder / "rpst").write_text(spec.token)
-    (spec.folder / "rpst").chmod(stat.S_IRUSR | stat.S_IWUSR)
+    write_token(spec.folder, spec.token)
     folder, arguments = _program(spec)
     return Command(arguments=arguments, folder=folder, environment=environment(spec))
+
+
+def write_token(folder: Path, token: str) -> None:
+    """Place a node's resource principal token, or replace it: who reads meanwhile sees one or the other."""
+    fresh = folder / "rpst.fresh"
+    fresh.touch(stat.S_IRUSR | stat.S_IWUSR)
+    fresh.write_text(token)
+    fresh.replace(folder / "rpst")
 
 
 def _program(spec: NodeSpec) -> tuple[Path, list[str]]:
     """Return the working directory and the arguments."""
     extra = split(spec.arguments)
     if spec.container is not None:
-        return spec.home, [*container_command(spec.container), *extra]
+        return spec.home, [*container_command(spec.container, spec.images), *extra]
     if spec.artifact is None:
         raise NodeError("Job run could not start: the job has no artifact.")
     folder = spec.home / "decompressed_artifact"
     folder.mkdir()
     entrypoint = _unpack(spec.artifact, folder, spec.user_environment.get("JOB_RUN_ENTRYPOINT"))
-    return folder, [*interpreter(entrypoint), str(entrypoint), *extra]
+    return folder, [*interpreter(entrypoint, spec.python), str(entrypoint), *extra]
 
 
 def split(arguments: str) -> list[str]:
@@ -83,20 +102,21 @@ def split(arguments: str) -> list[str]:
         raise NodeError(f"Job run could not start: commandLineArguments: {error}.") from error
 
 
-def container_command(container: Mapping[str, Any]) -> list[str]:
+def container_command(container: Mapping[str, Any], images: Mapping[str, str]) -> list[str]:
     """Return entrypoint + cmd: the emulator pulls no images, it runs them as a process of this host."""
-    command = [*(container.get("entrypoint") or ()), *(container.get("cmd") or ())]
+    entrypoint = container.get("entrypoint") or split(images.get(container["image"], ""))
+    command = [*entrypoint, *(container.get("cmd") or ())]
     if not command:
         raise NodeError(
-            "Job run could not start: the emulator does not pull images, so a container job needs"
-            " entrypoint or cmd, which run as a process of this machine."
+            "Job run could not start: the emulator does not pull images, so a container job needs entrypoint"
+            f" or cmd, which run as a process of this machine; or start it with --image {container['image']}=COMMAND."
         )
     return [str(word) for word in command]
 
 
-def interpreter(entrypoint: Path) -> list[str]:
+def interpreter(entrypoint: Path, python: Path) -> list[str]:
     if entrypoint.suffix == ".py":
-        return [sys.executable]
+        return [str(python)]
     return ["bash"] if entrypoint.suffix == ".sh" else []
 
 
@@ -150,7 +170,7 @@ def environment(spec: NodeSpec) -> dict[str, str]:
     return {
         **machine_environment(spec),
         **resource_principal(spec),
-        **client_environment(spec.endpoint),
+        **client_environment(spec),
         **spec.service_environment,
         **spec.user_environment,
     }
@@ -158,7 +178,7 @@ def environment(spec: NodeSpec) -> dict[str, str]:
 
 def machine_environment(spec: NodeSpec) -> dict[str, str]:
     """A fresh machine knows nothing of the shell that the emulator was started from."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    path = os.pathsep.join([str(spec.python.parent), os.environ.get("PATH", os.defpath)])
     return {
         "PATH": path,
         "HOME": str(spec.home),
@@ -167,7 +187,15 @@ def machine_environment(spec: NodeSpec) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "NO_PROXY": "127.0.0.0/8,127.0.0.1,localhost",
         "no_proxy": "127.0.0.0/8,127.0.0.1,localhost",
+        **socket_interface(),
     }
+
+
+def socket_interface() -> dict[str, str]:
+    """All of 127.0.0.0/8 is on Linux's `lo`, which lists one address only: who looks there for ours finds none."""
+    return (
+        dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), "lo") if sys.platform == "linux" else {}
+    )
 
 
 def resource_principal(spec: NodeSpec) -> dict[str, str]:
@@ -179,16 +207,16 @@ def resource_principal(spec: NodeSpec) -> dict[str, str]:
     }
 
 
-def client_environment(endpoint: str) -> dict[str, str]:
-    """On a real node clients find the service by region; here these bring the CLI and `oci://` URLs to us."""
+def client_environment(spec: NodeSpec) -> dict[str, str]:
+    """On a real node clients find the service by region; here the proxy brings them to us.
+
+    The command line and `oci://` URLs need not take that way: they can be told where we are.
+    """
     return {
-        "OCI_CLI_ENDPOINT": endpoint,
+        "HTTPS_PROXY": spec.proxy_url,
+        "REQUESTS_CA_BUNDLE": str(spec.ca_file),
+        "OCI_CLI_ENDPOINT": spec.endpoint,
         "OCI_CLI_AUTH": "resource_principal",
         "OCIFS_IAM_TYPE": "resource_principal",
-        "FSSPEC_OCI": json.dumps({"config_kwargs": {"service_endpoint": endpoint}}),
+        "FSSPEC_OCI": json.dumps({"config_kwargs": {"service_endpoint": spec.endpoint}}),
     }
-
-
-def merge_environment(layers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the variables of a job overlaid by those of its run."""
-    return {str(name): str(value) for layer in layers for name, value in layer.items()}

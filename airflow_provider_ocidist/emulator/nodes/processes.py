@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,12 @@ class Node(asyncio.SubprocessProtocol):
         self._send(signal.SIGUSR1)
 
     def _send(self, number: int) -> None:
-        if self._transport is not None and self._transport.get_returncode() is None:
-            self._transport.send_signal(number)
+        if self._transport is None or self._transport.get_returncode() is not None:
+            return
+        # Not through the transport: it looks first whether the process has ended, and if so takes away the
+        # exit code that asyncio is waiting for.
+        with suppress(ProcessLookupError):
+            os.kill(self._transport.get_pid(), number)
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 LAST = chr(0x10FFFF)
@@ -41,6 +41,9 @@ class NameIndex:
     def __len__(self) -> int:
         return len(self._names)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
     def add(self, name: str) -> None:
         insort(self._names, name)
 
@@ -49,23 +52,23 @@ class NameIndex:
 
     def list(self, wanted: Listing) -> Page:
         """Return a page of names; those that share a prefix up to the delimiter count as one."""
+        place, end = self._first(wanted), self._past_last(wanted)
+        if wanted.delimiter is None:
+            return Page(
+                self._names[place : min(place + wanted.limit, end)], [], self._at(place + wanted.limit, end)
+            )
         names: list[str] = []
         prefixes: list[str] = []
-        place = self._first(wanted)
-        while place < len(self._names):
+        while place < end and len(names) + len(prefixes) < wanted.limit:
             name = self._names[place]
-            if not self._continues(name, wanted):
-                break
-            if len(names) + len(prefixes) >= wanted.limit:
-                return Page(names, prefixes, name)
-            common = _common_prefix(name, wanted)
-            if common is None:
+            cut = name.find(wanted.delimiter, len(wanted.prefix))
+            if cut < 0:
                 names.append(name)
                 place += 1
             else:
-                prefixes.append(common)
-                place = bisect_left(self._names, common + LAST)
-        return Page(names, prefixes, None)
+                prefixes.append(name[: cut + len(wanted.delimiter)])
+                place = bisect_left(self._names, prefixes[-1] + LAST, place, end)
+        return Page(names, prefixes, self._at(place, end))
 
     def _first(self, wanted: Listing) -> int:
         place = bisect_left(self._names, max(wanted.prefix, wanted.start))
@@ -73,13 +76,9 @@ class NameIndex:
             place = max(place, bisect_left(self._names, wanted.start_after + "\0"))
         return place
 
-    @staticmethod
-    def _continues(name: str, wanted: Listing) -> bool:
-        return name.startswith(wanted.prefix) and (wanted.end is None or name < wanted.end)
+    def _past_last(self, wanted: Listing) -> int:
+        place = bisect_left(self._names, wanted.prefix + LAST) if wanted.prefix else len(self._names)
+        return place if wanted.end is None else min(place, bisect_left(self._names, wanted.end))
 
-
-def _common_prefix(name: str, wanted: Listing) -> str | None:
-    if wanted.delimiter is None:
-        return None
-    cut = name.find(wanted.delimiter, len(wanted.prefix))
-    return None if cut < 0 else name[: cut + len(wanted.delimiter)]
+    def _at(self, place: int, end: int) -> str | None:
+        return self._names[place] if place < end else None

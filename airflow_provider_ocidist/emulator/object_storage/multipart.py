@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.responses import Response
 
-from airflow_provider_ocidist.emulator.bodies import receive_file
-from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import ApiError, invalid
-from airflow_provider_ocidist.emulator.object_storage.service import (
+from airflow_provider_ocidist.emulator.object_storage import checksums, headers
+from airflow_provider_ocidist.emulator.object_storage.catalog import (
     BUCKET,
-    Objects,
+    Bucket,
+    Catalog,
     StoredObject,
-    check_write,
-    checked_name,
-    checked_sums,
-    required,
-    wanted_digests,
-    written,
+    new_id,
 )
-from airflow_provider_ocidist.emulator.store import Table
+from airflow_provider_ocidist.emulator.store import Store, Table
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now, page
 
 UPLOADS = f"{BUCKET}/u"
@@ -44,11 +36,13 @@ HEADER_FIELDS = {
 class Upload:
     """An upload that has begun."""
 
-    id: str
-    bucket: str
+    id: str = field(default_factory=new_id)
+    bucket_id: str
     name: str
     headers: Mapping[str, str]
     storage_tier: str
+    algorithm: str | None
+    """Computed of every part, beside MD5."""
     time_created: str = field(default_factory=now)
 
 
@@ -61,17 +55,19 @@ class Part:
     file: str
     size: int
     md5: str
-    etag: str = field(default_factory=lambda: str(uuid.uuid4()))
+    digests: Mapping[str, str]
+    etag: str = field(default_factory=new_id)
 
 
 class Multipart:
     """The routes of multipart uploads."""
 
-    def __init__(self, context: Context, objects: Objects) -> None:
-        self._namespace = context.ids.namespace
-        self._objects = objects
-        self._uploads: Table[Upload] = Table(context.store, "upload", Upload)
-        self._stored_parts: Table[Part] = Table(context.store, "part", Part)
+    def __init__(self, store: Store, namespace: str, catalog: Catalog) -> None:
+        self._namespace = namespace
+        self._store = store
+        self._catalog = catalog
+        self._uploads: Table[Upload] = Table(store, "upload", Upload)
+        self._stored_parts: Table[Part] = Table(store, "part", Part)
         self._parts: dict[str, dict[int, Part]] = {upload.id: {} for upload in self._uploads.values()}
         for part in self._stored_parts.values():
             self._parts[part.upload_id][part.number] = part
@@ -89,150 +85,193 @@ class Multipart:
     def files_in_use(self) -> set[str]:
         return {part.file for part in self._stored_parts.values()}
 
+    def in_use(self, bucket: Bucket) -> str | None:
+        mine = any(upload.bucket_id == bucket.id for upload in self._uploads.values())
+        return "multipart uploads in progress" if mine else None
+
     def reset(self) -> None:
         self._uploads.clear()
         self._stored_parts.clear()
         self._parts.clear()
 
     async def create(self, call: Call) -> Response:
-        bucket = self._objects.bucket(call).name
+        bucket = self._catalog.bucket(call)
         details = await call.json()
-        name = checked_name(required(details, "object"))
-        check_write(call.headers, self._objects.find(bucket, name))
+        upload = self.begin(call, bucket, headers.required(details, "object"), details)
+        return answer(self.body(bucket, upload))
+
+    def begin(self, call: Call, bucket: Bucket, name: str, details: Mapping[str, Any]) -> Upload:
+        """Start an upload as the body of a request describes the later object."""
+        headers.check_write(call.headers, self._catalog.find(bucket, headers.checked_name(name)))
         upload = Upload(
-            id=str(uuid.uuid4()),
-            bucket=bucket,
+            bucket_id=bucket.id,
             name=name,
-            headers=upload_headers(details),
-            storage_tier=details.get("storageTier") or "Standard",
+            headers=described_headers(details),
+            storage_tier=headers.checked_tier(details.get("storageTier"), bucket.storage_tier),
+            algorithm=checksums.algorithm(call.headers),
         )
         self._uploads.put(upload.id, upload)
         self._parts[upload.id] = {}
-        return answer(self._upload_body(upload))
+        return upload
 
     async def list_uploads(self, call: Call) -> Response:
-        bucket = self._objects.bucket(call).name
-        found = [upload for upload in self._uploads.values() if upload.bucket == bucket]
-        chosen, headers = page(call, found, lambda upload: (upload.name, upload.id), default="ASC")
-        return answer([self._upload_body(upload) for upload in chosen], headers=headers)
+        bucket = self._catalog.bucket(call)
+        found = [upload for upload in self._uploads.values() if upload.bucket_id == bucket.id]
+        chosen, more = page(call, found, lambda upload: (upload.name, upload.id), default="ASC")
+        return answer([self.body(bucket, upload) for upload in chosen], headers=more)
 
-    def _upload_body(self, upload: Upload) -> dict[str, Any]:
+    def body(self, bucket: Bucket, upload: Upload) -> dict[str, Any]:
         return {
             "namespace": self._namespace,
-            "bucket": upload.bucket,
+            "bucket": bucket.name,
             "object": upload.name,
             "uploadId": upload.id,
             "timeCreated": upload.time_created,
             "storageTier": upload.storage_tier,
         }
 
-    def _find(self, call: Call) -> Upload:
-        bucket = self._objects.bucket(call).name
-        upload = self._uploads.get(call.required_query("uploadId"))
-        if upload is None or (upload.bucket, upload.name) != (bucket, call.params["object"]):
+    def find(self, call: Call, upload_id: str) -> Upload:
+        """Return the upload of the object that a path names. Raises 404."""
+        bucket = self._catalog.bucket(call)
+        upload = self._uploads.get(upload_id)
+        if upload is None or (upload.bucket_id, upload.name) != (bucket.id, call.params["object"]):
             raise ApiError(404, "NoSuchUpload", "The upload does not exist; it was committed or aborted")
         return upload
 
     async def put_part(self, call: Call) -> Response:
-        upload = self._find(call)
-        number = part_number(call)
-        received = await receive_file(call.chunks(), self._objects.files.folder, digests=wanted_digests(call))
+        upload = self.find(call, call.required_query("uploadId"))
+        return await self.receive(call, upload, part_number(call.query.get("uploadPartNum")))
+
+    async def receive(self, call: Call, upload: Upload, number: int) -> Response:
+        """Take a part in. One that is sent again replaces the earlier one."""
+        said = dict(call.headers)
+        check_part(said, self._parts[upload.id].get(number))
+        digests = checksums.wanted(said, also=upload.algorithm)
+        received = await self._catalog.files.receive(call.chunks(), digests)
         try:
-            sums = checked_sums(call, received)
-            self._find(call)
+            checksums.check(said, received)
+            # Others may have ended the upload, or sent the same part, while the bytes came in.
+            self.find(call, upload.id)
+            check_part(said, self._parts[upload.id].get(number))
         except ApiError:
             received.path.unlink()
             raise
-        file = self._objects.files.adopt(received)
-        part = Part(upload_id=upload.id, number=number, file=file, size=received.size, md5=received.md5)
+        part = Part(
+            upload_id=upload.id,
+            number=number,
+            file=received.path.name,
+            size=received.size,
+            md5=received.md5,
+            digests=received.digests,
+        )
         self._keep(part)
-        return Response(headers={"etag": part.etag, "opc-content-md5": part.md5, **sums})
+        sums = {"opc-content-md5": part.md5, **checksums.headers_of(part.digests)}
+        return Response(headers={"etag": part.etag, **sums})
 
     def _keep(self, part: Part) -> None:
-        """A part that is sent again replaces the earlier one."""
         old = self._parts[part.upload_id].get(part.number)
         self._parts[part.upload_id][part.number] = part
         self._stored_parts.put(f"{part.upload_id}/{part.number}", part)
         if old is not None:
-            self._objects.files.remove([old.file])
+            self._catalog.files.remove([old.file])
 
     async def commit(self, call: Call) -> Response:
         details = await call.json()
-        upload = self._find(call)
-        check_write(call.headers, self._objects.find(upload.bucket, upload.name))
-        parts = chosen_parts(details.get("partsToCommit") or [], self._parts[upload.id])
+        upload = self.find(call, call.required_query("uploadId"))
+        present = self._parts[upload.id]
+        chosen = chosen_parts(
+            details.get("partsToCommit") or [], set(details.get("partsToExclude") or []), present
+        )
+        return self.finish(call, upload, chosen)
+
+    def all_parts(self, upload: Upload) -> list[Part]:
+        return [part for _, part in sorted(self._parts[upload.id].items())]
+
+    def finish(self, call: Call, upload: Upload, parts: Sequence[Part]) -> Response:
+        """Make the parts an object. The upload and the object are never there at the same time."""
+        headers.check_write(call.headers, self._catalog.find(self._catalog.bucket(call), upload.name))
+        sizes = [part.size for part in parts]
         stored = StoredObject(
-            bucket=upload.bucket,
+            bucket_id=upload.bucket_id,
             name=upload.name,
             files=[part.file for part in parts],
-            sizes=[part.size for part in parts],
-            checksums={"opc-multipart-md5": multipart_md5(parts)},
+            sizes=sizes,
+            checksums=checksums.of_parts(
+                [part.md5 for part in parts], [part.digests for part in parts], sizes
+            ),
             headers=upload.headers,
             storage_tier=upload.storage_tier,
         )
-        self._objects.put(stored)
-        self._forget(upload, keep=stored.files)
-        return written(stored)
+        excluded = {part.file for part in self._parts[upload.id].values()} - set(stored.files)
+        with self._store.transaction():
+            self._forget(upload)
+            unused = self._catalog.record(stored)
+        self._catalog.files.remove([*unused, *excluded])
+        return headers.written(stored)
 
     async def abort(self, call: Call) -> Response:
-        self._forget(self._find(call), keep=())
+        upload = self.find(call, call.required_query("uploadId"))
+        self.give_up(upload)
         return answer()
 
-    def _forget(self, upload: Upload, *, keep: Sequence[str]) -> None:
-        parts = self._parts.pop(upload.id)
+    def give_up(self, upload: Upload) -> None:
+        files = [part.file for part in self._parts[upload.id].values()]
+        with self._store.transaction():
+            self._forget(upload)
+        self._catalog.files.remove(files)
+
+    def _forget(self, upload: Upload) -> None:
+        for number in self._parts.pop(upload.id):
+            self._stored_parts.delete(f"{upload.id}/{number}")
         self._uploads.delete(upload.id)
-        for part in parts.values():
-            self._stored_parts.delete(f"{upload.id}/{part.number}")
-        kept = set(keep)
-        self._objects.files.remove([part.file for part in parts.values() if part.file not in kept])
 
     async def list_parts(self, call: Call) -> Response:
-        parts = self._parts[self._find(call).id]
-        chosen, headers = page(
-            call, list(parts.values()), lambda part: (f"{part.number:05}", ""), default="ASC"
-        )
+        upload = self.find(call, call.required_query("uploadId"))
+        parts = list(self._parts[upload.id].values())
+        chosen, more = page(call, parts, lambda part: (f"{part.number:05}", ""), default="ASC")
         bodies = [
             {"partNumber": part.number, "etag": part.etag, "md5": part.md5, "size": part.size}
             for part in chosen
         ]
-        return answer(bodies, headers=headers)
+        return answer(bodies, headers=more)
 
 
-def upload_headers(details: Mapping[str, Any]) -> dict[str, str]:
+def described_headers(details: Mapping[str, Any]) -> dict[str, str]:
     """Return the headers of the later object; a multipart upload gets them in its first request's body."""
     named = {header: details[name] for name, header in HEADER_FIELDS.items() if details.get(name)}
-    metadata = details.get("metadata") or {}
-    return {
-        **named,
-        **{f"opc-meta-{name.removeprefix('opc-meta-')}": value for name, value in metadata.items()},
-    }
+    return {**named, **headers.metadata(details.get("metadata") or {})}
 
 
-def part_number(call: Call) -> int:
-    number = call.number("uploadPartNum", 0, 1, MAX_PARTS)
-    if not number:
-        raise invalid("uploadPartNum is required.")
-    return number
+def part_number(text: str | None) -> int:
+    if text is None or not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_PARTS:
+        raise invalid(f"uploadPartNum must be a number from 1 to {MAX_PARTS}, not {text}.")
+    return int(text)
 
 
-def chosen_parts(wanted: Sequence[Mapping[str, Any]], present: Mapping[int, Part]) -> list[Part]:
-    """Return the parts of a commit in order. Raises 400 for one that is not there as the client says."""
-    if not wanted:
-        raise ApiError(400, "InvalidUploadPart", "partsToCommit may not be empty")
-    parts = []
-    for entry in sorted(wanted, key=lambda entry: int(entry.get("partNum", 0))):
-        part = present.get(int(entry.get("partNum", 0)))
-        if part is None or entry.get("etag") != part.etag:
-            raise ApiError(
-                400,
-                "InvalidUploadPart",
-                f"Part {entry.get('partNum')} with etag {entry.get('etag')} is unknown",
-            )
-        parts.append(part)
-    return parts
+def check_part(said: Mapping[str, str], existing: Part | None) -> None:
+    """Raise 412 unless the conditions on a part hold."""
+    if "if-match" in said and (existing is None or said["if-match"] not in ("*", existing.etag)):
+        raise ApiError(412, "IfMatchFailed", "The If-Match header does not match the part's etag")
+    if "if-none-match" in said and existing is not None:
+        raise ApiError(412, "IfNoneMatchFailed", f"Part {existing.number} already exists")
 
 
-def multipart_md5(parts: Sequence[Part]) -> str:
-    joined = b"".join(base64.b64decode(part.md5) for part in parts)
-    digest = hashlib.md5(joined, usedforsecurity=False).digest()
-    return f"{base64.b64encode(digest).decode()}-{len(parts)}"
+def chosen_parts(
+    wanted: Sequence[Mapping[str, Any]], excluded: set[int], present: Mapping[int, Part]
+) -> list[Part]:
+    """Return the parts of a commit in order. Raises 400 unless each part is either named as it is or excluded."""
+    named = {int(entry.get("partNum") or 0): entry.get("etag") for entry in wanted}
+    if not named or len(named) < len(wanted):
+        raise invalid_part("partsToCommit must name at least one part, and each once")
+    for number, etag in named.items():
+        if number not in present or etag != present[number].etag:
+            raise invalid_part(f"part {number} with etag {etag} is unknown")
+    for number in sorted(present.keys() | excluded):
+        if (number in named) == (number in excluded):
+            raise invalid_part(f"part {number} must be in either partsToCommit or partsToExclude")
+    return [present[number] for number in sorted(named)]
+
+
+def invalid_part(reason: str) -> ApiError:
+    text = "There were some invalid part (partNum/etag) combination for the upload"
+    return ApiError(400, "InvalidUploadPart", f"{text}: {reason}")

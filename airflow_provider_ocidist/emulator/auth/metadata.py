@@ -1,0 +1,132 @@
+"""The metadata service of the one compute instance: where it is, and the key that it signs with."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import PlainTextResponse, Response
+
+from airflow_provider_ocidist.emulator.auth.instances import certificate_pem
+from airflow_provider_ocidist.emulator.context import Context
+from airflow_provider_ocidist.emulator.errors import ApiError
+from airflow_provider_ocidist.emulator.identity import availability_domain
+from airflow_provider_ocidist.emulator.installation import REGION_KEY, pem
+from airflow_provider_ocidist.emulator.wire import Call, Route, answer
+
+BASE = "/opc/v2"
+CREDENTIALS = "Bearer Oracle"
+FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host")
+CONNECTIONS = Path("/proc/net/tcp")
+
+
+class Metadata:
+    """Answers what the instance asks about itself.
+
+    On a real instance every program on it may ask. Here other users may share the machine, and the key is the
+    right to run programs as the user who started the emulator: where the kernel tells whose connection it is,
+    others are refused.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._installation = context.installation
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", f"{BASE}/instance", self.get_instance, signed=False),
+            Route("GET", f"{BASE}/instance/{{path...}}", self.get_value, signed=False),
+            Route("GET", f"{BASE}/identity/{{name}}", self.get_identity, signed=False),
+        ]
+
+    @cached_property
+    def _identity(self) -> dict[str, str]:
+        installation = self._installation
+        key = installation.instance_key
+        certificate = installation.instances.issue(installation.instance, key.public_key())
+        return {
+            "cert.pem": certificate_pem(certificate),
+            "key.pem": pem(key),
+            "intermediate.pem": certificate_pem(installation.instances.certificate),
+        }
+
+    def _instance(self) -> dict[str, Any]:
+        ids = self._context.ids
+        return {
+            "id": ids.instance_id,
+            "displayName": "ocidist",
+            "hostname": "ocidist",
+            "compartmentId": ids.compartment_id,
+            "tenantId": ids.tenancy_id,
+            "availabilityDomain": availability_domain(ids.region),
+            "faultDomain": "FAULT-DOMAIN-1",
+            "region": REGION_KEY,
+            "canonicalRegionName": ids.region,
+            "regionInfo": {
+                "realmKey": "oc1",
+                "realmDomainComponent": "oraclecloud.com",
+                "regionKey": REGION_KEY.upper(),
+                "regionIdentifier": ids.region,
+            },
+            "shape": "VM.Standard.E4.Flex",
+            "state": "Running",
+            "metadata": {},
+        }
+
+    async def get_instance(self, call: Call) -> Response:
+        _check_caller(call)
+        return answer(self._instance())
+
+    async def get_value(self, call: Call) -> Response:
+        """Answer one value: text as it is, anything else as JSON."""
+        _check_caller(call)
+        value: Any = self._instance()
+        for name in call.params["path"].strip("/").split("/"):
+            if not isinstance(value, dict) or name not in value:
+                raise _absent(call)
+            value = value[name]
+        return PlainTextResponse(value) if isinstance(value, str) else answer(value)
+
+    async def get_identity(self, call: Call) -> Response:
+        _check_caller(call)
+        text = self._identity.get(call.params["name"])
+        if text is None:
+            raise _absent(call)
+        return PlainTextResponse(text)
+
+
+def _absent(call: Call) -> ApiError:
+    return ApiError(404, "NotFound", f"The instance has no metadata at {call.raw_path}.")
+
+
+def _check_caller(call: Call) -> None:
+    if call.headers.get("authorization") != CREDENTIALS:
+        raise ApiError(
+            403, "Forbidden", f"The metadata service wants the header Authorization: {CREDENTIALS}."
+        )
+    if any(name in call.headers for name in FORWARDED):
+        raise ApiError(403, "Forbidden", "The metadata service answers no forwarded requests.")
+    scope = call.request.scope
+    if not _is_own_user(scope["client"], scope["server"]):
+        raise ApiError(403, "Forbidden", "Only programs of the user who runs the emulator may ask this.")
+
+
+def _is_own_user(client: tuple[str, int], server: tuple[str, int]) -> bool:
+    """Whether the other end of the connection belongs to the emulator's user, as far as can be known."""
+    if not CONNECTIONS.exists():
+        return True
+    wanted = [_as_the_kernel_writes(*client), _as_the_kernel_writes(*server)]
+    for line in CONNECTIONS.read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1:3] == wanted:
+            return int(fields[7]) in (os.getuid(), 0)
+    return False
+
+
+def _as_the_kernel_writes(host: str, port: int) -> str:
+    packed = ipaddress.ip_address(host).packed
+    return f"{int.from_bytes(packed, sys.byteorder):08X}:{port:04X}"

@@ -1,0 +1,92 @@
+"""Connections: what uvicorn does with each, and what we want of it beyond that."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from airflow_provider_ocidist.emulator.app import ABORT, App
+
+KEEP_ALIVE_S = 75
+"""Longer than clients pause between polls: a connection that closes under a request costs them a retry."""
+SHUTDOWN_S = 1
+MAX_JOINED_BYTES = 64 * 1024
+"""Up to here copying is cheaper than another call of the system."""
+
+
+class Corked:
+    """A transport that sends the head of an answer together with its body: one packet, one call of the system."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held = b""
+        self.is_closing = transport.is_closing
+        self.get_extra_info = transport.get_extra_info
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.abort = transport.abort
+
+    def write(self, data: bytes) -> None:
+        joins = len(data) < MAX_JOINED_BYTES
+        if joins and not self._held:
+            self._held = data
+            # When nothing follows at once, as after "100 Continue".
+            self._loop.call_soon(self.flush)
+            return
+        if joins:
+            data = b"".join((self._held, data))
+            self._held = b""
+        else:
+            self.flush()
+        self._transport.write(data)
+
+    def flush(self) -> None:
+        if self._held:
+            self._transport.write(self._held)
+            self._held = b""
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+
+class Connection(HttpToolsProtocol):
+    """A connection that can be cut by the application, for injected faults."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Whatever logging this process has: `/_emulator/calls` tells what was asked.
+        self.access_log = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(cast("asyncio.Transport", Corked(transport, self.loop)))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        cast("dict[str, Any]", self.scope)[ABORT] = self.transport.abort
+
+
+def config_of(app: App) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+    )
+
+
+def new_connection(server: uvicorn.Server) -> Connection:
+    """Return what uvicorn makes for each connection, for one that came another way."""
+    return Connection(config=server.config, server_state=server.server_state, app_state=server.lifespan.state)

@@ -1,0 +1,62 @@
+"""The Data Science service: all of its parts, in the order in which they need one another."""
+
+from __future__ import annotations
+
+from airflow_provider_ocidist.emulator.context import Context
+from airflow_provider_ocidist.emulator.data_science.artifacts import Artifacts
+from airflow_provider_ocidist.emulator.data_science.deletions import Deletions
+from airflow_provider_ocidist.emulator.data_science.job_runs import JobRuns
+from airflow_provider_ocidist.emulator.data_science.jobs import Jobs
+from airflow_provider_ocidist.emulator.data_science.projects import Projects
+from airflow_provider_ocidist.emulator.data_science.shapes import Shapes
+from airflow_provider_ocidist.emulator.data_science.work_requests import WorkRequests
+from airflow_provider_ocidist.emulator.identity import Identity
+from airflow_provider_ocidist.emulator.logs.service import Logs
+from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
+from airflow_provider_ocidist.emulator.nodes.room import MachineRoom
+from airflow_provider_ocidist.emulator.nodes.rules import NodeRules
+from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
+from airflow_provider_ocidist.emulator.wire import Route
+
+
+class DataScience:
+    """Projects, jobs with their artifacts, job runs with their nodes."""
+
+    def __init__(
+        self,
+        context: Context,
+        identity: Identity,
+        logs: Logs,
+        retries: RetryTokens,
+        rules: NodeRules,
+        pool: AddressPool,
+    ) -> None:
+        self.projects = Projects(context, identity, retries)
+        self.jobs = Jobs(context, identity, logs, self.projects, retries)
+        self._artifacts = Artifacts(context, self.jobs, retries)
+        room = MachineRoom(rules, pool)
+        self.job_runs = JobRuns(context, identity, self.jobs, self._artifacts, logs, retries, room)
+        self._requests = WorkRequests(context, identity)
+        self._deletions = Deletions(self.projects, self.jobs, self._artifacts, self.job_runs, self._requests)
+        self._shapes = Shapes(identity)
+
+    def routes(self) -> list[Route]:
+        parts = (
+            self.job_runs,
+            self.jobs,
+            self.projects,
+            self._artifacts,
+            self._deletions,
+            self._requests,
+            self._shapes,
+        )
+        return [route for part in parts for route in part.routes()]
+
+    async def reset(self) -> None:
+        await self.job_runs.reset()
+        for part in (self._requests, self._artifacts, self.jobs, self.projects):
+            part.reset()
+
+    async def close(self) -> None:
+        self._requests.close()
+        await self.job_runs.close()

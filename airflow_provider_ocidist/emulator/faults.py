@@ -1,0 +1,152 @@
+"""Faults: what goes wrong with requests, by rule and by chance."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+SEEDS = 2**32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """What goes wrong, for which requests.
+
+    Delays and limits of all rules that fit add up. Of the rest, which ends a request, only the first rule counts.
+    """
+
+    method: str = ".*"
+    path: str = ".*"
+    """Regular expressions over all of the method and of the path (percent-encoded, without the query)."""
+    host: str = ".*"
+    """The same over the host that was asked, without the port. Through the proxy it tells the service."""
+    probability: float = 1.0
+    """The share of the requests that fit. Shares of rules that end a request add up: 0.05 and 0.02 make 7 %."""
+    times: int | None = None
+    """How often; None: until reset."""
+    latency_s: float = 0.0
+    """Wait first."""
+    bytes_per_s: float | None = None
+    """How fast the body of each request, and that of its answer, may flow."""
+    status: int | None = None
+    """Answer this, do nothing."""
+    code: str = "InternalServerError"
+    message: str = "Injected by the emulator."
+    retry_after_s: int | None = None
+    """With `status`: the header Retry-After."""
+    drop: Literal["before", "after", "body"] | None = None
+    """Cut the connection: before the request has any effect, after it had, or inside the answer's body."""
+    body_bytes: int = 0
+    """With `drop: body`: so many bytes of the body are sent."""
+    stale_s: float | None = None
+    """Answer a list as it was so long ago, but not before this rule. Object Storage is never stale."""
+
+    def __post_init__(self) -> None:
+        for pattern in (self.method, self.path, self.host):
+            re.compile(pattern)
+        if not self.ends and not self.latency_s and self.bytes_per_s is None:
+            raise TypeError("A fault needs status, drop, stale_s, latency_s or bytes_per_s.")
+        if self.drop not in (None, "before", "after", "body"):
+            raise TypeError("drop must be before, after or body.")
+        if not 0 < self.probability <= 1:
+            raise TypeError("probability must be above 0 and at most 1.")
+        if self.bytes_per_s is not None and self.bytes_per_s <= 0:
+            raise TypeError("bytes_per_s must be above 0.")
+        if self.status is not None and not 400 <= self.status <= 599:
+            raise TypeError("status must be from 400 to 599.")
+
+    @property
+    def ends(self) -> bool:
+        """Whether it decides what becomes of the request."""
+        return self.status is not None or self.drop is not None or self.stale_s is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """All that happens to one request."""
+
+    latency_s: float = 0.0
+    bytes_per_s: float | None = None
+    end: Fault | None = None
+
+
+NOTHING = Effect()
+
+
+@dataclass(slots=True)
+class _Rule:
+    fault: Fault
+    left: int | None
+    patterns: tuple[re.Pattern[str], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        fault = self.fault
+        self.patterns = tuple(map(re.compile, (fault.method, fault.path, fault.host)))
+
+    def fits(self, subject: Sequence[str]) -> bool:
+        return self.left != 0 and all(
+            pattern.fullmatch(text) for pattern, text in zip(self.patterns, subject, strict=True)
+        )
+
+    def use(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+
+
+class Faults:
+    """The rules in the order given, and the dice. The same seed and the same requests give the same faults."""
+
+    def __init__(self, seed: int | None) -> None:
+        self._rules: list[_Rule] = []
+        self.sow(random.randrange(SEEDS) if seed is None else seed)
+
+    def sow(self, seed: int) -> None:
+        self.seed = seed
+        self._dice = random.Random(seed)
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def add(self, fault: Fault) -> None:
+        self._rules.append(_Rule(fault, fault.times))
+
+    def clear(self) -> None:
+        """Forget all rules and begin the dice anew."""
+        self._rules.clear()
+        self.sow(self.seed)
+
+    def decide(self, method: str, path: str, host: str) -> Effect:
+        """Return what happens to a request, and count the rules that it used."""
+        fitting = [rule for rule in self._rules if rule.fits((method, path, host))]
+        if not fitting:
+            return NOTHING
+        used = [rule for rule in fitting if not rule.fault.ends and self._hits(rule.fault)]
+        ending = self._ending([rule for rule in fitting if rule.fault.ends])
+        if ending:
+            used.append(ending)
+        for rule in used:
+            rule.use()
+        limits = [rule.fault.bytes_per_s for rule in used if rule.fault.bytes_per_s is not None]
+        return Effect(
+            latency_s=sum(rule.fault.latency_s for rule in used),
+            bytes_per_s=min(limits, default=None),
+            end=ending.fault if ending else None,
+        )
+
+    def _hits(self, fault: Fault) -> bool:
+        return fault.probability == 1 or self._dice.random() < fault.probability
+
+    def _ending(self, rules: Sequence[_Rule]) -> _Rule | None:
+        """Roll once for all of them: each has its share of the dice's range."""
+        rolled = self._dice.random() if rules else 0.0
+        for rule in rules:
+            if rolled < rule.fault.probability:
+                return rule
+            rolled -= rule.fault.probability
+        return None
+
+    def bodies(self) -> list[dict[str, Any]]:
+        return [{**asdict(rule.fault), "left": rule.left} for rule in self._rules]

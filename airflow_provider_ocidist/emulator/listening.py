@@ -1,0 +1,57 @@
+"""Listening: on this machine only, unless somebody has said twice that others may come."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+from airflow_provider_ocidist.emulator.errors import StartupError
+from airflow_provider_ocidist.emulator.nodes.addresses import is_loopback
+
+LOOPBACK = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - to recognise it
+EXPOSED = (
+    "EXPOSED: whoever can reach %s port %s and has a key of this emulator can run programs on this machine"
+    " as the user who started it, over plain http. The control API and the proxy stay with this machine."
+)
+
+logger = logging.getLogger(__name__)
+
+
+def check_host(host: str, *, expose: bool, verify_signatures: bool) -> None:
+    """Raise StartupError for a host that others could reach, unless they are wanted and have to sign."""
+    if is_loopback(host):
+        return
+    if not expose:
+        raise StartupError(
+            f"{host} is not a loopback address: others could run programs on this machine;"
+            f" if that is meant, say --host {host} --expose"
+        )
+    if not verify_signatures:
+        raise StartupError(f"on {host} signatures have to be verified, leave out --no-signatures")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound but does not listen yet. Raises StartupError."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted connections inherit it: answers are small, and waiting to fill a packet only delays them.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise StartupError(f"port {port} on {host} cannot be used: {error}") from error
+    if not is_loopback(host):
+        logger.warning(EXPOSED, *listener.getsockname())
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return how this machine reaches it."""
+    host, port = listener.getsockname()
+    return f"http://{LOOPBACK if host == EVERYWHERE else host}:{port}"
+
+
+def is_this_machine(peer: tuple[str, int] | None) -> bool:
+    return peer is not None and peer[0].startswith("127.")

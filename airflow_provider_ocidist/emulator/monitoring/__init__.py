@@ -1,0 +1,1 @@
+"""Metrics: posted, listed, summarised."""

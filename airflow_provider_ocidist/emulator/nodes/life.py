@@ -1,0 +1,206 @@
+"""The life of one node: provisioned, started, probed, ended; by itself, by a rule, or when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from airflow_provider_ocidist.emulator.nodes import machine, processes
+from airflow_provider_ocidist.emulator.nodes.machine import NodeError, NodeSpec
+from airflow_provider_ocidist.emulator.nodes.processes import Command, Node
+from airflow_provider_ocidist.emulator.nodes.room import MachineRoom, happens
+from airflow_provider_ocidist.emulator.nodes.rules import NO_RULE, NodeKind
+
+PROBE_PERIOD_S, PROBE_ATTEMPTS = 10, 3
+"""What a startup probe does that does not say otherwise; the service documents no defaults."""
+LOST = "Job run failed: a node was lost because its host stopped responding."
+PROBE_FAILED = "Job run failed: the startup probe did not succeed."
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeEnd:
+    """How a node ended: by itself with an exit code, else for a reason that is told, else when told to."""
+
+    rank: int
+    exit_code: int | None = None
+    failure: str | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.exit_code == 0 and self.failure is None
+
+
+class Output(Protocol):
+    """Takes what a node writes."""
+
+    def write(self, stream: int, data: bytes) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodePlan:
+    """All that is known of a node before it has an address."""
+
+    kind: NodeKind
+    spec: Callable[[str], NodeSpec]
+    """What it is started with, once its address is known."""
+    output: Callable[[], Output]
+    """Where its output goes; called when it starts."""
+    notes: Sequence[str]
+    """Lines that the emulator itself has to say to who reads the log."""
+    probe: Mapping[str, Any] | None
+    delay_s: float
+    """From its provisioning to its start, unless a rule says otherwise."""
+    keep_files: bool
+
+
+class Watcher(Protocol):
+    """Hears what a node goes through."""
+
+    def has_address(self, rank: int, address: str) -> None: ...
+    def is_started(self, rank: int) -> None: ...
+    def is_ready(self, rank: int) -> None: ...
+    def needs_attention(self, *, needed: bool) -> None: ...
+
+
+class NodeLife:
+    """One node. `live` returns when it is over and no process is left."""
+
+    def __init__(self, plan: NodePlan, room: MachineRoom, stop: asyncio.Event, watcher: Watcher) -> None:
+        self._plan = plan
+        self._room = room
+        self._stop = stop
+        self._watcher = watcher
+        self._rule = NO_RULE
+        self._failure: str | None = None
+        self._spec: NodeSpec | None = None
+        self.process: Node | None = None
+
+    async def live(self) -> NodeEnd:
+        rank = self._plan.kind.rank
+        try:
+            return await self._live()
+        except NodeError as error:
+            return NodeEnd(rank=rank, failure=str(error))
+        except Exception as error:
+            logger.exception("%s: the emulator failed to run node %d", self._plan.kind.display_name, rank)
+            return NodeEnd(rank=rank, failure=f"Internal error: {error}")
+
+    async def _live(self) -> NodeEnd:
+        kind = self._plan.kind
+        self._rule = self._room.rules.take(kind)
+        delay = self._plan.delay_s if self._rule.delay_s is None else self._rule.delay_s
+        if await happens(self._stop, None if self._rule.never_starts else delay):
+            return NodeEnd(rank=kind.rank)
+        if self._rule.failure:
+            raise NodeError(self._rule.failure)
+        address = self._room.take_address()
+        self._spec = self._plan.spec(address)
+        try:
+            return await self._provisioned(self._spec, address)
+        finally:
+            self._room.give_back(address)
+            if not self._plan.keep_files:
+                await asyncio.to_thread(shutil.rmtree, self._spec.folder, ignore_errors=True)
+
+    async def _provisioned(self, spec: NodeSpec, address: str) -> NodeEnd:
+        command = await asyncio.to_thread(machine.prepare, spec)
+        if self._rule.exit_code is not None:
+            script = f"sleep {self._rule.after_s}; exit {self._rule.exit_code}"
+            command = replace(command, arguments=["sh", "-c", script])
+        if self._stop.is_set():
+            return NodeEnd(rank=self._plan.kind.rank)
+        self._watcher.has_address(self._plan.kind.rank, address)
+        output = self._plan.output()
+        for note in self._plan.notes:
+            output.write(processes.STDERR, f"ocidist emulator: {note}\n".encode())
+        try:
+            self.process = await processes.start(command, output.write)
+            return await self._started(self.process, command)
+        finally:
+            if self.process is not None:
+                self.process.kill()
+                await self.process.exited
+            output.close()
+
+    async def _started(self, process: Node, command: Command) -> NodeEnd:
+        rank = self._plan.kind.rank
+        loop = asyncio.get_running_loop()
+        timers = [loop.call_later(self._rule.after_s, effect) for effect in self._effects()]
+        self._watcher.is_started(rank)
+        ready = asyncio.create_task(self._become_ready(command))
+        try:
+            # It may have been started just when all others were told to stop.
+            if self._stop.is_set():
+                process.kill()
+            code = await process.exited
+            return NodeEnd(rank=rank, exit_code=code, failure=self._failure)
+        finally:
+            for timer in timers:
+                timer.cancel()
+            ready.cancel()
+            await asyncio.gather(ready, return_exceptions=True)
+
+    def _effects(self) -> list[Callable[[], None]]:
+        """Return what the node's rule makes happen a while after its start."""
+        effects: list[Callable[[], None]] = []
+        if self._rule.lost:
+            effects.append(lambda: self._fail(LOST))
+        if self._rule.attention_s is not None:
+            effects.append(self._want_attention)
+        return effects
+
+    def _want_attention(self) -> None:
+        self._watcher.needs_attention(needed=True)
+        asyncio.get_running_loop().call_later(
+            self._rule.attention_s or 0, lambda: self._watcher.needs_attention(needed=False)
+        )
+
+    def _fail(self, reason: str) -> None:
+        if self.process is not None and not self.process.exited.done():
+            self._failure = reason
+            self.process.kill()
+
+    async def _become_ready(self, command: Command) -> None:
+        """Say that the node is ready: once its probe has succeeded, or at once when it has none."""
+        if self._plan.probe is not None and not await _probe(self._plan.probe, command):
+            self._fail(PROBE_FAILED)
+            return
+        self._watcher.is_ready(self._plan.kind.rank)
+
+    def renew_token(self, token: str) -> None:
+        """Give a running node the token that follows the one it has."""
+        if self._spec is not None and self.process is not None and not self.process.exited.done():
+            # A program may have removed its own folder; that is no reason to fail the others.
+            with suppress(OSError):
+                machine.write_token(self._spec.folder, token)
+
+
+async def _probe(probe: Mapping[str, Any], command: Command) -> bool:
+    """Run a startup probe on a node until it succeeds; say whether it did within its attempts."""
+    period = probe.get("periodInSeconds") or PROBE_PERIOD_S
+    await asyncio.sleep(probe.get("initialDelayInSeconds") or 0)
+    for attempt in range(probe.get("failureThreshold") or PROBE_ATTEMPTS):
+        if attempt:
+            await asyncio.sleep(period)
+        if await _succeeds(replace(command, arguments=probe["command"]), period):
+            return True
+    return False
+
+
+async def _succeeds(command: Command, limit_s: float) -> bool:
+    process = await processes.start(command, lambda *_: None)
+    try:
+        return await asyncio.wait_for(asyncio.shield(process.exited), limit_s) == 0
+    except TimeoutError:
+        return False
+    finally:
+        process.kill()
+        await asyncio.shield(process.exited)

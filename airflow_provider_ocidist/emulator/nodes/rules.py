@@ -1,0 +1,111 @@
+"""What is made to happen to nodes: late, never, failing, lost, or one too many for the capacity there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+NO_CAPACITY = "Out of host capacity."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeRule:
+    """What happens to some nodes. The first four fields say to which; all four must fit."""
+
+    display_name: str = ".*"
+    """Regular expression over all of the job run's displayName."""
+    group: str = ".*"
+    """The same over the node group's name, which is empty for a single-node run."""
+    shape: str = ".*"
+    """The same over the shape's name."""
+    rank: int | None = None
+    """None: every rank. A single-node run has rank 0."""
+    delay_s: float | None = None
+    """Provision for so long, in place of the emulator's own delay."""
+    never_starts: bool = False
+    """It stays in provisioning until the run is canceled."""
+    failure: str | None = None
+    """It does not start, and the run fails with these lifecycleDetails, such as "Out of host capacity."."""
+    exit_code: int | None = None
+    """It does not run its program, but ends with this code..."""
+    after_s: float = 0.0
+    """...so many seconds after its start. Also when `lost` and `attention_s` begin."""
+    lost: bool = False
+    """The machine dies: its processes get SIGKILL, the run fails."""
+    attention_s: float | None = None
+    """The run is in NEEDS_ATTENTION for so long, while the node runs."""
+    at_most: int | None = None
+    """Of the nodes that fit, at most so many live at the same time. All other effects need another rule."""
+    when_full: Literal["wait", "fail"] = "wait"
+    """What a run does for which `at_most` leaves no room: stay ACCEPTED, or fail for lack of capacity."""
+    times: int | None = None
+    """For how many nodes; None: until reset. Not for `at_most`."""
+
+    def __post_init__(self) -> None:
+        for pattern in (self.display_name, self.group, self.shape):
+            re.compile(pattern)
+        for name in ("delay_s", "after_s", "attention_s", "rank", "exit_code", "at_most", "times"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int | float) or value < 0):
+                raise TypeError(f"{name} must be a number from 0 on")
+        if self.when_full not in ("wait", "fail"):
+            raise TypeError("when_full must be wait or fail")
+
+    def fits(self, node: NodeKind) -> bool:
+        return self.rank in (None, node.rank) and all(
+            re.fullmatch(pattern, text)
+            for pattern, text in (
+                (self.display_name, node.display_name),
+                (self.group, node.group),
+                (self.shape, node.shape),
+            )
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeKind:
+    """What rules look at."""
+
+    display_name: str
+    group: str = ""
+    shape: str = ""
+    rank: int = 0
+
+
+NO_RULE = NodeRule()
+
+
+class NodeRules:
+    """Rules in the order given; the first that fits counts, as often as it may. Those of capacity all count."""
+
+    def __init__(self) -> None:
+        self._rules: list[tuple[NodeRule, int | None]] = []
+
+    def add(self, rule: NodeRule) -> None:
+        self._rules.append((rule, rule.times))
+
+    def clear(self) -> None:
+        self._rules.clear()
+
+    def take(self, node: NodeKind) -> NodeRule:
+        """Return the rule for a node and count it as used; a rule without effect when there is none."""
+        for place, (rule, left) in enumerate(self._rules):
+            if rule.at_most is None and left != 0 and rule.fits(node):
+                self._rules[place] = (rule, None if left is None else left - 1)
+                return rule
+        return NO_RULE
+
+    def room(self, wanted: Sequence[NodeKind], live: Sequence[NodeKind]) -> NodeRule | None:
+        """Return the rule that leaves no room for all the nodes of a run together; None when there is room."""
+        for rule, _ in self._rules:
+            if rule.at_most is None:
+                continue
+            asked = sum(map(rule.fits, wanted))
+            if asked and asked + sum(map(rule.fits, live)) > rule.at_most:
+                return rule
+        return None
+
+    def bodies(self) -> list[dict[str, Any]]:
+        return [{**asdict(rule), "left": left} for rule, left in self._rules]

@@ -1,0 +1,77 @@
+"""Pacing: a connection that is slower than this machine, or that ends too early."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Message, Receive, Send
+
+SLICES_PER_S = 100
+"""Fine enough to look steady, and no finer than the event loop's clock."""
+
+
+class Dropped(Exception):
+    """The connection was cut on purpose."""
+
+
+class Pace:
+    """Lets bytes pass at a steady speed."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self.slice_bytes = max(1, int(bytes_per_s / SLICES_PER_S))
+        self._free_at = 0.0
+
+    async def wait(self, size: int) -> None:
+        """Return when so many bytes have passed."""
+        now = asyncio.get_running_loop().time()
+        self._free_at = max(self._free_at, now) + size / self._bytes_per_s
+        await asyncio.sleep(self._free_at - now)
+
+
+def paced_receive(receive: Receive, pace: Pace) -> Receive:
+    """Return a `receive` that takes the request's body in slowly; what has not been taken, the client holds."""
+
+    async def receive_slowly() -> Message:
+        message = await receive()
+        size = len(message.get("body", b""))
+        if size:
+            await pace.wait(size)
+        return message
+
+    return receive_slowly
+
+
+def paced_send(send: Send, pace: Pace) -> Send:
+    """Return a `send` that gives the answer's body out slowly."""
+
+    async def send_slowly(message: Message) -> None:
+        body = memoryview(message.get("body", b""))
+        while len(body) > pace.slice_bytes:
+            await pace.wait(pace.slice_bytes)
+            await send({**message, "body": body[: pace.slice_bytes], "more_body": True})
+            body = body[pace.slice_bytes :]
+        if message["type"] == "http.response.body":
+            await pace.wait(len(body))
+            message = {**message, "body": body}
+        await send(message)
+
+    return send_slowly
+
+
+def cut_after(send: Send, limit: int) -> Send:
+    """Return a `send` that passes so many bytes of the body on, then cuts the connection."""
+    left = limit
+
+    async def send_some(message: Message) -> None:
+        nonlocal left
+        if message["type"] == "http.response.body":
+            body = message.get("body", b"")[:left]
+            left -= len(body)
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            if not left:
+                raise Dropped
+            return
+        await send(message)
+
+    return send_some

@@ -1,0 +1,60 @@
+"""The recorded calls, as the page shows them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+from airflow_provider_ocidist.emulator.control import RecordedCall
+
+SECONDS = 60
+
+
+def since(
+    calls: Sequence[RecordedCall], last: str | None, *, limit: int, search: str, errors_only: bool
+) -> dict[str, Any]:
+    """Return the newest calls, back to one that the page has; the newest first."""
+    newest: list[dict[str, Any]] = []
+    for call in reversed(calls):
+        if key(call) == last or len(newest) >= limit:
+            break
+        if _wanted(call, search, errors_only=errors_only):
+            newest.append(call_body(call))
+    return {"calls": newest, "last": key(calls[-1]) if calls else None, "total": len(calls)}
+
+
+def key(call: RecordedCall) -> str:
+    """Return what tells this call from all others."""
+    return f"{call.time:.6f}-{call.duration_s:.9f}-{call.request_id}"
+
+
+def _wanted(call: RecordedCall, search: str, *, errors_only: bool) -> bool:
+    if errors_only and 0 < call.status < 400:
+        return False
+    return search.lower() in f"{call.method} {call.path} {call.status}".lower()
+
+
+def call_body(call: RecordedCall) -> dict[str, Any]:
+    return {
+        "key": key(call),
+        "time": call.time,
+        "method": call.method,
+        "host": call.host,
+        "path": call.path,
+        "status": call.status,
+        "ms": round(call.duration_s * 1000, 2),
+        "request": call.request_id,
+    }
+
+
+def rate(calls: Sequence[RecordedCall]) -> dict[str, list[int]]:
+    """Return how many calls, and how many errors, each of the last seconds saw; the oldest first."""
+    now = time.time()
+    seen, errors = [0] * SECONDS, [0] * SECONDS
+    for call in takewhile(lambda call: call.time >= now - SECONDS, reversed(calls)):
+        place = SECONDS - 1 - min(max(int(now - call.time), 0), SECONDS - 1)
+        seen[place] += 1
+        errors[place] += call.status == 0 or call.status >= 400
+    return {"calls": seen, "errors": errors}

@@ -1,0 +1,1 @@
+"""Secrets: kept in versions, managed by one API and read through another."""

@@ -1,0 +1,147 @@
+"""A pytest plugin: the fixture `oci_emulator`, a local OCI for the tests of whoever has this package installed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import pytest
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.emulator.context import Options
+    from airflow_provider_ocidist.emulator.control import RecordedCall
+    from airflow_provider_ocidist.emulator.server import Access, Emulator
+
+# pytest loads this module into every run of whoever has the package: whatever is heavy waits for the fixture.
+
+
+class OciEmulator:
+    """A running emulator, and what a test asks of it."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        """Everything that exists from the start: identifiers, bucket, config file, addresses."""
+
+    @property
+    def url(self) -> str:
+        return self.access.url
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration that clients of the SDK take."""
+        import oci
+
+        config: dict[str, Any] = oci.config.from_file(self.access.config_file, self.access.profile)
+        return config
+
+    def client(self, service: str, **options: Any) -> Any:
+        """Return a client of the SDK, for `object_storage`, `data_science`, or `core.VirtualNetworkClient`.
+
+        It has a circuit breaker of its own, so that the faults of one test do not open another's.
+        """
+        import oci
+
+        options = {
+            "service_endpoint": self.url,
+            "circuit_breaker_strategy": oci.circuit_breaker.NoCircuitBreakerStrategy(),
+            **options,
+        }
+        return _client_class(service)(self.config, **options)
+
+    def env(self) -> dict[str, str]:
+        """Return environment variables that send the SDK, the CLI, ocifs and ADS here without a change to them."""
+        config = self.access.config_file
+        return {
+            **self.access.proxy_environment(),
+            "OCI_CONFIG_FILE": config,
+            "OCI_CLI_CONFIG_FILE": config,
+            "OCIFS_CONFIG_LOCATION": config,
+        }
+
+    def airflow_connection(self) -> str:
+        """Return the value of an `AIRFLOW_CONN_...` variable: a connection of type `oci` to the emulator."""
+        from airflow_provider_ocidist.emulator.command import connection
+
+        return connection(self.access)
+
+    def fault(self, **rule: Any) -> None:
+        """Add a rule of what goes wrong with requests, such as `path="/20190101/jobRuns", status=429, times=2`."""
+        self._control("POST", "/faults", rule)
+
+    def nodes(self, **rule: Any) -> None:
+        """Add a rule of what happens to nodes, such as `display_name=".*-1", failure="Out of host capacity."`."""
+        self._control("POST", "/nodes", rule)
+
+    def seed(self, number: int) -> None:
+        """Begin the dice for faults with a `probability` anew."""
+        self._control("POST", "/seed", {"seed": number})
+
+    def calls(self, **filters: str) -> list[RecordedCall]:
+        """Return the requests so far, those that `method`, `path` and `host` (regular expressions) fit."""
+        from airflow_provider_ocidist.emulator.control import RecordedCall
+
+        return [RecordedCall(**each) for each in self._control("GET", f"/calls?{urlencode(filters)}")]
+
+    def reset(self) -> None:
+        """Return to the state of a fresh start; identifiers and keys stay. Done before each test."""
+        self._control("POST", "/reset")
+
+    def _control(self, method: str, where: str, body: Mapping[str, Any] | None = None) -> Any:
+        request = urllib.request.Request(  # noqa: S310 - the emulator's own address
+            f"{self.url}/_emulator{where}", data=json.dumps(body or {}).encode(), method=method
+        )
+        try:
+            # Without the proxies of the environment: this is for our own machine.
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
+                content = answer.read()
+        except urllib.error.HTTPError as error:
+            raise ValueError(json.loads(error.read())["message"]) from None
+        return json.loads(content) if content else None
+
+
+def _client_class(service: str) -> type:
+    module, _, name = service.partition(".")
+    clients = importlib.import_module(f"oci.{module}")
+    names = [name] if name else [each for each in dir(clients) if each.endswith("Client")]
+    if len(names) != 1:
+        raise ValueError(f"oci.{module} has several clients: say one of {', '.join(names)} after {module}.")
+    found: type = getattr(clients, names[0])
+    return found
+
+
+def _import_emulator() -> tuple[type[Emulator], type[Options]]:
+    try:
+        from airflow_provider_ocidist.emulator.context import Options
+        from airflow_provider_ocidist.emulator.server import Emulator
+    except ImportError as error:
+        pytest.fail(
+            f"oci_emulator needs {error.name}: pip install 'airflow-provider-ocidist[emulator]'",
+            pytrace=False,
+        )
+    return Emulator, Options
+
+
+@pytest.fixture(scope="session")
+def oci_emulator_options() -> dict[str, Any]:
+    """Override this to have the emulator of a session behave otherwise: `{"grace_s": 1, "seed": 7}`."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def oci_emulator_server(oci_emulator_options: dict[str, Any]) -> Iterator[OciEmulator]:
+    """One emulator for the session, as the tests before have left it."""
+    emulator, options = _import_emulator()
+    with emulator(options=options(**oci_emulator_options)) as running:
+        yield OciEmulator(running.access)
+
+
+@pytest.fixture
+def oci_emulator(oci_emulator_server: OciEmulator) -> OciEmulator:
+    """A local OCI as it is after a fresh start."""
+    oci_emulator_server.reset()
+    return oci_emulator_server
