@@ -45,22 +45,28 @@ class Gang:
     def adopt_or_submit(self, key: RunKey, task_deadline: float | None) -> RunRecord:
         """Return the record of the gang; `task_deadline` is a Unix time. Raises BackendError, also when stopped."""
         plan = self._backend.plan(self._job, key)
-        found = self._backend.find(plan)
+        noted = self._noted_attempt(key)
+        found = self._begin(plan) if noted is None else self._backend.find(plan)
         self._end([ref for ref in found if ref.key.generation != key.generation])
         latest = max(
             (ref for ref in found if ref.key.generation == key.generation), key=_attempt, default=None
         )
-        attempt = max(latest.key.attempt if latest else 1, self._noted_attempt(key))
+        attempt = max(latest.key.attempt if latest else 1, noted or 1)
         if latest is not None and latest.key.attempt == attempt and not self._worth_waiting_for(latest, plan):
             self._end([latest])
             attempt += 1
-        return self._submit(replace(key, attempt=attempt), task_deadline)
+        return self._submit(replace(key, attempt=attempt), task_deadline, found)
 
-    def _submit(self, key: RunKey, task_deadline: float | None) -> RunRecord:
+    def _begin(self, plan: Plan) -> list[RunRef]:
+        """Look for earlier gangs where hardly any is to be expected, and use the time."""
+        self._note_attempt(plan.key)
+        return self._backend.begin(plan)
+
+    def _submit(self, key: RunKey, task_deadline: float | None, found: Sequence[RunRef]) -> RunRecord:
         # Noted before anything is created: whoever comes after a crash looks at this attempt first.
         self._note_attempt(key)
         plan = self._backend.plan(self._job, key)
-        ref = self._backend.submit(plan, self._stop)
+        ref = self._backend.submit(plan, self._stop, found)
         if self._stop.is_set():
             self._backend.cancel(ref)
             raise BackendError(
@@ -70,6 +76,10 @@ class Gang:
 
     def _worth_waiting_for(self, ref: RunRef, plan: Plan) -> bool:
         """Return whether a gang that exists may yet succeed, or has; one that lost a node half-made cannot."""
+        if not ref.complete and (ref.topology, ref.nodes) != (plan.topology, plan.nodes):
+            return False
+        if not any(ref.run_ids):
+            return True
         (status,) = self._backend.status([ref])
         if not ref.complete:
             return not any(node.state.terminal for node in status.nodes if node.run_id)
@@ -92,11 +102,11 @@ class Gang:
         (status,) = self._backend.status([ref])
         return not status.ended
 
-    def _noted_attempt(self, key: RunKey) -> int:
+    def _noted_attempt(self, key: RunKey) -> int | None:
         noted = self._notes.get(NOTE) if self._notes is not None else None
         if isinstance(noted, dict) and noted.get("generation") == key.generation:
             return int(noted["attempt"])
-        return 1
+        return None
 
     def _note_attempt(self, key: RunKey) -> None:
         if self._notes is not None:

@@ -66,6 +66,12 @@ class Program:
     working_dir: str | None = None
     """Relative to the root of the code; the root itself when None."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the code is on this machine and must be carried to the nodes."""
+        source = self.source
+        return source is not None and "://" not in source and not source.startswith("git@")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LauncherOptions:

@@ -15,7 +15,7 @@ from airflow_provider_ocidist import codec, job_schema, kinds, yaml_document
 from airflow_provider_ocidist.dialects.base import Translation
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.job import BackendOptions, TrainingJob
-from airflow_provider_ocidist.job_rules import is_local, is_placeholder, rules
+from airflow_provider_ocidist.job_rules import is_placeholder, rules
 from airflow_provider_ocidist.yaml_document import Document
 
 DEFAULT_BACKEND = "oci_data_science"
@@ -225,7 +225,7 @@ def _options_class(kind: Any) -> tuple[type[BackendOptions], list[Problem]]:
 
 def _with_absolute_source(job: TrainingJob, base_dir: Path) -> TrainingJob:
     source = job.program.source
-    if source is None or not is_local(source) or is_placeholder(source):
+    if source is None or not job.program.is_local or is_placeholder(source):
         return job
     # Links stay as they are written; a user that does not exist stays for the rules to find.
     absolute = os.path.abspath(base_dir / os.path.expanduser(source))  # noqa: PTH100, PTH111

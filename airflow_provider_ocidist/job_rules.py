@@ -35,11 +35,6 @@ def rules(job: TrainingJob) -> list[Problem]:
     return [problem for rule in (*_RULES, *_PLACES.get(job.backend.kind, ())) for problem in rule(job)]
 
 
-def is_local(source: str) -> bool:
-    """Return whether the code is on this machine and will be carried to the nodes."""
-    return "://" not in source and not source.startswith("git@")
-
-
 def is_placeholder(text: str) -> bool:
     """Return whether Airflow has yet to fill in a part of the text."""
     return "{{" in text or "{%" in text
@@ -73,9 +68,7 @@ def _program(job: TrainingJob) -> Iterator[Problem]:
         if job.image is None and not program.module and not is_placeholder(program.script):
             yield Problem("program.source", "is needed: there is no image that could hold the code")
     elif not is_placeholder(program.source):
-        yield from (
-            _local_code(program) if is_local(program.source) else _location("program.source", program.source)
-        )
+        yield from (_local_code(program) if program.is_local else _location("program.source", program.source))
     if program.source is not None and not program.module:
         yield from _inside("program.script", program.script)
 

@@ -35,8 +35,8 @@ class OciAccess:
     region: str | None = None
     endpoint: str | None = None
     """Service endpoint for every client, as `http://127.0.0.1:8080`; None: the region's own."""
-    max_attempts: int = 6
-    """Of each request, with exponential back-off and jitter."""
+    max_attempts: int = 8
+    """Of each request, with exponential back-off and jitter: from 0.2 s to 8 s, 20 s in all."""
     pool_size: int = 32
     """Connections kept open; also how many transfers one client serves at a time."""
 
@@ -281,11 +281,11 @@ def _retry_strategy(max_attempts: int, service: Service) -> Any:
         Checker(service_error_retry_config={429: [], **conflicts}),
     ]
     return Strategy(
-        base_sleep_time_seconds=0.25,
+        base_sleep_time_seconds=0.1,
         exponent_growth_factor=2,
         max_wait_between_calls_seconds=_RETRY_WAIT_S,
         checker_container=retry_checkers.RetryCheckerContainer(checkers),
-        decorrelated_jitter=0.5,
+        decorrelated_jitter=0.1,
     )
 
 

@@ -89,6 +89,8 @@ class Plan:
     key: RunKey
     backend: str
     nodes: int
+    topology: str
+    """How the backend lays out the nodes, in its own word."""
     reason: str
     """Which topology it is, and why."""
     requests: tuple[Request, ...]
@@ -108,7 +110,7 @@ class RunRef:
     nodes: int
     job_id: str
     run_ids: tuple[str, ...]
-    """By rank; rank 0 is the main run. Empty text for a node that was never created."""
+    """By rank; rank 0 is the main run. Empty text for a node that was never created. Nodes may share a run."""
     run_dir: str
     submitted_at: float
     """Unix time, by the service's clock."""
@@ -116,6 +118,8 @@ class RunRef:
     compartment_id: str | None = None
     log_group_id: str | None = None
     log_id: str | None = None
+    topology: str = "job_runs"
+    """As in the plan; the default is for records of older versions."""
 
     @property
     def main_run_id(self) -> str:
@@ -135,7 +139,7 @@ class RunRef:
 
 
 class NodeState(StrEnum):
-    """What the service says of one node."""
+    """What is known of one node: from the service, or from the node itself where the service does not tell."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"

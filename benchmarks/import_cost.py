@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.comparison import Comparison, Interval, Samples
 
 ROOT = Path(__file__).resolve().parent.parent
-ADS = "oracle-ads==2.16.1"
-ADS_VENV = ROOT / ".venv-ads"
+CLIENTS = ROOT / ".venv-clients"
+"""Has Oracle ADS in it; `make bench` makes it."""
 OURS = ("operators", "sensors", "triggers", "hooks", "links")
 TARGET_MS = 30.0
 
@@ -35,17 +35,6 @@ def import_ms(python: Path, imports: str, before: str = "") -> float:
     return float(result.stdout.rpartition("took ")[2])
 
 
-def make_ads_venv() -> None:
-    """Install Oracle ADS beside us, in an environment of its own: it pins other versions than Airflow's."""
-    if (ADS_VENV / ".ready").exists():
-        return
-    print(f"  installing {ADS} into {ADS_VENV.name} (once; several minutes)", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", ADS_VENV], check=True)
-    install = [str(ADS_VENV / "bin/python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-    subprocess.run([*install, ADS], check=True)
-    (ADS_VENV / ".ready").touch()
-
-
 class ImportCost(Comparison):
     name = "P7"
     title = "import of all operators, sensors, triggers, hooks, beyond airflow.sdk"
@@ -56,7 +45,6 @@ class ImportCost(Comparison):
 
     @contextmanager
     def setting(self) -> Iterator[None]:
-        make_ads_venv()
         with tempfile.TemporaryDirectory() as home:
             before = os.environ.get("AIRFLOW_HOME")
             os.environ["AIRFLOW_HOME"] = home
@@ -75,7 +63,7 @@ class ImportCost(Comparison):
         )
 
     def peer(self) -> float:
-        return import_ms(ADS_VENV / "bin/python", "import ads.jobs")
+        return import_ms(CLIENTS / "bin/python", "import ads.jobs")
 
     def met(self, samples: Samples) -> bool:
         return Interval.of(samples.ours).high <= TARGET_MS

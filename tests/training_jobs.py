@@ -14,6 +14,7 @@ from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.run import RunKey, RunRef, RunStatus
 
 PROGRAMS = Path(__file__).parent / "e2e" / "programs"
+BACKEND = {"kind": "oci_data_science", "shape": "VM.Standard.E4.Flex", "ocpus": 1, "memory_gb": 8}
 
 
 def a_job(nodes: int = 2, seconds: float = 0.5, **changes: Any) -> TrainingJob:
@@ -25,12 +26,7 @@ def a_job(nodes: int = 2, seconds: float = 0.5, **changes: Any) -> TrainingJob:
             "launcher": {"kind": "python"},
             "checkpoints": {},
             "limits": {"stop_grace": 1},
-            "backend": {
-                "kind": "oci_data_science",
-                "shape": "VM.Standard.E4.Flex",
-                "ocpus": 1,
-                "memory_gb": 8,
-            },
+            "backend": BACKEND,
             **changes,
         }
     )

@@ -33,9 +33,17 @@ from airflow_provider_ocidist.agent.heartbeat import Heartbeat, describe
 from airflow_provider_ocidist.agent.outputs import copy_outputs
 from airflow_provider_ocidist.agent.progress import ProgressMeter
 from airflow_provider_ocidist.agent.report import NodeReport, Phase, StopRequest
+from airflow_provider_ocidist.agent.shared_log import MarkingFormatter
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.agent.supervise import Ended, Output, Training
-from airflow_provider_ocidist.agent.topology import meet, own_address, own_rank, read_report, topology_of
+from airflow_provider_ocidist.agent.topology import (
+    await_address,
+    await_others_end,
+    meet,
+    own_rank,
+    read_report,
+    topology_of,
+)
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.launchers.base import Launcher, Topology
 from airflow_provider_ocidist.oci_clients import OciAccess
@@ -44,6 +52,7 @@ from airflow_provider_ocidist.storage.stores import open_store
 
 logger = logging.getLogger("ocidist")
 
+LAYOUT = "ocidist: %(message)s"
 STOPPED = 143
 EXIT_CODES = {
     Cause.USER: 65,
@@ -84,7 +93,7 @@ class Outcome:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run this node's part and return the exit code; all that it is told is in the environment."""
     del argv
-    logging.basicConfig(level=logging.INFO, format="ocidist: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.INFO, format=LAYOUT, stream=sys.stderr)
     switch = StopSwitch()
     switch.ask_on_signals()
     try:
@@ -108,10 +117,12 @@ class Node:
         self.environ = environ
         self.switch = switch
         self.rank = own_rank(config, environ)
+        if config.one_run:
+            _mark_own_lines(self.rank)
         self.main_rank = 0
         self.access = OciAccess.from_environment(environ, endpoint=config.oci_endpoint)
         self.meter = ProgressMeter(Path(tempfile.mkdtemp(prefix="ocidist-", dir=_own_folder(environ))))
-        self.output = Output(self.meter)
+        self.output = Output(self.meter, mark_as=self.rank if config.one_run else None)
         self.heartbeat = self._heartbeat()
 
     @property
@@ -159,8 +170,9 @@ class Node:
 
     def _join(self, launcher: Launcher) -> Topology:
         self.switch.check()
-        self.heartbeat.update(phase=Phase.JOINING, now=True)
         limits = self.config.limits
+        address = await_address(self.environ, self.rank, self.switch.pause, limits.join_timeout)
+        self.heartbeat.update(phase=Phase.JOINING, address=address, now=True)
         reports = meet(
             self.heartbeat.store, self.heartbeat, nodes=self.config.nodes, timeout=limits.join_timeout
         )
@@ -323,7 +335,7 @@ class Node:
         report = NodeReport(
             rank=self.rank,
             phase=Phase.STARTING,
-            address=own_address(self.environ),
+            address="",
             started_at=now,
             heartbeat_at=now,
         )
@@ -377,6 +389,9 @@ class Node:
             tail=outcome.tail,
             progress=self.meter.progress,
         )
+        if outcome.code and self.config.one_run:
+            store, nodes = self.heartbeat.store, self.config.nodes
+            await_others_end(store, self.rank, nodes, SAVE_LIMIT, self.switch.signalled)
         return outcome.code
 
 
@@ -399,6 +414,11 @@ def _own_folder(environ: Mapping[str, str]) -> str | None:
     """Return the node's home, which goes when the node goes; None where it has none of its own."""
     home = environ.get("HOME")
     return home if home and os.access(home, os.W_OK) else None
+
+
+def _mark_own_lines(rank: int) -> None:
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(MarkingFormatter(rank, LAYOUT))
 
 
 def load_launcher(kind: str) -> Launcher:

@@ -12,6 +12,7 @@ from airflow_provider_ocidist.job import Checkpoints, Input, LauncherOptions, Li
 
 CONFIG_VARIABLE = "OCIDIST_CONFIG"
 RANK_VARIABLE = "OCIDIST_NODE_RANK"
+"""Absent where the service itself numbers the nodes, in NODE_RANK."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +32,8 @@ class AgentConfig:
     checkpoints: Checkpoints | None = None
     """`uri` is complete: checkpoints are written to `<uri>/<name>/`."""
     limits: Limits = field(default_factory=Limits)
+    one_run: bool = False
+    """Whether all nodes are one run to the service: they share its log, and the first that fails ends it for all."""
     oci_endpoint: str | None = None
     """Service endpoint of every OCI client, for the emulator; None: the region's own."""
 

@@ -47,7 +47,7 @@ class NodeReport:
     rank: int
     phase: Phase
     address: str
-    """Where the other nodes reach this one."""
+    """Where the other nodes reach this one; empty until it joins them."""
     main: bool = False
     """Whether the process of global rank 0 runs on this node; it writes checkpoints and outputs."""
     started_at: float

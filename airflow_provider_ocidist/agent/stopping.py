@@ -37,6 +37,8 @@ class StopSwitch:
     def __init__(self) -> None:
         self.stop: Stop | None = None
         self.event = threading.Event()
+        self.signalled = threading.Event()
+        """Set by every signal, also by one that comes after another reason."""
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], object]] = []
 
@@ -75,7 +77,10 @@ class StopSwitch:
             received.put(number)
 
         def pass_on() -> None:
-            self.ask(Stop(message=f"this node was told to stop by {signal.Signals(received.get()).name}"))
+            # One is enough: whoever sends signals ends this node in any case.
+            number = received.get()
+            self.signalled.set()
+            self.ask(Stop(message=f"this node was told to stop by {signal.Signals(number).name}"))
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, note)

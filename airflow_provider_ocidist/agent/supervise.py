@@ -17,6 +17,7 @@ from typing import IO
 from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.hang import dump_stacks
 from airflow_provider_ocidist.agent.progress import ProgressMeter
+from airflow_provider_ocidist.agent.shared_log import LineMarker
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,10 @@ class Ended:
 class Output:
     """What the training prints: passed on at once, its end kept, its progress read."""
 
-    def __init__(self, meter: ProgressMeter) -> None:
+    def __init__(self, meter: ProgressMeter, mark_as: int | None = None) -> None:
+        """`mark_as`: the rank that every line is marked with when it is passed on."""
         self.meter = meter
+        self.mark_as = mark_as
         self._kept = bytearray()
         self._kept_of: dict[int, bytearray] = {}
         self._lock = threading.Lock()
@@ -69,8 +72,9 @@ class Output:
     def pump(self, source: int, sink: int) -> None:
         """Pass on everything from one file descriptor to another until its end."""
         rest = b""
+        marked = bytes if self.mark_as is None else LineMarker(self.mark_as)
         while chunk := os.read(source, CHUNK):
-            _write(sink, chunk)
+            _write(sink, marked(chunk))
             # Lines are kept whole, so that those of the two streams do not run into each other.
             lines, newline, rest = (rest + chunk).rpartition(b"\n")
             self._take(lines + newline, sink)

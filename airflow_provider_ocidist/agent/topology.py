@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import json
 import logging
 import os
 import socket
 import struct
+import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.config import RANK_VARIABLE, AgentConfig
@@ -23,11 +25,15 @@ from airflow_provider_ocidist.storage.stores import Store
 logger = logging.getLogger(__name__)
 
 RANK_VARIABLES = (RANK_VARIABLE, "NODE_RANK")
+NODES_FILE_VARIABLE = "CLUSTER_NODES_METADATA_FILE"
+"""A JSON list with `Rank` and `IPAddress` of each node (as Oracle ADS reads it)."""
 FIRST_LOOK, LAST_LOOK = 0.1, 0.4
 """Seconds between looks; they bound how long a complete gang waits, so they stay small."""
 SAY_INTERVAL = 30.0
 JOINED = (Phase.JOINING, Phase.TRAINING, Phase.SAVING, Phase.DONE)
 SHARED_PORTS = range(20000, 29000)
+SILENCE = 30.0
+"""Seconds without a heartbeat after which a node is waited for no longer."""
 
 
 def own_rank(config: AgentConfig, environ: Mapping[str, str]) -> int:
@@ -43,8 +49,38 @@ def own_rank(config: AgentConfig, environ: Mapping[str, str]) -> int:
     return int(text)
 
 
+def await_address(
+    environ: Mapping[str, str], rank: int, pause: Callable[[float], object], timeout: float
+) -> str:
+    """Return where others reach this node.
+
+    In a run of many nodes the service lists them all in a file, which appears and grows as they come up; their network
+    may be another than that of the outgoing interface. Raises TopologyTimeout when this node is never listed.
+    """
+    file = environ.get(NODES_FILE_VARIABLE)
+    if file is None:
+        return own_address(environ)
+    deadline = time.monotonic() + timeout
+    while (address := listed_address(Path(file), rank)) is None:
+        if time.monotonic() > deadline:
+            raise TopologyTimeout(
+                f"{NODES_FILE_VARIABLE} ({file}) does not name node {rank} after {timeout:.0f} s"
+            )
+        pause(LAST_LOOK)
+    return address
+
+
+def listed_address(file: Path, rank: int) -> str | None:
+    """Return a node's address from the service's list; None when it is not there yet, or half written."""
+    try:
+        found = [node["IPAddress"] for node in json.loads(file.read_text()) if int(node["Rank"]) == rank]
+        return str(ipaddress.ip_address(found[0])) if found else None
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+
+
 def own_address(environ: Mapping[str, str]) -> str:
-    """Return where others reach this node: what the service says, else the outgoing interface's address."""
+    """Return what the service says of this node alone, else the outgoing interface's address."""
     name = environ.get("FQDN")
     if name:
         with contextlib.suppress(OSError):
@@ -179,6 +215,25 @@ def read_report(store: Store, rank: int) -> NodeReport | None:
         return NodeReport.from_json(store.read(report_name(rank)))
     except (OcidistError, OSError, ValueError, TypeError):
         return None
+
+
+def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalled: threading.Event) -> None:
+    """Return when no other node is at work any more, at a signal, or after `limit` seconds.
+
+    Where all nodes are one run to the service, the exit of one that failed ends the run for all, and what the others
+    are carrying to safety would be lost. A signal says that the run is being ended already.
+    """
+    deadline = time.monotonic() + limit
+    others = [other for other in range(nodes) if other != rank]
+    while any(_at_work(read_report(store, other)) for other in others):
+        if signalled.wait(LAST_LOOK) or time.monotonic() > deadline:
+            return
+
+
+def _at_work(report: NodeReport | None) -> bool:
+    return (
+        report is not None and report.phase is not Phase.DONE and time.time() - report.heartbeat_at < SILENCE
+    )
 
 
 def topology_of(

@@ -40,16 +40,27 @@ class Backend(ABC):
         """Return the literal requests for a job. Raises JobFileError when the job lacks what this place needs."""
 
     @abstractmethod
-    def submit(self, plan: Plan, stop: threading.Event | None = None) -> RunRef:
+    def submit(
+        self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
+    ) -> RunRef:
         """Create what the plan says and does not exist yet, and return where it is.
 
         The same plan submitted twice, by anybody, yields the same gang. When a node cannot be created, or `stop`
         is set meanwhile, all that exists of the gang is cancelled and BackendError raised.
+
+        `found`: what `find` has just returned, which spares a second look.
         """
 
     @abstractmethod
     def find(self, plan: Plan) -> list[RunRef]:
         """Return all gangs that exist for the plan's task, of any generation and attempt, oldest first."""
+
+    def begin(self, plan: Plan) -> list[RunRef]:
+        """Return what `find` does; where that is nothing, the plan's own gang may be among it, begun without a node.
+
+        For whoever expects to find nothing: what costs nothing can be created during the look. No node is.
+        """
+        return self.find(plan)
 
     @abstractmethod
     def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from airflow_provider_ocidist.agent.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.topology import (
+    await_address,
+    await_others_end,
     count_devices,
     master_port,
     meet,
@@ -56,6 +61,36 @@ def test_the_service_says_where_a_node_is() -> None:
 @pytest.mark.parametrize("environ", [{}, {"FQDN": "localhost"}, {"FQDN": "no.such.name.invalid"}])
 def test_a_name_that_others_cannot_use_is_replaced_by_the_outgoing_address(environ) -> None:
     assert own_address(environ) == own_address({})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", '[{"Rank": 0, "IPAdd', "{}", "[1]", '[{"Rank": 0, "IPAddress": "10.0.0.1"}]', '[{"Rank": 1}]'],
+    ids=["empty", "half", "no list", "no node", "others only", "no address"],
+)
+def test_the_services_list_of_nodes_is_waited_for_until_it_names_this_one(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "nodes.json"
+    file.write_text(text)
+    looks: list[float] = []
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        nodes = [{"Rank": rank, "IPAddress": f"10.0.0.{rank + 1}", "FQDN": "x"} for rank in range(2)]
+        file.write_text(json.dumps(nodes))
+
+    address = await_address({"CLUSTER_NODES_METADATA_FILE": str(file), "FQDN": "127.0.9.9"}, 1, pause, 10)
+    assert address == "10.0.0.2"
+    assert len(looks) == 1
+
+
+def test_a_node_that_the_service_never_lists_says_so(tmp_path: Path) -> None:
+    environ = {"CLUSTER_NODES_METADATA_FILE": str(tmp_path / "absent.json")}
+    with pytest.raises(TopologyTimeout, match=r"absent\.json.* does not name node 1 after 0 s"):
+        await_address(environ, 1, lambda _: None, 0.0)
+
+
+def test_where_the_service_lists_no_nodes_a_node_knows_its_address_at_once() -> None:
+    assert await_address({"FQDN": "127.0.5.7"}, 0, lambda _: pytest.fail("waited"), 0.0) == "127.0.5.7"
 
 
 @pytest.mark.parametrize("visible, count", [("0,1,2", 3), ("", 0), ("-1", 0), ("GPU-a,GPU-b", 2), ("3", 1)])
@@ -106,3 +141,35 @@ def test_a_node_that_fetched_and_fell_silent_is_not_waited_for(tmp_path: Path) -
     heartbeat = Heartbeat(store, report(0), StopSwitch())
     with pytest.raises(TopologyTimeout, match=r"node 1 of 2 \(still fetching: 1\) not here after 1 s"):
         meet(store, heartbeat, nodes=2, timeout=1.0)
+
+
+@pytest.mark.parametrize(
+    "other, waits",
+    [
+        (report(1, phase=Phase.SAVING), True),
+        (report(1, phase=Phase.TRAINING), True),
+        (report(1, phase=Phase.DONE), False),
+        (replace(report(1, phase=Phase.SAVING), heartbeat_at=time.time() - 60), False),
+        (None, False),
+    ],
+    ids=["saving", "training", "done", "silent", "never heard of"],
+)
+def test_a_node_that_failed_stays_while_others_are_at_work(
+    tmp_path: Path, other: NodeReport | None, waits: bool
+) -> None:
+    store = open_store(str(tmp_path))
+    if other is not None:
+        write(store, other)
+    began = time.monotonic()
+    await_others_end(store, 0, 2, 0.3, threading.Event())
+    assert (time.monotonic() - began >= 0.3) == waits
+
+
+def test_a_node_that_failed_stays_no_longer_once_the_run_is_being_ended(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    write(store, report(1, phase=Phase.SAVING))
+    signalled = threading.Event()
+    signalled.set()
+    began = time.monotonic()
+    await_others_end(store, 0, 2, 60, signalled)
+    assert time.monotonic() - began < 5

@@ -18,7 +18,7 @@ from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
 from airflow_provider_ocidist.links import job_run_url
 from airflow_provider_ocidist.run import NodeState, Plan, RunRef
 from scripts.emulator_process import Access
-from tests.training_jobs import PROGRAMS, a_job, a_key, wait_until
+from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key, wait_until
 
 
 def job_runs_of(backend: OciDataScience, ref: RunRef) -> list[Any]:
@@ -64,7 +64,7 @@ def test_a_plan_is_the_literal_requests_and_sends_none() -> None:
 
 def test_a_plan_names_everything_that_is_missing_at_once() -> None:
     with pytest.raises(JobFileError) as caught:
-        OciDataScience.connect({}).plan(a_job(), a_key())
+        OciDataScience.connect({}).plan(a_job(backend={**BACKEND, "topology": "job_runs"}), a_key())
     paths = {problem.path for problem in caught.value.problems}
     assert paths == {"backend.compartment_id", "backend.project_id", "backend.subnet_id", "work_dir"}
 
@@ -174,6 +174,66 @@ def test_when_one_node_cannot_be_created_the_others_are_ended(
     assert NodeState.SUCCEEDED not in {node.state for node in status.nodes}
 
 
+def test_a_gang_costs_no_request_that_is_not_needed(
+    backend: OciDataScience, emulator: Access, ends: Any
+) -> None:
+    plan = backend.plan(a_job(nodes=4, seconds=30), a_key())
+    httpx.delete(f"{emulator.url}/_emulator/calls").raise_for_status()
+    ref = ends(backend.submit(plan, found=backend.begin(plan)))
+    assert ref.complete
+    calls = httpx.get(f"{emulator.url}/_emulator/calls").json()
+    sent = [
+        (call["method"], call["path"].split("?")[0].rpartition("/")[2])
+        for call in calls
+        if call["path"].startswith("/20190101/")
+    ]
+    created = [name for method, name in sent if method == "POST"]
+    assert created == ["jobs", "artifact", *["jobRuns"] * 4]
+    assert sent.count(("GET", "jobs")) == 1
+    assert sent[-5:] == [("POST", "artifact"), *[("POST", "jobRuns")] * 4]
+
+
+def test_what_was_begun_is_found_and_used_by_whoever_comes_next(
+    backend: OciDataScience, fields: Any, ends: Any
+) -> None:
+    plan = backend.plan(a_job(seconds=5), a_key())
+    (begun,) = backend.begin(plan)
+    assert not any(begun.run_ids)
+    other = OciDataScience.connect(fields)
+    assert other.begin(plan) == other.find(plan) == [begun]
+    assert ends(other.submit(plan)).job_id == begun.job_id
+
+
+def test_what_was_begun_beside_an_older_submission_of_the_same_is_removed(
+    backend: OciDataScience, ends: Any
+) -> None:
+    plan = backend.plan(a_job(seconds=5), a_key())
+    # As after 24 hours, when the service has forgotten the idempotency tokens.
+    older = ends(backend.submit(dataclasses.replace(plan, key=a_key())))
+    (found,) = backend.begin(plan)
+    assert found.job_id == older.job_id
+    assert [ref.job_id for ref in backend.find(plan)] == [older.job_id]
+
+
+def test_lost_replies_and_refusals_leave_nothing_that_is_not_known(
+    backend: OciDataScience, emulator: Access, ends: Any
+) -> None:
+    paths = {
+        "jobs": "/20190101/jobs",
+        "artifact": "/20190101/jobs/[^/]+/artifact",
+        "runs": "/20190101/jobRuns",
+    }
+    for path in paths.values():
+        for fault in ({"drop": "after"}, {"status": 429, "code": "TooManyRequests"}, {"status": 503}):
+            rule = {"method": "POST", "path": path, "times": 1, **fault}
+            httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    plan = backend.plan(a_job(nodes=3, seconds=30), a_key())
+    ref = ends(backend.submit(plan, found=backend.begin(plan)))
+    assert ref.complete
+    assert {run.id for run in job_runs_of(backend, ref)} == set(ref.run_ids)
+    assert backend.find(plan) == [ref]
+
+
 def test_a_work_dir_in_a_missing_bucket_is_refused_before_anything_is_created(
     fields: dict[str, Any], emulator: Access
 ) -> None:
@@ -258,8 +318,7 @@ def test_a_deleted_run_is_missing_and_not_successful(backend: OciDataScience) ->
     ref = backend.submit(backend.plan(a_job(seconds=0.1), a_key()))
     wait_until(backend, ref, lambda status: status.ended)
     backend.delete(ref)
-    (status,) = backend.status([ref])
-    assert {node.state for node in status.nodes} == {NodeState.MISSING}
+    wait_until(backend, ref, lambda status: {node.state for node in status.nodes} == {NodeState.MISSING})
 
 
 def test_each_log_line_of_every_node_arrives_once(backend: OciDataScience, ends: Any) -> None:

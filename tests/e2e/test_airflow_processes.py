@@ -37,6 +37,7 @@ ENDED = (NodeState.CANCELED, NodeState.FAILED)
 OUTCOMES = {
     "deferred": ("train_deferred", 4.0),
     "blocking": ("train_blocking", 4.0),
+    "one run": ("train_one_run", 4.0),
     "failing": ("train_failing", 60.0),
     "lying": ("train_lying", 1.0),
     "limited": ("train_limited", LONG),
@@ -280,7 +281,7 @@ def test_the_connection_form_has_our_fields(stage: Stage) -> None:
 
 def test_the_waiting_and_the_deferred_path_give_the_same_result(stage: Stage) -> None:
     results = {}
-    for name in ("deferred", "blocking"):
+    for name in ("deferred", "blocking", "one run"):
         stage.wait_for_task(name, "success")
         results[name] = stage.api.xcom(*stage.run(name), "train")
         if isinstance(results[name], str):
@@ -289,14 +290,15 @@ def test_the_waiting_and_the_deferred_path_give_the_same_result(stage: Stage) ->
         assert uri == results[name]["checkpoint_uri"]
         assert uri.startswith("oci://")
         assert "step-000008" in uri
-    assert set(results["deferred"]) == set(results["blocking"])
+    assert set(results["deferred"]) == set(results["blocking"]) == set(results["one run"])
+    assert len(set(results["one run"]["run_ids"])) == 1
     for result in results.values():
         assert [node["state"] for node in result["nodes"]] == ["SUCCEEDED", "SUCCEEDED"]
         assert [node["exit_code"] for node in result["nodes"]] == [0, 0]
 
 
 def test_the_nodes_lines_are_in_the_task_log(stage: Stage) -> None:
-    for name in ("deferred", "blocking"):
+    for name in ("deferred", "blocking", "one run"):
         stage.wait_for_task(name, "success")
         log = stage.log(name)
         for rank in range(2):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from airflow_provider_ocidist.agent.shared_log import unmarked
 from airflow_provider_ocidist.backends.base import LogLine
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.run import NodeState, NodeStatus
+from airflow_provider_ocidist.run import NodeState
 
 STATES = {
     "ACCEPTED": NodeState.PENDING,
@@ -33,26 +34,31 @@ CAUSES = (
 """Words in the service's lifecycle details, and what they mean; the first that fits counts."""
 
 
-def node_status(rank: int, run_id: str, run: Any | None) -> NodeStatus:
-    if run is None:
-        return NodeStatus(rank=rank, run_id=run_id, state=NodeState.MISSING)
-    details = run.lifecycle_details or ""
-    return NodeStatus(
-        rank=rank,
-        run_id=run_id,
-        state=STATES.get(run.lifecycle_state, NodeState.UNKNOWN),
-        details=details or None,
-        cause=next((cause for words, cause in CAUSES if words in details.lower()), None),
-        started_at=_unix(run.time_started),
-        finished_at=_unix(run.time_finished),
-    )
+def state_of(run: Any | None) -> NodeState:
+    """Return what the service says of a job run; None: it does not know it."""
+    return NodeState.MISSING if run is None else STATES.get(run.lifecycle_state, NodeState.UNKNOWN)
 
 
-def _unix(time: datetime | None) -> float | None:
+def cause_of(run: Any | None) -> Cause | None:
+    """Return what the service's words about a job run mean, where one can tell."""
+    details = ((run and run.lifecycle_details) or "").lower()
+    return next((cause for words, cause in CAUSES if words in details), None)
+
+
+def unix_time(time: datetime | None) -> float | None:
     return time.timestamp() if time is not None else None
 
 
-def log_line(rank: int, data: Mapping[str, Any]) -> LogLine:
+def log_line(ranks: Sequence[int], data: Mapping[str, Any]) -> LogLine:
+    """Return a line of the log of a run that holds these nodes.
+
+    Where there are several, the line itself says whose it is; one without such a mark was written before the agent
+    of some node had begun, and is told as the first one's.
+    """
     content = data["logContent"]
     time = datetime.fromisoformat(content["time"]).timestamp()
-    return LogLine(id=content["id"], time=time, rank=rank, text=content["data"]["message"])
+    text = content["data"]["message"]
+    marked, rest = unmarked(text)
+    if len(ranks) > 1 and marked is not None and marked in ranks:
+        return LogLine(id=content["id"], time=time, rank=marked, text=rest)
+    return LogLine(id=content["id"], time=time, rank=ranks[0], text=text)

@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_ocidist import oci_clients
-from airflow_provider_ocidist.agent.config import AgentConfig
-from airflow_provider_ocidist.agent.report import NODES_FOLDER, STOP_FILE, NodeReport, StopRequest
+from airflow_provider_ocidist.agent.report import STOP_FILE, StopRequest
 from airflow_provider_ocidist.backends.base import Backend, LogLine
-from airflow_provider_ocidist.backends.oci_data_science.answers import log_line, node_status
-from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults
-from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RANK, key_of, make_plan
-from airflow_provider_ocidist.bundle import agent_bundle, code_bundle
-from airflow_provider_ocidist.errors import (
-    BackendError,
-    Cause,
-    CheckpointError,
-    StorageError,
-)
+from airflow_provider_ocidist.backends.oci_data_science.answers import log_line
+from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
+from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
+from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, key_of, make_plan
+from airflow_provider_ocidist.backends.oci_data_science.refs import ref_of, runs_of, with_runs
+from airflow_provider_ocidist.backends.oci_data_science.reports import Reports
+from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
+from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES
+from airflow_provider_ocidist.errors import BackendError, Cause, CheckpointError, StorageError
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.oci_clients import OciAccess, oci_errors
-from airflow_provider_ocidist.run import (
-    NodeState,
-    Plan,
-    Request,
-    RunKey,
-    RunRef,
-    RunStatus,
-)
+from airflow_provider_ocidist.run import NodeState, Plan, RunKey, RunRef, RunStatus
 from airflow_provider_ocidist.storage import checkpoints
 from airflow_provider_ocidist.storage.stores import open_store
 
@@ -43,8 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PAGE = 100
-PARALLEL = 32
 _STOP = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
 
 
@@ -54,7 +42,7 @@ class OciDataScience(Backend):
     def __init__(self, access: OciAccess, defaults: Defaults) -> None:
         self.access = access
         self.defaults = defaults
-        self._reports: dict[str, dict[str, tuple[str | None, NodeReport | None]]] = {}
+        self._reports = Reports()
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
@@ -74,132 +62,75 @@ class OciDataScience(Backend):
 
     # submit
 
-    def submit(self, plan: Plan, stop: threading.Event | None = None) -> RunRef:
-        create_job, _, *create_runs = plan.requests
-        compartment_id = str(create_job.body["compartmentId"])
-        job_id = self._existing_job(plan.key, compartment_id)
-        if job_id is None:
-            self._require_work_dir(plan.run_dir)
-            job_id = self._create_job(plan, create_job)
-        self._upload(plan, job_id, with_image="jobEnvironmentConfigurationDetails" in create_job.body)
+    def submit(
+        self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
+    ) -> RunRef:
+        if found is None:
+            found = self._found(plan, display_name=plan.key.name)
+        known = next((ref for ref in found if ref.key == plan.key), None)
+        if known is not None and known.complete:
+            return known
+        submission = self._submission(plan, stop)
+        ref = known or ref_of(submission.job(), plan.key)
+        existing = runs_of(ref)
+        if not existing:
+            submission.artifact(ref.job_id)
         try:
-            run_ids = self._create_runs(plan, create_runs, job_id, compartment_id, stop or threading.Event())
+            return with_runs(ref, submission.runs(ref.job_id, existing))
         except BaseException:
             # Airflow's timeout too, which is no Exception: half a gang would run for nobody.
-            self._cancel_job(job_id, compartment_id)
+            self._cancel_all_of(ref)
             raise
-        return self._ref_of(job_id, plan.key, run_ids)
 
-    def _require_work_dir(self, run_dir: str) -> None:
-        """Raise BackendError where the nodes could not meet: they would end without being able to say why."""
-        try:
-            self._store(run_dir).list(f"{NODES_FOLDER}/")
-        except StorageError as error:
-            passes = isinstance(error.__cause__, BackendError) and error.__cause__.retryable
-            remedy = "" if passes else "; create its bucket, or name another work_dir"
-            raise BackendError(
-                f"work_dir cannot be used: {error}{remedy}",
-                retryable=passes,
-                cause=Cause.SERVICE if passes else Cause.CONFIG,
-            ) from error
-
-    def _existing_job(self, key: RunKey, compartment_id: str) -> str | None:
-        with oci_errors("looking for an earlier submission"):
-            found = self._client.list_jobs(compartment_id, display_name=key.name, limit=PAGE).data
-        live = [
-            job for job in found if job.lifecycle_state in ("CREATING", "ACTIVE") and key_of(job, key) == key
-        ]
-        return str(live[0].id) if live else None
-
-    def _create_job(self, plan: Plan, request: Request) -> str:
-        with oci_errors("creating the job"):
-            answer = self._client.create_job(dict(request.body), opc_retry_token=plan.key.token("job"))
-        return str(answer.data.id)
-
-    def _upload(self, plan: Plan, job_id: str, *, with_image: bool) -> None:
-        if with_image:
-            if plan.code is not None:
-                self._store(plan.run_dir).write("code.zip", code_bundle(plan.code))
-            return
-        if not self._has_artifact(job_id):
-            self._create_artifact(plan, job_id)
-
-    def _create_artifact(self, plan: Plan, job_id: str) -> None:
-        try:
-            with oci_errors("uploading the job artifact"):
-                self._client.create_job_artifact(
-                    job_id,
-                    agent_bundle(plan.code),
-                    content_disposition="attachment; filename=ocidist.zip",
-                    opc_retry_token=plan.key.token("artifact"),
-                )
-        except BackendError as error:
-            # Somebody who submits the same plan was faster by a moment.
-            if error.status_code != 409 or not self._has_artifact(job_id):
-                raise
-
-    def _has_artifact(self, job_id: str) -> bool:
-        try:
-            with oci_errors("looking for the job artifact"):
-                self._client.head_job_artifact(job_id)
-        except BackendError as error:
-            if error.status_code == 404:
-                return False
-            raise
-        return True
-
-    def _create_runs(
-        self, plan: Plan, requests: Sequence[Request], job_id: str, compartment_id: str, stop: threading.Event
-    ) -> dict[int, str]:
-        existing = {
-            int(run.freeform_tags[TAG_RANK]): str(run.id) for run in self._runs_of(job_id, compartment_id)
-        }
-
-        def create(rank: int) -> str:
-            if rank in existing:
-                return existing[rank]
-            if stop.is_set():
-                raise BackendError("stopped while the job runs were being created", cause=Cause.CANCELED)
-            body = {**requests[rank].body, "jobId": job_id}
-            with oci_errors(f"creating the job run of node {rank}"):
-                answer = self._client.create_job_run(body, opc_retry_token=plan.key.token("run", rank))
-            return str(answer.data.id)
-
-        return dict(enumerate(_in_parallel(create, range(plan.nodes))))
+    def _submission(self, plan: Plan, stop: threading.Event | None = None) -> Submission:
+        return Submission(self._client, plan, lambda: self._store(plan.run_dir), stop or threading.Event())
 
     def find(self, plan: Plan) -> list[RunRef]:
-        compartment_id = str(plan.requests[0].body["compartmentId"])
+        return self._found(plan)
+
+    def begin(self, plan: Plan) -> list[RunRef]:
+        """Look, and create the job meanwhile: it is only a definition, and its runs come after the look."""
+        # The look goes out first: were the new job in the list, its runs would be asked for, which it has not.
+        begun, found = both(lambda: self._begun(plan), lambda: self._found(plan))
+        if isinstance(begun, BackendError):
+            if not found:
+                raise begun
+            return found
+        if plan.key not in {ref.key for ref in found}:
+            return [*found, begun]
+        if begun.job_id not in {ref.job_id for ref in found}:
+            # Of an earlier submission, so long ago that the service has forgotten its idempotency token.
+            self.delete(begun)
+        return found
+
+    def _begun(self, plan: Plan) -> RunRef | BackendError:
+        try:
+            return ref_of(self._submission(plan).job(), plan.key)
+        except BackendError as error:
+            return error
+
+    def _found(self, plan: Plan, **filters: str) -> list[RunRef]:
+        compartment_id = plan.requests[0].body["compartmentId"]
         with oci_errors("looking for earlier gangs of this task"):
-            jobs = list(_pages(self._client.list_jobs, compartment_id))
-        found = [(job, key) for job in jobs if (key := key_of(job, plan.key)) is not None]
-        refs = [self._found_ref(str(job.id), key, compartment_id) for job, key in found]
+            jobs = list(pages(self._client.list_jobs, compartment_id, **filters))
+        owned = [(str(job.id), key) for job in jobs if (key := key_of(job, plan.key)) is not None]
+        refs = in_parallel(lambda item: self._found_ref(*item, compartment_id), owned)
         return sorted(refs, key=lambda ref: (ref.key.generation, ref.key.attempt))
 
     def _found_ref(self, job_id: str, key: RunKey, compartment_id: str) -> RunRef:
-        by_rank = {
-            int(run.freeform_tags[TAG_RANK]): str(run.id) for run in self._runs_of(job_id, compartment_id)
-        }
-        return self._ref_of(job_id, key, by_rank)
+        job, runs = both(lambda: self._job(job_id), lambda: self._runs(job_id, compartment_id))
+        return with_runs(ref_of(job, key), {int(run.freeform_tags[TAG_RUN]): str(run.id) for run in runs})
 
-    def _ref_of(self, job_id: str, key: RunKey, run_ids: Mapping[int, str]) -> RunRef:
-        """Return the reference that the job itself tells: its environment holds all that the nodes were told."""
+    def _job(self, job_id: str) -> Any:
         with oci_errors("reading the job"):
-            job = self._client.get_job(job_id).data
-        config = AgentConfig.from_env(job.job_configuration_details.environment_variables)
-        logs = job.job_log_configuration_details
-        return RunRef(
-            backend=KIND,
-            key=key,
-            nodes=config.nodes,
-            job_id=job_id,
-            run_ids=tuple(run_ids.get(rank, "") for rank in range(config.nodes)),
-            run_dir=config.run_dir,
-            submitted_at=job.time_created.timestamp(),
-            checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
-            compartment_id=job.compartment_id,
-            log_group_id=logs.log_group_id if logs else None,
-            log_id=logs.log_id if logs else None,
-        )
+            return self._client.get_job(job_id).data
+
+    def _runs(self, job_id: str, compartment_id: str | None) -> list[Any]:
+        with oci_errors("listing the job runs"):
+            runs = list(pages(self._client.list_job_runs, compartment_id, job_id=job_id))
+        return [
+            run for run in runs if TAG_RUN in (run.freeform_tags or {}) and run.lifecycle_state != "DELETED"
+        ]
 
     # status
 
@@ -215,7 +146,7 @@ class OciDataScience(Backend):
             filters = {"job_id": here[0].job_id} if len(here) == 1 else {}
             wanted = {run_id for ref in here for run_id in ref.run_ids if run_id}
             with oci_errors("asking for the state of the job runs"):
-                for run in _pages(
+                for run in pages(
                     self._client.list_job_runs, compartment_id, sort_by="timeCreated", **filters
                 ):
                     found[str(run.id)] = run
@@ -225,29 +156,16 @@ class OciDataScience(Backend):
         return found
 
     def _status_of(self, ref: RunRef, known: Mapping[str, Any]) -> RunStatus:
-        nodes = [node_status(rank, run_id, known.get(run_id)) for rank, run_id in enumerate(ref.run_ids)]
-        if all(node.state is NodeState.PENDING for node in nodes):
-            return RunStatus(nodes=tuple(nodes))
+        topology = TOPOLOGIES[ref.topology]
+        by_service = RunStatus(nodes=tuple(topology.nodes(ref, known, None)))
+        if all(node.state is NodeState.PENDING for node in by_service.nodes):
+            return by_service
         try:
-            reports = self._read_reports(ref)
+            reports = self._reports.read(ref.run_dir, self._store(ref.run_dir))
         except (StorageError, BackendError, OSError) as error:
             log.warning("%s: the run directory cannot be read now: %s", ref.key.name, error)
-            return RunStatus(nodes=tuple(nodes), reports_readable=False)
-        nodes = [replace(node, report=reports.get(node.rank)) for node in nodes]
-        return self._with_verified_checkpoint(RunStatus(nodes=tuple(nodes)))
-
-    def _read_reports(self, ref: RunRef) -> dict[int, NodeReport]:
-        """Return the reports by rank, reading only those that have changed since the last call."""
-        store = self._store(ref.run_dir)
-        cache = self._reports.setdefault(ref.run_dir, {})
-        for entry in store.list(f"{NODES_FOLDER}/"):
-            etag, _ = cache.get(entry.name, (None, None))
-            if entry.etag is None or entry.etag != etag:
-                cache[entry.name] = (
-                    entry.etag,
-                    _report_in(store.place_of(entry.name), store.read(entry.name)),
-                )
-        return {report.rank: report for _, report in cache.values() if report is not None}
+            return replace(by_service, reports_readable=False)
+        return self._with_verified_checkpoint(RunStatus(nodes=tuple(topology.nodes(ref, known, reports))))
 
     def _with_verified_checkpoint(self, status: RunStatus) -> RunStatus:
         if not status.ended or status.checkpoint is None:
@@ -270,15 +188,21 @@ class OciDataScience(Backend):
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
         if ref.log_group_id is None:
             return []
-        lines = _in_parallel(lambda rank: self._node_log(ref, rank, since[rank]), range(ref.nodes))
-        return sorted((line for node in lines for line in node), key=lambda line: line.time)
+        ranks: dict[str, list[int]] = {}
+        for rank, run_id in enumerate(ref.run_ids):
+            ranks.setdefault(run_id, []).append(rank)
+        lines = in_parallel(lambda item: self._run_log(ref, *item, since), ranks.items())
+        return sorted((line for run in lines for line in run), key=lambda line: line.time)
 
-    def _node_log(self, ref: RunRef, rank: int, since: float) -> list[LogLine]:
+    def _run_log(
+        self, ref: RunRef, run_id: str, ranks: Sequence[int], since: Sequence[float]
+    ) -> list[LogLine]:
         place = "/".join(part for part in (ref.compartment_id, ref.log_group_id, ref.log_id) if part)
         search = {
-            "timeStart": datetime.fromtimestamp(since, UTC),
+            # A log is read on from its newest line, whichever node wrote that: the others may be silent for hours.
+            "timeStart": datetime.fromtimestamp(max(since[rank] for rank in ranks), UTC),
             "timeEnd": datetime.now(UTC),
-            "searchQuery": f"SEARCH \"{place}\" | WHERE source = '*{ref.run_ids[rank]}' | SORT BY datetime ASC",
+            "searchQuery": f"SEARCH \"{place}\" | WHERE source = '*{run_id}' | SORT BY datetime ASC",
             "isReturnFieldInfo": False,
         }
         lines: list[LogLine] = []
@@ -286,7 +210,7 @@ class OciDataScience(Backend):
         while True:
             with oci_errors("reading the logs"):
                 answer = self._log_client.search_logs(search, limit=1000, **({"page": page} if page else {}))
-            lines += [log_line(rank, result.data) for result in answer.data.results or ()]
+            lines += [log_line(ranks, result.data) for result in answer.data.results or ()]
             page = answer.headers.get("opc-next-page")
             if not page:
                 return lines
@@ -294,15 +218,16 @@ class OciDataScience(Backend):
     # end
 
     def cancel(self, ref: RunRef) -> None:
-        _in_parallel(self._cancel_run, filter(None, ref.run_ids))
+        in_parallel(self._cancel_run, dict.fromkeys(filter(None, ref.run_ids)))
         # For nodes that are just starting, and for those that the service does not signal.
         try:
             self._store(ref.run_dir).write(STOP_FILE, _STOP.to_json())
         except (StorageError, BackendError, OSError) as error:
             log.warning("%s: no stop request could be left for the nodes: %s", ref.key.name, error)
 
-    def _cancel_job(self, job_id: str, compartment_id: str) -> None:
-        _in_parallel(self._cancel_run, [str(run.id) for run in self._runs_of(job_id, compartment_id)])
+    def _cancel_all_of(self, ref: RunRef) -> None:
+        """Cancel every run of the job, those too whose creation was never answered."""
+        in_parallel(self._cancel_run, [str(run.id) for run in self._runs(ref.job_id, ref.compartment_id)])
 
     def _cancel_run(self, run_id: str) -> None:
         try:
@@ -317,22 +242,6 @@ class OciDataScience(Backend):
         with oci_errors("deleting the job"):
             self._client.delete_job(ref.job_id, delete_related_job_runs=True)
 
-    def _runs_of(self, job_id: str, compartment_id: str) -> list[Any]:
-        with oci_errors("listing the job runs"):
-            runs = list(_pages(self._client.list_job_runs, compartment_id, job_id=job_id))
-        return [
-            run for run in runs if TAG_RANK in (run.freeform_tags or {}) and run.lifecycle_state != "DELETED"
-        ]
-
-
-def _report_in(place: str, text: bytes) -> NodeReport | None:
-    try:
-        return NodeReport.from_json(text)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        # Of another version, or no report at all: no reason to lose sight of the whole gang.
-        log.warning("%s holds no report of a node: %s", place, error)
-        return None
-
 
 def _pick(cls: type[Any], values: Mapping[str, Any]) -> Any:
     return cls(
@@ -342,23 +251,3 @@ def _pick(cls: type[Any], values: Mapping[str, Any]) -> Any:
             if values.get(field.name) not in (None, "")
         }
     )
-
-
-def _pages(call: Any, *args: Any, **kwargs: Any) -> Iterable[Any]:
-    page = None
-    while True:
-        answer = call(*args, limit=PAGE, **kwargs, **({"page": page} if page else {}))
-        yield from answer.data
-        page = answer.headers.get("opc-next-page")
-        if not page:
-            return
-
-
-def _in_parallel(work: Any, items: Iterable[Any]) -> list[Any]:
-    """Run one call for each item, all at once; every one is finished before the first error is raised."""
-    items = list(items)
-    if not items:
-        return []
-    with ThreadPoolExecutor(max_workers=min(PARALLEL, len(items))) as pool:
-        futures = [pool.submit(work, item) for item in items]
-    return [future.result() for future in futures]

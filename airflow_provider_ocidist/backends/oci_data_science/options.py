@@ -15,12 +15,14 @@ class OciDataScienceOptions(BackendOptions):
     """Where on OCI Data Science; what is absent comes from the connection."""
 
     kind: str = KIND
-    topology: Literal["job_runs"] = "job_runs"
-    """`job_runs`: one job, one job run for each node; rank 0 is the main run."""
+    topology: Literal["auto", "job_runs", "multi_node"] = "auto"
+    """`job_runs`: one job run for each node. `multi_node`: one job run that holds all nodes. `auto`: `multi_node` for
+    several nodes without a subnet, else `job_runs`."""
     compartment_id: str | None = None
     project_id: str | None = None
     subnet_id: str | None = None
-    """Nodes talk through it: it must allow traffic within itself. None: egress managed by the service."""
+    """Nodes talk through it: it must allow traffic within itself. None: egress, and a network of their own for the
+    nodes of a `multi_node` run, are managed by the service."""
     shape: str | None = None
     """As `VM.GPU.A10.1`."""
     ocpus: float | None = None

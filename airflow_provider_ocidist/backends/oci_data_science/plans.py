@@ -7,8 +7,10 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.agent.config import RANK_VARIABLE, AgentConfig
+from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults, OciDataScienceOptions
+from airflow_provider_ocidist.backends.oci_data_science.topologies import choose
+from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology
 from airflow_provider_ocidist.bundle import ENTRYPOINT
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.job import TrainingJob
@@ -17,15 +19,19 @@ from airflow_provider_ocidist.storage.locations import join
 
 MAX_ENVIRONMENT = 20_000
 """Characters of all environment variables together (Oracle's documentation, jobs-env-vars)."""
-TAG_TASK, TAG_GENERATION, TAG_ATTEMPT, TAG_RANK = (
+TAG_TASK, TAG_GENERATION, TAG_ATTEMPT, TAG_RUN = (
     "ocidist-task",
     "ocidist-generation",
     "ocidist-attempt",
     "ocidist-rank",
 )
+"""The last one numbers the job runs of a gang: the rank of the only node, or of the first."""
 JOB_ID = "<id of CreateJob>"
 """Stands in a plan for the one value that only the service can give."""
-NO_SUBNET = "is needed by more than one node: they talk through a subnet that allows traffic within itself"
+NO_SUBNET = (
+    "is needed by more than one node of topology job_runs: they talk through a subnet that allows traffic "
+    "within itself; topology multi_node needs none"
+)
 OLD_PYTHON = re.compile(r"_p(2\d|3\d|310)_")
 """Service conda environments say their Python in their name, as `pytorch20_p39_gpu_v1`."""
 MISSING = "is needed here: the job does not say it, and the connection has no default for it"
@@ -34,21 +40,19 @@ MISSING = "is needed here: the job does not say it, and the connection has no de
 def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str | None) -> Plan:
     """Return the plan of a gang. Raises JobFileError when job and connection together do not say enough."""
     job, options = _resolved(job, defaults)
-    config = _agent_config(job, key, endpoint)
-    runs = [_run_request(job, options, key, rank) for rank in range(job.nodes)]
+    topology, because = choose(options.topology, job.nodes, options.subnet_id)
+    config = _agent_config(job, key, topology, endpoint)
+    blueprint = _blueprint(job, options, key, config)
     return Plan(
         key=key,
         backend=KIND,
         nodes=job.nodes,
-        reason=f"topology {options.topology}: one job and {job.nodes} job runs, rank 0 is the main run",
-        requests=(
-            Request(verb="CreateJob", body=_job_body(job, options, key, config)),
-            Request(verb="CreateJobArtifact", body={"jobId": JOB_ID, "entrypoint": ENTRYPOINT}),
-            *runs,
-        ),
+        topology=topology.kind,
+        reason=f"topology {topology.kind}, {because}: {topology.why(blueprint)}",
+        requests=_requests(job, options, key, topology, blueprint),
         run_dir=config.run_dir,
         checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
-        code=job.program.source if _travels(job) else None,
+        code=job.program.source if job.program.is_local else None,
         expects=Expectations(
             checkpoint=bool(job.checkpoints and job.checkpoints.required),
             outputs=tuple(output.uri for output in job.outputs if output.required),
@@ -76,7 +80,7 @@ def _resolved(job: TrainingJob, defaults: Defaults) -> tuple[TrainingJob, OciDat
     missing = [f"backend.{name}" for name in ("compartment_id", "project_id", "shape") if not filled[name]]
     missing += [] if work_dir else ["work_dir"]
     problems = [Problem(path, MISSING) for path in missing]
-    if job.nodes > 1 and not filled["subnet_id"]:
+    if job.nodes > 1 and not filled["subnet_id"] and job.backend.topology == "job_runs":
         problems.append(Problem("backend.subnet_id", NO_SUBNET))
     if OLD_PYTHON.search(job.backend.conda_slug or ""):
         problems.append(Problem("backend.conda_slug", "has a Python older than 3.11, which the agent needs"))
@@ -85,10 +89,10 @@ def _resolved(job: TrainingJob, defaults: Defaults) -> tuple[TrainingJob, OciDat
     return replace(job, work_dir=work_dir), replace(job.backend, **filled)
 
 
-def _agent_config(job: TrainingJob, key: RunKey, endpoint: str | None) -> AgentConfig:
+def _agent_config(job: TrainingJob, key: RunKey, topology: Topology, endpoint: str | None) -> AgentConfig:
     run_dir = join(str(job.work_dir), key.name)
     source = job.program.source
-    if _travels(job):
+    if job.program.is_local:
         source = join(run_dir, "code.zip") if job.image else None
     kept = job.checkpoints
     if kept is not None:
@@ -104,48 +108,28 @@ def _agent_config(job: TrainingJob, key: RunKey, endpoint: str | None) -> AgentC
         outputs=job.outputs,
         checkpoints=kept,
         limits=job.limits,
+        one_run=topology.is_one_run and job.nodes > 1,
         oci_endpoint=endpoint,
     )
 
 
-def _travels(job: TrainingJob) -> bool:
-    """Return whether the code is on this machine and must be carried to the nodes."""
-    source = job.program.source
-    return source is not None and "://" not in source and not source.startswith("git@")
-
-
-def _tags(key: RunKey) -> dict[str, str]:
-    return {TAG_TASK: key.task_digest, TAG_GENERATION: str(key.generation), TAG_ATTEMPT: str(key.attempt)}
-
-
-def _job_body(
+def _blueprint(
     job: TrainingJob, options: OciDataScienceOptions, key: RunKey, config: AgentConfig
-) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "compartmentId": options.compartment_id,
-        "projectId": options.project_id,
-        "displayName": key.name,
-        "jobConfigurationDetails": _configuration(job, options, config),
-        "jobInfrastructureConfigurationDetails": _infrastructure(options),
-        "freeformTags": {**job.tags, **_tags(key)},
-    }
-    if job.image is not None:
-        body["jobEnvironmentConfigurationDetails"] = {
-            "jobEnvironmentType": "OCIR_CONTAINER",
-            "image": job.image,
-            "entrypoint": ["python", "-m", "airflow_provider_ocidist.agent"],
-        }
-    if options.log_group_id is not None:
-        body["jobLogConfigurationDetails"] = {
-            "enableLogging": True,
-            "enableAutoLogCreation": options.log_id is None,
-            "logGroupId": options.log_group_id,
-            **({"logId": options.log_id} if options.log_id else {}),
-        }
-    return body
+) -> Blueprint:
+    limit = job.limits.max_runtime
+    return Blueprint(
+        name=key.name,
+        nodes=job.nodes,
+        environment=_environment(job, options, config),
+        machine=_machine(options),
+        container=_container(job.image),
+        subnet_id=options.subnet_id,
+        # A backstop for the day when nobody is left to cancel; the waiting task ends the gang to the second.
+        max_minutes=None if limit is None else math.ceil(limit / 60) + 1,
+    )
 
 
-def _configuration(job: TrainingJob, options: OciDataScienceOptions, config: AgentConfig) -> dict[str, Any]:
+def _environment(job: TrainingJob, options: OciDataScienceOptions, config: AgentConfig) -> dict[str, str]:
     environment = dict(job.env)
     if job.image is None:
         environment["JOB_RUN_ENTRYPOINT"] = ENTRYPOINT
@@ -158,38 +142,69 @@ def _configuration(job: TrainingJob, options: OciDataScienceOptions, config: Age
             "env", f"takes {size} characters with our own part; the service allows {MAX_ENVIRONMENT}"
         )
         raise JobFileError([problem], job.name)
-    configuration: dict[str, Any] = {"jobType": "DEFAULT", "environmentVariables": environment}
-    if job.limits.max_runtime is not None:
-        # A backstop for the day when nobody is left to cancel; the waiting task ends the gang to the second.
-        configuration["maximumRuntimeInMinutes"] = math.ceil(job.limits.max_runtime / 60) + 1
-    return configuration
+    return environment
 
 
-def _infrastructure(options: OciDataScienceOptions) -> dict[str, Any]:
-    infrastructure: dict[str, Any] = {
-        "jobInfrastructureType": "STANDALONE" if options.subnet_id else "ME_STANDALONE",
+def _machine(options: OciDataScienceOptions) -> dict[str, Any]:
+    machine: dict[str, Any] = {
         "shapeName": options.shape,
         "blockStorageSizeInGBs": options.block_storage_gb,
     }
-    if options.subnet_id:
-        infrastructure["subnetId"] = options.subnet_id
     if options.ocpus or options.memory_gb:
-        infrastructure["jobShapeConfigDetails"] = {"ocpus": options.ocpus, "memoryInGBs": options.memory_gb}
-    return infrastructure
+        machine["jobShapeConfigDetails"] = {"ocpus": options.ocpus, "memoryInGBs": options.memory_gb}
+    return machine
 
 
-def _run_request(job: TrainingJob, options: OciDataScienceOptions, key: RunKey, rank: int) -> Request:
-    return Request(
-        verb="CreateJobRun",
-        body={
-            "compartmentId": options.compartment_id,
-            "projectId": options.project_id,
-            "jobId": JOB_ID,
-            "displayName": f"{key.name}-{rank}",
-            "jobConfigurationOverrideDetails": {
-                "jobType": "DEFAULT",
-                "environmentVariables": {RANK_VARIABLE: str(rank)},
-            },
-            "freeformTags": {**job.tags, **_tags(key), TAG_RANK: str(rank)},
-        },
+def _container(image: str | None) -> dict[str, Any] | None:
+    if image is None:
+        return None
+    return {
+        "jobEnvironmentType": "OCIR_CONTAINER",
+        "image": image,
+        "entrypoint": ["python", "-m", "airflow_provider_ocidist.agent"],
+    }
+
+
+def _requests(
+    job: TrainingJob,
+    options: OciDataScienceOptions,
+    key: RunKey,
+    topology: Topology,
+    blueprint: Blueprint,
+) -> tuple[Request, ...]:
+    place = {"compartmentId": options.compartment_id, "projectId": options.project_id}
+    tags = {
+        **job.tags,
+        TAG_TASK: key.task_digest,
+        TAG_GENERATION: str(key.generation),
+        TAG_ATTEMPT: str(key.attempt),
+    }
+    create_job = {
+        **place,
+        "displayName": key.name,
+        **topology.job(blueprint),
+        **_logs(options),
+        "freeformTags": tags,
+    }
+    artifact = Request(verb="CreateJobArtifact", body={"jobId": JOB_ID, "entrypoint": ENTRYPOINT})
+    runs = [
+        {**place, "jobId": JOB_ID, **run, "freeformTags": {**tags, TAG_RUN: str(number)}}
+        for number, run in enumerate(topology.runs(blueprint))
+    ]
+    return (
+        Request(verb="CreateJob", body=create_job),
+        *([artifact] if job.image is None else []),
+        *(Request(verb="CreateJobRun", body=run) for run in runs),
     )
+
+
+def _logs(options: OciDataScienceOptions) -> dict[str, Any]:
+    if options.log_group_id is None:
+        return {}
+    details = {
+        "enableLogging": True,
+        "enableAutoLogCreation": options.log_id is None,
+        "logGroupId": options.log_group_id,
+        **({"logId": options.log_id} if options.log_id else {}),
+    }
+    return {"jobLogConfigurationDetails": details}

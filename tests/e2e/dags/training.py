@@ -30,6 +30,8 @@ JOB = {
 FAILING = {**JOB, "program": {**JOB["program"], "args": [*JOB["program"]["args"], "--fail-rank", "1"]}}
 LYING = {**JOB, "program": {**JOB["program"], "args": [*JOB["program"]["args"], "--no-checkpoint"]}}
 
+ONE_RUN = {**JOB, "backend": {**JOB["backend"], "topology": "multi_node"}}
+
 
 def training_dag(dag_id: str, job: dict[str, object], **arguments: object) -> DAG:
     with DAG(dag_id=dag_id, schedule=None, catchup=False, params=PARAMS) as dag:
@@ -41,6 +43,7 @@ deferred = training_dag("train_deferred", JOB, deferrable=True)
 blocking = training_dag("train_blocking", JOB, deferrable=False, retries=2, retry_delay=timedelta(seconds=1))
 failing = training_dag("train_failing", FAILING, deferrable=True, retries=3)
 lying = training_dag("train_lying", LYING, deferrable=True)
+one_run = training_dag("train_one_run", ONE_RUN, deferrable=True)
 limited = training_dag("train_limited", JOB, deferrable=True, execution_timeout=timedelta(seconds=45))
 
 with DAG(dag_id="train_watched", schedule=None, catchup=False, params=PARAMS) as watched:

@@ -1,0 +1,41 @@
+"""Calls to the service, page by page and side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+PAGE = 100
+PARALLEL = 32
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def pages(call: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    """Yield everything that a list operation of the SDK returns."""
+    page = None
+    while True:
+        answer = call(*args, limit=PAGE, **kwargs, **({"page": page} if page else {}))
+        yield from answer.data
+        page = answer.headers.get("opc-next-page")
+        if not page:
+            return
+
+
+def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Run one call for each item, all at once; every one is finished before the first error is raised."""
+    items = list(items)
+    if not items:
+        return []
+    with ThreadPoolExecutor(max_workers=min(PARALLEL, len(items))) as pool:
+        futures = [pool.submit(work, item) for item in items]
+    return [future.result() for future in futures]
+
+
+def both(first: Callable[[], Item], second: Callable[[], Result]) -> tuple[Item, Result]:
+    """Run two calls at the same time, the second in a thread that starts before the first; return both results."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        other = pool.submit(second)
+        result = first()
+    return result, other.result()

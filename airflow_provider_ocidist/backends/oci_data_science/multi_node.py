@@ -1,0 +1,128 @@
+"""Topology `multi_node`: one job run that holds all nodes, as the service's Distributed Jobs. Pure.
+
+The service tells the state of the run, and none of single nodes; what is known of them, they reported themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_ocidist.agent.report import NodeReport, Phase
+from airflow_provider_ocidist.backends.oci_data_science.answers import cause_of, state_of, unix_time
+from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology
+from airflow_provider_ocidist.run import NodeState, NodeStatus, RunRef
+
+NODE_GROUP = "node-group"
+"""Oracle ADS's name for the only group; its tools look for it."""
+
+
+class MultiNode(Topology):
+    """One job with one group of nodes, and one run of it."""
+
+    kind = "multi_node"
+    is_one_run = True
+
+    def why(self, blueprint: Blueprint) -> str:
+        network = (
+            "through the given subnet" if blueprint.subnet_id else "through a network that the service makes"
+        )
+        return f"one job and one job run that holds {blueprint.nodes} nodes, which talk {network}"
+
+    def job(self, blueprint: Blueprint) -> dict[str, Any]:
+        details: dict[str, Any] = {
+            "jobNodeType": "MULTI_NODE",
+            "startupOrder": "IN_PARALLEL",
+            "jobNetworkConfiguration": _network(blueprint.subnet_id),
+            "jobNodeGroupConfigurationDetailsList": [_group(blueprint)],
+        }
+        if blueprint.max_minutes is not None:
+            details["maximumRuntimeInMinutes"] = blueprint.max_minutes
+        return {"jobNodeConfigurationDetails": details}
+
+    def runs(self, blueprint: Blueprint) -> list[dict[str, Any]]:
+        return [{"displayName": blueprint.name}]
+
+    def run_of(self, rank: int) -> int:  # noqa: ARG002 - the same for all
+        return 0
+
+    def environment_of(self, job: Any) -> Mapping[str, str]:
+        (group,) = job.job_node_configuration_details.job_node_group_configuration_details_list
+        found: Mapping[str, str] = group.job_configuration_details.environment_variables
+        return found
+
+    def nodes(
+        self, ref: RunRef, runs: Mapping[str, Any], reports: Mapping[int, NodeReport] | None
+    ) -> list[NodeStatus]:
+        run = runs.get(ref.main_run_id)
+        told = [reports.get(rank) for rank in range(ref.nodes)] if reports is not None else None
+        states = node_states(state_of(run), told, ref.nodes)
+        return [
+            NodeStatus(
+                rank=rank,
+                run_id=ref.run_ids[rank],
+                state=state,
+                details=run and (run.lifecycle_details or None),
+                cause=cause_of(run),
+                started_at=report.started_at if report else run and unix_time(run.time_started),
+                finished_at=_finished_at(state, run, report),
+                report=report,
+            )
+            for rank, (state, report) in enumerate(zip(states, told or [None] * ref.nodes, strict=True))
+        ]
+
+
+def _network(subnet_id: str | None) -> dict[str, Any]:
+    if subnet_id is None:
+        return {"jobNetworkType": "DEFAULT_NETWORK"}
+    return {"jobNetworkType": "CUSTOM_NETWORK", "subnetId": subnet_id}
+
+
+def _group(blueprint: Blueprint) -> dict[str, Any]:
+    group: dict[str, Any] = {
+        "name": NODE_GROUP,
+        "replicas": blueprint.nodes,
+        # A gang that has lost a node cannot train: one failure is the run's.
+        "minimumSuccessReplicas": blueprint.nodes,
+        "jobInfrastructureConfigurationDetails": {
+            "jobInfrastructureType": "MULTI_NODE",
+            **blueprint.machine,
+        },
+        "jobConfigurationDetails": {
+            "jobType": "DEFAULT",
+            "environmentVariables": dict(blueprint.environment),
+        },
+    }
+    if blueprint.container is not None:
+        group["jobEnvironmentConfigurationDetails"] = dict(blueprint.container)
+    return group
+
+
+def node_states(run: NodeState, reports: Sequence[NodeReport | None] | None, nodes: int) -> list[NodeState]:
+    """Return the nodes' states: the run's, told apart by the nodes' own reports while it runs."""
+    if run is not NodeState.RUNNING or reports is None:
+        return [run] * nodes
+    over = all(report is not None and report.phase is Phase.DONE for report in reports)
+    return [_state(report, over) for report in reports]
+
+
+def _state(report: NodeReport | None, over: bool) -> NodeState:
+    if report is None:
+        # Whether its machine is there, nobody says.
+        return NodeState.PENDING
+    if report.phase is not Phase.DONE:
+        return NodeState.RUNNING
+    # When all are done, the service's word about the run is near; before, the others may wait for this one in vain.
+    return NodeState.FAILED if report.cause is not None and not over else NodeState.ENDING
+
+
+def _finished_at(state: NodeState, run: Any, report: NodeReport | None) -> float | None:
+    """Return when a node ended: by its own word, else when it was last known to live."""
+    if run is None or not state.terminal:
+        return None
+    if report is None:
+        return unix_time(run.time_started) or unix_time(run.time_finished)
+    return report.finished_at or report.heartbeat_at
+
+
+MULTI_NODE = MultiNode()

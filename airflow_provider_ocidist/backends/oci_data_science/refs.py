@@ -1,0 +1,45 @@
+"""From a job and its runs back to the gang: the job's environment holds all that its nodes were told. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_ocidist.agent.config import AgentConfig
+from airflow_provider_ocidist.backends.oci_data_science.options import KIND
+from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES, topology_of
+from airflow_provider_ocidist.run import RunKey, RunRef
+
+
+def ref_of(job: Any, key: RunKey) -> RunRef:
+    """Return the reference of a gang of which no run is known yet."""
+    topology = topology_of(job)
+    config = AgentConfig.from_env(topology.environment_of(job))
+    logs = job.job_log_configuration_details
+    return RunRef(
+        backend=KIND,
+        key=key,
+        nodes=config.nodes,
+        topology=topology.kind,
+        job_id=str(job.id),
+        run_ids=("",) * config.nodes,
+        run_dir=config.run_dir,
+        submitted_at=job.time_created.timestamp(),
+        checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
+        compartment_id=job.compartment_id,
+        log_group_id=logs.log_group_id if logs else None,
+        log_id=logs.log_id if logs else None,
+    )
+
+
+def with_runs(ref: RunRef, runs: Mapping[int, str]) -> RunRef:
+    """Return the reference with the ids of its job runs, which are given by number."""
+    run_of = TOPOLOGIES[ref.topology].run_of
+    return replace(ref, run_ids=tuple(runs.get(run_of(rank), "") for rank in range(ref.nodes)))
+
+
+def runs_of(ref: RunRef) -> dict[int, str]:
+    """Return the ids of the job runs that exist, by number."""
+    run_of = TOPOLOGIES[ref.topology].run_of
+    return {run_of(rank): run_id for rank, run_id in enumerate(ref.run_ids) if run_id}
