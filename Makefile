@@ -9,6 +9,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install -qq --progress-bar off --no-deps --no-compile
 READY := $(VENV)/.ready
+CLIENTS := .venv-clients
+CLIENTS_READY := $(CLIENTS)/.ready
 TESTS ?=
 ROWS ?=
 
@@ -26,7 +28,7 @@ up: $(READY) ## start the emulator and Airflow, trigger the demo's DAG, leave al
 down: ## end what `make up` started
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m scripts.demo down; else echo "nothing is installed, so nothing runs"; fi
 
-test: $(READY) ## run the whole test suite; TESTS=path runs a part
+test: $(READY) $(CLIENTS_READY) ## run the whole test suite; TESTS=path runs a part
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 $(TESTS)
 
 check: $(READY) ## formatting, lint, types, import layers
@@ -39,7 +41,7 @@ format: $(READY) ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## measure ours beside its peers; ROWS=P0,P7 runs some
+bench: $(READY) $(CLIENTS_READY) ## measure ours beside its peers; ROWS=P0,P7 runs some
 	@$(BIN)/python -m benchmarks.run $(if $(ROWS),--rows $(ROWS))
 
 lock: $(BIN)/python ## resolve all versions anew into requirements/
@@ -51,12 +53,12 @@ clean: down ## remove what make made: environments, the demo's folder, caches
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A Python without ensurepip (Debian without python3.11-venv) still works where it has pip of its own.
-$(BIN)/python:
+%/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
 	  echo "Python 3.11 is needed ($(PYTHON) is not): apt-get install python3.11, or make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv $(VENV); \
+	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv $*; \
 	elif $(PYTHON) -m pip --version >/dev/null 2>&1; then \
-	  $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install -qq pip; \
+	  $(PYTHON) -m venv --without-pip $* && $(PYTHON) -m pip --python $@ install -qq pip; \
 	else echo "this Python cannot make environments: apt-get install python3.11-venv" >&2; exit 1; fi
 
 # Everything is locked, so nothing is left to resolve (--no-deps), and two halves can be unpacked side by side. Modules are
@@ -70,4 +72,19 @@ $(READY): pyproject.toml requirements/pip.txt requirements/constraints.txt requi
 	wait $$large && wait $$small
 	@$(INSTALL) --no-build-isolation -e .
 	@$(PIP) check >/dev/null
+	@touch $@
+
+# Real clients of OCI whose versions clash with Airflow's: the `oci` command line and Oracle ADS. torch is large, and the same
+# for both: it is linked.
+$(CLIENTS_READY): requirements/clients.txt requirements/torch.txt | $(READY) $(CLIENTS)/bin/python
+	@echo "installing into $(CLIENTS): half a minute; later runs skip this"
+	@install="$(PIP) --python $(CLIENTS)/bin/python install -qq --progress-bar off --no-deps --no-compile -r /dev/stdin"; \
+	grep -E '^oci(-cli)?==' requirements/clients.txt | $$install & large=$$!; \
+	grep -vE '^oci(-cli)?==' requirements/clients.txt | $$install & small=$$!; \
+	trap 'kill $$large $$small 2>/dev/null' INT TERM; \
+	wait $$large && wait $$small
+	@cd $(CLIENTS)/lib/python3.11/site-packages && rm -f torch-*.dist-info \
+	  && ln -sfn ../../../../$(VENV)/lib/python3.11/site-packages/{torch,torchgen,functorch,torch-*.dist-info} .
+	@sed '1s|.*|#!$(CURDIR)/$(CLIENTS)/bin/python|' $(BIN)/torchrun > $(CLIENTS)/bin/torchrun && chmod +x $(CLIENTS)/bin/torchrun
+	@$(PIP) --python $(CLIENTS)/bin/python check >/dev/null
 	@touch $@

@@ -21,20 +21,28 @@ HEADER = """\
 """
 
 
-def resolve(extras: str) -> list[dict[str, Any]]:
+CLIENTS = ["oci-cli", "oracle-ads[opctl]"]
+"""Real clients that tests hold against the emulator; they clash with Airflow."""
+
+
+def resolve(requirements: list[str]) -> list[dict[str, Any]]:
     """Return what pip would install into an empty environment."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
-        command += ["--report", str(report), "-e", f"{ROOT}[{extras}]", "-r", str(FOLDER / "torch.txt")]
+        command += ["--report", str(report), *requirements, "-r", str(FOLDER / "torch.txt")]
         subprocess.run(command, check=True)
         return list(json.loads(report.read_text())["install"])
 
 
-def pins(extras: str) -> dict[str, str]:
+def ours(extras: str) -> list[str]:
+    return ["-e", f"{ROOT}[{extras}]"]
+
+
+def pins(requirements: list[str]) -> dict[str, str]:
     """Return version by name, names as indexes spell them, versions without a local build tag."""
     found = {}
-    for package in resolve(extras):
+    for package in resolve(requirements):
         name = re.sub(r"[-_.]+", "-", package["metadata"]["name"]).lower()
         found[name] = package["metadata"]["version"].partition("+")[0]
     return {name: version for name, version in found.items() if name not in ELSEWHERE}
@@ -48,8 +56,8 @@ def write(name: str, what: str, versions: dict[str, str]) -> None:
 
 
 def main() -> None:
-    everything = pins("dev,kubernetes")
-    kept = pins("dev").keys() & everything.keys()
+    everything = pins(ours("dev,kubernetes"))
+    kept = pins(ours("dev")).keys() & everything.keys()
     write(
         "constraints.txt",
         "All that `pip install -e .[dev]` needs, torch excepted",
@@ -60,6 +68,7 @@ def main() -> None:
         "What the extra `kubernetes` adds",
         {name: version for name, version in everything.items() if name not in kept},
     )
+    write("clients.txt", "The clients of OCI that clash with Airflow, torch excepted", pins(CLIENTS))
 
 
 if __name__ == "__main__":

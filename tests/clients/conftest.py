@@ -1,0 +1,62 @@
+"""Clients of OCI as their makers ship them, each in a process of its own, and the emulator that they take for OCI."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.emulator_process import Access, EmulatorProcess
+from tests.clients.processes import CLIENTS, CONDA, IMAGE, PROGRAMS, Cli, Programs
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed() -> None:
+    if not (CLIENTS / ".ready").exists():
+        pytest.fail(f"the clients are not installed; run: make {CLIENTS.name}/.ready", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
+    command = f"{sys.executable} {PROGRAMS / 'container.py'}"
+    options = ("--conda", f"{CONDA}={CLIENTS}", "--image", f"{IMAGE}={command}")
+    with EmulatorProcess(tmp_path_factory.mktemp("emulator"), options=options) as access:
+        yield access
+
+
+@pytest.fixture(scope="session")
+def home(emulator: Access, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A person's home, with credentials where every client looks for them."""
+    home = tmp_path_factory.mktemp("home")
+    (home / ".oci").mkdir()
+    config = home / ".oci" / "config"
+    config.write_text(Path(emulator.config_file).read_text())
+    config.chmod(0o600)
+    return home
+
+
+@pytest.fixture(scope="session")
+def proxied(emulator: Access) -> dict[str, str]:
+    """The two variables that make the emulator the OCI of any client."""
+    return {"HTTPS_PROXY": emulator.proxy_url, "REQUESTS_CA_BUNDLE": emulator.ca_file}
+
+
+@pytest.fixture(scope="session")
+def clients(home: Path, proxied: dict[str, str]) -> Programs:
+    """The clients that clash with Airflow: the command line, ADS; and ocifs with pandas and torch."""
+    # Without a word on credentials, ocifs takes itself to be in a job run; a person's shell has this.
+    return Programs(CLIENTS, home, {**proxied, "OCIFS_IAM_TYPE": "api_key"})
+
+
+@pytest.fixture(scope="session")
+def cli(clients: Programs, emulator: Access) -> Cli:
+    """The command line as it comes: it finds the emulator by the proxy."""
+    return Cli(clients, emulator)
+
+
+@pytest.fixture(scope="session")
+def cli_with_endpoint(home: Path, emulator: Access) -> Cli:
+    """The command line without a proxy, told where to go."""
+    return Cli(Programs(CLIENTS, home, {"OCI_CLI_ENDPOINT": emulator.url}), emulator)
