@@ -181,3 +181,8 @@ class TrainingJob:
     checkpoints: Checkpoints | None = None
     limits: Limits = field(default_factory=Limits)
     tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_placeholder(text: str) -> bool:
+    """Return whether Airflow has yet to fill in a part of the text."""
+    return "{{" in text or "{%" in text

@@ -14,8 +14,8 @@ import yaml
 from airflow_provider_ocidist import codec, job_schema, kinds, yaml_document
 from airflow_provider_ocidist.dialects.base import Translation
 from airflow_provider_ocidist.errors import JobFileError, Problem
-from airflow_provider_ocidist.job import BackendOptions, TrainingJob
-from airflow_provider_ocidist.job_rules import is_placeholder, rules
+from airflow_provider_ocidist.job import BackendOptions, TrainingJob, is_placeholder
+from airflow_provider_ocidist.job_rules import rules
 from airflow_provider_ocidist.yaml_document import Document
 
 DEFAULT_BACKEND = "oci_data_science"

@@ -10,11 +10,10 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.errors import Problem, StorageError
-from airflow_provider_ocidist.job import Program, TrainingJob
+from airflow_provider_ocidist.job import Program, TrainingJob, is_placeholder
 from airflow_provider_ocidist.storage import locations
 
 MAX_NAME = 255
@@ -24,20 +23,22 @@ ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OURS = "OCIDIST_"
 COMMON_SCHEMES = {"oci", "file", "s3", "gs", "http", "https"}
 """Known without fsspec, whose import takes longer than all the rest of a check."""
-MIN_BLOCK_STORAGE_GB = 50
-MAX_TAGS = 10 - 4
-"""Free-form tags of one resource (Oracle's documentation, tagging overview), less our own."""
-MAX_TAG_KEY, MAX_TAG_VALUE = 100, 256
+
+
+Rule = Callable[[TrainingJob], Iterator[Problem]]
 
 
 def rules(job: TrainingJob) -> list[Problem]:
     """Return everything that is wrong with a job whose fields, each by itself, are right."""
-    return [problem for rule in (*_RULES, *_PLACES.get(job.backend.kind, ())) for problem in rule(job)]
+    return [problem for rule in (*_RULES, *_rules_of_the_place(job)) for problem in rule(job)]
 
 
-def is_placeholder(text: str) -> bool:
-    """Return whether Airflow has yet to fill in a part of the text."""
-    return "{{" in text or "{%" in text
+def _rules_of_the_place(job: TrainingJob) -> tuple[Rule, ...]:
+    """Return what only this kind of backend asks for."""
+    if job.backend.kind not in kinds.names("backends"):
+        return ()
+    place: tuple[Rule, ...] = kinds.load("backends", job.backend.kind).RULES
+    return place
 
 
 def _name(job: TrainingJob) -> Iterator[Problem]:
@@ -164,42 +165,7 @@ def _image(job: TrainingJob) -> Iterator[Problem]:
         yield Problem("image", "is no name of an image, as region.ocir.io/namespace/image:tag")
 
 
-def _oci_shape(job: TrainingJob) -> Iterator[Problem]:
-    options: Any = job.backend
-    size = {name: getattr(options, name) for name in ("ocpus", "memory_gb")}
-    for name in [name for name, value in size.items() if value is not None and value <= 0]:
-        yield Problem(f"backend.{name}", "must be above 0")
-    if options.shape is None or is_placeholder(options.shape):
-        return
-    flexible = options.shape.endswith(".Flex")
-    for name, value in size.items():
-        if flexible and value is None:
-            yield Problem(f"backend.{name}", f"is needed: {options.shape} is a flexible shape")
-        elif not flexible and value is not None:
-            yield Problem(f"backend.{name}", f"is for flexible shapes only, and {options.shape} is none")
-
-
-def _oci_place(job: TrainingJob) -> Iterator[Problem]:
-    options: Any = job.backend
-    if options.block_storage_gb < MIN_BLOCK_STORAGE_GB:
-        yield Problem("backend.block_storage_gb", f"must be at least {MIN_BLOCK_STORAGE_GB}")
-    if options.conda_slug is not None and job.image is not None:
-        yield Problem("backend.conda_slug", "is for jobs without an image")
-
-
-def _oci_tags(job: TrainingJob) -> Iterator[Problem]:
-    if len(job.tags) > MAX_TAGS:
-        yield Problem("tags", f"there are {len(job.tags)}; {MAX_TAGS} fit beside our own")
-    for key, value in job.tags.items():
-        if not 0 < len(key) <= MAX_TAG_KEY or "." in key or " " in key:
-            yield Problem(f"tags.{key}", f"a key has 1 to {MAX_TAG_KEY} characters, no blanks and no dots")
-        elif key.lower().startswith("ocidist-"):
-            yield Problem(f"tags.{key}", "keys that begin with ocidist- are ours")
-        if len(value) > MAX_TAG_VALUE:
-            yield Problem(f"tags.{key}", f"a value has at most {MAX_TAG_VALUE} characters")
-
-
-_RULES: tuple[Callable[[TrainingJob], Iterator[Problem]], ...] = (
+_RULES: tuple[Rule, ...] = (
     _name,
     _nodes,
     _program,
@@ -209,10 +175,6 @@ _RULES: tuple[Callable[[TrainingJob], Iterator[Problem]], ...] = (
     _meeting_points,
     _image,
 )
-_PLACES: dict[str, tuple[Callable[[TrainingJob], Iterator[Problem]], ...]] = {
-    "oci_data_science": (_oci_shape, _oci_place, _oci_tags),
-}
-"""What only one kind of backend asks for."""
 
 
 def _inside(path: str, value: str) -> Iterator[Problem]:

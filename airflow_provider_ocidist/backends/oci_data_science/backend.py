@@ -92,16 +92,19 @@ class OciDataScience(Backend):
         """Look, and create the job meanwhile: it is only a definition, and its runs come after the look."""
         # The look goes out first: were the new job in the list, its runs would be asked for, which it has not.
         begun, found = both(lambda: self._begun(plan), lambda: self._found(plan))
+        mine = [ref for ref in found if ref.key == plan.key]
+        others = [ref for ref in found if ref.key != plan.key]
+        alive = [ref for ref in mine if runs_of(ref)]
         if isinstance(begun, BackendError):
-            if not found:
+            # What of our own has no node may be gone by now: the look went on meanwhile.
+            if not others and not alive:
                 raise begun
-            return found
-        if plan.key not in {ref.key for ref in found}:
-            return [*found, begun]
-        if begun.job_id not in {ref.job_id for ref in found}:
-            # Of an earlier submission, so long ago that the service has forgotten its idempotency token.
-            self.delete(begun)
-        return found
+            return sorted([*others, *alive], key=_age)
+        kept = alive or [begun]
+        # Twice, where the service has forgotten the idempotency token of an earlier submission, after 24 hours.
+        for job_id in {ref.job_id for ref in (begun, *mine)} - {ref.job_id for ref in kept}:
+            self._remove(job_id)
+        return sorted([*others, *kept], key=_age)
 
     def _begun(self, plan: Plan) -> RunRef | BackendError:
         try:
@@ -115,7 +118,7 @@ class OciDataScience(Backend):
             jobs = list(pages(self._client.list_jobs, compartment_id, **filters))
         owned = [(str(job.id), key) for job in jobs if (key := key_of(job, plan.key)) is not None]
         refs = in_parallel(lambda item: self._found_ref(*item, compartment_id), owned)
-        return sorted(refs, key=lambda ref: (ref.key.generation, ref.key.attempt))
+        return sorted(refs, key=_age)
 
     def _found_ref(self, job_id: str, key: RunKey, compartment_id: str) -> RunRef:
         job, runs = both(lambda: self._job(job_id), lambda: self._runs(job_id, compartment_id))
@@ -218,7 +221,10 @@ class OciDataScience(Backend):
     # end
 
     def cancel(self, ref: RunRef) -> None:
-        in_parallel(self._cancel_run, dict.fromkeys(filter(None, ref.run_ids)))
+        if ref.complete:
+            in_parallel(self._cancel_run, dict.fromkeys(ref.run_ids))
+        else:
+            self._cancel_all_of(ref)
         # For nodes that are just starting, and for those that the service does not signal.
         try:
             self._store(ref.run_dir).write(STOP_FILE, _STOP.to_json())
@@ -238,9 +244,22 @@ class OciDataScience(Backend):
             if error.status_code not in (404, 409):
                 raise
 
+    def _remove(self, job_id: str) -> None:
+        """Remove a job that has no runs, where the service still has it."""
+        try:
+            with oci_errors("removing a job that was begun twice"):
+                self._client.delete_job(job_id)
+        except BackendError as error:
+            if error.status_code not in (404, 409):
+                raise
+
     def delete(self, ref: RunRef) -> None:
         with oci_errors("deleting the job"):
             self._client.delete_job(ref.job_id, delete_related_job_runs=True)
+
+
+def _age(ref: RunRef) -> tuple[int, int]:
+    return ref.key.generation, ref.key.attempt
 
 
 def _pick(cls: type[Any], values: Mapping[str, Any]) -> Any:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import tarfile
 import threading
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from airflow_provider_ocidist.agent.report import NODES_FOLDER
-from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel
+from airflow_provider_ocidist.agent.report import NODES_FOLDER, STOP_FILE
+from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
 from airflow_provider_ocidist.bundle import agent_bundle, code_bundle
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.oci_clients import oci_errors
 from airflow_provider_ocidist.run import Plan, Request
 from airflow_provider_ocidist.storage.stores import Store
+
+TOKEN_IS_SPENT = "InvalidatedRetryToken"
+"""What it stands for was deleted, or created by another request."""
+UNREADABLE = (OSError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
 
 
 class Submission:
@@ -27,8 +35,8 @@ class Submission:
         self._stop = stop
 
     def job(self) -> Any:
-        """Create the job, and make the run directory ready meanwhile; return the job as the service has it."""
-        created, problem = both(self._create_job, self._work_dir_problem)
+        """Create the job, and make the rest ready meanwhile; return the job as the service has it."""
+        created, problem = both(self._create_job, self._problem)
         if problem is None:
             return created
         if not problem.retryable:
@@ -37,18 +45,74 @@ class Submission:
         raise problem
 
     def _create_job(self) -> Any:
-        (request,) = self._requests("CreateJob")
-        with oci_errors("creating the job"):
-            return self._client.create_job(
-                dict(request.body), opc_retry_token=self._plan.key.token("job")
-            ).data
+        try:
+            return self._post_job(())
+        except BackendError as error:
+            if error.code != TOKEN_IS_SPENT:
+                raise
+        gone = self._remove_unused_jobs()
+        self._forget_nodes()
+        return self._post_job(gone)
 
-    def _work_dir_problem(self) -> BackendError | None:
-        """Return why the nodes could not meet, if so: they would end without being able to say it."""
+    def _post_job(self, gone: Sequence[str]) -> Any:
+        (request,) = self._requests("CreateJob")
+        token = self._plan.key.token("job", *gone)
+        with oci_errors("creating the job"):
+            return self._client.create_job(dict(request.body), opc_retry_token=token).data
+
+    def _remove_unused_jobs(self) -> list[str]:
+        """Remove what was begun with another job file and has no run; return the ids of all jobs that are gone."""
+        (request,) = self._requests("CreateJob")
+        name, place = request.body["displayName"], request.body["compartmentId"]
+        with oci_errors("looking for jobs of this name"):
+            jobs = list(pages(self._client.list_jobs, place, display_name=name))
+            for job in jobs:
+                if job.lifecycle_state in ("DELETING", "DELETED"):
+                    continue
+                if any(pages(self._client.list_job_runs, place, job_id=job.id)):
+                    raise _begun_otherwise(name)
+                self._client.delete_job(job.id)
+        if not jobs:
+            raise _begun_otherwise(name)
+        return sorted(str(job.id) for job in jobs)
+
+    def _forget_nodes(self) -> None:
+        """Remove what the nodes of a job that is gone have said; it would be taken for the word of new ones."""
+        # A run directory that cannot be used is told elsewhere.
+        with suppress(StorageError, BackendError):
+            store = self._open_run_dir()
+            names = [entry.name for entry in store.list()]
+            for name in names:
+                if name == STOP_FILE or name.startswith(f"{NODES_FOLDER}/"):
+                    store.delete(name)
+
+    def _problem(self) -> BackendError | None:
+        """Return why the nodes could not get their code or meet, if so; they could not even say it."""
+        try:
+            return self._work_dir_problem(self._code())
+        except BackendError as error:
+            return error
+
+    def _code(self) -> bytes | None:
+        """Return the user's code, where it travels through the run directory; else see that it can be read."""
+        if self._plan.code is None:
+            return None
+        code = self._read_code(code_bundle)
+        return None if self._requests("CreateJobArtifact") else code
+
+    def _read_code(self, bundle: Callable[[str], bytes]) -> bytes:
+        try:
+            return bundle(str(self._plan.code))
+        except UNREADABLE as error:
+            raise BackendError(
+                f"program.source cannot be read: {self._plan.code}: {error}", cause=Cause.CONFIG
+            ) from error
+
+    def _work_dir_problem(self, code: bytes | None) -> BackendError | None:
         try:
             store = self._open_run_dir()
-            if self._plan.code is not None and not self._requests("CreateJobArtifact"):
-                store.write("code.zip", code_bundle(self._plan.code))
+            if code is not None:
+                store.write("code.zip", code)
             else:
                 store.list(f"{NODES_FOLDER}/")
         except StorageError as error:
@@ -67,13 +131,14 @@ class Submission:
         """Upload agent and code, where the plan says so."""
         if not self._requests("CreateJobArtifact"):
             return
+        archive = agent_bundle(None) if self._plan.code is None else self._read_code(agent_bundle)
         try:
             with oci_errors("uploading the job artifact"):
                 self._client.create_job_artifact(
                     job_id,
-                    agent_bundle(self._plan.code),
+                    archive,
                     content_disposition="attachment; filename=ocidist.zip",
-                    opc_retry_token=self._plan.key.token("artifact"),
+                    opc_retry_token=self._plan.key.token("artifact", job_id),
                 )
         except BackendError as error:
             # It has one already: somebody who submits the same plan was faster, or died after this step.
@@ -102,7 +167,7 @@ class Submission:
             body = {**requests[number].body, "jobId": job_id}
             with oci_errors(f"creating the job run {body['displayName']}"):
                 answer = self._client.create_job_run(
-                    body, opc_retry_token=self._plan.key.token("run", number)
+                    body, opc_retry_token=self._plan.key.token("run", job_id, number)
                 )
             return str(answer.data.id)
 
@@ -110,3 +175,12 @@ class Submission:
 
     def _requests(self, verb: str) -> Sequence[Request]:
         return [request for request in self._plan.requests if request.verb == verb]
+
+
+def _begun_otherwise(name: str) -> BackendError:
+    return BackendError(
+        f"creating the job: {name} was begun before with another job file or connection, and has job runs; "
+        "the service's lists may be late: try again",
+        code=TOKEN_IS_SPENT,
+        retryable=True,
+    )
