@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator, conf
 
@@ -114,9 +113,8 @@ class DistributedTrainingOperator(BaseOperator):
                 case Wait():
                     self._wait(watch, context)
                 case Cancel(ending):
-                    self.log.error("%s: ending all nodes: %s", ending.cause, ending.message)
-                    backend.cancel(record.ref)
-                    watch.record = replace(watch.record, ending=ending)
+                    if not watch.end(ending):
+                        self._stop.wait(watch.pause(self.poll_interval))
                 case Succeed():
                     return self._succeed(watch, context)
                 case Fail(cause, message):
@@ -209,9 +207,10 @@ class CopyOperator(BaseOperator):
     :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
     :param include: patterns of relative paths; empty means all
     :param exclude: patterns of relative paths
+    :param mode: `changed` leaves alone what is at the target already, the same; `all` copies everything
     """
 
-    template_fields: Sequence[str] = ("data", "conn_id", "include", "exclude")
+    template_fields: Sequence[str] = ("data", "conn_id", "include", "exclude", "mode")
     label = "copy"
 
     def __init__(
@@ -221,6 +220,7 @@ class CopyOperator(BaseOperator):
         conn_id: str = OciHook.default_conn_name,
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
+        mode: Literal["all", "changed"] = "all",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -228,6 +228,7 @@ class CopyOperator(BaseOperator):
         self.conn_id = conn_id
         self.include = include
         self.exclude = exclude
+        self.mode = mode
         self._stop = threading.Event()
 
     def execute(self, context: Context) -> list[dict[str, Any]]:  # noqa: ARG002 - Airflow's signature
@@ -248,17 +249,26 @@ class CopyOperator(BaseOperator):
             access=OciHook(self.conn_id).access if self._needs_oci(source, target) else None,
             include=self.include,
             exclude=self.exclude,
+            mode=self.mode,
             on_progress=log_progress(self.log, self.label),
             cancel=self._stop,
         )
         self.log.info(
-            "%s: %d files, %d bytes in %.1f s", self.label, report.files, report.bytes, report.seconds
+            "%s: %d files, %d bytes in %.1f s; %d files were there already, %d names were skipped",
+            self.label,
+            report.files,
+            report.bytes,
+            report.seconds,
+            len(report.unchanged),
+            len(report.skipped),
         )
         return {
             "source": source,
             "target": target,
             "files": report.files,
             "bytes": report.bytes,
+            "unchanged": len(report.unchanged),
+            "skipped": list(report.skipped[:100]),
             "seconds": round(report.seconds, 3),
         }
 

@@ -23,6 +23,15 @@ def add(commands: Any) -> None:
             metavar="PATTERN",
             help="shell pattern of relative names; may be repeated",
         )
+    parser.add_argument(
+        "--mode",
+        choices=["all", "changed"],
+        default="all",
+        help="changed: leave alone what is there already, the same (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--no-resume", action="store_true", help="begin anew where an earlier copy was cut off"
+    )
     add_connection(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
@@ -42,11 +51,17 @@ def run(options: argparse.Namespace) -> int:
         include=options.include,
         exclude=options.exclude,
         on_progress=terminal_progress("copy"),
+        mode=options.mode,
+        resume=not options.no_resume,
     )
     if options.json:
         print_json(asdict(report))
         return FINE
     say(f"{report.files} files, {report.bytes} bytes in {report.seconds:.1f} s")
+    if report.unchanged:
+        say(f"{len(report.unchanged)} files were there already")
+    if report.resumed_bytes:
+        say(f"{report.resumed_bytes} bytes were there from a copy that was cut off")
     for name in report.skipped:
         say(f"skipped: {name}", "yellow", stderr=True)
     return FINE

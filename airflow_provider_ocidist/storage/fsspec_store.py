@@ -16,7 +16,7 @@ from airflow_provider_ocidist.storage.locations import (
     safe_name,
     unfinished_name,
 )
-from airflow_provider_ocidist.storage.stores import Entry, Store, Upload
+from airflow_provider_ocidist.storage.stores import Buffer, Entry, Origin, Store, Upload
 
 _WHOLE_WRITES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"}
 """Drivers whose single write appears whole or not at all."""
@@ -24,8 +24,6 @@ _WHOLE_WRITES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"}
 
 class FsspecStore(Store):
     """Files below one fsspec URI; each is read as one stream."""
-
-    ranged = False
 
     def __init__(self, uri: str, file_system: Any, root: str) -> None:
         self.uri = uri
@@ -37,23 +35,23 @@ class FsspecStore(Store):
         with fsspec_errors(place.uri):
             import fsspec
 
-            file_system, root = fsspec.core.url_to_fs(place.path, **_options(place.path))
+            file_system, root = fsspec.core.url_to_fs(place.path)
             return cls(place.uri, file_system, root)
 
     def read(self, name: str) -> bytes:
         with fsspec_errors(self.place_of(name)):
             return bytes(self.file_system.cat_file(self._path(name)))
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: Buffer) -> str | None:
         with fsspec_errors(self.place_of(name)):
             self._make_folder(name)
             if self._protocols & _WHOLE_WRITES:
-                self.file_system.pipe_file(self._path(name), data)
-                return
+                self.file_system.pipe_file(self._path(name), bytes(data))
+                return None
         upload = self.upload(name, len(data), len(data))
         try:
             upload.write(0, 0, data)
-            upload.commit()
+            return upload.commit()
         except BaseException:
             upload.abort()
             raise
@@ -87,9 +85,7 @@ class FsspecStore(Store):
         return self._entry(self._path(name), info)
 
     def chunks(self, entry: Entry, size: int) -> Iterator[bytes]:
-        # Large reads in order need no cache; and of a web server without ranges, 0 asks for one stream.
-        block_size = 0 if self._protocols & {"http", "https"} else size
-        options = {"block_size": block_size, "cache_type": "none"}
+        options = {"block_size": size, "cache_type": "none"}  # large reads in order need no cache
         with (
             fsspec_errors(self.place_of(entry.name)),
             self.file_system.open(self._path(entry.name), "rb", **options) as stream,
@@ -97,7 +93,7 @@ class FsspecStore(Store):
             while data := _read_fully(stream, size):
                 yield data
 
-    def upload(self, name: str, size: int | None, part_size: int) -> Upload:  # noqa: ARG002 - contract
+    def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:  # noqa: ARG002 - contract
         with fsspec_errors(self.place_of(name)):
             self._make_folder(name)
             return FsspecUpload(self.file_system, self._path(name), self.place_of(name))
@@ -140,7 +136,7 @@ class FsspecUpload(Upload):
         self.part = join(folder, unfinished_name(name))
         self.stream = file_system.open(self.part, "wb")
 
-    def write(self, index: int, offset: int, data: bytes) -> None:  # noqa: ARG002 - contract
+    def write(self, index: int, offset: int, data: Buffer) -> None:  # noqa: ARG002 - contract
         with fsspec_errors(self.place):
             self.stream.write(data)
 
@@ -174,15 +170,6 @@ def fsspec_errors(place: str) -> Iterator[None]:
     except Exception as error:  # drivers share no base class for their errors
         first = (str(error).strip().splitlines() or [""])[0]
         raise StorageError(f"{place}: {type(error).__name__}: {first}", uri=place) from error
-
-
-def _options(uri: str) -> dict[str, Any]:
-    if not uri.startswith(("http://", "https://")):
-        return {}
-    import aiohttp
-
-    # aiohttp would end every transfer after five minutes.
-    return {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)}}
 
 
 def _is_outage(cause: BaseException | None) -> bool:

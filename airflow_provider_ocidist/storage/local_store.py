@@ -6,36 +6,50 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.storage.checksums import in_text, md5_of
+from airflow_provider_ocidist.storage.journal import Journal, key_of, this_boot
 from airflow_provider_ocidist.storage.locations import is_unfinished, safe_name, unfinished_name
-from airflow_provider_ocidist.storage.stores import Download, Entry, Store, Upload, not_the_promised_size
+from airflow_provider_ocidist.storage.stores import (
+    Buffer,
+    Checksum,
+    Download,
+    Entry,
+    Origin,
+    Store,
+    Upload,
+    not_the_promised_size,
+)
+
+_READ = 256 << 10
 
 
 class LocalStore(Store):
     """Files of a local folder. Symbolic links are followed while they stay inside it."""
+
+    streams = True
 
     def __init__(self, root: str | Path, *, strict: bool = False) -> None:
         """`strict`: refuse to read a file that was touched since it was listed."""
         self.root = Path(root)
         self.uri = str(root)
         self.strict = strict
-        self.skipped: tuple[str, ...] = ()
-        """What the last `list` left out: links that lead outside or nowhere, sockets, pipes."""
+        self.skipped: tuple[str, ...] = ()  # links that lead outside or nowhere, sockets, pipes
 
     def read(self, name: str) -> bytes:
         path = self._path(name)
         with local_errors(path):
             return path.read_bytes()
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: Buffer) -> str | None:
         upload = self.upload(name, len(data), len(data))
         try:
             upload.write(0, 0, data)
-            upload.commit()
+            return upload.commit()
         except BaseException:
             upload.abort()
             raise
@@ -71,11 +85,22 @@ class LocalStore(Store):
             raise FileNotFoundError(errno.ENOENT, "not a file", str(path))
         return _entry(name, status)
 
-    def upload(self, name: str, size: int | None, part_size: int) -> Upload:  # noqa: ARG002 - contract
-        return LocalUpload(self._path(name))
+    def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:  # noqa: ARG002 - contract
+        return LocalUpload(self._path(name), origin)
 
     def download(self, entry: Entry, part_size: int) -> Download:
         return LocalDownload(self._path(entry.name), entry, part_size, strict=self.strict)
+
+    def compute(self, entry: Entry, part_size: int | None) -> Checksum:
+        """Read a file and return its checksum, cut in parts of this size."""
+        size = entry.size or 0
+        step = part_size or max(size, 1)
+        download = self.download(entry, step)
+        digests = [
+            md5_of(download.pieces(offset, min(step, size - offset)))
+            for offset in range(0, max(size, 1), step)
+        ]
+        return Checksum(value=in_text(digests, whole=part_size is None), part_size=part_size)
 
     def _path(self, name: str) -> Path:
         return self.root / safe_name(name)
@@ -118,17 +143,15 @@ class LocalDownload(Download):
         self.part_size = part_size
         self.strict = strict
 
-    def read(self, offset: int, length: int) -> bytes:
+    def pieces(self, offset: int, length: int) -> Iterator[bytes]:
         with local_errors(self.path), self.path.open("rb", buffering=0) as file:
             self._check(os.fstat(file.fileno()))
-            pieces: list[bytes] = []
             while length > 0:
-                piece = os.pread(file.fileno(), length, offset)
+                piece = os.pread(file.fileno(), min(length, _READ), offset)
                 if not piece:
                     raise not_the_promised_size(str(self.path), self.entry.size, offset)
-                pieces.append(piece)
+                yield piece
                 offset, length = offset + len(piece), length - len(piece)
-            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def finish(self) -> None:
         with local_errors(self.path):
@@ -140,36 +163,89 @@ class LocalDownload(Download):
 
 
 class LocalUpload(Upload):
-    """A file that is written beside its place and moved there when it is whole."""
+    """A file that is written beside its place and moved there when it is whole.
 
-    def __init__(self, path: Path) -> None:
+    With an origin, the name beside the place is one that a later attempt finds again, and a journal next to
+    it says what has been written. Two at a time cannot share that; the second goes without.
+    """
+
+    streams = True
+
+    def __init__(self, path: Path, origin: Origin | None = None) -> None:
         self.path = path
-        self.part = path.with_name(unfinished_name(path.name))
+        self.journal: Journal | None = None
+        self.written: list[tuple[int, int]] = []
         with local_errors(path):
-            self.descriptor = self._create()
+            if origin:
+                self._resume(origin)
+            if self.journal is None:
+                self.part = path.with_name(unfinished_name(path.name))
+                self.descriptor = self._create(os.O_EXCL)
 
-    def _create(self) -> int:
+    def _resume(self, origin: Origin) -> None:
+        key = key_of(origin.uri, str(self.path))
+        # Of a machine that has restarted, nobody knows which bytes had reached the disk.
+        subject = {"from": origin.uri, "etag": origin.etag, "size": origin.size, "boot": this_boot()}
+        journal = Journal.open(
+            self.path.with_name(unfinished_name(f"{self.path.name[:32]}.journal", key)), subject
+        )
+        if journal is None:
+            return
+        self.part = self.path.with_name(unfinished_name(self.path.name, key))
+        try:
+            self._open_part(journal, subject)
+        except BaseException:
+            journal.remove()
+            raise
+        self.journal = journal
+
+    def _open_part(self, journal: Journal, subject: Mapping[str, object]) -> None:
+        """Open what is there of the file already, or begin it anew where that is not what the journal says."""
+        self.descriptor = self._create(0)
+        self.written = merged(journal.records)
+        if self.written and os.fstat(self.descriptor).st_size < self.written[-1][1]:
+            self.written = []
+            journal.forget(subject)
+        if not self.written:
+            os.ftruncate(self.descriptor, 0)
+
+    def _create(self, more: int) -> int:
         # The folder may vanish between the two calls, when someone deletes the last file in it.
         for _ in range(3):
-            self.part.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
-                return os.open(self.part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                return os.open(self.part, os.O_RDWR | os.O_CREAT | more, 0o666)
+            self.part.parent.mkdir(parents=True, exist_ok=True)
         raise StorageError(f"cannot create {self.part}: its folder keeps vanishing", uri=str(self.path))
 
-    def write(self, index: int, offset: int, data: bytes) -> None:  # noqa: ARG002 - contract
-        with local_errors(self.path):
-            view = memoryview(data)
-            while view:
-                written = os.pwrite(self.descriptor, view, offset)
-                view, offset = view[written:], offset + written
+    def missing(self, offset: int, length: int) -> Sequence[tuple[int, int]]:
+        return gaps(self.written, offset, length)
 
-    def commit(self) -> None:
+    def write(self, index: int, offset: int, data: Buffer) -> None:  # noqa: ARG002 - contract
         with local_errors(self.path):
+            view, start = memoryview(data), offset
+            while view:
+                count = os.pwrite(self.descriptor, view, start)
+                view, start = view[count:], start + count
+        if self.journal:
+            self.journal.add([offset, offset + len(data)])
+
+    def read_back(self, offset: int, length: int) -> Iterator[bytes]:
+        with local_errors(self.path):
+            while length > 0 and (piece := os.pread(self.descriptor, min(length, _READ), offset)):
+                yield piece
+                offset, length = offset + len(piece), length - len(piece)
+
+    def commit(self) -> str:
+        with local_errors(self.path):
+            status = os.fstat(self.descriptor)
             descriptor, self.descriptor = self.descriptor, -1
             os.close(descriptor)  # network file systems report a full disk here
             if self._is_device():
                 raise StorageError(f"{self.path}: is no file, and is not replaced by one", uri=str(self.path))
             self.part.replace(self.path)
+        if self.journal:
+            self.journal.remove()
+        return _etag(status)
 
     def _is_device(self) -> bool:
         """Whether a device, socket or pipe is there: renaming a file to its name would take it away."""
@@ -179,12 +255,52 @@ class LocalUpload(Upload):
             return False
         return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
 
+    def suspend(self) -> None:
+        if self.journal is None:
+            self.abort()
+            return
+        self._close()
+        self.journal.close()
+
     def abort(self) -> None:
+        self._close()
+        with contextlib.suppress(OSError):
+            self.part.unlink(missing_ok=True)
+        if self.journal:
+            self.journal.remove()
+
+    def _close(self) -> None:
         with contextlib.suppress(OSError):
             if self.descriptor >= 0:
                 os.close(self.descriptor)
-        with contextlib.suppress(OSError):
-            self.part.unlink(missing_ok=True)
+        self.descriptor = -1
+
+
+def merged(ranges: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+    """Return ranges, from start to end, as few as they can be, in order."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted((int(start), int(end)) for start, end in ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def gaps(written: Sequence[tuple[int, int]], offset: int, length: int) -> list[tuple[int, int]]:
+    """Return offsets and lengths of what is not written between two places."""
+    found, place, end = [], offset, offset + length
+    for start, stop in written:
+        if stop <= place:
+            continue
+        if start >= end:
+            break
+        if start > place:
+            found.append((place, start - place))
+        place = stop
+    if place < end:
+        found.append((place, end - place))
+    return found
 
 
 _FULL = {

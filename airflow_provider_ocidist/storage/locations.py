@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +27,12 @@ class Location:
     bucket: str = ""
     namespace: str | None = None
     """None: the namespace of the credentials' tenancy."""
+    query: str = field(default="", repr=False)
+    """Of a web address, with its `?`; often a secret, so it is no part of `uri`."""
+
+    @property
+    def is_web(self) -> bool:
+        return self.uri.startswith(("http://", "https://"))
 
     @property
     def is_local_folder(self) -> bool:
@@ -34,7 +41,9 @@ class Location:
 
     @property
     def name(self) -> str:
-        """The last part of the path; empty for a whole bucket."""
+        """The last part of the path; empty for a whole bucket or web server."""
+        if self.is_web and "/" not in self.path.partition("://")[2]:
+            return ""
         return self.path.rstrip("/").rpartition("/")[2]
 
     @property
@@ -55,8 +64,12 @@ def parse(uri: str) -> Location:
         return _local(rest if separator else text)
     if scheme == "oci":
         return _oci(text, rest)
-    bare = text.rstrip("/")
-    return Location(kind="fsspec", uri=bare, path=bare, is_folder=text.endswith("/"))
+    question = len(text)
+    if scheme in ("http", "https"):
+        question = min(text.find(mark) if mark in text else question for mark in "?#")
+    written, query = text[:question], text[question:].partition("#")[0]
+    bare = written.rstrip("/")
+    return Location(kind="fsspec", uri=bare, path=bare, is_folder=written.endswith("/"), query=query)
 
 
 def join(uri: str, *parts: str) -> str:
@@ -73,9 +86,21 @@ def safe_name(name: str) -> str:
     return name
 
 
-def unfinished_name(name: str) -> str:
-    """Return a name for the same folder, for what is not whole yet; no store lists such names."""
-    return f".{name[:40]}.{secrets.token_hex(4)}.part"
+def unfinished_name(name: str, key: str | None = None) -> str:
+    """Return a name for the same folder, for what is not whole yet; no store lists such names.
+
+    `key`, eight hexadecimal digits, makes it a name that a later attempt finds again.
+    """
+    return f".{name[:40]}.{key or _next_key()}.part"
+
+
+_numbers = itertools.count(secrets.randbits(32))
+
+
+def _next_key() -> str:
+    """Return eight digits that nobody else uses, without asking the system: there is one for each small file."""
+    # A process that was forked goes on with the same numbers.
+    return f"{(next(_numbers) + os.getpid() * 2_654_435_761) % 2**32:08x}"
 
 
 def is_unfinished(name: str) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_clients import OciAccess
 from airflow_provider_ocidist.storage import locations
+
+Buffer = bytes | memoryview
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +26,26 @@ class Entry:
     """Changes when the content does."""
     modified: float | None = None
     """Unix time, in seconds."""
+    md5: str | None = None
+    """Base64 of the digest of the content, where a listing tells it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Where the content of a file comes from; a later attempt goes on only with the very same."""
+
+    uri: str
+    etag: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checksum:
+    """MD5 of a content, or of the digests of its parts, as OCI writes it."""
+
+    value: str
+    part_size: int | None = None
+    """Where the parts were cut, in bytes; None: `value` is the digest of the whole."""
 
 
 class Download(ABC):
@@ -30,15 +53,15 @@ class Download(ABC):
 
     part_size: int
     """Size of the ranges that should be asked for, in bytes."""
-    md5: str | None = None
-    """Base64 of the digest of the whole, when the place knows it and nobody has checked it yet."""
+    checksum: Checksum | None = None
+    """Of the whole, when the place knows it and nobody has checked it yet."""
 
     @abstractmethod
-    def read(self, offset: int, length: int) -> bytes:
-        """Return exactly this range. Raises StorageError if the file has changed since it was listed."""
+    def pieces(self, offset: int, length: int) -> Iterator[bytes]:
+        """Yield exactly this range. Raises StorageError if the file has changed since it was listed."""
 
     def finish(self) -> None:  # noqa: B027 - most places have nothing to add
-        """Check the whole, after every range was read. Raises StorageError when a checksum is wrong."""
+        """Look at the whole once more, after every range was read. Raises StorageError when it has changed."""
 
 
 class Upload(ABC):
@@ -46,14 +69,28 @@ class Upload(ABC):
 
     ordered: bool = False
     """Whether parts must be written one after the other."""
+    streams: bool = False
+    """Whether a part may come in pieces of any size, and can be read back."""
+
+    def missing(self, offset: int, length: int) -> Sequence[tuple[int, int]]:
+        """Return offsets and lengths of what an earlier attempt has not written of this part."""
+        return [(offset, length)]
 
     @abstractmethod
-    def write(self, index: int, offset: int, data: bytes) -> None:
-        """Take one part; `index` counts from 0."""
+    def write(self, index: int, offset: int, data: Buffer) -> None:
+        """Take one part, or a piece of it; `index` is that of the part, from 0. The data is good until the return."""
+
+    def read_back(self, offset: int, length: int) -> Iterator[bytes]:
+        """Yield what was written there."""
+        raise NotImplementedError
 
     @abstractmethod
-    def commit(self) -> None:
-        """Make the file appear, whole."""
+    def commit(self) -> str | None:
+        """Make the file appear, whole; return its etag where it is known."""
+
+    def suspend(self) -> None:
+        """Leave what was written to a later attempt, where that can go on with it. Never raises."""
+        self.abort()
 
     @abstractmethod
     def abort(self) -> None:
@@ -67,16 +104,18 @@ class Store(ABC):
     """
 
     uri: str
-    ranged: bool = True
-    """Whether `download` works; else only `chunks`."""
+    streams: bool = False
+    """Whether its uploads take a part in pieces."""
+    skipped: Sequence[str] = ()
+    """What the last `list` left out, for it cannot be copied."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
         """Return the content. Raises FileNotFoundError when the store is there and the name is not."""
 
     @abstractmethod
-    def write(self, name: str, data: bytes) -> None:
-        """Replace the content, whole or not at all."""
+    def write(self, name: str, data: Buffer) -> str | None:
+        """Replace the content, whole or not at all; return its new etag where it is known."""
 
     @abstractmethod
     def list(self, prefix: str = "") -> list[Entry]:
@@ -102,19 +141,38 @@ class Store(ABC):
         return locations.join(self.uri, name)
 
     @abstractmethod
-    def upload(self, name: str, size: int | None, part_size: int) -> Upload:
-        """Start writing a large file in parts of this size, of which the last may be shorter."""
+    def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:
+        """Start writing a large file in parts of this size, of which the last may be shorter.
 
-    def download(self, entry: Entry, part_size: int) -> Download:
-        """Start reading a large file in ranges."""
-        raise NotImplementedError
+        With an origin, go on where an interrupted upload of the same has left off.
+        """
+
+    def download(self, entry: Entry, part_size: int) -> Download | None:
+        """Start reading a large file in ranges; None where it can only be read from front to back."""
+        del entry, part_size
+        return None
 
     def chunks(self, entry: Entry, size: int) -> Iterator[bytes]:
         """Yield the content in order, in pieces of this size, of which the last may be shorter."""
-        download = self.download(entry, size)
-        for offset in range(0, entry.size or 0, size):
-            yield download.read(offset, min(size, (entry.size or 0) - offset))
-        download.finish()
+        raise NotImplementedError
+
+    def checksum(self, entry: Entry) -> Checksum | None:
+        """Return what the place knows of a content without reading it."""
+        return Checksum(value=entry.md5) if entry.md5 else None
+
+    def takes_from(self, source: Store, entry: Entry) -> bool:
+        """Return whether the place itself can fetch this file from the source."""
+        del source, entry
+        return False
+
+    def take(self, source: Store, entry: Entry, name: str, stop: threading.Event) -> str | None:
+        """Let the place fetch a file by itself, and return its etag. Raises CannotTake when it will not."""
+        del stop
+        raise CannotTake(f"{self.uri} cannot copy {source.place_of(entry.name)} to {name}")
+
+
+class CannotTake(StorageError):
+    """A place will not fetch a file by itself: whoever wants it there must carry it."""
 
 
 def open_store(uri: str, access: OciAccess | None = None) -> Store:
@@ -131,6 +189,10 @@ def open_store(uri: str, access: OciAccess | None = None) -> Store:
         from airflow_provider_ocidist.storage.oci_store import OciStore
 
         return OciStore.connect(place, access)
+    if place.is_web:
+        from airflow_provider_ocidist.storage.http_store import HttpStore
+
+        return HttpStore(place.uri, place.query)
     from airflow_provider_ocidist.storage.fsspec_store import FsspecStore
 
     return FsspecStore.connect(place)

@@ -332,6 +332,12 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(tmp_path):
                 copy(str(tmp_path / source), str(tmp_path / "disk/target"), part_size=PART)
             assert "disk" in caught.value.uri
             assert list((tmp_path / "disk").iterdir()) == []
+            assert open_files_below(tmp_path / "disk") == []
+
+
+def open_files_below(folder):
+    links = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    return [link for link in links if link.startswith(f"{folder}/")]
 
 
 def test_a_file_limit_is_one_clear_error_and_leaves_nothing(tmp_path):
@@ -357,7 +363,7 @@ def test_parts_and_small_files_travel_in_parallel(unruly, proxy, bucket, tmp_pat
     make_tree(tmp_path / "s", {f"{number}": 10 for number in range(64)})
     proxy.faults = [Fault(delay_s=0.05, times=1000)]
     copy(str(tmp_path / "s"), f"{bucket}/s", access=unruly)
-    assert proxy.busiest >= 16
+    assert proxy.busiest >= 12
     proxy.busiest = 0
     (tmp_path / "x").write_bytes(os.urandom(16 * PART))
     copy(str(tmp_path / "x"), f"{bucket}/x", access=unruly, part_size=PART)

@@ -1,0 +1,147 @@
+"""Destination: where a copy goes, how it appears there, and what an interrupted one has brought there already."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.storage import locations
+from airflow_provider_ocidist.storage.copying.engine import is_interruption
+from airflow_provider_ocidist.storage.copying.open_file import Copied
+from airflow_provider_ocidist.storage.copying.selection import Selection, absolute, refuse_overlap
+from airflow_provider_ocidist.storage.journal import Journal, cache_folder, key_of, this_boot
+from airflow_provider_ocidist.storage.local_store import LocalStore, local_errors
+from airflow_provider_ocidist.storage.stores import Entry, Store, open_store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Destination:
+    """A store to write to, and the journal of a tree that goes there."""
+
+    store: Store
+    rename: str | None = None
+    """The name that a single file gets."""
+    journal: Journal | None = None
+    is_staged: bool = False
+    """Whether nobody sees the store before the end."""
+
+    def arrived(self, wanted: Sequence[Entry]) -> set[str]:
+        """Return the names of files that an interrupted copy has brought, and that are still as they came."""
+        if self.journal is None or not self.journal.records:
+            return set()
+        noted = {name: (source, target) for name, source, target in self.journal.records}
+        there = {entry.name: entry.etag for entry in self.store.list()}
+        if self.is_staged:
+            for name in there.keys() - {entry.name for entry in wanted}:
+                self.store.delete(name)
+        return {
+            entry.name
+            for entry in wanted
+            if entry.etag and noted.get(entry.name) == (entry.etag, there.get(entry.name))
+        }
+
+    def note(self, entry: Entry, copied: Copied) -> None:
+        if self.journal and entry.etag and copied.etag:
+            self.journal.add([entry.name, entry.etag, copied.etag])
+
+
+@contextmanager
+def destination(
+    target: str, found: Selection, access: OciAccess | None, *, resume: bool
+) -> Iterator[Destination]:
+    """Yield where to write; what is new there appears at the end, or not at all after an error.
+
+    Raises StorageError where the copy would write into its own source.
+    """
+    place = locations.parse(target)
+    if not found.is_tree:
+        into = place.is_folder or not place.name or place.is_local_folder
+        name = found.entries[0].name if into else place.name
+        store = open_store(target if into else place.parent, access)
+        refuse_overlap(found, absolute(store), name)
+        yield Destination(store=store, rename=name)
+        return
+    store = open_store(target, access)
+    refuse_overlap(found, absolute(store), None)
+    if isinstance(store, LocalStore) and not os.path.lexists(store.root):
+        with _staged(store.root, found.store.uri, resume=resume) as made:
+            yield made
+    else:
+        with _journaled(_journal_of(store, found.store.uri) if resume else None) as journal:
+            yield Destination(store=store, journal=journal)
+
+
+def _journal_of(store: Store, source: str) -> Journal | None:
+    key = key_of(source, store.uri)
+    if isinstance(store, LocalStore):
+        return Journal.open(
+            store.root / locations.unfinished_name("journal", key), _subject(source, store.root)
+        )
+    return Journal.open(cache_folder() / f"tree-{key}", {"from": source, "to": store.uri})
+
+
+def _subject(source: str, target: Path) -> Mapping[str, str]:
+    # Of a machine that has restarted, nobody knows which files had reached the disk.
+    return {"from": source, "to": str(target), "boot": this_boot()}
+
+
+@contextmanager
+def _journaled(journal: Journal | None) -> Iterator[Journal | None]:
+    try:
+        yield journal
+    except BaseException as error:
+        if journal:
+            journal.close() if is_interruption(error) else journal.remove()
+        raise
+    if journal:
+        journal.remove()
+
+
+@contextmanager
+def _staged(final: Path, source: str, *, resume: bool) -> Iterator[Destination]:
+    """Yield a new folder beside the final one; rename it at the end, or remove it after an error."""
+    key = key_of(source, str(final))
+    beside = final.with_name(locations.unfinished_name(f"{final.name[:32]}.journal", key))
+    with local_errors(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+    with _journaled(Journal.open(beside, _subject(source, final)) if resume else None) as journal:
+        staging = final.with_name(locations.unfinished_name(final.name, key if journal else None))
+        try:
+            with local_errors(final):
+                if journal and not journal.records:
+                    shutil.rmtree(staging, ignore_errors=True)
+                staging.mkdir(exist_ok=bool(journal))
+            yield Destination(store=LocalStore(staging), journal=journal, is_staged=True)
+            with local_errors(final):
+                if journal and journal.records:
+                    _remove_unfinished(staging)
+                _move_into_place(staging, final)
+        except BaseException as error:
+            if not (journal and is_interruption(error)):
+                shutil.rmtree(staging, ignore_errors=True)
+            raise
+
+
+def _remove_unfinished(staging: Path) -> None:
+    """Remove parts of files that were in the source when the copy was interrupted, and are not any more."""
+    for path in staging.rglob(".*.part"):
+        if locations.is_unfinished(path.name):
+            path.unlink(missing_ok=True)
+
+
+def _move_into_place(staging: Path, final: Path) -> None:
+    try:
+        staging.rename(final)
+    except OSError:
+        # Another process has made the folder meanwhile: hand over file by file, each whole.
+        if not final.is_dir():
+            raise
+        for entry in LocalStore(staging).list():
+            (final / entry.name).parent.mkdir(parents=True, exist_ok=True)
+            (staging / entry.name).replace(final / entry.name)
+        shutil.rmtree(staging, ignore_errors=True)

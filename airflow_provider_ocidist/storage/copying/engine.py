@@ -1,0 +1,250 @@
+"""Engine: moves files in parts through lanes, within a budget of memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from airflow_provider_ocidist.errors import BackendError, StorageError
+from airflow_provider_ocidist.storage import locations
+from airflow_provider_ocidist.storage.copying.lanes import Lanes
+from airflow_provider_ocidist.storage.copying.memory import SMALL, Memory, gathered
+from airflow_provider_ocidist.storage.copying.meter import Meter
+from airflow_provider_ocidist.storage.copying.open_file import Copied, OpenFile
+from airflow_provider_ocidist.storage.oci_store import part_size_for
+from airflow_provider_ocidist.storage.stores import CannotTake, Entry, Origin, Store
+
+log = logging.getLogger(__name__)
+
+_PARTS_IN_MEMORY = 8
+_LEAST_CHARGE = 16 << 10
+"""What the smallest file counts for in the memory budget; bounds how many wait in the queue."""
+_STREAM_CHARGE = 1 << 20
+"""What a part counts for that goes to its place piece by piece."""
+_TICK_S = 0.1
+
+
+class Engine:
+    """One copy.
+
+    The calling thread takes budget for each part in order, and the lanes start parts in order. So whoever
+    waits for an earlier part (a running digest, an ordered upload) waits for one with memory and a thread.
+    """
+
+    def __init__(
+        self,
+        source: Store,
+        target: Store,
+        meter: Meter,
+        *,
+        cancel: threading.Event | None,
+        part_size: int,
+        threads: int,
+        sha256: bool = False,
+        resume: bool = False,
+        on_arrival: Callable[[Entry, Copied], None] | None = None,
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.meter = meter
+        self.part_size = part_size
+        self.sha256 = sha256
+        self.resume = resume
+        self.on_arrival = on_arrival
+        self.cancel = cancel or threading.Event()
+        self.stopped = threading.Event()
+        self.memory = Memory(part_size * _PARTS_IN_MEMORY)
+        self.lanes = Lanes(threads)
+        self.open_files: set[OpenFile] = set()
+        self.copied: dict[str, Copied] = {}
+        self.declined: list[OpenFile] | None = []
+        """Files that the target would not fetch by itself; None once they are carried."""
+
+    def run(self, entries: Sequence[Entry], rename: str | None = None) -> list[Copied]:
+        """Copy all entries. Raises the first error, after everything unfinished was given up or set aside."""
+        for entry in entries:
+            locations.safe_name(entry.name)
+        self.meter.begin(entries)
+        try:
+            for entry in entries:
+                self._start(self._opened(entry, rename or entry.name))
+            self._drain()
+            declined, self.declined = self.declined or [], None
+            for file in declined:
+                self._start(file)
+            self._drain()
+        except BaseException as error:
+            self._stop(is_interruption(error))
+            raise
+        self.lanes.close()
+        self.meter.report(force=True)
+        return [self.copied[entry.name] for entry in entries]
+
+    def _opened(self, entry: Entry, name: str) -> OpenFile:
+        return OpenFile(entry, name, self.source.place_of(entry.name), self.stopped, sha256=self.sha256)
+
+    def _start(self, file: OpenFile) -> None:
+        entry = file.entry
+        if self.declined is not None and not self.sha256 and self.target.takes_from(self.source, entry):
+            self._submit(_LEAST_CHARGE, self._take, file)
+            return
+        part_size = part_size_for(entry.size, self.part_size)
+        with _absence_is_an_error(self.source, entry):
+            file.download = self.source.download(entry, part_size)
+        if file.download is None or entry.size is None:
+            file.download = None
+            self._submit(part_size, self._stream, file, part_size)
+        elif entry.size <= min(SMALL if self.target.streams else entry.size, file.download.part_size):
+            self._submit(entry.size, self._move_whole, file)
+        else:
+            self._start_parts(file, entry.size, file.download.part_size)
+
+    def _start_parts(self, file: OpenFile, size: int, step: int) -> None:
+        file.expect_checksum()
+        origin = self._origin(file.entry) if size > step else None
+        file.upload = upload = self.target.upload(file.name, size, step, origin)
+        self.open_files.add(file)
+        offsets = range(0, size, step)
+        file.parts_left = len(offsets)
+        for index, offset in enumerate(offsets):
+            length = min(step, size - offset)
+            memory = min(length, _STREAM_CHARGE) if upload.streams else length
+            self._submit(memory, self._move_part, file, index, offset, length)
+
+    def _origin(self, entry: Entry) -> Origin | None:
+        if not self.resume or not entry.etag or entry.size is None:
+            return None
+        return Origin(uri=self.source.place_of(entry.name), etag=entry.etag, size=entry.size)
+
+    def _submit(self, memory: int, work: Callable[..., None], *args: object) -> None:
+        charge = max(memory, min(_LEAST_CHARGE, self.part_size))
+        while not self.memory.take(charge, timeout=_TICK_S):
+            self._tick(wait=False)
+        self.lanes.put(partial(self._charged, charge, work, *args))
+        self._tick(wait=False)
+
+    def _charged(self, charge: int, work: Callable[..., None], *args: object) -> None:
+        try:
+            if not self.stopped.is_set():
+                work(*args)
+        finally:
+            self.memory.give(charge)
+
+    def _drain(self) -> None:
+        while self.lanes.pending:
+            self._tick()
+
+    def _tick(self, *, wait: bool = True) -> None:
+        """Look for an error, an end, or a wish to stop; tell how far we are."""
+        if self.cancel.is_set():
+            raise self._cancelled()
+        self.lanes.reap(_TICK_S if wait else 0)
+        self.lanes.adapt(self.meter.moved)
+        self.meter.report()
+
+    def _cancelled(self) -> StorageError:
+        return StorageError(f"the copy from {self.source.uri} was cancelled", uri=self.source.uri)
+
+    def _stop(self, is_interruption: bool) -> None:
+        self.stopped.set()
+        self.lanes.close()
+        for file in self.open_files:
+            if file.upload and not file.committed:
+                file.upload.suspend() if is_interruption else file.upload.abort()
+
+    def _take(self, file: OpenFile) -> None:
+        entry = file.entry
+        try:
+            with _absence_is_an_error(self.source, entry):
+                file.etag = self.target.take(self.source, entry, file.name, self.stopped)
+        except CannotTake as refusal:
+            log.info("%s; it goes through this machine", refusal)
+            assert self.declined is not None
+            self.declined.append(file)
+            return
+        file.size = entry.size or 0
+        self.meter.add(file.size)
+        self._arrived(file)
+
+    def _move_whole(self, file: OpenFile) -> None:
+        assert file.download is not None
+        size = file.entry.size or 0
+        with _absence_is_an_error(self.source, file.entry):
+            data = gathered(file.download.pieces(0, size) if size else (), size)
+            file.download.finish()
+        file.digest(0, data)
+        file.part_done(len(data))
+        file.check_size()
+        file.etag = self.target.write(file.name, data)
+        self.meter.add(size)
+        self._arrived(file)
+
+    def _move_part(self, file: OpenFile, index: int, offset: int, length: int) -> None:
+        with _absence_is_an_error(self.source, file.entry):
+            self.meter.add_resumed(file.move(index, offset, length, self.meter.add))
+        if file.part_done(length):
+            self._finish(file)
+
+    def _stream(self, file: OpenFile, part_size: int) -> None:
+        """Copy a source that can only be read from front to back."""
+        try:
+            with _absence_is_an_error(self.source, file.entry):
+                self._stream_parts(file, part_size)
+        except BaseException:
+            if file.upload and not file.committed:
+                file.upload.abort()
+            raise
+
+    def _stream_parts(self, file: OpenFile, part_size: int) -> None:
+        data = b""
+        for index, data in enumerate(self.source.chunks(file.entry, part_size)):
+            if self.stopped.is_set() or self.cancel.is_set():
+                raise self._cancelled()
+            if file.upload is None and len(data) == part_size:
+                file.upload = self.target.upload(file.name, file.entry.size, part_size)
+            file.digest(index, data)
+            if file.upload:
+                file.write(index, file.size, data)
+            file.size += len(data)
+            self.meter.add(len(data))
+        if file.upload is None:
+            if not file.size:
+                file.digest(0, b"")
+            file.check_size()
+            file.etag = self.target.write(file.name, data)
+        self._finish(file)
+
+    def _finish(self, file: OpenFile) -> None:
+        if self.stopped.is_set():
+            return
+        file.finish()
+        self.open_files.discard(file)
+        self._arrived(file)
+
+    def _arrived(self, file: OpenFile) -> None:
+        copied = self.copied[file.entry.name] = file.result()
+        if self.on_arrival:
+            self.on_arrival(file.entry, copied)
+        self.meter.add_file()
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Whether the same copy may well succeed when it is tried again, and so should find what it has done."""
+    if not isinstance(error, Exception):
+        return True
+    cause = error.__cause__
+    if isinstance(cause, BackendError):
+        return cause.retryable
+    return isinstance(error, StorageError) and type(cause).__module__.startswith("urllib3")
+
+
+@contextmanager
+def _absence_is_an_error(store: Store, entry: Entry) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        place = store.place_of(entry.name)
+        raise StorageError(f"{place} vanished while it was copied", uri=place) from error

@@ -1,0 +1,127 @@
+"""Lanes: threads that work off a queue, as many at a time as pays.
+
+How many streams a link needs follows from its latency and from what one stream carries, and neither is known
+beforehand: 2,000 small files at 30 ms a request want 64, a server on the same machine wants 8. So the number
+doubles while that raises what is moved by a tenth, steps back when it does not, and is tried anew now and
+then. The size of parts stays: with enough streams it makes no difference, and it bounds memory.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+START = 16
+_PERIOD_S = 0.2
+_HOLD_PERIODS = 15
+_WORTH = 1.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Width:
+    """How many lanes are open, and what was learned about it."""
+
+    lanes: int
+    former: int = 0
+    """So many were open before the last change; 0: none is on trial."""
+    former_rate: float = 0.0
+    hold: int = 0
+    """For so many periods nothing is tried."""
+
+
+def next_width(width: Width, rate: float, most: int) -> Width:
+    """Return how many lanes to open after a period in which so much was moved per second."""
+    if width.hold > 0:
+        return replace(width, hold=width.hold - 1)
+    if width.former and rate < width.former_rate * _WORTH:
+        return Width(lanes=width.former, hold=_HOLD_PERIODS)
+    wider = min(width.lanes * 2, most)
+    if wider == width.lanes:
+        return Width(lanes=width.lanes, hold=_HOLD_PERIODS)
+    return Width(lanes=wider, former=width.lanes, former_rate=rate)
+
+
+class Lanes:
+    """Runs what is put into it, in order of arrival; the first error is told to whoever asks next."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.pending = 0
+        self._width = Width(lanes=min(START, most))
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._ended: deque[BaseException | None] = deque()
+        self._worth_a_look = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._may_work = threading.Condition()
+        self._closed = False
+        self._measured_at, self._moved = time.monotonic(), 0
+
+    def put(self, task: Callable[[], None]) -> None:
+        self.pending += 1
+        self._tasks.put(task)
+        if len(self._threads) < min(self._width.lanes, self.pending):
+            self._start()
+
+    def reap(self, timeout: float) -> None:
+        """Wait until all has ended, or something has failed, or so long. Raises what a task has raised."""
+        if timeout and len(self._ended) < self.pending:
+            self._worth_a_look.wait(timeout)
+        self._worth_a_look.clear()
+        while self._ended:
+            error = self._ended.popleft()
+            self.pending -= 1
+            if error is not None:
+                raise error
+
+    def adapt(self, moved: int) -> None:
+        """Open or close lanes by what has been moved since the beginning."""
+        elapsed = time.monotonic() - self._measured_at
+        if elapsed < _PERIOD_S:
+            return
+        rate = (moved - self._moved) / elapsed
+        self._measured_at, self._moved = time.monotonic(), moved
+        before = self._width.lanes
+        self._width = next_width(self._width, rate, self.most)
+        if self._width.lanes > before:
+            with self._may_work:
+                self._may_work.notify_all()
+        for _ in range(min(self._width.lanes - len(self._threads), self._tasks.qsize())):
+            self._start()
+
+    def close(self) -> None:
+        """End all threads after the tasks that they are at; the rest is dropped."""
+        self._closed = True
+        for _ in self._threads:
+            self._tasks.put(None)
+        with self._may_work:
+            self._may_work.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self) -> None:
+        number = len(self._threads)
+        thread = threading.Thread(target=self._work, args=(number,), name=f"copy-{number}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self, number: int) -> None:
+        while True:
+            if number >= self._width.lanes:
+                with self._may_work:
+                    self._may_work.wait_for(lambda: number < self._width.lanes or self._closed)
+            task = self._tasks.get()
+            if task is None or self._closed:
+                return
+            error: BaseException | None = None
+            try:
+                task()
+            except BaseException as raised:  # noqa: BLE001 - it is raised where the copy was asked for
+                error = raised
+            self._ended.append(error)
+            # Not for every file: to wake a thread takes as long as a tenth of a small file's whole way.
+            if error or len(self._ended) >= self.pending:
+                self._worth_a_look.set()

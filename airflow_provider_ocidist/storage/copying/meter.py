@@ -1,0 +1,87 @@
+"""How far a copy has come, counted by all its threads, and told now and then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_ocidist.storage.stores import Entry
+
+_TOLD_EVERY_S = 0.25
+_FILE_COUNTS_AS = 64 << 10
+"""Bytes. A small file takes its request's time, whatever is in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransferProgress:
+    """How far a copy has come."""
+
+    files_done: int
+    files_total: int
+    bytes_done: int
+    bytes_total: int
+    """Of the files whose size is known beforehand."""
+    seconds: float
+    """Since the copy began."""
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second, on average since the start."""
+        return self.bytes_done / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds until the end at this rate; None while nobody can tell."""
+        return max(self.bytes_total - self.bytes_done, 0) / self.rate if self.rate else None
+
+
+class Meter:
+    """Counts what has been moved and tells the caller, at most four times a second."""
+
+    def __init__(self, on_progress: Callable[[TransferProgress], None] | None) -> None:
+        self.on_progress = on_progress
+        self.started = time.monotonic()
+        self.reported = 0.0
+        self.files_done = self.files_total = self.bytes_done = self.bytes_total = 0
+        self.resumed_bytes = 0
+        """Of `bytes_done`: found where an interrupted attempt had left them."""
+        self._lock = threading.Lock()
+
+    def begin(self, entries: Sequence[Entry]) -> None:
+        self.files_total = len(entries)
+        self.bytes_total = sum(entry.size or 0 for entry in entries)
+
+    def add(self, size: int) -> None:
+        with self._lock:
+            self.bytes_done += size
+
+    def add_resumed(self, size: int) -> None:
+        with self._lock:
+            self.bytes_done += size
+            self.resumed_bytes += size
+
+    def add_file(self) -> None:
+        with self._lock:
+            self.files_done += 1
+
+    @property
+    def moved(self) -> int:
+        """Work done, in bytes."""
+        return self.bytes_done - self.resumed_bytes + self.files_done * _FILE_COUNTS_AS
+
+    def report(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if not self.on_progress or (now - self.reported < _TOLD_EVERY_S and not force):
+            return
+        self.reported = now
+        self.on_progress(
+            TransferProgress(
+                files_done=self.files_done,
+                files_total=self.files_total,
+                bytes_done=self.bytes_done,
+                bytes_total=self.bytes_total,
+                seconds=now - self.started,
+            )
+        )
