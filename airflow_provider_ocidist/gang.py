@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.run import Plan, RunKey, RunRecord, RunRef
-from airflow_provider_ocidist.supervisor import Fail, decide
+from airflow_provider_ocidist.supervisor import CANCEL_AGAIN_AFTER, Fail, decide
 from airflow_provider_ocidist.watch import TaskLog
 
 NOTE = "ocidist_run"
@@ -44,9 +45,11 @@ class Gang:
 
     def adopt_or_submit(self, key: RunKey, task_deadline: float | None) -> RunRecord:
         """Return the record of the gang; `task_deadline` is a Unix time. Raises BackendError, also when stopped."""
-        plan = self._backend.plan(self._job, key)
         noted = self._noted_attempt(key)
-        found = self._begin(plan) if noted is None else self._backend.find(plan)
+        plan = self._backend.plan(self._job, replace(key, attempt=noted or 1))
+        # Noted before anything is created: whoever comes after a crash looks at this attempt first.
+        self._note_attempt(plan.key)
+        found = self._backend.begin(plan)
         self._end([ref for ref in found if ref.key.generation != key.generation])
         latest = max(
             (ref for ref in found if ref.key.generation == key.generation), key=_attempt, default=None
@@ -57,13 +60,7 @@ class Gang:
             attempt += 1
         return self._submit(replace(key, attempt=attempt), task_deadline, found)
 
-    def _begin(self, plan: Plan) -> list[RunRef]:
-        """Look for earlier gangs where hardly any is to be expected, and use the time."""
-        self._note_attempt(plan.key)
-        return self._backend.begin(plan)
-
     def _submit(self, key: RunKey, task_deadline: float | None, found: Sequence[RunRef]) -> RunRecord:
-        # Noted before anything is created: whoever comes after a crash looks at this attempt first.
         self._note_attempt(key)
         plan = self._backend.plan(self._job, key)
         ref = self._backend.submit(plan, self._stop, found)
@@ -88,15 +85,37 @@ class Gang:
 
     def _end(self, refs: Sequence[RunRef]) -> None:
         """End gangs and wait until they have ended: two of one task must not train at once."""
-        live = [ref for ref in refs if self._lives(ref)]
-        for ref in live:
-            self._log.warning(
-                "ending %s, left over from before this task was cleared or retried", ref.key.name
-            )
+        told_at: dict[str, float] = {}
+        while live := [ref for ref in refs if self._lives(ref)]:
+            for ref in live:
+                if time.monotonic() - told_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
+                    self._log.warning(
+                        "ending %s, left over from before this task was cleared or retried", ref.key.name
+                    )
+                    self._backend.cancel(ref)
+                    told_at[ref.job_id] = time.monotonic()
+            self._pause()
+        for ref in refs:
+            if not ref.complete:
+                self._remove(ref)
+
+    def _remove(self, ref: RunRef) -> None:
+        """Remove a gang that was never complete: somebody may still be at it, and shall find no job for more nodes."""
+        while True:
+            try:
+                return self._backend.delete(ref)
+            except BackendError as error:
+                if error.status_code == 404:
+                    return None
+                if error.status_code != 409:
+                    raise
+            # It has got a node since it was looked at.
             self._backend.cancel(ref)
-        while any(self._lives(ref) for ref in live):
-            if self._stop.wait(1.0):
-                raise BackendError("stopped while an earlier gang was ending", cause=Cause.CANCELED)
+            self._pause()
+
+    def _pause(self) -> None:
+        if self._stop.wait(1.0):
+            raise BackendError("stopped while an earlier gang was ending", cause=Cause.CANCELED)
 
     def _lives(self, ref: RunRef) -> bool:
         (status,) = self._backend.status([ref])

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from airflow_provider_ocidist.agent.report import Phase
 from airflow_provider_ocidist.backends.base import Backend, LogFollower
 from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.run import NodeState, RunRecord, RunStatus
+from airflow_provider_ocidist.run import Ending, NodeState, RunRecord, RunStatus
 from airflow_provider_ocidist.supervisor import Action, Wait, decide
 
 NEAR_THE_END = (Phase.SAVING, Phase.DONE)
@@ -49,6 +49,22 @@ class Watch:
         self._pass_on_logs(now)
         self._say_progress(self.status)
         return decide(self.record, self.status, now)
+
+    def end(self, ending: Ending) -> bool:
+        """Cancel the gang and remember why; False when the service cannot answer now: then the next look asks again.
+
+        Raises BackendError when asking again cannot help.
+        """
+        self._log.warning("%s: ending all nodes: %s", ending.cause, ending.message)
+        try:
+            self.backend.cancel(self.record.ref)
+        except BackendError as error:
+            if not error.retryable:
+                raise
+            self._log.warning("%s; will try again", error)
+            return False
+        self.record = replace(self.record, ending=ending)
+        return True
 
     def pause(self, interval: float) -> float:
         """Return the seconds until the next look: fewer when nodes are saving, for then the end is near."""

@@ -8,12 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 import yaml
 
 from airflow_provider_ocidist import job_file
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backends.oci_data_science.calls import pages
+from airflow_provider_ocidist.run import RunRecord
 from scripts.emulator_process import Access
 from tests.training_jobs import PROGRAMS, a_job
 
@@ -78,7 +85,8 @@ def test_cancel_ends_all_nodes(ocidist: Terminal) -> None:
 def test_ctrl_c_ends_a_run_that_is_waited_for(ocidist: Terminal) -> None:
     ocidist.write_job(seconds=60)
     process = ocidist.start("run", "job.yaml", "--wait", "--interval", "0.3")
-    while not (ocidist.folder / "info.yaml").exists():
+    note = ocidist.folder / "info.yaml"
+    while not (note.exists() and "jobId" in note.read_text()):
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     time.sleep(1)
@@ -87,6 +95,64 @@ def test_ctrl_c_ends_a_run_that_is_waited_for(ocidist: Terminal) -> None:
     assert process.returncode == 130
     assert "nodes: 2 " in ocidist("status")
     assert "CANCELED" in ocidist("cancel", "--interval", "0.3")
+
+
+@pytest.fixture
+def slow_answers(emulator: Access) -> Iterator[None]:
+    """Give a test the time to end a process while it creates a gang."""
+    rule = {"method": "POST", "path": "/20190101/.*", "latency_s": 0.7}
+    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    yield
+    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+
+
+@pytest.mark.usefixtures("slow_answers")
+@pytest.mark.parametrize("signals", [[signal.SIGKILL, signal.SIGINT], [signal.SIGINT]])
+def test_a_run_that_is_cut_off_while_it_is_created_goes_on_by_the_same_command(
+    ocidist: Terminal, backend: OciDataScience, signals: list[signal.Signals]
+) -> None:
+    ocidist.write_job(name=(name := f"cut-{uuid.uuid4().hex[:6]}"), seconds=60)
+    for delay, how in enumerate(signals):
+        process = ocidist.start("run", "job.yaml")
+        while not (ocidist.folder / "info.yaml").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        time.sleep(1.2 + 0.7 * delay)
+        process.send_signal(how)
+        process.communicate(timeout=60)
+        assert process.returncode == (130 if how is signal.SIGINT else -how)
+        assert "goes on where it was" in ocidist("status", code=2)
+    ocidist("run", "job.yaml")
+    info = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
+    jobs = [job for job in jobs_of(backend) if job.display_name.startswith(name)]
+    assert [job.id for job in jobs] == [info["jobId"]]
+    ref = RunRecord.from_json(info["record"]).ref
+    active = [run.id for run in backend._runs(ref.job_id, ref.compartment_id) if not run.time_finished]
+    assert sorted(active) == sorted([info["mainJobRunId"], *info["otherJobRunIds"]])
+    backend.cancel(ref)
+
+
+def jobs_of(backend: OciDataScience) -> list[Any]:
+    place = backend.defaults.compartment_id
+    return [job for job in pages(backend._client.list_jobs, place) if job.lifecycle_state == "ACTIVE"]
+
+
+def test_where_no_note_can_be_written_nothing_is_created(ocidist: Terminal, backend: OciDataScience) -> None:
+    ocidist.write_job(name=(name := f"nowhere-{uuid.uuid4().hex[:6]}"))
+    text = ocidist("run", "job.yaml", "--info", "missing/info.yaml", code=2)
+    assert text == "ocidist: missing/info.yaml: No such file or directory; name another place with --info\n"
+    assert not any(job.display_name.startswith(name) for job in jobs_of(backend))
+
+
+def test_two_runs_at_the_same_moment_do_not_share_a_note(ocidist: Terminal) -> None:
+    ocidist.write_job(seconds=60)
+    pair = [ocidist.start("run", "job.yaml") for _ in range(2)]
+    told = [process.communicate(timeout=120)[1] for process in pair]
+    assert "CANCELED" in ocidist("cancel", "--interval", "0.3")
+    info = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
+    # Either one was refused, or both saw the same note and completed the same gang.
+    names = {line.split(":")[0] for text in told for line in text.splitlines() if "noted in" in line}
+    assert names == {RunRecord.from_json(info["record"]).ref.key.name}, told
 
 
 def test_a_failed_training_is_exit_code_3_with_its_cause(ocidist: Terminal) -> None:
@@ -121,3 +187,10 @@ def test_a_wrong_connection_is_one_line_and_exit_code_2(ocidist: Terminal, conne
 
 def test_without_a_note_it_says_which_file_is_missing(ocidist: Terminal) -> None:
     assert ocidist("status", code=2).startswith("ocidist: info.yaml: No such file")
+
+
+def test_copy_can_leave_alone_what_is_there_already(ocidist: Terminal, emulator: Access) -> None:
+    (ocidist.folder / "file.txt").write_text("hello")
+    target = f"oci://{emulator.bucket}@{emulator.namespace}/cli-changed/"
+    ocidist("copy", "file.txt", target)
+    assert "1 files were there already" in ocidist("copy", "file.txt", target, "--mode", "changed")

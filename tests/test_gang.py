@@ -8,13 +8,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
+from airflow_provider_ocidist import gang as gang_module
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gang import NOTE, Gang
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.run import NodeState, RunKey, RunRef
+from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key, wait_until
 
 Ends = Callable[[RunRef], RunRef]
@@ -117,3 +121,81 @@ def test_a_task_that_was_killed_meanwhile_leaves_nothing_running(backend: OciDat
     for ref in backend.find(backend.plan(job, key)):
         status = wait_until(backend, ref, lambda status: status.ended)
         assert NodeState.RUNNING not in {node.state for node in status.nodes}
+
+
+def test_a_job_file_that_was_edited_before_any_node_existed_counts_as_edited(
+    backend: OciDataScience, ends: Ends
+) -> None:
+    key = a_key()
+    (begun,) = backend.begin(backend.plan(a_job(seconds=60), key))
+    job = a_job(seconds=5)
+    ref = ends(submit(backend, job, key))
+    assert ref.key.attempt == 1
+    assert ref.job_id != begun.job_id
+    assert '"5"' in str(backend._job(ref.job_id).job_configuration_details.environment_variables)
+    assert [found.job_id for found in backend.find(backend.plan(job, key))] == [ref.job_id]
+    assert submit(backend, job, key) == ref
+
+
+def test_a_job_file_that_is_edited_while_its_gang_lives_changes_nothing(
+    backend: OciDataScience, ends: Ends
+) -> None:
+    key = a_key()
+    first = ends(submit(backend, a_job(seconds=60), key))
+    assert submit(backend, a_job(seconds=5), key) == first
+    assert submit(backend, a_job(nodes=3, seconds=5), key) == first
+
+
+def test_a_gang_whose_job_somebody_deleted_is_made_again_and_heeds_no_old_word(
+    backend: OciDataScience, ends: Ends
+) -> None:
+    key, job = a_key(), a_job(seconds=1)
+    first = submit(backend, job, key)
+    backend.cancel(first)
+    wait_until(backend, first, lambda status: status.ended)
+    backend.delete(first)
+    wait_until(backend, first, lambda _: not backend.find(backend.plan(job, key)))
+    second = ends(submit(backend, job, key))
+    assert second.job_id != first.job_id
+    assert set(second.run_ids).isdisjoint(first.run_ids)
+    status = wait_until(backend, second, lambda status: status.ended)
+    assert {node.state for node in status.nodes} == {NodeState.SUCCEEDED}, status
+
+
+def test_whoever_still_creates_a_gang_that_was_cleared_finds_no_job_for_its_nodes(
+    backend: OciDataScience, fields: dict[str, Any], ends: Ends
+) -> None:
+    key, job = a_key(), a_job(nodes=3, seconds=60)
+    plan = backend.plan(job, key)
+    found = backend.begin(plan)
+    half = ends(backend.submit(dataclasses.replace(plan, requests=plan.requests[:3], nodes=1), None, found))
+    new = ends(submit(backend, job, dataclasses.replace(key, generation=1)))
+    late = OciDataScience.connect(fields)
+    with pytest.raises(BackendError):
+        late.submit(plan, found=[half])
+    assert [ref.job_id for ref in backend.find(plan)] == [new.job_id]
+
+
+def test_a_cancel_that_had_no_effect_is_repeated_before_the_next_gang_is_made(
+    backend: OciDataScience, emulator: Access, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gang_module, "CANCEL_AGAIN_AFTER", 1.0)
+    key, job = a_key(), a_job(nodes=1, seconds=60)
+    old = ends(submit(backend, job, key))
+    rule = {"path": f".*/{old.main_run_id}/actions/cancelJobRun", "status": 409, "times": 1}
+    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    new = ends(submit(backend, job, dataclasses.replace(key, generation=1)))
+    (status,) = backend.status([old])
+    assert status.ended
+    assert new.complete
+
+
+def test_two_who_come_at_once_with_an_edited_job_file_make_one_gang(
+    backend: OciDataScience, fields: dict[str, Any], ends: Ends
+) -> None:
+    key, job = a_key(), a_job(seconds=30)
+    backend.begin(backend.plan(a_job(seconds=60), key))
+    backends = [backend, OciDataScience.connect(fields)]
+    first, second = in_parallel(lambda each: submit(each, job, key), backends)
+    assert ends(first) == second
+    assert backend.find(backend.plan(job, key)) == [first]

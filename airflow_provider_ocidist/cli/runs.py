@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import threading
 import time
 import uuid
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,29 +67,45 @@ def _add_connection(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from airflow_provider_ocidist.run import RunRecord
-
-    if options.info.exists():
-        raise Unusable(f"{options.info} is of an earlier run: remove it, or name another with --info")
     try:
         job = _job(options)
         backend = _backend(options, job.backend.kind)
-        plan = backend.plan(job, _key(job))
+        key = _begun(options.info, job) or _key(job)
+        backend.plan(job, key)  # complains of what is missing before anything is noted
     except JobFileError as error:
         for problem in error.problems:
             say(problem_line(options.file, problem), "red", stderr=True)
         return WRONG
-    record = RunRecord.of(backend.submit(plan), job, plan.expects)
-    _write(options.info, record)
+    # Noted first: whatever cuts this off, a gang that was created can be found again.
+    _note_beginning(options.info, key)
+    try:
+        record = _submit(backend, job, key)
+        _write(options.info, record)
+    except BaseException:
+        say(f"not complete; the same command goes on where it was, by {options.info}", "yellow", stderr=True)
+        raise
     say(f"{record.ref.key.name}: {record.ref.nodes} nodes, noted in {options.info}", "green", stderr=True)
     if not options.wait:
         return _say_ref(options, record)
     try:
         return _follow(options, backend, record)
     except KeyboardInterrupt:
-        backend.cancel(record.ref)
-        say("cancelled", "yellow", stderr=True)
+        _cancel_at_once(options, backend, record)
         raise
+
+
+def _submit(backend: Backend, job: TrainingJob, key: RunKey) -> RunRecord:
+    from airflow_provider_ocidist.gang import Gang
+
+    return Gang(backend, job, _Printer(), None, threading.Event()).adopt_or_submit(key, None)
+
+
+def _cancel_at_once(options: argparse.Namespace, backend: Backend, record: RunRecord) -> None:
+    try:
+        backend.cancel(record.ref)
+    except BackendError as error:
+        raise Unusable(f"{error}; the nodes may still run: `ocidist cancel {options.info}`") from error
+    say("cancelled", "yellow", stderr=True)
 
 
 def _job(options: argparse.Namespace) -> TrainingJob:
@@ -117,9 +134,37 @@ def _backend(options: argparse.Namespace, kind: str) -> Backend:
 # the note of a run
 
 
-def _write(path: Path, record: RunRecord) -> None:
-    import yaml
+def _begun(path: Path, job: TrainingJob) -> RunKey | None:
+    """Return the key of a run of this job that was cut off before it was complete, if the note tells of one."""
+    from airflow_provider_ocidist import codec
+    from airflow_provider_ocidist.run import RunKey
 
+    if not path.exists():
+        return None
+    try:
+        key = codec.decode(RunKey, _load(path)["begun"])
+    except (LookupError, TypeError, ValueError):
+        key = None
+    if key is None or key.dag_id != job.name:
+        raise Unusable(f"{path} is of an earlier run: remove it, or name another with --info")
+    return key
+
+
+def _note_beginning(path: Path, key: RunKey) -> None:
+    from airflow_provider_ocidist import codec
+
+    try:
+        with path.open("x") as file:
+            file.write(_yaml({"begun": codec.encode(key)}))
+    except FileExistsError:
+        # Of the same key, or made this very moment by another of us.
+        if _load(path) != {"begun": codec.encode(key)}:
+            raise Unusable(f"{path} is of another run: name another with --info") from None
+    except OSError as error:
+        raise Unusable(f"{path}: {error.strerror}; name another place with --info") from error
+
+
+def _write(path: Path, record: RunRecord) -> None:
     ref = record.ref
     info = {
         "jobId": ref.job_id,
@@ -128,20 +173,38 @@ def _write(path: Path, record: RunRecord) -> None:
         "workDir": ref.run_dir,
         "record": record.to_json(),
     }
-    path.write_text(yaml.safe_dump(info, sort_keys=False))
+    # Whole or not at all: half a note would be a lost gang.
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.write_text(_yaml(info))
+    new.replace(path)
+
+
+def _yaml(value: Any) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(value, sort_keys=False))
+
+
+def _load(path: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise Unusable(f"{path}: {error.strerror}; name the file that `ocidist run` has written") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise Unusable(f"{path}: is no note of `ocidist run`") from error
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import yaml
-
     from airflow_provider_ocidist.run import RunRecord
 
+    info = _load(path)
+    if isinstance(info, dict) and "begun" in info:
+        raise Unusable(f"{path}: its run is not complete: the same `ocidist run` again goes on where it was")
     try:
-        info = yaml.safe_load(path.read_text())
         RunRecord.from_json(info["record"])
-    except OSError as error:
-        raise Unusable(f"{path}: {error.strerror}; name the file that `ocidist run` has written") from error
-    except (yaml.YAMLError, LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise Unusable(f"{path}: is no note of `ocidist run`") from error
     return dict(info)
 
@@ -213,9 +276,7 @@ def _follow(options: argparse.Namespace, backend: Backend, record: RunRecord) ->
                 say(f"{cause}: {message}", "red", stderr=True)
                 return FAILED
             case Cancel(ending):
-                say(f"{ending.cause}: ending all nodes: {ending.message}", "red", stderr=True)
-                backend.cancel(record.ref)
-                watch.record = replace(watch.record, ending=ending)
+                watch.end(ending)
         time.sleep(watch.pause(options.interval))
 
 

@@ -160,7 +160,7 @@ async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[Piece]:
 
 def read_range(header: str | None, total: int) -> Range:
     """Understand a Range header. Raises 416 for a range outside the body; several ranges mean all of it."""
-    match = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
+    match = re.fullmatch(r"bytes=([0-9]{0,99})-([0-9]{0,99})", header or "")
     if match is None or not (match[1] or match[2]):
         return Range(0, total, total)
     if match[1]:

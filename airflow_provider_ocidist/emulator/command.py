@@ -9,6 +9,7 @@ import math
 import random
 import signal
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-signatures", action="store_true", help="do not verify request signatures")
     parser.add_argument(
         "--conda",
-        **_pairs("SLUG=FOLDER"),
+        **{**_pairs("SLUG=FOLDER"), "type": _environment},
         help="Python environment of this machine for jobs with this conda environment (the emulator's own)",
     )
     parser.add_argument(
@@ -85,6 +86,13 @@ def _pair(text: str) -> tuple[str, str]:
     if not (name and sign and value):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
     return name, value
+
+
+def _environment(text: str) -> tuple[str, str]:
+    slug, folder = _pair(text)
+    if not (Path(folder) / "bin" / "python").is_file():
+        raise argparse.ArgumentTypeError(f"{folder} is no environment: it has no bin/python")
+    return slug, folder
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -117,19 +125,24 @@ def run(args: argparse.Namespace) -> int:
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
-        with Emulator(
-            state=args.state,
-            host=args.host,
-            port=args.port,
-            expose=args.expose,
-            proxy_port=args.proxy_port,
-            options=options,
-        ) as emulator:
+        with (
+            Emulator(
+                state=args.state,
+                host=args.host,
+                port=args.port,
+                expose=args.expose,
+                proxy_port=args.proxy_port,
+                options=options,
+            ) as emulator,
+            ExitStack() as at_end,
+        ):
             if not args.quiet:
                 sys.stdout.write(guide(emulator.access, options.seed))
                 sys.stdout.flush()
             if args.ready:
                 write_ready_file(args.ready, asdict(emulator.access))
+                # Who waits for the next start is not to find where this one was.
+                at_end.callback(args.ready.unlink, missing_ok=True)
             received.append(signal.sigwait(signals))
     except StartupError as error:
         sys.stderr.write(f"ocidist emulator: {error}\n")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from starlette.responses import Response
 
@@ -17,7 +18,7 @@ from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import invalid
 from airflow_provider_ocidist.emulator.faults import Fault, Faults
 from airflow_provider_ocidist.emulator.nodes.rules import NodeRule, NodeRules
-from airflow_provider_ocidist.emulator.wire import Call, Route, answer
+from airflow_provider_ocidist.emulator.wire import Call, Route, answer, encode_json
 
 BASE = "/_emulator"
 HEALTH = "/health"
@@ -138,7 +139,7 @@ class Control:
 
     async def set_seed(self, call: Call) -> Response:
         seed = (await call.json()).get("seed")
-        if not isinstance(seed, int):
+        if type(seed) is not int:
             raise invalid("seed must be a whole number.")
         self.faults.sow(seed)
         return answer({"seed": seed})
@@ -176,7 +177,22 @@ def _read(kind: type[Rule], details: Mapping[str, Any]) -> Rule:
     unknown = set(details) - known
     if unknown:
         raise invalid(f"Unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}.")
+    types = get_type_hints(kind)
+    for name, value in details.items():
+        if not _fits(value, types[name]):
+            raise invalid(f"{name} cannot be {encode_json(value)}.")
     try:
         return kind(**details)
     except (TypeError, re.error) as error:
         raise invalid(str(error)) from error
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Say whether a value from JSON is of a field's type."""
+    if get_origin(wanted) is Literal:
+        return value in get_args(wanted)
+    if get_args(wanted):
+        return any(_fits(value, each) for each in get_args(wanted))
+    if wanted is float:
+        return type(value) in (int, float) and 0 <= value < math.inf
+    return type(value) is wanted

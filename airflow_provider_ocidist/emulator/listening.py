@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import socket
+from contextlib import suppress
 
 from airflow_provider_ocidist.emulator.errors import StartupError
-from airflow_provider_ocidist.emulator.nodes.addresses import is_loopback
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - to recognise it
@@ -55,3 +55,11 @@ def url_of(listener: socket.socket) -> str:
 
 def is_this_machine(peer: tuple[str, int] | None) -> bool:
     return peer is not None and peer[0].startswith("127.")
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host name or address is this machine only."""
+    with suppress(OSError):
+        found = socket.getaddrinfo(host, None, socket.AF_INET)
+        return all(str(info[4][0]).startswith("127.") for info in found)
+    return False

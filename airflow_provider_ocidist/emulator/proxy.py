@@ -15,6 +15,8 @@ from airflow_provider_ocidist.emulator.certificates import Authority
 DOMAINS = ("oraclecloud.com", "customer-oci.com")
 """Hosts of the services, below these: objectstorage.us-ashburn-1.oraclecloud.com, auth.us-ashburn-1..., and so on."""
 MAX_HEAD_BYTES = 16 * 1024
+MAX_HOST, MAX_LABEL = 253, 63
+"""Characters in a name, and between two of its dots."""
 HEAD_S = 10.0
 RETRY_S = 0.1
 GOODBYE_S = 0.2
@@ -112,7 +114,12 @@ def target_of(head: bytes) -> tuple[str, int]:
     match = re.match(rb"CONNECT ([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5}) HTTP/1\.[01]\r\n", head)
     if match is None:
         raise Refused(405, REFUSED_METHOD)
-    return match[1].decode().strip("[]").lower().rstrip("."), int(match[2])
+    host, port = match[1].decode().strip("[]").lower().rstrip("."), int(match[2])
+    if len(host) > MAX_HOST or not all(0 < len(label) <= MAX_LABEL for label in host.split(".")):
+        raise Refused(400, "A host's name has at most 253 characters, and from 1 to 63 between two dots")
+    if not 0 < port < 2**16:
+        raise Refused(400, f"There is no port {port}")
+    return host, port
 
 
 def is_node(head: bytes) -> bool:

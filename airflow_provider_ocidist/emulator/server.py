@@ -28,8 +28,8 @@ from airflow_provider_ocidist.emulator.connections import config_of, new_connect
 from airflow_provider_ocidist.emulator.context import Context, Options
 from airflow_provider_ocidist.emulator.errors import StartupError
 from airflow_provider_ocidist.emulator.installation import PROFILE, Identifiers, Installation
-from airflow_provider_ocidist.emulator.listening import LOOPBACK, check_host, listen, url_of
-from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool, is_loopback
+from airflow_provider_ocidist.emulator.listening import LOOPBACK, check_host, is_loopback, listen, url_of
+from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.proxy import Proxy
 from airflow_provider_ocidist.emulator.store import Store
 
@@ -163,7 +163,12 @@ class Emulator:
         ready.wait()
         if self._failure is not None:
             self.stop()
-            raise StartupError(f"the emulator cannot start: {self._failure}") from self._failure
+            if isinstance(self._failure, StartupError):
+                raise self._failure
+            raise StartupError(
+                f"the emulator cannot start in the state folder {self.folder}: {self._failure or 'unknown'}; make"
+                " room there if its disk is full, else remove the folder or give another"
+            ) from self._failure
 
     def stop(self) -> None:
         """End all nodes, then the server. May be called twice."""

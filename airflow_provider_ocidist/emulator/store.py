@@ -37,6 +37,8 @@ class Store:
     """One SQLite file. Used by the server's thread alone, after `open` on any."""
 
     def __init__(self, path: Path) -> None:
+        # Values of secrets are in it, and the folder may have been there before, open to others.
+        path.touch(0o600)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         # The file must survive a killed process, not a power cut: without fsync a write takes microseconds.
         # The folder's lock keeps others out, so the file need not be locked for each write.

@@ -22,7 +22,16 @@ from starlette.responses import Response
 from airflow_provider_ocidist.emulator.errors import ApiError, etag_mismatch, invalid, missing
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a pair; alone it is no text."""
 Item = TypeVar("Item")
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+decode_json = json.JSONDecoder(parse_constant=_no_number).decode
 encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=os.fspath).encode
 
 
@@ -46,6 +55,7 @@ class Call:
     params: Mapping[str, str] = field(default_factory=dict)
     check_chunks: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]] | None = None
     """Compares a streamed body with its signed hash; None when the hash was not signed."""
+    _body: bytes | None = None
 
     @property
     def method(self) -> str:
@@ -88,14 +98,30 @@ class Call:
 
     async def json(self) -> dict[str, Any]:
         """Return the body, a JSON object. Raises 400 when it is anything else."""
-        raw = await self.request.body()
+        raw = await self.body()
         try:
-            body = json.loads(raw or b"{}")
-        except ValueError as error:
+            # Strictly UTF-8: half a pair could be stored, but no answer could ever hold it.
+            body = decode_json(raw.decode() or "{}")
+            if SURROGATE.search(raw):
+                encode_json(body).encode()
+        except (ValueError, RecursionError) as error:
             raise invalid(f"The request body is not JSON: {error}.") from error
         if not isinstance(body, dict):
             raise invalid("The request body must be a JSON object.")
         return body
+
+    async def body(self) -> bytes:
+        """Return a body that is small. Raises 413 before too much of it is held."""
+        if self._body is None:
+            held = bytearray()
+            async for chunk in self.request.stream():
+                held += chunk
+                if len(held) > MAX_JSON_BYTES:
+                    raise ApiError(
+                        413, "RequestEntityTooLarge", f"At most {MAX_JSON_BYTES} bytes are allowed here."
+                    )
+            self._body = bytes(held)
+        return self._body
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body piece by piece, never holding all of it."""

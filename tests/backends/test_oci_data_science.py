@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+import uuid
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.backends.base import LogFollower
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
@@ -243,6 +246,53 @@ def test_a_work_dir_in_a_missing_bucket_is_refused_before_anything_is_created(
         backend.submit(plan)
     assert (caught.value.cause, caught.value.retryable) == (Cause.CONFIG, False)
     assert backend.find(plan) == []
+
+
+def test_a_bucket_that_was_missing_may_be_made_afterwards(
+    fields: dict[str, Any], emulator: Access, ends: Any
+) -> None:
+    bucket = f"late-{uuid.uuid4().hex[:8]}"
+    backend = OciDataScience.connect({**fields, "work_dir": f"oci://{bucket}@{emulator.namespace}/work"})
+    plan = backend.plan(a_job(seconds=1), a_key())
+    for _ in range(2):
+        with pytest.raises(BackendError, match="create its bucket"):
+            backend.begin(plan)
+    client = oci_clients.client(backend.access, "object_storage")
+    client.create_bucket(emulator.namespace, {"name": bucket, "compartmentId": emulator.compartment_id})
+    ref = ends(backend.submit(plan, found=backend.begin(plan)))
+    status = wait_until(backend, ref, lambda status: status.ended)
+    assert {node.state for node in status.nodes} == {NodeState.SUCCEEDED}
+
+
+@pytest.mark.parametrize("image", [None, "iad.ocir.io/ns/image:1"])
+@pytest.mark.parametrize("begins", [True, False])
+def test_code_that_cannot_be_read_is_one_error_and_leaves_no_job(
+    backend: OciDataScience, tmp_path: Path, image: str | None, begins: bool
+) -> None:
+    archive = tmp_path / "code.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("train.py", "print(1)")
+    job = a_job(program={"source": str(archive), "script": "train.py"}, **({"image": image} if image else {}))
+    archive.write_bytes(archive.read_bytes().replace(b"print(1)", b"print(2)"))
+    plan = backend.plan(job, a_key())
+    with pytest.raises(BackendError, match=r"program\.source cannot be read: .*code\.zip") as caught:
+        backend.begin(plan) if begins else backend.submit(plan)
+    assert (caught.value.cause, caught.value.retryable) == (Cause.CONFIG, False)
+    assert backend.find(plan) == []
+
+
+def test_what_another_job_file_has_begun_is_adopted_where_it_has_nodes_and_never_doubled(
+    backend: OciDataScience, ends: Any
+) -> None:
+    key = a_key()
+    ref = ends(backend.submit(backend.plan(a_job(seconds=30), key)))
+    plan = backend.plan(a_job(seconds=1), key)
+    assert backend.begin(plan) == [ref]
+    # As where the lists do not show it yet.
+    with pytest.raises(BackendError, match="was begun before with another job file") as caught:
+        backend.submit(plan, found=[])
+    assert caught.value.retryable
+    assert backend.find(plan) == [ref]
 
 
 def test_what_is_no_report_does_not_hide_the_gang(backend: OciDataScience, ends: Any) -> None:

@@ -102,6 +102,10 @@ def test_a_body_is_cut_in_the_middle(cloud):
         {"status": 500, "probability": 2},
         {"status": "500"},
         {"bytes_per_s": 0},
+        {"latency_s": "1"},
+        {"latency_s": -1},
+        {"latency_s": 1, "times": "2"},
+        {"status": 500, "path": 5},
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused(cloud, rule):

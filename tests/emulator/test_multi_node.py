@@ -120,7 +120,7 @@ def test_all_nodes_of_all_groups_meet(cloud):
 
 
 def test_the_nodes_file_grows_as_nodes_come_up(cloud):
-    cloud.control("POST", "/nodes", rank=1, delay_s=1)
+    cloud.control("POST", "/nodes", rank=1, delay_s=3)
     run = cloud.wait(cloud.start(multi_node_job(cloud, MEET)))
     told = {each[0]: each[4] for each in map(json.loads, cloud.messages(run.id))}
     assert told == {0: [1, 2], 1: [2]}

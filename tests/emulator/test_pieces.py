@@ -17,8 +17,9 @@ from airflow_provider_ocidist.emulator.data_science.lifecycle import (
     after_restart,
 )
 from airflow_provider_ocidist.emulator.errors import ApiError
+from airflow_provider_ocidist.emulator.listening import is_loopback
 from airflow_provider_ocidist.emulator.logs.files import LineSplitter
-from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool, is_loopback
+from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.object_storage.index import Listing, NameIndex
 
 
@@ -78,13 +79,13 @@ def test_loopback_is_recognised(host, expected):
     assert is_loopback(host) is expected
 
 
-@pytest.mark.parametrize("header", [None, "bytes=", "lines=1-2", "bytes=1-2,4-5"])
+@pytest.mark.parametrize("header", [None, "bytes=", "lines=1-2", "bytes=1-2,4-5", f"bytes={'9' * 5000}-"])
 def test_a_range_that_is_none_means_all(header):
     part = read_range(header, 10)
     assert (part.start, part.end, part.partial) == (0, 10, False)
 
 
-@pytest.mark.parametrize("header", ["bytes=10-", "bytes=-0", "bytes=5-4"])
+@pytest.mark.parametrize("header", ["bytes=10-", "bytes=-0", "bytes=5-4", f"bytes={'9' * 99}-"])
 def test_an_empty_range_is_refused(header):
     with pytest.raises(ApiError):
         read_range(header, 10)

@@ -175,7 +175,19 @@ def test_a_tunnels_target_is_read(head, target):
     assert target_of(head) == target
 
 
-@pytest.mark.parametrize("head", [b"", b"GET / HTTP/1.1\r\n\r\n", b"CONNECT a\r\nb:1 HTTP/1.1\r\n\r\n"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"CONNECT a\r\nb:1 HTTP/1.1\r\n\r\n",
+        b"CONNECT a..oraclecloud.com:443 HTTP/1.1\r\n\r\n",
+        b"CONNECT %s.com:443 HTTP/1.1\r\n\r\n" % (b"a" * 64),
+        b"CONNECT %s.com:443 HTTP/1.1\r\n\r\n" % (b"a.b" * 100),
+        b"CONNECT a.oraclecloud.com:65536 HTTP/1.1\r\n\r\n",
+        b"CONNECT a.oraclecloud.com:0 HTTP/1.1\r\n\r\n",
+    ],
+)
 def test_what_is_no_connect_is_refused(head):
     with pytest.raises(Refused):
         target_of(head)

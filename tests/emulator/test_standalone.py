@@ -198,6 +198,41 @@ def test_a_folder_of_another_version_is_told_in_a_line(folder):
     assert "remove it, or give another folder" in refused("--state", str(folder))
 
 
+def test_secrets_are_the_users_alone_in_a_folder_that_others_may_read(tmp_path):
+    tmp_path.chmod(0o755)
+    with Emulator(state=tmp_path) as emulator:
+        value = emulator.access.secret_value.encode()
+        holders = [each for each in tmp_path.iterdir() if each.is_file() and value in each.read_bytes()]
+        stores = list(tmp_path.glob("state.sqlite3*"))
+        assert len(stores) >= 2
+        assert not any(each.stat().st_mode & 0o077 for each in [*holders, *stores])
+
+
+def test_the_ready_file_goes_with_the_emulator(folder):
+    with standing_alone(folder) as (process, _):
+        process.terminate()
+        assert process.wait(10) == 0
+        assert not folder.with_suffix(".ready").exists()
+
+
+@pytest.mark.parametrize("broken", ["installation.json", "api_key.pem", "state.sqlite3"])
+def test_a_folder_that_cannot_be_read_is_told_with_its_place_and_the_remedy(folder, broken):
+    with Emulator(state=folder):
+        pass
+    (folder / broken).write_text("{" * 5000)
+    said = refused("--quiet", "--state", str(folder))
+    assert str(folder) in said
+    assert "remove the folder or give another" in said
+
+
+def test_an_environment_without_python_is_refused_at_the_start(tmp_path):
+    ended = subprocess.run(
+        [*COMMAND, "--conda", f"slug={tmp_path}"], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert ended.returncode == 2
+    assert f"{tmp_path} is no environment" in ended.stderr
+
+
 def test_two_emulators_do_not_share_a_folder(folder):
     with Emulator(state=folder):
         assert "another emulator" in refused("--state", str(folder))

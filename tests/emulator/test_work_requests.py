@@ -133,6 +133,18 @@ def test_an_accepted_deletion_survives_a_restart(folder):
         assert cloud.jobs.get_project(project_id).data.lifecycle_state == "DELETED"
 
 
+def test_a_deletion_that_the_disk_refuses_has_failed_and_leaves_the_job(cloud, emulator):
+    job_id = cloud.job("print()")
+    path = emulator.folder / "artifacts" / job_id.rpartition(".")[2]
+    path.unlink()
+    path.mkdir()
+    request_id = cloud.jobs.delete_job(job_id).headers["opc-work-request-id"]
+    path.rmdir()
+    assert cloud.jobs.get_work_request(request_id).data.status == "FAILED"
+    assert len(cloud.jobs.list_work_request_errors(request_id).data) == 1
+    assert cloud.jobs.get_job(job_id).data.lifecycle_state == "ACTIVE"
+
+
 def test_an_unknown_work_request_is_not_found(cloud):
     unknown = "ocid1.datascienceworkrequest.oc1.iad.aaaa"
     for call in (

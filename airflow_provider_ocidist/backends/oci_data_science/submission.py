@@ -18,8 +18,9 @@ from airflow_provider_ocidist.oci_clients import oci_errors
 from airflow_provider_ocidist.run import Plan, Request
 from airflow_provider_ocidist.storage.stores import Store
 
-TOKEN_IS_SPENT = "InvalidatedRetryToken"
+SPENT = "InvalidatedRetryToken"
 """What it stands for was deleted, or created by another request."""
+SPENT_LIMIT = 5
 UNREADABLE = (OSError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
 
 
@@ -45,14 +46,16 @@ class Submission:
         raise problem
 
     def _create_job(self) -> Any:
-        try:
-            return self._post_job(())
-        except BackendError as error:
-            if error.code != TOKEN_IS_SPENT:
-                raise
-        gone = self._remove_unused_jobs()
-        self._forget_nodes()
-        return self._post_job(gone)
+        gone: Sequence[str] = ()
+        for _ in range(SPENT_LIMIT):
+            try:
+                return self._post_job(gone)
+            except BackendError as error:
+                if error.code != SPENT:
+                    raise
+            gone = self._gone_jobs(gone)
+            self._forget_nodes()
+        raise _begun_otherwise(self._plan.key.name)
 
     def _post_job(self, gone: Sequence[str]) -> Any:
         (request,) = self._requests("CreateJob")
@@ -60,21 +63,39 @@ class Submission:
         with oci_errors("creating the job"):
             return self._client.create_job(dict(request.body), opc_retry_token=token).data
 
-    def _remove_unused_jobs(self) -> list[str]:
-        """Remove what was begun with another job file and has no run; return the ids of all jobs that are gone."""
+    def _gone_jobs(self, known: Sequence[str]) -> list[str]:
+        """Return the ids of the jobs of this name that are gone.
+
+        Where that is nothing new, what was begun with another job file and has no run is removed: not before, lest
+        two who come at the same time remove what the other has just made.
+        """
         (request,) = self._requests("CreateJob")
         name, place = request.body["displayName"], request.body["compartmentId"]
         with oci_errors("looking for jobs of this name"):
-            jobs = list(pages(self._client.list_jobs, place, display_name=name))
-            for job in jobs:
-                if job.lifecycle_state in ("DELETING", "DELETED"):
-                    continue
-                if any(pages(self._client.list_job_runs, place, job_id=job.id)):
-                    raise _begun_otherwise(name)
-                self._client.delete_job(job.id)
-        if not jobs:
+            jobs = {
+                str(job.id): job.lifecycle_state
+                for job in pages(self._client.list_jobs, place, display_name=name)
+            }
+        gone = {job_id for job_id, state in jobs.items() if state in ("DELETING", "DELETED")} | set(known)
+        if gone == set(known):
+            gone |= {job_id for job_id in jobs if job_id not in gone and self._removed(job_id, place)}
+        if gone == set(known):
             raise _begun_otherwise(name)
-        return sorted(str(job.id) for job in jobs)
+        return sorted(gone)
+
+    def _removed(self, job_id: str, compartment_id: str) -> bool:
+        """Remove a job unless it has runs; return whether it is gone."""
+        try:
+            with oci_errors("removing what was begun with another job file"):
+                if any(pages(self._client.list_job_runs, compartment_id, job_id=job_id)):
+                    return False
+                self._client.delete_job(job_id)
+        except BackendError as error:
+            # 404: somebody else was faster; 409: it has got a run, or is being removed.
+            if error.status_code not in (404, 409):
+                raise
+            return error.status_code == 404
+        return True
 
     def _forget_nodes(self) -> None:
         """Remove what the nodes of a job that is gone have said; it would be taken for the word of new ones."""
@@ -179,8 +200,8 @@ class Submission:
 
 def _begun_otherwise(name: str) -> BackendError:
     return BackendError(
-        f"creating the job: {name} was begun before with another job file or connection, and has job runs; "
-        "the service's lists may be late: try again",
-        code=TOKEN_IS_SPENT,
+        f"creating the job: {name} was begun before with another job file or connection, and has job runs, "
+        "or the service's lists do not show it yet: try again",
+        code=SPENT,
         retryable=True,
     )

@@ -63,7 +63,7 @@ async def _check_request(call: Call, certificate: x509.Certificate, instance: In
     key = certificate.public_key()
     assert isinstance(key, RSAPublicKey)
     signatures.check_signature(signature, key, f"post {call.raw_path}", call.headers)
-    signatures.check_body(await call.request.body(), call.headers["x-content-sha256"])
+    signatures.check_body(await call.body(), call.headers["x-content-sha256"])
 
 
 def _check_key_id(key_id: str, certificate: x509.Certificate, instance: Instance) -> None:

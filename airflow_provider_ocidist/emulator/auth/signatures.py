@@ -115,7 +115,7 @@ def check_date(signature: Signature, headers: Mapping[str, str]) -> None:
     text = headers.get(name, "")
     try:
         skew = parsedate_to_datetime(text).timestamp() - time.time()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise not_authenticated(f"the {name} header {text!r} is not a date") from error
     if abs(skew) > MAX_SKEW_S:
         side = "ahead of" if skew > 0 else "behind"

@@ -56,17 +56,12 @@ def _plan(
     folder: Path,
     token: Callable[[], str],
 ) -> NodePlan:
+    place = _place_in_cluster(layout, rank, folder) if layout.multi_node else {}
+
     def spec(address: str) -> NodeSpec:
-        own = {"FQDN": address}
-        if layout.multi_node:
-            own |= {
-                "NODE_RANK": str(rank),
-                "INITIAL_CLUSTER_SIZE": str(layout.size),
-                "CLUSTER_NODES_METADATA_FILE": str(roster_file(folder)),
-            }
         return NodeSpec(
             folder=folder / str(rank),
-            service_environment={**facts.environment, **own},
+            service_environment={**facts.environment, "FQDN": address, **place},
             user_environment=group.configuration["environmentVariables"],
             arguments=group.configuration.get("commandLineArguments") or "",
             artifact=facts.artifact,
@@ -90,6 +85,14 @@ def _plan(
         delay_s=context.options.provisioning_s,
         keep_files=context.options.keep_node_files,
     )
+
+
+def _place_in_cluster(layout: Layout, rank: int, folder: Path) -> dict[str, str]:
+    return {
+        "NODE_RANK": str(rank),
+        "INITIAL_CLUSTER_SIZE": str(layout.size),
+        "CLUSTER_NODES_METADATA_FILE": str(roster_file(folder)),
+    }
 
 
 def mount_notes(mounts: Sequence[Mapping[str, Any]]) -> list[str]:

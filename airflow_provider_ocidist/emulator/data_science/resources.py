@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.data_science.rules import check_common
 from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state, invalid, not_found
+from airflow_provider_ocidist.emulator.fields import required_text
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.store import Store, Table
@@ -165,10 +166,10 @@ class Collection(Generic[Item]):
         return self._changed(item, changes)
 
     async def change_compartment(self, call: Call) -> Response:
-        given = await call.json()
+        compartment_id = required_text(await call.json(), "compartmentId")
         item = self.asked(call)
-        self._identity.check_compartment(given.get("compartmentId", ""))
-        self._changed(item, {"compartmentId": given["compartmentId"]})
+        self._identity.check_compartment(compartment_id)
+        self._changed(item, {"compartmentId": compartment_id})
         return answer()
 
     def _changed(self, item: Item, changes: Mapping[str, Any]) -> Response:

@@ -243,6 +243,9 @@ def _wildcard(pattern: str) -> Callable[[str], bool]:
 
 
 def _all(parts: list[Condition]) -> Condition:
+    if len(parts) == 1:
+        return parts[0]
+
     def check(lookup: Lookup) -> bool | None:
         answers = [part(lookup) for part in parts]
         return False if False in answers else None if None in answers else True
@@ -251,6 +254,9 @@ def _all(parts: list[Condition]) -> Condition:
 
 
 def _any(parts: list[Condition]) -> Condition:
+    if len(parts) == 1:
+        return parts[0]
+
     def check(lookup: Lookup) -> bool | None:
         answers = [part(lookup) for part in parts]
         return True if True in answers else None if None in answers else False

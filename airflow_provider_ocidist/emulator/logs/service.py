@@ -39,7 +39,7 @@ class Logs:
         """Create a log and return its OCID."""
         return self._catalog.add_log(log_group_id, display_name).id
 
-    def output(self, run_id: str, log_id: str, rank: int | None = None) -> RunOutput:
+    def output(self, run_id: str, log_id: str, rank: int | None) -> RunOutput:
         """Open a run's part of a log for writing; once for each of its nodes."""
         return self._streams.output(run_id, log_id, rank)
 

@@ -87,7 +87,7 @@ class Streams:
             self._streams.put(stream.id, stream)
             self._by_log.setdefault(stream.log_id, {})[stream.id] = stream
 
-    def output(self, run_id: str, log_id: str, rank: int | None = None) -> RunOutput:
+    def output(self, run_id: str, log_id: str, rank: int | None) -> RunOutput:
         """Open a run's part of a log for one of its nodes; `rank` is None for a single-node run."""
         node = "" if rank is None else f"node-{rank}"
         stream_id = f"{run_id}-{node}" if node else run_id

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import sys
-from contextlib import suppress
 
 NETWORKS = range(1, 255)
 HOSTS = range(1, 255)
@@ -65,11 +64,3 @@ class AddressPool:
             return False
         self._claims[network] = claim
         return True
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a host name or address is this machine only."""
-    with suppress(OSError):
-        found = socket.getaddrinfo(host, None, socket.AF_INET)
-        return all(str(info[4][0]).startswith("127.") for info in found)
-    return False

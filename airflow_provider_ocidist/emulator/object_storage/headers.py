@@ -38,7 +38,7 @@ def metadata(named: Mapping[str, str]) -> dict[str, str]:
     """Return metadata that came in a body as the headers it stands for. Raises 400 for what no header can say."""
     found = {f"opc-meta-{name.removeprefix('opc-meta-').lower()}": value for name, value in named.items()}
     for name, value in found.items():
-        if not f"{name}{value}".isprintable() or not f"{name}{value}".isascii():
+        if not isinstance(value, str) or not f"{name}{value}".isprintable() or not f"{name}{value}".isascii():
             raise ApiError(400, "InvalidMetadata", f"The metadata '{name}' is not printable ASCII")
     return found
 
@@ -61,9 +61,20 @@ def describing(stored: StoredObject, *, whole: bool) -> dict[str, str]:
 
 
 def overridden(call: Call) -> dict[str, str]:
-    """Return the headers that a download asks for in its query."""
+    """Return the headers that a download asks for in its query. Raises 400 for what no header can say."""
     query = call.query
-    return {header: query[name] for name, header in OVERRIDES.items() if name in query} if query else {}
+    return (
+        {header: sayable(query[name], name) for name, header in OVERRIDES.items() if name in query}
+        if query
+        else {}
+    )
+
+
+def sayable(text: Any, name: str) -> str:
+    """Return what becomes the value of a header. Raises 400 for a text that would end it, or is none."""
+    if not isinstance(text, str) or not text.isprintable() or not text.isascii():
+        raise invalid(f"{name} must be printable ASCII.")
+    return text
 
 
 def written(stored: StoredObject) -> Response:

@@ -238,7 +238,11 @@ class Multipart:
 
 def described_headers(details: Mapping[str, Any]) -> dict[str, str]:
     """Return the headers of the later object; a multipart upload gets them in its first request's body."""
-    named = {header: details[name] for name, header in HEADER_FIELDS.items() if details.get(name)}
+    named = {
+        header: headers.sayable(details[name], name)
+        for name, header in HEADER_FIELDS.items()
+        if details.get(name)
+    }
     return {**named, **headers.metadata(details.get("metadata") or {})}
 
 
