@@ -170,10 +170,8 @@ def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding 
         return None
     ranks = ", ".join(str(node.rank) for node in waiting)
     limit = record.start_deadline - record.ref.submitted_at
-    return (
-        Cause.CAPACITY,
-        f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): no machine was free",
-    )
+    why = "no machine was free, or it cannot write to the work directory, as its log would say"
+    return Cause.CAPACITY, f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): {why}"
 
 
 def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Finding | None:

@@ -42,7 +42,7 @@ class OciEmulator:
     def client(self, service: str, **options: Any) -> Any:
         """Return a client of the SDK, for `object_storage`, `data_science`, or `core.VirtualNetworkClient`.
 
-        It has a circuit breaker of its own, so that the faults of one test do not open another's.
+        It has no circuit breaker, so that the faults of one test do not stop the next.
         """
         import oci
 

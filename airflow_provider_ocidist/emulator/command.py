@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 EXIT_UNUSABLE = 2
 DESCRIPTION = """A local OCI over plain HTTP, for the real SDK, CLI and ocifs: Data Science jobs whose
-nodes run as processes of this machine, Object Storage, Logging, Vault. Serves this machine only."""
+nodes run as processes of this machine, Object Storage, Logging, Vault, Identity, Monitoring; over HTTPS through
+a proxy of its own. Serves this machine only."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

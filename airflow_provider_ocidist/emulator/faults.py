@@ -15,7 +15,8 @@ SEEDS = 2**32
 class Fault:
     """What goes wrong, for which requests.
 
-    Delays and limits of all rules that fit add up. Of the rest, which ends a request, only the first rule counts.
+    Delays of all rules that fit add up, and the lowest of their speeds holds. Of the rest, which ends a
+    request, only the first rule counts.
     """
 
     method: str = ".*"

@@ -144,22 +144,22 @@ def test_a_node_that_fetched_and_fell_silent_is_not_waited_for(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "other, waits",
+    "phase, silent_for, waits",
     [
-        (report(1, phase=Phase.SAVING), True),
-        (report(1, phase=Phase.TRAINING), True),
-        (report(1, phase=Phase.DONE), False),
-        (replace(report(1, phase=Phase.SAVING), heartbeat_at=time.time() - 60), False),
-        (None, False),
+        (Phase.SAVING, 0, True),
+        (Phase.TRAINING, 0, True),
+        (Phase.DONE, 0, False),
+        (Phase.SAVING, 60, False),
+        (None, 0, False),
     ],
     ids=["saving", "training", "done", "silent", "never heard of"],
 )
 def test_a_node_that_failed_stays_while_others_are_at_work(
-    tmp_path: Path, other: NodeReport | None, waits: bool
+    tmp_path: Path, phase: Phase | None, silent_for: float, waits: bool
 ) -> None:
     store = open_store(str(tmp_path))
-    if other is not None:
-        write(store, other)
+    if phase is not None:
+        write(store, replace(report(1, phase=phase), heartbeat_at=time.time() - silent_for))
     began = time.monotonic()
     await_others_end(store, 0, 2, 0.3, threading.Event())
     assert (time.monotonic() - began >= 0.3) == waits

@@ -117,6 +117,8 @@ def _check_caller(call: Call) -> None:
 
 def _is_own_user(client: tuple[str, int], server: tuple[str, int]) -> bool:
     """Whether the other end of the connection belongs to the emulator's user, as far as can be known."""
+    if not ipaddress.ip_address(client[0]).is_loopback:
+        return False
     if not CONNECTIONS.exists():
         return True
     wanted = [_as_the_kernel_writes(*client), _as_the_kernel_writes(*server)]
