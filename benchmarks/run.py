@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import pkgutil
 import sys
 from pathlib import Path
@@ -53,6 +54,8 @@ def table(results: dict[str, dict[str, Any]]) -> Table:
 
 
 def main() -> int:
+    # A program that may not keep its bytecode compiles itself at every start: seconds, for the larger peers.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     known = rows()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--rows", default=",".join(known), help="names, separated by commas (%(default)s)")
