@@ -38,10 +38,11 @@ def processes_of(folder: Path) -> dict[int, str]:
             told = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
             told += os.fsencode((process / "cwd").readlink())
             dead = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            command = (process / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue
         if str(folder).encode() in told and not dead and int(process.name) != os.getpid():
-            found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
+            found[int(process.name)] = command
     return found
 
 
