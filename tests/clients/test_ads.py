@@ -159,8 +159,9 @@ def test_three_nodes_train_under_adss_own_driver(clients, emulator, jobs, object
     printed = clients.run(
         *("python", PROGRAMS / "ads_jobs.py", json.dumps(place), PROGRAMS / "training.py"), folder=tmp_path
     )
-    for rank in range(3):
-        assert f"rank {rank} of 3 on node {rank}: fits True, same True" in printed
+    # Which node gets which rank is torchrun's affair: it sorts them by their addresses, as text.
+    trained = re.findall(r"rank (\d) of 3 on node (\d): fits True, same True", printed)
+    assert {rank for rank, _ in trained} == {node for _, node in trained} == {"0", "1", "2"}
     assert json.loads(printed.splitlines()[-1]) == {
         "run": "SUCCEEDED",
         "groups": ["DELETED"],
