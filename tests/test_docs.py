@@ -101,7 +101,7 @@ def test_python_in_documents_uses_what_exists(text):
 
 
 @pytest.mark.parametrize("text", blocks("python"))
-def test_python_in_documents_makes_a_dag(text, tmp_path):
+def test_python_in_documents_runs(text, tmp_path):
     names: dict = {"__file__": str(tmp_path / "dag.py")}
     exec(compile(text, "README", "exec"), names)
 

@@ -169,7 +169,10 @@ def test_ctrl_c_ends_the_demo_and_leaves_nothing(tmp_path, after_s):
 def test_killing_the_demo_leaves_nothing(tmp_path):
     command = [sys.executable, "-m", "scripts.demo", "--folder", str(tmp_path / "demo"), "run"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    time.sleep(10)
+    deadline = time.monotonic() + 60
+    while len(processes_of(tmp_path)) < 3:  # itself, and some that it has started
+        assert time.monotonic() < deadline, "the demo has started nothing"
+        time.sleep(0.2)
     process.kill()
     process.communicate(timeout=60)
     eventually_nothing(tmp_path, within_s=20)

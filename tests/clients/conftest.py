@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import oci
 import pytest
 
 from scripts.emulator_process import Access, EmulatorProcess
@@ -24,6 +26,21 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
     options = ("--conda", f"{CONDA}={CLIENTS}", "--image", f"{IMAGE}={command}")
     with EmulatorProcess(tmp_path_factory.mktemp("emulator"), options=options) as access:
         yield access
+
+
+@pytest.fixture
+def config(emulator: Access) -> dict[str, Any]:
+    return oci.config.from_file(emulator.config_file, emulator.profile)
+
+
+@pytest.fixture
+def jobs(emulator: Access, config: dict[str, Any]) -> Any:
+    return oci.data_science.DataScienceClient(config, service_endpoint=emulator.url)
+
+
+@pytest.fixture
+def objects(emulator: Access, config: dict[str, Any]) -> Any:
+    return oci.object_storage.ObjectStorageClient(config, service_endpoint=emulator.url)
 
 
 @pytest.fixture(scope="session")

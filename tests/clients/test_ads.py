@@ -22,21 +22,6 @@ SEED = Path(__file__).parent.parent / "dialects" / "ads_train.yaml"
 
 
 @pytest.fixture
-def config(emulator: Access) -> dict[str, Any]:
-    return oci.config.from_file(emulator.config_file, emulator.profile)
-
-
-@pytest.fixture
-def jobs(emulator: Access, config: dict[str, Any]) -> Any:
-    return oci.data_science.DataScienceClient(config, service_endpoint=emulator.url)
-
-
-@pytest.fixture
-def objects(emulator: Access, config: dict[str, Any]) -> Any:
-    return oci.object_storage.ObjectStorageClient(config, service_endpoint=emulator.url)
-
-
-@pytest.fixture
 def logs(emulator: Access, config: dict[str, Any]) -> Any:
     return oci.loggingsearch.LogSearchClient(config, service_endpoint=emulator.url)
 

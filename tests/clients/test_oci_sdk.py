@@ -22,21 +22,6 @@ from scripts.emulator_process import Access
 
 
 @pytest.fixture
-def config(emulator: Access) -> dict[str, Any]:
-    return oci.config.from_file(emulator.config_file, emulator.profile)
-
-
-@pytest.fixture
-def jobs(emulator: Access, config: dict[str, Any]) -> Any:
-    return oci.data_science.DataScienceClient(config, service_endpoint=emulator.url)
-
-
-@pytest.fixture
-def objects(emulator: Access, config: dict[str, Any]) -> Any:
-    return oci.object_storage.ObjectStorageClient(config, service_endpoint=emulator.url)
-
-
-@pytest.fixture
 def place(emulator: Access) -> tuple[str, str]:
     return emulator.namespace, emulator.bucket
 
