@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 STRICT = {"extra": "forbid", "use_attribute_docstrings": True, "coerce_numbers_to_str": True}
 """How pydantic reads these classes at the door; without pydantic it means nothing."""
@@ -65,12 +65,43 @@ class Program:
     """Run `python -m script` instead of a file."""
     working_dir: str | None = None
     """Relative to the root of the code; the root itself when None."""
+    python_path: tuple[str, ...] = ()
+    """Folders that the program may import from, relative to the working directory, which is one of them anyway."""
+    source_secret: str | None = None
+    """OCID of a Vault secret that opens a private Git source: an SSH key, or a token. Only the nodes read it."""
 
     @property
     def is_local(self) -> bool:
         """Whether the code is on this machine and must be carried to the nodes."""
         source = self.source
         return source is not None and "://" not in source and not source.startswith("git@")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dependencies:
+    """Python packages that every node installs before the training starts."""
+
+    __pydantic_config__ = STRICT
+
+    requirements: str | None = None
+    """A requirements file, relative to the root of the code."""
+    packages: tuple[str, ...] = ()
+    """Requirements as pip takes them, `fire==0.4.0`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Container:
+    """What the container starts where that is not the agent; whoever it is, it may be an agent all the same.
+
+    Nodes that do not report are watched through the service alone: no progress, checkpoints, hangs or causes.
+    """
+
+    __pydantic_config__ = STRICT
+
+    entrypoint: tuple[str, ...] | None = None
+    """None: the image's own."""
+    command: tuple[str, ...] = ()
+    """Arguments of the entrypoint; none: the image's own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,16 +131,32 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
-    """Files that the main node copies out after the training has succeeded."""
+    """Files that nodes copy out when the training has ended."""
 
     __pydantic_config__ = STRICT
 
     path: str
     """A file or folder, relative to the working directory."""
     uri: str
-    """The folder that receives it."""
+    """The folder that receives it. `${NAME}` in it is a variable of the node's environment."""
     required: bool = True
-    """Whether its absence makes the run a failure."""
+    """Whether its absence on the main node makes the run a failure."""
+    nodes: Literal["main", "all"] = "main"
+    """`all`: the main node's files go to `uri`, those of any other to `node-<rank>/` in it."""
+    when: Literal["success", "always"] = "success"
+    """`always`: after a failure too, into `failed-<attempt>/` in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mount:
+    """Storage that the platform mounts on every node."""
+
+    __pydantic_config__ = STRICT
+
+    source: str
+    """On OCI a file system's export, `10.0.0.1:/export`, or a bucket, `oci://bucket@namespace/prefix`."""
+    path: str
+    """Where it is seen; on OCI a name is a folder in `/mnt`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,6 +228,14 @@ class TrainingJob:
     checkpoints: Checkpoints | None = None
     limits: Limits = field(default_factory=Limits)
     tags: Mapping[str, str] = field(default_factory=dict)
+    dependencies: Dependencies | None = None
+    container: Container | None = None
+    """What `image` starts; None: the agent."""
+    main_env: Mapping[str, str] = field(default_factory=dict)
+    """Laid over `env` on node 0."""
+    worker_env: Mapping[str, str] = field(default_factory=dict)
+    """Laid over `env` on all other nodes."""
+    mounts: tuple[Mount, ...] = ()
 
 
 def is_placeholder(text: str) -> bool:

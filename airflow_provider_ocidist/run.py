@@ -80,6 +80,8 @@ class Expectations:
     checkpoint: bool = False
     outputs: tuple[str, ...] = ()
     """URIs of the folders that the job's required outputs go to."""
+    reports: bool = True
+    """Whether every node has an agent that reports; where not, a node's silence means nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_provider_ocidist.agent.report import Phase
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.run import Ending, NodeState, NodeStatus, RunRecord, RunStatus
+from airflow_provider_ocidist.run import Ending, Expectations, NodeState, NodeStatus, RunRecord, RunStatus
 
 CANCEL_AGAIN_AFTER = 15.0
 """Seconds after which a node that has not begun to end is told once more."""
@@ -108,7 +108,7 @@ def _lies_in(uri: str, folder: str) -> bool:
 
 def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
     failed = [node for node in status.nodes if node.state.terminal and node.state is not NodeState.SUCCEEDED]
-    return _diagnose(min(failed, key=_guilt)) if failed else None
+    return _diagnose(min(failed, key=_guilt), record.expects) if failed else None
 
 
 def _guilt(node: NodeStatus) -> tuple[bool, bool, float]:
@@ -133,7 +133,7 @@ def _is_saving(node: NodeStatus) -> bool:
     return node.state is NodeState.RUNNING and node.report is not None and node.report.phase is Phase.SAVING
 
 
-def _diagnose(node: NodeStatus) -> Finding:
+def _diagnose(node: NodeStatus, expects: Expectations) -> Finding:
     report = node.report
     if report is not None and report.cause is not None:
         code = f" (exit code {report.exit_code})" if report.exit_code is not None else ""
@@ -147,6 +147,8 @@ def _diagnose(node: NodeStatus) -> Finding:
         return node.cause, f"node {node.rank}: {details}"
     if report is not None and report.message is not None:
         return Cause.NODE, f"node {node.rank}: {report.message}"
+    if report is None and not expects.reports:
+        return Cause.USER, f"node {node.rank}: {details}; its log says more"
     if report is None:
         return Cause.NODE, f"node {node.rank} ended before its agent could report: {details}"
     return Cause.NODE, f"node {node.rank} was lost in phase {report.phase}: {details}"
@@ -178,7 +180,7 @@ def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Findin
     if record.lost_timeout is None or not status.reports_readable:
         return None
     for node in status.nodes:
-        seen = _last_seen(node)
+        seen = _last_seen(node, record.expects)
         if seen is not None and now - seen > record.lost_timeout:
             return (
                 Cause.NODE,
@@ -187,10 +189,12 @@ def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Findin
     return None
 
 
-def _last_seen(node: NodeStatus) -> float | None:
+def _last_seen(node: NodeStatus, expects: Expectations) -> float | None:
     if node.state is not NodeState.RUNNING:
         return None
-    return node.report.heartbeat_at if node.report else node.started_at
+    if node.report is not None:
+        return node.report.heartbeat_at
+    return node.started_at if expects.reports else None
 
 
 def _stuck(record: RunRecord, status: RunStatus, now: float) -> Finding | None:

@@ -260,7 +260,7 @@ WRONG = {
         "line 5: inputs.1.target: is the target of inputs.0 too"
     ],
     "outputs: [{path: /tmp/x, uri: 'oci://b@n/x'}, 3]": [
-        "line 3: outputs.1: must be a section with path, uri, required, not 3",
+        "line 3: outputs.1: must be a section with path, uri, required, nodes, when, not 3",
         "line 3: outputs.0.path: must be a relative path, not '/tmp/x'",
     ],
     "tags: {a.b: c}": ["line 3: tags.a.b: a key has 1 to 100 characters, no blanks and no dots"],
@@ -295,7 +295,7 @@ PROGRAMS = {
     ),
     "{source: train}": "program.script: is needed",
     "{script: gpt.py, source: train, args: --steps 3}": "program.args: must be a list, not '--steps 3'",
-    "gpt.py": "program: must be a section with script, source, args, module, working_dir, not 'gpt.py'",
+    "gpt.py": "program: must be a section with script, source, args, module, working_dir, python_path, source_secret, not 'gpt.py'",
 }
 
 

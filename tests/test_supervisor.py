@@ -266,3 +266,19 @@ def test_a_record_survives_json_and_stays_small() -> None:
     )
     assert RunRecord.from_json(big.to_json()) == big
     assert len(str(big.to_json())) < 4096
+
+
+def test_a_node_without_an_agent_is_not_lost_for_its_silence():
+    silent = record(nodes=1, lost_timeout=10.0)
+    running = gang(NodeState.RUNNING)
+    running = replace(running, nodes=(replace(running.nodes[0], started_at=START),))
+    assert isinstance(decide(silent, running, START + 60), Cancel)
+    without_agent = replace(silent, expects=Expectations(reports=False))
+    assert decide(without_agent, running, START + 60) == Wait()
+
+
+def test_the_failure_of_a_node_without_an_agent_points_at_its_log():
+    failed = gang(NodeState.FAILED)
+    assert decide(record(nodes=1, expects=Expectations(reports=False)), failed, START + 60) == Fail(
+        Cause.USER, "node 0: the service gives no reason; its log says more"
+    )

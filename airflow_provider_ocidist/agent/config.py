@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 
 from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.errors import AgentError, Cause
-from airflow_provider_ocidist.job import Checkpoints, Input, LauncherOptions, Limits, Output, Program
+from airflow_provider_ocidist.job import (
+    Checkpoints,
+    Dependencies,
+    Input,
+    LauncherOptions,
+    Limits,
+    Output,
+    Program,
+)
 
 CONFIG_VARIABLE = "OCIDIST_CONFIG"
 RANK_VARIABLE = "OCIDIST_NODE_RANK"
@@ -32,6 +40,11 @@ class AgentConfig:
     checkpoints: Checkpoints | None = None
     """`uri` is complete: checkpoints are written to `<uri>/<name>/`."""
     limits: Limits = field(default_factory=Limits)
+    dependencies: Dependencies | None = None
+    main_env: Mapping[str, str] = field(default_factory=dict)
+    """Laid over the node's environment on node 0; empty where the service itself gives each node its own."""
+    worker_env: Mapping[str, str] = field(default_factory=dict)
+    """The same on all other nodes."""
     one_run: bool = False
     """Whether all nodes are one run to the service: they share its log, and the first that fails ends it for all."""
     oci_endpoint: str | None = None

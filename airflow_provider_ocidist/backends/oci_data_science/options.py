@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from airflow_provider_ocidist.job import BackendOptions
@@ -35,6 +36,12 @@ class OciDataScienceOptions(BackendOptions):
     """None with a log group: the service creates a log for each job run."""
     conda_slug: str | None = None
     """Service conda environment with torch and Python 3.11 or later; for jobs without an image."""
+    conda_uri: str | None = None
+    """Published conda environment, `oci://bucket@namespace/path/to/pack`; instead of `conda_slug`."""
+    conda_region: str | None = None
+    """Region of `conda_uri`; None: the connection's own."""
+    defined_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Tags of namespaces that administrators have defined: `{namespace: {key: value}}`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
