@@ -11,13 +11,19 @@ INSTALL := $(PIP) install -qq --progress-bar off --no-deps --no-compile
 READY := $(VENV)/.ready
 CLIENTS := .venv-clients
 CLIENTS_READY := $(CLIENTS)/.ready
+LAUNCHERS := .venv-launchers
+LAUNCHERS_READY := $(LAUNCHERS)/.ready
 TESTS ?=
 ROWS ?=
+CONTAINER_TOOLS := podman runc netavark aardvark-dns iptables mmdebstrap podman-compose iproute2
+DEVICE ?=
+BASE ?=
+NAME ?=
 
-.PHONY: help demo up down test check format bench lock clean
+.PHONY: help demo up down test test-containers image check format bench lock clean
 
 help: ## list the commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-7s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 demo: $(READY) ## train a GPT on two nodes from an Airflow DAG, on this machine, and show the result
 	@$(BIN)/python -m scripts.demo run
@@ -28,8 +34,17 @@ up: $(READY) ## start the emulator and Airflow, trigger the demo's DAG, leave al
 down: ## end what `make up` started
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m scripts.demo down; else echo "nothing is installed, so nothing runs"; fi
 
-test: $(READY) $(CLIENTS_READY) ## run the whole test suite; TESTS=path runs a part
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 $(TESTS)
+test: $(READY) $(CLIENTS_READY) $(LAUNCHERS_READY) ## run the whole test suite; TESTS=path runs a part
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 $(or $(TESTS),tests --ignore tests/containers)
+
+test-containers: $(READY) ## the image, a gang in containers, three hosts that lose one another; as root
+	@if [ "$$(id -u)" = 0 ] && ! dpkg -s $(CONTAINER_TOOLS) >/dev/null 2>&1; then \
+	  { apt-get update -q && apt-get install -y -q --no-install-recommends $(CONTAINER_TOOLS); } \
+	  || echo "some of these cannot be installed, so tests are skipped: $(CONTAINER_TOOLS)" >&2; fi
+	@$(BIN)/python -m pytest --durations 10 tests/containers
+
+image: ## build a node's image with podman, buildah or docker; DEVICE=gpu, BASE=packages, NAME=... (docs/containers.md)
+	@$(PYTHON) -m scripts.image $(if $(DEVICE),--device $(DEVICE)) $(if $(BASE),--base $(BASE)) $(if $(NAME),--name $(NAME))
 
 check: $(READY) ## formatting, lint, types, import layers
 	$(BIN)/ruff format --check .
@@ -45,8 +60,8 @@ bench: $(READY) $(CLIENTS_READY) ## measure ours beside its peers; ROWS=P0,P7 ru
 	@$(BIN)/python -m benchmarks.run $(if $(ROWS),--rows $(ROWS))
 
 lock: $(BIN)/python ## resolve all versions anew into requirements/
-	@$(PIP) install -qq -r requirements/pip.txt
-	$(BIN)/python scripts/lock.py
+	@$(PIP) install -qq -r requirements/pip.txt -r requirements/torch.txt setuptools numpy
+	DS_BUILD_OPS=0 $(BIN)/python scripts/lock.py
 
 clean: down ## remove what make made: environments, the demo's folder, caches
 	rm -rf $(VENV) .venv-* .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
@@ -87,4 +102,16 @@ $(CLIENTS_READY): requirements/clients.txt requirements/torch.txt | $(READY) $(C
 	  && ln -sfn ../../../../$(VENV)/lib/python3.11/site-packages/{torch,torchgen,functorch,torch-*.dist-info} .
 	@sed '1s|.*|#!$(CURDIR)/$(CLIENTS)/bin/python|' $(BIN)/torchrun > $(CLIENTS)/bin/torchrun && chmod +x $(CLIENTS)/bin/torchrun
 	@$(PIP) --python $(CLIENTS)/bin/python check >/dev/null
+	@touch $@
+
+# What a node needs to train with each launcher, and the examples' data; its versions are the user's business, not Airflow's.
+# DeepSpeed asks at its build which torch there is: isolated, it would fetch one for CUDA.
+$(LAUNCHERS_READY): requirements/launchers.txt requirements/torch.txt | $(READY) $(LAUNCHERS)/bin/python
+	@echo "installing into $(LAUNCHERS): half a minute; later runs skip this"
+	@cd $(LAUNCHERS)/lib/python3.11/site-packages \
+	  && ln -sfn ../../../../$(VENV)/lib/python3.11/site-packages/{torch,torchgen,functorch,torch-*.dist-info} .
+	@install="$(PIP) --python $(LAUNCHERS)/bin/python install -qq --progress-bar off --no-deps --no-compile -r /dev/stdin"; \
+	grep -v '^deepspeed==' requirements/launchers.txt | $$install \
+	&& grep '^deepspeed==' requirements/launchers.txt | DS_BUILD_OPS=0 $$install --no-build-isolation
+	@$(PIP) --python $(LAUNCHERS)/bin/python check >/dev/null
 	@touch $@

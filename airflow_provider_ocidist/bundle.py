@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from airflow_provider_ocidist import __version__
 
 PACKAGE = Path(__file__).parent
 AGENT_PARTS = (
@@ -16,6 +20,8 @@ AGENT_PARTS = (
     "kinds.py",
     "job.py",
     "oci_clients.py",
+    "oci_request.py",
+    "oci_rest.py",
     "agent",
     "launchers",
     "storage",
@@ -34,6 +40,48 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from airflow_provider_ocidist.agent.__main__ import main
 sys.exit(main())
 """
+CODE_ARCHIVE, AGENT_ARCHIVE = "code.zip", "agent.zip"
+"""In the run directory, for containers: `code_bundle`, and `agent_bundle` for images that do not hold this version."""
+BOOT_VARIABLE = "OCIDIST_BOOT"
+BOOT_SCRIPT = """
+import io, sys, tempfile, zipfile
+config = json.loads(os.environ["OCIDIST_CONFIG"])
+place = config["run_dir"].rstrip("/") + "/agent.zip"
+try:
+    if place.startswith("oci://"):
+        content = read_object(place, os.environ, config.get("oci_endpoint"))
+    else:
+        content = open(place.removeprefix("file://"), "rb").read()
+    home = os.environ.get("HOME", "")
+    folder = tempfile.mkdtemp(prefix="ocidist-agent-", dir=home if home and os.access(home, os.W_OK) else None)
+    zipfile.ZipFile(io.BytesIO(content)).extractall(folder)
+except (RequestError, OSError, zipfile.BadZipFile) as error:
+    sys.exit(
+        f"ocidist: the agent cannot be fetched from {place}: {error}. Remedy: see that this node may read work_dir, "
+        "and write to HOME or TMPDIR; or choose an image that holds airflow-provider-ocidist VERSION"
+    )
+os.execv(sys.executable, [sys.executable, folder + "/ocidist/node.py"])
+""".replace("VERSION", __version__)
+"""Goes on where `oci_request` ends."""
+START_SCRIPT = """\
+import sys
+if sys.version_info < (3, 11):
+    sys.exit("ocidist: the python3 of this image is %d.%d, the agent needs 3.11 or later: choose another image"
+        % sys.version_info[:2])
+sys.path.remove("")
+import base64, os, zlib
+boot = os.environ.pop("BOOT_VARIABLE")
+try:
+    import airflow_provider_ocidist as ours
+    here = ours.__version__ == "VERSION"
+except ImportError:
+    here = False
+if here:
+    from airflow_provider_ocidist.agent.__main__ import main
+    sys.exit(main())
+exec(zlib.decompress(base64.b64decode(boot)))
+""".replace("VERSION", __version__).replace("BOOT_VARIABLE", BOOT_VARIABLE)
+"""Any Python reads it, so that an old one can say so. Files in the folder it starts in must not pass for modules."""
 IGNORED = {
     "__pycache__",
     ".git",
@@ -58,8 +106,30 @@ def agent_bundle(code: str | None) -> bytes:
     return _zip(members)
 
 
+def boot_text() -> str:
+    """Return the program that fetches the agent into an image that has nothing but Python, as text without blanks."""
+    program = (PACKAGE / "oci_request.py").read_text() + BOOT_SCRIPT
+    return base64.b64encode(zlib.compress(program.encode(), 9)).decode()
+
+
+def code_size(code: str, limit: int) -> int:
+    """Return how many bytes the user's code has before it is packed; counting ends above the limit."""
+    path, size = Path(code), 0
+    try:
+        if not path.is_dir():
+            return path.stat().st_size
+        for member in _folder_files(path):
+            size += member.stat().st_size
+            if size > limit:
+                break
+    except (OSError, ValueError):
+        # What cannot be read is told where it is read.
+        pass
+    return size
+
+
 def code_bundle(code: str) -> bytes:
-    """Return the user's code alone, for images that hold the agent already."""
+    """Return the user's code alone; to a container it travels apart from the agent."""
     return _zip(_code_members(Path(code)))
 
 
@@ -76,7 +146,8 @@ def _agent_members() -> Iterator[tuple[str, bytes]]:
 
 def _code_members(code: Path) -> Iterator[tuple[str, bytes]]:
     if code.is_dir():
-        yield from _folder_members(code)
+        # The program runs beside its folder, as with ADS, so that has to keep its name.
+        yield from ((f"{code.resolve().name}/{name}", data) for name, data in _folder_members(code))
     elif zipfile.is_zipfile(code):
         with zipfile.ZipFile(code) as zipped:
             yield from ((info.filename, zipped.read(info)) for info in zipped.infolist() if not info.is_dir())
@@ -93,10 +164,14 @@ def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
 
 
 def _folder_members(folder: Path) -> Iterator[tuple[str, bytes]]:
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder)
-        if path.is_file() and not IGNORED.intersection(relative.parts):
-            yield relative.as_posix(), path.read_bytes()
+    for path in sorted(_folder_files(folder)):
+        yield path.relative_to(folder).as_posix(), path.read_bytes()
+
+
+def _folder_files(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        if path.is_file() and not IGNORED.intersection(path.relative_to(folder).parts):
+            yield path
 
 
 def _zip(members: Iterable[tuple[str, bytes]]) -> bytes:

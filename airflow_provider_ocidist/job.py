@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_provider_ocidist.oci_clients import OciAccess
 
 STRICT = {"extra": "forbid", "use_attribute_docstrings": True, "coerce_numbers_to_str": True}
 """How pydantic reads these classes at the door; without pydantic it means nothing."""
@@ -56,15 +61,17 @@ class Program:
 
     __pydantic_config__ = STRICT
 
-    script: str
-    """Path of the entry script inside `source`, or a module name when `module` is set."""
+    script: str = ""
+    """Path of the entry script inside `source`; with `module` a module's name, with the launcher `command` an
+    executable. Needed, unless `container` says what starts."""
     source: str | None = None
     """A file, folder, zip or tar on this machine, a git URL, or any fsspec URI. None: the code is in the image."""
     args: tuple[str, ...] = ()
+    """One list item for each argument; no shell ever sees them."""
     module: bool = False
     """Run `python -m script` instead of a file."""
     working_dir: str | None = None
-    """Relative to the root of the code; the root itself when None."""
+    """Relative to the root of the code. None: the folder from which the path of the script was written."""
     python_path: tuple[str, ...] = ()
     """Folders that the program may import from, relative to the working directory, which is one of them anyway."""
     source_secret: str | None = None
@@ -111,6 +118,7 @@ class LauncherOptions:
     __pydantic_config__ = STRICT
 
     kind: str = "torchrun"
+    """As `torchrun`, or `command` for any executable; each has a section in `docs/launchers.md`."""
     processes_per_node: Annotated[int, AtLeast(1)] | None = None
     """None: one for each GPU that the node sees, or one where there is none."""
     args: tuple[str, ...] = ()
@@ -126,7 +134,7 @@ class Input:
     source: str
     """A file or folder at any fsspec URI; a folder ends in `/`."""
     target: str
-    """Where it goes, relative to the working directory."""
+    """Where it goes: absolute, or relative to the working directory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +144,7 @@ class Output:
     __pydantic_config__ = STRICT
 
     path: str
-    """A file or folder, relative to the working directory."""
+    """A file or folder: absolute, or relative to the working directory."""
     uri: str
     """The folder that receives it. `${NAME}` in it is a variable of the node's environment."""
     required: bool = True
@@ -154,9 +162,15 @@ class Mount:
     __pydantic_config__ = STRICT
 
     source: str
-    """On OCI a file system's export, `10.0.0.1:/export`, or a bucket, `oci://bucket@namespace/prefix`."""
+    """On OCI a file system's export, `10.0.0.1:/export`, or a bucket, `oci://bucket@namespace/prefix`. A relative path
+    is a folder of `work_dir`."""
     path: str
     """Where it is seen; on OCI a name is a folder in `/mnt`."""
+
+    @property
+    def is_in_work_dir(self) -> bool:
+        """Whether `source` is a folder of the work directory."""
+        return ":" not in self.source and not self.source.startswith("/") and not is_placeholder(self.source)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,9 +227,11 @@ class TrainingJob:
     __pydantic_config__ = STRICT
 
     name: str
-    program: Program
-    backend: BackendOptions
+    """For people; what is created is named after the Airflow task."""
     nodes: Annotated[int, AtLeast(1)] = 1
+    """How many machines."""
+    program: Program = field(default_factory=Program)
+    backend: BackendOptions
     work_dir: str | None = None
     """Meeting point of the nodes: any URI that all of them reach. None: the connection's default."""
     image: str | None = None
@@ -226,9 +242,12 @@ class TrainingJob:
     inputs: tuple[Input, ...] = ()
     outputs: tuple[Output, ...] = ()
     checkpoints: Checkpoints | None = None
+    """None: no checkpoint is carried away, resumed from or required."""
     limits: Limits = field(default_factory=Limits)
     tags: Mapping[str, str] = field(default_factory=dict)
+    """Of everything that is created."""
     dependencies: Dependencies | None = None
+    """None: what the image or the environment holds is enough."""
     container: Container | None = None
     """What `image` starts; None: the agent."""
     main_env: Mapping[str, str] = field(default_factory=dict)
@@ -236,6 +255,40 @@ class TrainingJob:
     worker_env: Mapping[str, str] = field(default_factory=dict)
     """Laid over `env` on all other nodes."""
     mounts: tuple[Mount, ...] = ()
+
+    @classmethod
+    def from_yaml(
+        cls,
+        place: str | Path,
+        *,
+        access: OciAccess | None = None,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> TrainingJob:
+        """Return the job of a file, of any URI, or of YAML itself, which is told by its line breaks.
+
+        `access` opens `oci://`; None: the credentials of this machine. `overrides` replace values by dotted path.
+        Raises JobFileError with every problem and its line.
+        """
+        from airflow_provider_ocidist import job_file
+
+        if isinstance(place, str) and "\n" in place:
+            return job_file.parse(place, overrides=overrides)
+        return job_file.load(place, access=access, overrides=overrides)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the job as `job_file.build` takes it; defaults are left out."""
+        from airflow_provider_ocidist import codec
+
+        value = dict(codec.encode(self))
+        # A backend's options leave out their own kind, as it is their default.
+        options = {"kind": self.backend.kind, **value.pop("backend", {})}
+        return {**value, "backend": options}
+
+    def to_yaml(self) -> str:
+        """Return a job file that `from_yaml` reads back as the same job; defaults are left out."""
+        from airflow_provider_ocidist import job_file
+
+        return job_file.to_yaml(self)
 
 
 def is_placeholder(text: str) -> bool:

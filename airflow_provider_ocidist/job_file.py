@@ -3,88 +3,118 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import posixpath
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from airflow_provider_ocidist import codec, job_schema, kinds, yaml_document
+from airflow_provider_ocidist import job_schema, kinds, yaml_document
 from airflow_provider_ocidist.dialects.base import Translation
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.job import BackendOptions, TrainingJob, is_placeholder
 from airflow_provider_ocidist.job_rules import rules
-from airflow_provider_ocidist.yaml_document import Document
+from airflow_provider_ocidist.job_text import folder_of, is_uri, read, shown
+from airflow_provider_ocidist.yaml_document import Document, FilledText
 
-DEFAULT_BACKEND = "oci_data_science"
-MAX_CHARACTERS = 1_000_000
-"""A job file is written by hand; what is longer is another file, or no file at all."""
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.oci_clients import OciAccess
+
+Render = Callable[[str], Any]
+
+__all__ = ["build", "folder_of", "load", "parse", "read", "shown", "to_yaml"]
+
+BESIDE_A_QUERY = (
+    "is relative to the job file, but an address with a query opens that one file alone: write a whole URI"
+)
 
 
-def load(path: str | Path, *, overrides: Mapping[str, Any] | None = None) -> TrainingJob:
-    """Read a job file. Raises JobFileError, also when the file cannot be read."""
-    path = Path(path)
-    return parse(read(path), source=str(path), base_dir=path.parent, overrides=overrides)
+def load(
+    place: str | Path,
+    *,
+    access: OciAccess | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    render: Render | None = None,
+    templates: bool = False,
+) -> TrainingJob:
+    """Read a job file at a local path or at any URI. Raises JobFileError and StorageError as `read` and `parse` do.
 
-
-def read(path: Path) -> str:
-    """Return the text of a job file. Raises JobFileError when it cannot be read."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(MAX_CHARACTERS + 1)
-    except OSError as error:
-        raise JobFileError([Problem("", f"cannot be read: {error.strerror}")], str(path)) from error
-    except UnicodeDecodeError as error:
-        raise JobFileError([Problem("", "is not text in UTF-8")], str(path)) from error
-    if len(text) > MAX_CHARACTERS:
-        raise JobFileError([Problem("", f"is longer than {MAX_CHARACTERS} characters")], str(path))
-    return text
+    `access` opens `oci://`; None: the credentials of this machine. The rest as for `parse`.
+    """
+    return parse(
+        read(place, access=access),
+        source=shown(place),
+        base_dir=folder_of(place),
+        overrides=overrides,
+        render=render,
+        templates=templates,
+    )
 
 
 def parse(
     text: str,
     *,
     source: str | None = None,
-    base_dir: Path | None = None,
+    base_dir: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
+    render: Render | None = None,
+    templates: bool = False,
 ) -> TrainingJob:
     """Return the job that YAML describes. Raises JobFileError with every problem and its line.
 
-    `source` names the text in messages; local paths in it are relative to `base_dir`, or to the working
-    directory. `overrides` replace values before the check, by dotted path: `{"limits.max_runtime": "2h"}`;
-    sections among them are added to what is there.
+    `source` names the text in messages; relative code is looked for in `base_dir`, a folder or a URI, as
+    `folder_of` returns it, or in the working directory. `overrides` replace values before the check, by dotted
+    path: `{"limits.max_runtime": "2h"}`; sections among them are added to what is there. `render` fills in
+    Jinja, and raises ValueError where it cannot. `templates`: Airflow has yet to fill it in; a placeholder is
+    then right where a number is wanted too, for which the least one stands.
     """
-    return _checked(yaml_document.read(text, source), source, base_dir, overrides or {})
+    document = yaml_document.fill_in(text, render, source) if render else yaml_document.read(text, source)
+    return _checked(document, source, base_dir, overrides or {}, texts=FilledText, templates=templates)
 
 
 def build(
     job: Mapping[str, Any] | TrainingJob,
     *,
     source: str | None = None,
-    base_dir: Path | None = None,
+    base_dir: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
+    templates: bool = False,
 ) -> TrainingJob:
-    """Return the job that a mapping describes, or a hand-made job checked again. Otherwise as `parse`."""
-    value = to_mapping(job) if isinstance(job, TrainingJob) else job
-    return _checked(Document(value), source, base_dir, overrides or {})
+    """Return the job that a mapping describes, or a hand-made job checked again. Otherwise as `parse`.
+
+    Text that is a number stands for one, since Jinja in a mapping leaves nothing but text.
+    """
+    value = job.to_mapping() if isinstance(job, TrainingJob) else job
+    return _checked(Document(value), source, base_dir, overrides or {}, texts=str, templates=templates)
 
 
 def to_yaml(job: TrainingJob) -> str:
     """Return a job file that `parse` reads back as the same job; defaults are left out."""
-    return yaml.safe_dump(to_mapping(job), sort_keys=False, allow_unicode=True)
+    return yaml.dump(job.to_mapping(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
-def to_mapping(job: TrainingJob) -> dict[str, Any]:
-    """Return a job in the form that `build` takes."""
-    value = dict(codec.encode(job))
-    # A backend's options leave out their own kind, as it is their default.
-    return value | {"backend": {"kind": job.backend.kind, **value.get("backend", {})}}
+class _Dumper(yaml.SafeDumper):
+    """Safe YAML in which no character is lost: without quotes, unusual line breaks become blanks."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = None if text.isprintable() else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def _checked(
-    document: Document, source: str | None, base_dir: Path | None, overrides: Mapping[str, Any]
+    document: Document,
+    source: str | None,
+    base_dir: str | Path | None,
+    overrides: Mapping[str, Any],
+    *,
+    texts: type[str],
+    templates: bool,
 ) -> TrainingJob:
     if not isinstance(document.value, Mapping):
         problem = (
@@ -97,10 +127,10 @@ def _checked(
             [replace(item, line=document.line(item.path)) for item in translation.problems], source
         )
     problems: list[Problem] = []
-    mapping = _plain(translation.mapping, "", problems)
+    mapping = _plain(yaml_document.numbers(translation.mapping, texts), "", problems)
     misplaced = _override(mapping, overrides, problems)
-    job, found = _fields(mapping)
-    job = _with_absolute_source(job, base_dir or Path.cwd())
+    job, found = _fields(mapping, templates=templates)
+    job = _with_absolute_source(job, Path.cwd() if base_dir is None else base_dir, problems)
     located = [
         *document.problems,
         *(replace(problem, line=document.line(problem.path)) for problem in translation.problems),
@@ -165,7 +195,7 @@ def _override(
     """Put values in their places; return those for which there is none."""
     misplaced = []
     for path, given in overrides.items():
-        value = _plain(given, path, problems)
+        value = _plain(yaml_document.numbers(given, str), path, problems)
         holder: Any = mapping
         *above, last = path.split(".")
         for part in above:
@@ -197,19 +227,27 @@ def _merged(old: Any, new: Any) -> Any:
     return new
 
 
-def _fields(mapping: dict[str, Any]) -> tuple[TrainingJob, list[Problem]]:
+def _fields(mapping: dict[str, Any], *, templates: bool) -> tuple[TrainingJob, list[Problem]]:
     """Return the job and what is wrong with its fields; the backend's by the class that its kind names."""
     backend = mapping.get("backend", {})
-    kind = backend.get("kind", DEFAULT_BACKEND) if isinstance(backend, dict) else DEFAULT_BACKEND
+    kind = (
+        backend.get("kind", job_schema.DEFAULT_BACKEND)
+        if isinstance(backend, dict)
+        else job_schema.DEFAULT_BACKEND
+    )
     options, problems = _options_class(kind)
     homes = {**{item.name: "backend" for item in fields(options)}, **job_schema.section_homes(TrainingJob)}
     # The rules of a place are for the real options, which replace this one if they can be known.
     stand_in = {"kind": job_schema.PLACEHOLDER} if isinstance(backend, dict) else backend
-    job, found = job_schema.check(TrainingJob, {**mapping, "backend": stand_in}, homes=homes)
+    job, found = job_schema.check(
+        TrainingJob, {**mapping, "backend": stand_in}, homes=homes, templates=templates
+    )
     if not isinstance(backend, dict) or problems:
         return job, [*found, *problems]
     # A wrong kind would only be told twice.
-    chosen, wrong = job_schema.check(options, {**backend, "kind": kind}, at="backend", homes=homes)
+    chosen, wrong = job_schema.check(
+        options, {**backend, "kind": kind}, at="backend", homes=homes, templates=templates
+    )
     return replace(job, backend=chosen), [*found, *wrong]
 
 
@@ -223,13 +261,29 @@ def _options_class(kind: Any) -> tuple[type[BackendOptions], list[Problem]]:
     return options, []
 
 
-def _with_absolute_source(job: TrainingJob, base_dir: Path) -> TrainingJob:
+def _with_absolute_source(job: TrainingJob, base_dir: str | Path, problems: list[Problem]) -> TrainingJob:
     source = job.program.source
     if source is None or not job.program.is_local or is_placeholder(source):
         return job
-    # Links stay as they are written; a user that does not exist stays for the rules to find.
-    absolute = os.path.abspath(base_dir / os.path.expanduser(source))  # noqa: PTH100, PTH111
-    return replace(job, program=replace(job.program, source=absolute))
+    if not is_uri(base_dir) and str(base_dir):
+        # Links stay as they are written; a user that does not exist stays for the rules to find.
+        place = os.path.abspath(os.path.join(base_dir, os.path.expanduser(source)))  # noqa: PTH100, PTH111, PTH118
+    elif source.startswith(("/", "~")):
+        return job
+    elif not str(base_dir):
+        problems.append(Problem("program.source", BESIDE_A_QUERY))
+        place = job_schema.PLACEHOLDER
+    else:
+        place = _beside(str(base_dir), source)
+    return replace(job, program=replace(job.program, source=place))
+
+
+def _beside(folder: str, name: str) -> str:
+    """Return the URI of a relative path; `..` never leads out of the bucket, or off the server."""
+    scheme, _, rest = folder.partition("://")
+    place, _, path = rest.partition("/")
+    below = posixpath.normpath(posixpath.join("/", path, name))
+    return f"{scheme}://{place}{below}{'/' if name.endswith('/') and below != '/' else ''}"
 
 
 def _located(

@@ -8,12 +8,16 @@ import pkgutil
 from types import ModuleType
 
 PACKAGE = __package__
+SHARED = {"base", "commands", "ssh"}
+"""Modules of a family that its kinds share."""
 
 
 def names(family: str) -> list[str]:
     """Return the kinds of a family (`backends`, `launchers`, `dialects`): its modules that declare one."""
     package = importlib.import_module(f"{PACKAGE}.{family}")
-    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "base")
+    return sorted(
+        module.name for module in pkgutil.iter_modules(package.__path__) if module.name not in SHARED
+    )
 
 
 def load(family: str, kind: str) -> ModuleType:

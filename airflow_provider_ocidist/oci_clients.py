@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import importlib
+import importlib.util
 import logging
 import os
 import re
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from airflow_provider_ocidist import oci_rest
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
+from airflow_provider_ocidist.oci_request import Caller, RequestError, Signer, endpoint_of
 
 AuthKind = Literal["config_file", "api_key", "session_token", "instance_principal", "resource_principal"]
 
@@ -69,14 +72,28 @@ def access_of(fields: Mapping[str, Any]) -> OciAccess:
     return OciAccess(**{name: value for name, value in fields.items() if name in known})
 
 
-Service = Literal["data_science", "object_storage", "logging_search", "secrets", "identity"]
+Service = Literal[
+    "data_science",
+    "object_storage",
+    "logging",
+    "logging_search",
+    "secrets",
+    "identity",
+    "network",
+    "limits",
+    "search",
+]
 
 _CLIENTS: Mapping[Service, tuple[str, str]] = {
     "data_science": ("oci.data_science", "DataScienceClient"),
     "object_storage": ("oci.object_storage", "ObjectStorageClient"),
+    "logging": ("oci.logging", "LoggingManagementClient"),
     "logging_search": ("oci.loggingsearch", "LogSearchClient"),
     "secrets": ("oci.secrets", "SecretsClient"),
     "identity": ("oci.identity", "IdentityClient"),
+    "network": ("oci.core", "VirtualNetworkClient"),
+    "limits": ("oci.limits", "LimitsClient"),
+    "search": ("oci.resource_search", "ResourceSearchClient"),
 }
 
 _CONNECT_TIMEOUT_S = 10.0
@@ -99,11 +116,13 @@ def client(access: OciAccess, service: Service) -> Any:
     Raises BackendError with cause CONFIG when the credentials cannot be loaded.
     """
     with oci_errors(f"connecting to OCI {service.replace('_', ' ')}"):
+        if access.auth == "resource_principal" and service in oci_rest.CLIENTS and not _has_sdk():
+            return _client_without_sdk(access, service)
         # It tells every task log that a breaker is enabled, which is not even true of our clients.
         logging.getLogger("oci.circuit_breaker").setLevel(logging.WARNING)
         import oci
 
-        config, signer = _credentials(access)
+        config, signer = credentials(access)
         module, name = _CLIENTS[service]
         made = getattr(importlib.import_module(module), name)(
             config,
@@ -119,13 +138,23 @@ def client(access: OciAccess, service: Service) -> Any:
         return made
 
 
+def _has_sdk() -> bool:
+    return importlib.util.find_spec("oci") is not None
+
+
+def _client_without_sdk(access: OciAccess, service: Service) -> oci_rest.Client:
+    """Return what lets a node whose image has no SDK meet the others, and save, all the same."""
+    endpoint = access.endpoint or endpoint_of(service, os.environ)
+    return oci_rest.CLIENTS[service](Caller(Signer.of_resource(os.environ), endpoint, access.max_attempts))
+
+
 def namespace(access: OciAccess) -> str:
     """Return the Object Storage namespace of the tenancy."""
     with oci_errors("looking up the Object Storage namespace"):
         return str(client(access, "object_storage").get_namespace().data)
 
 
-def _credentials(access: OciAccess) -> tuple[dict[str, Any], Any]:
+def credentials(access: OciAccess) -> tuple[dict[str, Any], Any]:
     """Return the SDK's configuration and signer. Raises BackendError that says what is missing."""
     if access.endpoint and not re.match(r"https?://[^/\s]+", access.endpoint):
         raise BackendError(
@@ -357,6 +386,7 @@ _CONFIG_ERRORS = {
     "MissingPrivateKeyPassphrase",
     "InvalidKeyFilePath",
     "ProfileNotFound",
+    "Unconfigured",
     "WaitUntilNotSupported",
     "MissingEndpointForNonRegionalServiceClientError",
 }
@@ -367,7 +397,7 @@ _FOREIGN_MODULES = ("oci", "requests", "urllib3", "circuitbreaker", "http")
 def _is_foreign(error: BaseException) -> bool:
     """Whether the SDK, or what it speaks HTTP with, raised this."""
     raised_by = {cls.__module__.split(".")[0] for cls in type(error).__mro__ if cls.__module__ != "builtins"}
-    return bool(raised_by & set(_FOREIGN_MODULES)) or isinstance(error, ConnectionError)
+    return bool(raised_by & set(_FOREIGN_MODULES)) or isinstance(error, ConnectionError | RequestError)
 
 
 def _service_error(error: Any, doing: str) -> BackendError:

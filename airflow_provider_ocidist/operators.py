@@ -30,8 +30,12 @@ class DistributedTrainingOperator(BaseOperator):
 
     The run survives this task: a worker that dies, or a triggerer that restarts, finds it again and waits on. Killing,
     failing or clearing the task ends it. XCom: `checkpoint_uri`, `run` (what was created) and the result as a whole.
+    The events of the task's outlets tell of the checkpoint too: an Asset gets its URI, step and loss as extra, an
+    AssetAlias an event of the checkpoint's own URI.
 
-    :param job: path of a job file (relative to the DAG file), a mapping of the same form, or a TrainingJob
+    Any string in the job may hold Jinja, also where a number is wanted.
+
+    :param job: path of a job file (relative to the DAG file), its URI, a mapping of the same form, or a TrainingJob
     :param conn_id: Airflow connection of type `oci`
     :param nodes: replaces the job's number of nodes
     :param env: added to the job's environment
@@ -57,10 +61,12 @@ class DistributedTrainingOperator(BaseOperator):
         poll_interval: float = 10.0,
         **kwargs: Any,
     ) -> None:
+        if hasattr(BaseOperator, "retry_policy"):
+            from airflow_provider_ocidist.retries import TrainingRetries
+
+            kwargs.setdefault("retry_policy", TrainingRetries())
         super().__init__(**kwargs)
-        self.job = (
-            job if isinstance(job, Mapping) else str(job) if isinstance(job, str | Path) else _mapping_of(job)
-        )
+        self.job = str(job) if isinstance(job, str | Path) else _renderable(job)
         self.conn_id = conn_id
         self.nodes = nodes
         self.env = env
@@ -145,7 +151,26 @@ class DistributedTrainingOperator(BaseOperator):
         result = TrainingResult.of(watch.record, watch.status).to_json()
         context["ti"].xcom_push(key="checkpoint_uri", value=result["checkpoint_uri"])
         self.log.info("trained; newest checkpoint: %s", result["checkpoint_uri"])
+        self._tell_outlets(result, context)
         return result
+
+    def _tell_outlets(self, result: Mapping[str, Any], context: Context) -> None:
+        """Put the checkpoint into the events of this task's outlets, for the DAGs that they schedule."""
+        from airflow.sdk import Asset, AssetAlias
+
+        checkpoint = result["checkpoint"] or {}
+        told = {
+            "checkpoint_uri": result["checkpoint_uri"],
+            "step": checkpoint.get("step"),
+            "loss": checkpoint.get("loss"),
+            "outputs": result["outputs"],
+            "job_id": result["job_id"],
+        }
+        for outlet in self.outlets:
+            if isinstance(outlet, Asset):
+                context["outlet_events"][outlet].extra.update(told)
+            elif isinstance(outlet, AssetAlias) and result["checkpoint_uri"]:
+                context["outlet_events"][outlet].add(Asset(result["checkpoint_uri"]), extra=told)
 
     def _fail(self, watch: Watch, cause: Cause, message: str, context: Context) -> NoReturn:
         assert watch.status is not None
@@ -169,13 +194,24 @@ class DistributedTrainingOperator(BaseOperator):
 
         overrides = dict(self.overrides or {})
         if self.nodes is not None:
-            overrides["nodes"] = _number(self.nodes)
+            overrides["nodes"] = self.nodes
         overrides |= {f"env.{name}": str(value) for name, value in (self.env or {}).items()}
         if isinstance(self.job, Mapping):
             return job_file.build(self.job, base_dir=self._folder, overrides=overrides)
-        path = self._folder / str(self.job)
-        rendered = self.render_template(job_file.read(path), context)
-        return job_file.parse(rendered, source=str(path), base_dir=path.parent, overrides=overrides)
+        place = str(self.job) if "://" in str(self.job) else str(self._folder / str(self.job))
+        access = OciHook(self.conn_id).access if place.startswith("oci://") else None
+        return job_file.load(
+            place, access=access, overrides=overrides, render=lambda text: self._filled_in(text, context)
+        )
+
+    def _filled_in(self, text: str, context: Context) -> Any:
+        """Return what Airflow makes of a text with Jinja. Raises ValueError with what is wrong with it."""
+        from jinja2 import TemplateError
+
+        try:
+            return self.render_template(text, context)
+        except TemplateError as error:
+            raise ValueError(error.message or type(error).__name__) from error
 
     @property
     def _folder(self) -> Path:
@@ -289,15 +325,18 @@ class CopyOutputsOperator(CopyOperator):
     label = "copy outputs"
 
 
-def _number(text: int | str) -> int | str:
-    """Return what Jinja has made text as a number again; what is none is left for the job's check to name."""
-    return int(text) if isinstance(text, str) and text.strip().isdecimal() else text
+def _renderable(value: Any) -> Any:
+    """Return a value whose every string Airflow finds: it looks into dicts and lists, not into other mappings."""
+    from airflow_provider_ocidist.job import TrainingJob
 
-
-def _mapping_of(job: TrainingJob) -> dict[str, Any]:
-    from airflow_provider_ocidist import job_file
-
-    return job_file.to_mapping(job)
+    if isinstance(value, TrainingJob):
+        value = value.to_mapping()
+    match value:
+        case Mapping():
+            return {key: _renderable(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_renderable(item) for item in value]
+    return value
 
 
 def _key(context: Context) -> RunKey:

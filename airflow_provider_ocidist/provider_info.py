@@ -29,8 +29,20 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "sensors": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.sensors"]}],
         "triggers": [
-            {"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.triggers"]}
+            {
+                "integration-name": "OCI Data Science Jobs",
+                "python-modules": [f"{PACKAGE}.triggers", f"{PACKAGE}.watchers"],
+            }
         ],
+        "task-decorators": [
+            {
+                "name": "distributed_training",
+                # The schema asks for the one, Airflow reads the other.
+                "path": f"{PACKAGE}.decorators.distributed_training_task",
+                "class-name": f"{PACKAGE}.decorators.distributed_training_task",
+            }
+        ],
+        "filesystems": [f"{PACKAGE}.filesystem"],
         "extra-links": [f"{PACKAGE}.links.JobRunLink"],
         "connection-types": [_oci_connection()],
     }

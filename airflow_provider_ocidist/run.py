@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.report import NodeReport, Progress
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import TrainingJob
@@ -241,9 +242,16 @@ class RunRecord:
 
     @classmethod
     def of(
-        cls, ref: RunRef, job: TrainingJob, expects: Expectations, task_deadline: float | None = None
+        cls,
+        ref: RunRef,
+        job: TrainingJob | AgentConfig,
+        expects: Expectations,
+        task_deadline: float | None = None,
     ) -> RunRecord:
-        """Start the record of a gang; `task_deadline` is a Unix time that its Airflow task was given."""
+        """Start the record of a gang from its job, or from what its nodes were told.
+
+        `task_deadline` is a Unix time that its Airflow task was given.
+        """
         limits = job.limits
         own = ref.submitted_at + limits.max_runtime if limits.max_runtime is not None else None
         return cls(

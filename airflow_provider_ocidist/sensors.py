@@ -1,4 +1,4 @@
-"""DistributedTrainingSensor: waits for a run that somebody else started."""
+"""Sensors: wait for a run that somebody else started, or for a checkpoint."""
 
 from __future__ import annotations
 
@@ -118,3 +118,65 @@ class DistributedTrainingSensor(BaseSensorOperator):
 
     def _backend(self, ref: RunRef) -> Backend:
         return self._hook.backend(ref.backend)
+
+
+class CheckpointSensor(BaseSensorOperator):
+    """Wait for a whole checkpoint below a URI; returns its uri, step and loss.
+
+    :param uri: the folder that holds checkpoints, as a run's `checkpoints.uri`
+    :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
+    :param after_step: wait for one of a step above this; -1 takes any
+    :param deferrable: wait in the triggerer
+    """
+
+    template_fields: Sequence[str] = ("uri", "conn_id", "after_step")
+
+    def __init__(
+        self,
+        *,
+        uri: str,
+        conn_id: str = OciHook.default_conn_name,
+        after_step: int | str = -1,
+        deferrable: bool | None = None,
+        poke_interval: float = 60.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.uri = uri
+        self.conn_id = conn_id
+        self.after_step = after_step
+        fallback = conf.getboolean("operators", "default_deferrable", fallback=False)
+        self.deferrable = fallback if deferrable is None else deferrable
+        self._found: dict[str, Any] | None = None
+
+    def execute(self, context: Context) -> Any:
+        if self.deferrable and not self.poke(context):
+            self._defer()
+        elif not self.deferrable:
+            super().execute(context)
+        return self._found
+
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ARG002 - Airflow's signature
+        """Return what the trigger has found."""
+        return event
+
+    def poke(self, context: Context) -> bool:  # noqa: ARG002 - Airflow's signature
+        from airflow_provider_ocidist.watchers import later_checkpoint
+
+        with as_airflow_errors():
+            self._found = later_checkpoint(self.uri, self.conn_id, int(self.after_step))
+        return self._found is not None
+
+    def _defer(self) -> None:
+        from airflow_provider_ocidist.watchers import CheckpointTrigger
+
+        self.defer(
+            trigger=CheckpointTrigger(
+                uri=self.uri,
+                conn_id=self.conn_id,
+                after_step=int(self.after_step),
+                poll_interval=self.poke_interval,
+            ),
+            method_name="resume",
+            timeout=timedelta(seconds=self.timeout),
+        )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_ocidist.beside_loop import in_thread, keep
 
 # What only a running trigger needs is imported there, as in operators.py.
 if TYPE_CHECKING:
@@ -24,17 +25,9 @@ FIRST_EVENT_AFTER = 10.0
 CAN_KILL = hasattr(BaseTrigger, "on_kill")
 """Whether this Airflow (3.3 or later) tells a trigger that its task was killed."""
 
-THREADS = 32
-"""How many triggers of one triggerer talk to a service at the same time."""
 END_ATTEMPTS = 8
 END_PAUSE = 1.0
 """Seconds after the first attempt to end a gang that failed; doubles each time, so that eight take two minutes."""
-
-_threads = ThreadPoolExecutor(THREADS, "ocidist-trigger")
-"""Our own, because Airflow writes each trigger's log through the event loop's few threads: were those all busy with
-us, the second of its repeated cancels would hit it before it had called `on_kill`."""
-_unfinished: set[asyncio.Task[Any]] = set()
-"""Strong references: a cancel must outlive its trigger, which Airflow cuts short after about a second."""
 
 
 class DistributedTrainingTrigger(BaseTrigger):
@@ -80,7 +73,7 @@ class DistributedTrainingTrigger(BaseTrigger):
 
     async def _watch_until_action(self) -> RunRecord:
         earliest = time.monotonic() + FIRST_EVENT_AFTER
-        watch: Watch = await _in_thread(self._watch)
+        watch: Watch = await in_thread(self._watch)
         while not await self._wants_action(watch):  # noqa: ASYNC110 - the event is at the service
             await asyncio.sleep(watch.pause(self.poll_interval))
         await asyncio.sleep(max(0.0, earliest - time.monotonic()))
@@ -101,7 +94,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         from airflow_provider_ocidist.supervisor import Wait
 
         try:
-            return not isinstance(await _in_thread(lambda: watch.look(time.time())), Wait)
+            return not isinstance(await in_thread(lambda: watch.look(time.time())), Wait)
         except BackendError as error:
             # The task asks once more and fails with this error in the right place.
             self.log.warning("%s", error)
@@ -117,7 +110,7 @@ class DistributedTrainingTrigger(BaseTrigger):
 
     def _begin_ending(self) -> asyncio.Task[None]:
         if self._ending is None:
-            self._ending = _keep(self._end_gang_at_last())
+            self._ending = keep(self._end_gang_at_last())
         return self._ending
 
     async def _end_gang_at_last(self) -> None:
@@ -136,10 +129,10 @@ class DistributedTrainingTrigger(BaseTrigger):
 
     async def _end_gang(self) -> None:
         record = self._record()
-        if not self.owner or await _in_thread(lambda: self._still_owned(record)):
+        if not self.owner or await in_thread(lambda: self._still_owned(record)):
             log.info("%s goes on: its task waits for it elsewhere", record.ref.key.name)
             return
-        await _in_thread(lambda: self._backend().cancel(record.ref))
+        await in_thread(lambda: self._backend().cancel(record.ref))
         log.info("%s: cancelled, since its task was killed", record.ref.key.name)
 
     def _still_owned(self, record: RunRecord) -> bool:
@@ -177,28 +170,3 @@ class DistributedTrainingTrigger(BaseTrigger):
 
             self._connected = OciHook(self.conn_id).backend(self._record().ref.backend)
         return self._connected
-
-
-async def _in_thread(work: Callable[[], Any]) -> Any:
-    """Run a blocking call beside the event loop.
-
-    Through asgiref, because up to Airflow 3.2 connections are read through `async_to_sync`, which wants its threads;
-    not thread-sensitive, because those calls share one thread for the whole triggerer. Shielded, because asgiref
-    replaces a CancelledError by one without its message, and by that message Airflow knows to call `on_kill`.
-    """
-    from asgiref.sync import sync_to_async
-
-    return await asyncio.shield(_keep(sync_to_async(work, thread_sensitive=False, executor=_threads)()))
-
-
-def _keep(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    task = asyncio.create_task(work)
-    _unfinished.add(task)
-    task.add_done_callback(_forget)
-    return task
-
-
-def _forget(task: asyncio.Task[Any]) -> None:
-    _unfinished.discard(task)
-    if not task.cancelled() and task.exception() is not None:
-        log.debug("after its trigger had gone: %s", task.exception())

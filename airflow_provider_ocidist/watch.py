@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from airflow_provider_ocidist.agent.report import Phase
-from airflow_provider_ocidist.backends.base import Backend, LogFollower
+from airflow_provider_ocidist.backends.base import Backend, LogFollower, LogLine
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.run import Ending, NodeState, RunRecord, RunStatus
 from airflow_provider_ocidist.supervisor import Action, Wait, decide
@@ -33,6 +33,8 @@ class Watch:
         self._log = logger
         self._follower = LogFollower(record.logs_since)
         self._said: str | None = None
+        self._logged: str | None = None
+        self._has_lines = False
 
     def look(self, now: float) -> Action:
         """Return what to do next. A service that cannot answer now is waited for: silence is no failure.
@@ -72,6 +74,20 @@ class Watch:
         saving = any(node.report is not None and node.report.phase in NEAR_THE_END for node in nodes)
         return min(interval, NEAR_THE_END_INTERVAL) if saving else interval
 
+    def tell_line(self, line: LogLine) -> None:
+        """Pass on a line that a node wrote."""
+        self._log.info("[node %d] %s", line.rank, line.text)
+
+    def tell_status(self, status: RunStatus, said: str) -> None:
+        """Pass on that the gang is not as it was at the last look; `said` is one line for a person."""
+        if self._has_lines and status.progress and status.progress.printed:
+            # Whoever reads the program's own lines here reads the step there.
+            said = describe(status, with_step=False)
+        if said == self._logged:
+            return
+        self._logged = said
+        self._log.info("%s", said)
+
     def _pass_on_logs(self, now: float) -> None:
         try:
             lines = self._follower.new_lines(self.backend, self.record.ref, now)
@@ -79,22 +95,23 @@ class Watch:
             self._log.warning("%s; the lines will come later", error)
             return
         for line in lines:
-            self._log.info("[node %d] %s", line.rank, line.text)
+            self.tell_line(line)
         if lines:
+            self._has_lines = True
             self.record = replace(self.record, logs_since=self._follower.cursor)
 
     def _say_progress(self, status: RunStatus) -> None:
         said = describe(status)
         if said != self._said:
             self._said = said
-            self._log.info("%s", said)
+            self.tell_status(status, said)
 
 
-def describe(status: RunStatus) -> str:
+def describe(status: RunStatus, *, with_step: bool = True) -> str:
     """Return one line for a person, as `nodes: 2 RUNNING (TRAINING); step 40/300, loss 2.31`."""
     parts = ["nodes: " + ", ".join(f"{count} {state}" for state, count in _tally(status).items())]
     progress = status.progress
-    if progress is not None and progress.step is not None:
+    if with_step and progress is not None and progress.step is not None:
         total = f"/{progress.steps}" if progress.steps else ""
         loss = f", loss {progress.loss:.4g}" if progress.loss is not None else ""
         parts.append(f"step {progress.step}{total}{loss}")

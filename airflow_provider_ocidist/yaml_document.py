@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
 from airflow_provider_ocidist.errors import JobFileError, Problem
+from airflow_provider_ocidist.job import is_placeholder
 
 MAX_VALUES = 100_000
 """Values in one file, aliases written out; more is a mistake, or malice."""
+_HEREDOC = re.compile(r"^[ \t]*(?:cat|kubectl|tee)\b.*<<-?\s*['\"]?(?P<word>\w+)", re.MULTILINE)
+_LONGEST_NUMBER = 1000
+"""Digits; Python itself refuses to read whole numbers of more than 4300."""
 MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -24,6 +29,12 @@ class WrittenInt(int):
         return self.text
 
 
+class FilledText(str):
+    """What Jinja has left: it knows nothing but text, so that a number in it may be meant as one."""
+
+    __slots__ = ()
+
+
 class WrittenFloat(float):
     """A number whose text is what the file says: `1e-4` and `1.10` stay so where text is wanted."""
 
@@ -31,6 +42,10 @@ class WrittenFloat(float):
 
     def __str__(self) -> str:
         return self.text
+
+
+_INT = r"[-+]?(?:0|[1-9][0-9]*)"
+_FLOAT = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"
 
 
 class _Loader(yaml.SafeLoader):
@@ -41,8 +56,8 @@ class _Loader(yaml.SafeLoader):
 
 for _tag, _pattern, _first in (
     ("bool", r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO"),
-    ("int", r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
-    ("float", r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("int", _INT, "-+0123456789"),
+    ("float", _FLOAT, "-+.0123456789"),
     ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
     ("null", r"~|null|Null|NULL|", "~nN\0"),
     ("merge", r"<<", "<"),
@@ -119,6 +134,83 @@ def read(text: str, source: str | None = None) -> Document:
         loader.dispose()
 
 
+def fill_in(text: str, render: Callable[[str], Any], source: str | None = None) -> Document:
+    """Read a document whose Jinja placeholders are filled in value by value, so that no value changes the structure.
+
+    A text that is no YAML before, as with `{% for %}` around lines, is filled in as a whole. `render` raises
+    ValueError for a placeholder that it cannot fill in. Raises JobFileError.
+    """
+    try:
+        document = read(text, source)
+    except JobFileError:
+        if not is_placeholder(text):
+            raise
+        return read(_rendered(text, render, source), source)
+    problems: list[Problem] = []
+    value = _filled(document.value, "", render, problems)
+    located = [replace(problem, line=document.line(problem.path)) for problem in problems]
+    if located:
+        raise JobFileError(located, source)
+    return replace(document, value=value)
+
+
+def numbers(value: Any, kind: type[str]) -> Any:
+    """Return a value in which text of this kind that is a number is one, which still knows its text."""
+    match value:
+        case str() if isinstance(value, kind):
+            return _number(value)
+        case Mapping():
+            return {key: numbers(item, kind) for key, item in value.items()}
+        case list() | tuple():
+            return [numbers(item, kind) for item in value]
+    return value
+
+
+def _filled_text(value: Any) -> Any:
+    return FilledText(value) if isinstance(value, str) else value
+
+
+def _rendered(text: str, render: Callable[[str], Any], source: str | None) -> str:
+    try:
+        return str(render(text))
+    except ValueError as error:
+        raise JobFileError([Problem("", f"cannot be filled in: {error}")], source) from error
+
+
+def _filled(value: Any, path: str, render: Callable[[str], Any], problems: list[Problem]) -> Any:
+    def below(part: object) -> str:
+        return f"{path}.{part}" if path else str(part)
+
+    match value:
+        case str() if is_placeholder(value):
+            try:
+                return _filled_text(render(value))
+            except ValueError as error:
+                problems.append(Problem(path, f"cannot be filled in: {error}"))
+        case dict():
+            return {
+                str(_filled(key, path, render, problems)) if isinstance(key, str) else key: _filled(
+                    item, below(key), render, problems
+                )
+                for key, item in value.items()
+            }
+        case list():
+            return [_filled(item, below(index), render, problems) for index, item in enumerate(value)]
+    return value
+
+
+def _number(text: str) -> Any:
+    if re.fullmatch(_INT, text) and len(text) < _LONGEST_NUMBER:
+        whole = WrittenInt(text)
+        whole.text = text
+        return whole
+    if re.fullmatch(_FLOAT, text):
+        number = WrittenFloat(text)
+        number.text = text
+        return number
+    return text
+
+
 def _child(node: yaml.Node, path: str) -> tuple[yaml.Mark, yaml.Node, str] | None:
     if isinstance(node, yaml.SequenceNode):
         index, _, rest = path.partition(".")
@@ -178,6 +270,10 @@ def _double_keys(node: yaml.MappingNode, path: tuple[str, ...]) -> list[Problem]
 
 
 def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:
+    heredoc = _HEREDOC.search(text)
+    if heredoc is not None:
+        what = f"is a shell script around a job file: keep only the lines between it and {heredoc['word']}"
+        return Problem("", what, text.count("\n", 0, heredoc.start()) + 1)
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is None:
         character = getattr(error, "character", None)
@@ -194,6 +290,8 @@ def _reason(error: yaml.YAMLError, text: str, mark: yaml.Mark) -> str:
     if "\t" in here[: len(here) - len(here.lstrip())]:
         return "a line cannot be indented with a tab: use blanks"
     reason = str(getattr(error, "problem", None) or error)
+    if "another document" in reason:
+        return f"{getattr(error, 'context', '')} {reason}: put each job into a file of its own"
     if "unhashable" in reason and "{{" in here:
         return "a Jinja placeholder without quotes; Airflow fills it in, a check without Airflow cannot"
     context = getattr(error, "context", None) or "while constructing"

@@ -27,7 +27,13 @@ def rows() -> dict[str, Comparison]:
         for item in pkgutil.iter_modules(benchmarks.__path__)
     ]
     found = [module.ROW for module in modules if hasattr(module, "ROW")]
-    return {row.name: row for row in sorted(found, key=lambda row: int(row.name[1:].rstrip("b")))}
+    return {row.name: row for row in sorted(found, key=lambda row: _place(row.name))}
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Return where a row stands: the numbered ones first, by their number."""
+    digits = name[1:].rstrip("b")
+    return (int(digits), name) if name.startswith("P") and digits.isdecimal() else (sys.maxsize, name)
 
 
 def keep(results: dict[str, dict[str, Any]]) -> None:

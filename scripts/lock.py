@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,16 @@ HEADER = """\
 CLIENTS = ["oci-cli", "oracle-ads[opctl]"]
 """Real clients that tests hold against the emulator; they clash with Airflow."""
 
+LAUNCHERS = ["accelerate", "deepspeed", "ninja", "scikit-learn", "setuptools", "wheel"]
+"""What nodes need besides torch to train the examples, and to build DeepSpeed."""
 
-def resolve(requirements: list[str]) -> list[dict[str, Any]]:
+
+def resolve(requirements: list[str], options: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return what pip would install into an empty environment."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
-        command += ["--report", str(report), *requirements, "-r", str(FOLDER / "torch.txt")]
+        command += ["--report", str(report), *options, *requirements, "-r", str(FOLDER / "torch.txt")]
         subprocess.run(command, check=True)
         return list(json.loads(report.read_text())["install"])
 
@@ -39,10 +43,10 @@ def ours(extras: str) -> list[str]:
     return ["-e", f"{ROOT}[{extras}]"]
 
 
-def pins(requirements: list[str]) -> dict[str, str]:
+def pins(requirements: list[str], options: Sequence[str] = ()) -> dict[str, str]:
     """Return version by name, names as indexes spell them, versions without a local build tag."""
     found = {}
-    for package in resolve(requirements):
+    for package in resolve(requirements, options):
         name = re.sub(r"[-_.]+", "-", package["metadata"]["name"]).lower()
         found[name] = package["metadata"]["version"].partition("+")[0]
     return {name: version for name, version in found.items() if name not in ELSEWHERE}
@@ -69,6 +73,9 @@ def main() -> None:
         {name: version for name, version in everything.items() if name not in kept},
     )
     write("clients.txt", "The clients of OCI that clash with Airflow, torch excepted", pins(CLIENTS))
+    # In isolation DeepSpeed, which comes as source only, would fetch a torch for CUDA to tell its dependencies.
+    launchers = pins(LAUNCHERS, ["--no-build-isolation"])
+    write("launchers.txt", "Launchers and what the examples need, torch excepted", launchers)
 
 
 if __name__ == "__main__":

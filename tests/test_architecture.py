@@ -11,7 +11,20 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "airflow_provider_ocidist"
-FACE = {"airflow_errors", "hooks", "links", "operators", "plugin", "provider_info", "sensors", "triggers"}
+FACE = {
+    "airflow_errors",
+    "decorators",
+    "filesystem",
+    "hooks",
+    "links",
+    "operators",
+    "plugin",
+    "provider_info",
+    "retries",
+    "sensors",
+    "triggers",
+    "watchers",
+}
 """The modules that may import Airflow."""
 
 

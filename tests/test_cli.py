@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 
 from airflow_provider_ocidist import __version__
-from airflow_provider_ocidist.cli import main
+from airflow_provider_ocidist.cli import COMMANDS, EXIT_CODES, main
 
 GOOD = """\
 name: retrain
@@ -133,6 +138,55 @@ def test_plan_shows_a_few_of_many_nodes(folder, capsys):
     assert "# and so on up to node 63" in capsys.readouterr().out
 
 
+def plan_of(capsys, *arguments):
+    assert main(["plan", "good.yaml", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_plan_shows_either_topology(folder, capsys):
+    one = plan_of(capsys, "--topology", "multi_node")
+    assert [request["verb"] for request in one["requests"]].count("CreateJobRun") == 1
+    many = plan_of(capsys, "--topology", "job_runs", "--set", "backend.subnet_id=ocid1.subnet.oc1..a")
+    assert [request["verb"] for request in many["requests"]].count("CreateJobRun") == 2
+
+
+def test_any_value_of_a_file_can_be_replaced(folder, capsys):
+    plan = plan_of(capsys, "--set", "nodes=4", "--set", "env.SEED=7")
+    assert (plan["nodes"], plan["environment"][3]["SEED"]) == (4, "7")
+    assert main(["plan", "good.yaml", "--set", "nodes"]) == 2
+    assert "write it as PATH=VALUE" in capsys.readouterr().err
+
+
+def test_plan_shows_the_environment_of_each_role(folder, capsys):
+    plan = plan_of(capsys, "--set", "main_env.ROLE=main", "--set", "worker_env.ROLE=worker")
+    assert [environment["ROLE"] for environment in plan["environment"]] == ["main", "worker"]
+
+
+def test_plan_of_a_container_shows_its_own_start(folder, capsys):
+    (folder / "good.yaml").write_text(
+        "name: own\nnodes: 2\nimage: iad.ocir.io/n/i:1\nprogram: {script: a.py}\n"
+        "container: {entrypoint: [bash, -c], command: [echo hi]}\nmain_env: {A: 1}\n"
+        "backend: {shape: VM.Standard2.1, subnet_id: ocid1.subnet.oc1..a}\n"
+    )
+    plan = plan_of(capsys)
+    assert plan["example_launch"] == "bash -c 'echo hi'"
+    assert [environment.get("A") for environment in plan["environment"]] == ["1", None]
+    assert [environment["OCIDIST_NODE_RANK"] for environment in plan["environment"]] == ["0", "1"]
+
+
+def test_a_job_file_may_lie_anywhere(folder, capsys):
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    (folder / "inline.yaml").write_text(GOOD.replace("source: train", f"source: {folder}/train"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}/inline.yaml"
+            code, out = main(["check", address]), capsys.readouterr().out
+        finally:
+            server.shutdown()
+    assert (code, out) == (0, f"{address}: ok (retrain: 2 nodes, torchrun, on oci_data_science)\n")
+
+
 def test_plan_of_a_wrong_file_says_what_is_wrong_and_nothing_else(folder, capsys):
     assert main(["plan", "wrong.yaml"]) == 1
     captured = capsys.readouterr()
@@ -161,13 +215,6 @@ def test_a_wrong_command_line_is_exit_code_2_with_usage(arguments, capsys):
         main(arguments)
     assert caught.value.code == 2
     assert "usage: ocidist" in capsys.readouterr().err
-
-
-def test_the_emulator_explains_its_own_options(capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["emulator", "--help"])
-    assert caught.value.code == 0
-    assert "--port" in capsys.readouterr().out
 
 
 def test_check_starts_without_airflow_oci_or_torch(folder):
@@ -211,16 +258,65 @@ def test_output_is_coloured_on_a_terminal_only(folder):
     assert "ok (retrain" in text
 
 
-def test_the_shell_completes_commands(folder):
+def completions(folder, line, **environ):
     pytest.importorskip("argcomplete")
     environ = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(sys.path),
         "_ARGCOMPLETE": "1",
         "_ARGCOMPLETE_STDOUT_FILENAME": "completions",
-        "COMP_LINE": "ocidist pl",
-        "COMP_POINT": "10",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        **environ,
     }
-    command = [sys.executable, "-c", "from airflow_provider_ocidist.cli import main; main(['pl'])"]
-    subprocess.run(command, env=environ, check=True, capture_output=True)
-    assert (folder / "completions").read_text().split("\x0b") == ["plan "]
+    command = [sys.executable, "-c", "from airflow_provider_ocidist.cli import main; main([])"]
+    subprocess.run(command, env=environ, check=True, capture_output=True, cwd=folder)
+    return [word.strip() for word in (folder / "completions").read_text().split("\x0b")]
+
+
+def test_the_shell_completes_commands_flags_files_notes_connections_and_kinds(folder):
+    (folder / "info.yaml").write_text("jobId: a\nmainJobRunId: b\n")
+    ids = {"AIRFLOW_CONN_OCI_PROD": "{}", "AIRFLOW_CONN_OCI_TEST": "{}"}
+    assert completions(folder, "ocidist pl") == ["plan"]
+    assert completions(folder, "ocidist plan --top") == ["--topology"]
+    assert completions(folder, "ocidist plan --topology m") == ["multi_node"]
+    assert completions(folder, "ocidist plan g") == ["good.yaml"]
+    assert set(completions(folder, "ocidist watch ")) >= {"info.yaml", "train/"}
+    assert "good.yaml" not in completions(folder, "ocidist watch ")
+    assert completions(folder, "ocidist list --conn-id oci_", **ids) == ["oci_prod", "oci_test"]
+    assert "torchrun" in completions(folder, "ocidist init --launcher ")
+
+
+def test_help_names_every_command_and_exit_code(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert [name for name in COMMANDS if not re.search(rf"^  {name} ", text, re.MULTILINE)] == []
+    documented = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
+    codes = re.findall(r"^  (\d+)  ", EXIT_CODES, re.MULTILINE)
+    assert codes == re.findall(r"^\| (\d+) \|", documented, re.MULTILINE) == ["0", "1", "2", "3", "130"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_and_all_but_the_emulator_print_json(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0
+    assert ("--json" in capsys.readouterr().out) == (command != "emulator")
+
+
+def test_where_the_connection_is_missing_it_is_named(folder, capsys):
+    assert main(["run", "good.yaml"]) == 1
+    *_, hint = capsys.readouterr().err.splitlines()
+    assert hint.startswith(
+        "there is no connection: AIRFLOW_CONN_OCI_DEFAULT is not set; put the connection there"
+    )
+    assert not (folder / "info.yaml").exists()
+
+
+def test_a_connection_that_is_not_set_is_told_with_those_that_are(folder, capsys, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_OCI_PROD", "{}")
+    assert main(["plan", "good.yaml", "--conn-id", "oci_prd"]) == 2
+    message = capsys.readouterr().err
+    assert "AIRFLOW_CONN_OCI_PRD is not set" in message
+    assert "oci_prod" in message

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +26,9 @@ import yaml
 from airflow_provider_ocidist import job_file
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
-from airflow_provider_ocidist.run import RunRecord
+from airflow_provider_ocidist.run import RunKey, RunRecord
 from scripts.emulator_process import Access
-from tests.training_jobs import PROGRAMS, a_job
+from tests.training_jobs import BACKEND, PROGRAMS, a_job
 
 
 class Terminal:
@@ -64,9 +70,121 @@ def test_a_run_is_followed_to_its_end_and_can_be_looked_at_afterwards(ocidist: T
     assert len(info["otherJobRunIds"]) == 1
     status = json.loads(ocidist("status", "--json"))
     assert (status["ended"], [node["state"] for node in status["nodes"]]) == (True, ["SUCCEEDED"] * 2)
+    assert "nodes: 2 SUCCEEDED" in ocidist("status", info["otherJobRunIds"][0])
     assert "[node 1] " in ocidist("logs")
     assert yaml.safe_load(ocidist("show-config")) == info
     assert "succeeded" in ocidist("watch", "info.yaml")
+    # The file is what runs; with another number of steps it is not.
+    assert ocidist("diff", "info.yaml", "job.yaml") == "no difference\n"
+    ocidist.write_job(seconds=7)
+    told = json.loads(ocidist("diff", info["jobId"], "job.yaml", "--json", code=1))
+    assert [item["path"].rpartition("OCIDIST_CONFIG.")[2] for item in told] == ["program.args.1"]
+
+
+def test_a_run_that_somebody_else_started_is_known_by_any_of_its_ids(
+    ocidist: Terminal, backend: OciDataScience, ends
+) -> None:
+    job = a_job(
+        seconds=60,
+        limits={"stop_grace": 1, "max_runtime": "1h"},
+        backend={**BACKEND, "topology": "multi_node"},
+    )
+    key = RunKey(dag_id=f"dag-{uuid.uuid4().hex[:6]}", run_id="manual", task_id="train")
+    plan = backend.plan(job, key)
+    ref = ends(backend.submit(plan))
+    worker = ref.run_ids[1]
+    shown = yaml.safe_load(ocidist("show-config", worker))
+    record = RunRecord.from_json(shown["record"])
+    assert record == RunRecord.of(ref, job, plan.expects)
+    assert (shown["jobId"], shown["mainJobRunId"]) == (ref.job_id, ref.run_ids[0])
+    (gang,) = json.loads(ocidist("list", key.dag_id, "--json"))
+    assert (gang["name"], gang["nodes"], gang["dag_id"], gang["job_id"]) == (
+        key.name,
+        2,
+        key.dag_id,
+        ref.job_id,
+    )
+    assert gang["state"] in ("PENDING", "RUNNING")
+    assert key.name in ocidist("list", "--limit", "1")
+    assert "no gang" in ocidist("list", "no-such-name")
+    watching = ocidist.start("watch", ref.main_run_id, "--interval", "0.3")
+    assert watching.stdout is not None
+    assert watching.stdout.readline().startswith("[node ")
+    watching.send_signal(signal.SIGINT)
+    _, said = watching.communicate(timeout=60)
+    assert (watching.returncode, "it goes on" in said) == (130, True)
+    ended = json.loads(ocidist("cancel", worker, "--interval", "0.3", "--json"))
+    assert {node["state"] for node in ended["nodes"]} == {"CANCELED"}
+
+
+@pytest.mark.parametrize(
+    "target, complaint",
+    [
+        ("ocid1.datasciencejobrun.oc1.iad.absent", "not found, or these credentials may not see it"),
+        ("ocid1.bucket.oc1.iad.a", "is no OCID of a job or of a job run"),
+    ],
+)
+def test_an_id_of_nothing_that_runs_is_one_line(ocidist: Terminal, target: str, complaint: str) -> None:
+    text = ocidist("status", target, code=2)
+    assert complaint in text
+    assert len(text.splitlines()) == 1
+
+
+def test_a_watch_goes_on_when_the_service_answers_again(ocidist: Terminal, emulator: Access) -> None:
+    ocidist.write_job(seconds=6)
+    ocidist("run", "job.yaml")
+    watching = ocidist.start("watch", "--json", "--interval", "0.3")
+    assert watching.stdout is not None
+    json.loads(watching.stdout.readline())
+    faults = f"{emulator.url}/_emulator/faults"
+    httpx.post(faults, json={"path": "/20190101/.*", "status": 503}).raise_for_status()
+    try:
+        events = [json.loads(watching.stdout.readline())]
+        while "will ask again" not in events[-1].get("text", ""):
+            events.append(json.loads(watching.stdout.readline()))
+    finally:
+        httpx.delete(faults).raise_for_status()
+    rest, _ = watching.communicate(timeout=120)
+    events += [json.loads(line) for line in rest.splitlines()]
+    assert watching.returncode == 0
+    assert (events[-1]["event"], events[-1]["outcome"]) == ("end", "SUCCEEDED")
+    assert events[-1]["result"]["checkpoint_uri"].startswith("oci://")
+    assert {event["event"] for event in events} >= {"message", "log", "status", "end"}
+
+
+def test_on_a_terminal_a_watch_keeps_its_summary_below_the_lines(ocidist: Terminal) -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 160, 0, 0))
+    command = [
+        sys.executable,
+        "-m",
+        "airflow_provider_ocidist.cli",
+        "run",
+        "job.yaml",
+        "--wait",
+        "--interval",
+        "0.3",
+    ]
+    environ = {name: value for name, value in ocidist.env.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
+    process = subprocess.Popen(
+        command, cwd=ocidist.folder, env=environ, stdout=slave, stderr=slave, stdin=slave
+    )
+    os.close(slave)
+    shown = b""
+    try:
+        # Linux tells the end of the other side as an error.
+        with suppress(OSError):
+            while piece := os.read(master, 65536):
+                shown += piece
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        os.close(master)
+    text = shown.decode()
+    assert re.search(r"steps-run-\w+-g0-a1 \| 0:\d\d \|", text)
+    assert "1: RUNNING" in text
+    assert "\x1b[?25h" in text, "the cursor is shown again"
+    assert "succeeded; newest checkpoint" in text.rpartition("a1 |")[2]
 
 
 def test_a_second_run_does_not_overwrite_the_note_of_the_first(ocidist: Terminal) -> None:
@@ -120,7 +238,8 @@ def test_a_run_that_is_cut_off_while_it_is_created_goes_on_by_the_same_command(
         time.sleep(1.2 + 0.7 * delay)
         process.send_signal(how)
         process.communicate(timeout=60)
-        assert process.returncode == (130 if how is signal.SIGINT else -how)
+        # Before Python has begun, Ctrl-C ends it without a word of ours.
+        assert process.returncode in ((130, -how) if how is signal.SIGINT else (-how,))
         assert "goes on where it was" in ocidist("status", code=2)
     ocidist("run", "job.yaml")
     info = yaml.safe_load((ocidist.folder / "info.yaml").read_text())

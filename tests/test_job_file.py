@@ -259,9 +259,9 @@ WRONG = {
     "inputs:\n- {source: 'oci://b@n/x', target: data/}\n- {source: 'oci://b@n/y', target: ./data}": [
         "line 5: inputs.1.target: is the target of inputs.0 too"
     ],
-    "outputs: [{path: /tmp/x, uri: 'oci://b@n/x'}, 3]": [
+    "outputs: [{path: /tmp/../x, uri: 'oci://b@n/x'}, 3]": [
         "line 3: outputs.1: must be a section with path, uri, required, nodes, when, not 3",
-        "line 3: outputs.0.path: must be a relative path, not '/tmp/x'",
+        "line 3: outputs.0.path: must say where it leads, without '..', not '/tmp/../x'",
     ],
     "tags: {a.b: c}": ["line 3: tags.a.b: a key has 1 to 100 characters, no blanks and no dots"],
     "tags: {ocidist-task: c}": ["line 3: tags.ocidist-task: keys that begin with ocidist- are ours"],
@@ -286,7 +286,7 @@ PROGRAMS = {
     "{script: other.py, source: train/gpt.py}": "program.script: 'other.py' is not in {folder}/train/gpt.py",
     "{script: ../gpt.py, source: train}": "program.script: must not leave its folder, as '../gpt.py' does",
     "{script: /gpt.py, source: train}": "program.script: must be a relative path, not '/gpt.py'",
-    "{script: '', source: train}": "program.script: must not be empty",
+    "{script: '', source: train}": "program.script: is needed",
     '{script: gpt.py, source: train, args: ["a\\0b"]}': "program.args.0: no program can be given 'a\\x00b'",
     "{script: gpt.py}": "program.source: is needed: there is no image that could hold the code",
     "{script: gpt.py, source: 'htp://x/y'}": "program.source: nothing reads htp://; did you mean http://?",
@@ -295,7 +295,10 @@ PROGRAMS = {
     ),
     "{source: train}": "program.script: is needed",
     "{script: gpt.py, source: train, args: --steps 3}": "program.args: must be a list, not '--steps 3'",
-    "gpt.py": "program: must be a section with script, source, args, module, working_dir, python_path, source_secret, not 'gpt.py'",
+    "gpt.py": (
+        "program: must be a section with script, source, args, module, working_dir, python_path, source_secret, "
+        "not 'gpt.py'"
+    ),
 }
 
 
@@ -325,7 +328,8 @@ NOT_YAML = {
     "a: *b": f"line 1: {NO_YAML} found undefined alias 'b' (column 4)",
     "a: &a [*a]": f"line 1: {NO_YAML} an alias that contains itself (column 4)",
     "a: 1\n---\nb: 2": (
-        f"line 2: {NO_YAML} expected a single document in the stream but found another document (column 1)"
+        f"line 2: {NO_YAML} expected a single document in the stream but found another document: "
+        "put each job into a file of its own (column 1)"
     ),
     "a: 1\nb: \x00": f"line 2: {NO_YAML} cannot hold the character #x0000",
     "a: !!int two": f"line 1: {NO_YAML} 'two' is not a whole number (column 4)",
@@ -335,7 +339,7 @@ NOT_YAML = {
     ),
     "kind: model\nspec: {}": (
         "line 1: kind: job files of kind 'model' are not supported yet; "
-        "there are ads, and our own form, which has no kind at its top"
+        "there are ads, pytorchjob, and our own form, which has no kind at its top"
     ),
 }
 
@@ -372,7 +376,7 @@ def test_problems_of_all_sections_come_together_in_the_order_of_the_file(problem
         "program: {script: gtp.py, source: train}\n"
         "launcher: {kind: torchrn}\n"
         "env: {1A: x}\n"
-        "inputs: [{source: data, target: /abs}]\n"
+        "inputs: [{source: data, target: ../abs}]\n"
         "limits: {max_runtime: soon}\n"
         "backend: {shape: VM.Standard.E4.Flex, ocpus: two, memory_gb: 1}\n"
     )

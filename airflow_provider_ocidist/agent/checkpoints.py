@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, StorageError
+from airflow_provider_ocidist.errors import AgentError, Cause, CheckpointError, OcidistError, StorageError
 from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.oci_clients import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, step_of
@@ -26,6 +26,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a failed upload is tried again; doubled each time."""
 LAST_TRIES = 4
 UNFINISHED = (".tmp", ".part", ".partial", ".incomplete")
+PROGRAMS = (".py",)
+"""DeepSpeed puts `zero_to_fp32.py` beside its checkpoints."""
 ZIPPED = (".pt", ".pth", ".ptz", ".npz", ".zip", ".keras")
 
 
@@ -50,22 +52,52 @@ class Candidate:
 def resume(
     folder: Path, checkpoints: Checkpoints, access: OciAccess, switch: StopSwitch
 ) -> CheckpointRef | None:
-    """Bring the newest complete checkpoint into the folder; None when there is none yet."""
+    """Bring the newest complete checkpoint into the folder; None when there is none yet.
+
+    One whose content is damaged gives way to the one before it. Raises AgentError when all are damaged, for to begin
+    anew would lose what they hold, or when the place cannot be read.
+    """
     if checkpoints.uri is None or not checkpoints.resume:
         return None
-    from airflow_provider_ocidist.storage.checkpoints import fetch, newest
+    from airflow_provider_ocidist.storage.checkpoints import complete
 
     try:
-        found = newest(checkpoints.uri, access)
+        found = complete(checkpoints.uri, access)
         switch.check()
-        if found is not None:
-            fetch(found.uri, folder, access)
-            logger.info("going on from step %d: %s", found.step, found.uri)
+        for reference in found:
+            if _fetch_whole(reference, folder, access):
+                logger.info("going on from step %d: %s", reference.step, reference.uri)
+                return reference
     except (StorageError, OSError) as error:
         raise AgentError(
             f"the checkpoint to go on from cannot be fetched: {error}", cause=Cause.DATA
         ) from error
-    return found
+    if found:
+        raise AgentError(
+            f"all {len(found)} checkpoints below {checkpoints.uri} are damaged: delete them to begin anew, "
+            "or set checkpoints.resume: false",
+            cause=Cause.DATA,
+        )
+    return None
+
+
+def _fetch_whole(reference: CheckpointRef, folder: Path, access: OciAccess) -> bool:
+    """Fetch a checkpoint; False when it is damaged at its place, rather than on its way."""
+    from airflow_provider_ocidist.storage.checkpoints import fetch
+
+    for tried in (1, 2):
+        try:
+            _point_deepspeed_to(fetch(reference.uri, folder, access))
+            return True
+        except CheckpointError as error:
+            logger.warning("the checkpoint of step %d is damaged (try %d): %s", reference.step, tried, error)
+    return False
+
+
+def _point_deepspeed_to(checkpoint: Path) -> None:
+    """DeepSpeed goes on from what the file `latest` names; without one it begins anew and only warns."""
+    if checkpoint.is_dir() and any(checkpoint.glob("*_states.pt")):
+        checkpoint.with_name("latest").write_text(checkpoint.name)
 
 
 def candidates(folder: Path) -> list[Candidate]:
@@ -74,7 +106,11 @@ def candidates(folder: Path) -> list[Candidate]:
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             step = step_of(path.name)
-            if step is not None and not path.name.startswith(".") and not path.name.endswith(UNFINISHED):
+            if (
+                step is not None
+                and not path.name.startswith(".")
+                and not path.name.endswith(UNFINISHED + PROGRAMS)
+            ):
                 with contextlib.suppress(OSError):
                     found.append(Candidate(path, step, signature(path)))
     return sorted(found, key=lambda candidate: candidate.step, reverse=True)

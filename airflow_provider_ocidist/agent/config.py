@@ -45,8 +45,12 @@ class AgentConfig:
     """Laid over the node's environment on node 0; empty where the service itself gives each node its own."""
     worker_env: Mapping[str, str] = field(default_factory=dict)
     """The same on all other nodes."""
+    mounts: tuple[str, ...] = ()
+    """Folders that the platform mounts, as `job.Mount.path` names them; a node without one fails at once."""
     one_run: bool = False
     """Whether all nodes are one run to the service: they share its log, and the first that fails ends it for all."""
+    reports: bool = True
+    """Whether it is certain that an agent reads this; where not, a node's silence means nothing."""
     oci_endpoint: str | None = None
     """Service endpoint of every OCI client, for the emulator; None: the region's own."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from airflow_provider_ocidist.agent.symptoms import Symptom, last_words, symptom_of
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.launchers.base import ProcessFailure
 
@@ -16,18 +16,10 @@ TAIL_LENGTH = 4000
 RANKED = re.compile(r"(?:\[(?:default|rank)(\d+)\]:\s?)?(.*)", re.DOTALL)
 TRACEBACK = "Traceback (most recent call last):"
 
-LOST_PEER = re.compile(
-    r"Connection (?:closed|reset) by (?:remote )?peer|Connection refused|Broken pipe|Socket Timeout"
-    r"|Timed out waiting|remote process exited|peer closed"
-    r"|RendezvousConnectionError|RendezvousClosedError|DistNetworkError|DistStoreError"
-    r"|ncclRemoteError|ncclSystemError|NCCL communicator was aborted|Failed to recv, got 0 bytes"
-)
-NO_PEERS = re.compile(r"RendezvousTimeoutError")
-OUT_OF_MEMORY = re.compile(
-    r"out of memory|OutOfMemoryError|\bMemoryError\b|(?:can't|cannot) allocate memory|std::bad_alloc",
-    re.IGNORECASE,
-)
-DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+INNER = "See inner exception for details."
+"""torch's way of saying that the exception before this one says more."""
+DETAILS = 4
+"""Lines after the exception's own in which NCCL says what has happened."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +35,8 @@ class Failure:
     tail: str = ""
     consequence: bool = False
     """Whether it looks like the echo of another node's failure."""
+    remedy: str | None = None
+    """What helps against this very error, where that is known."""
 
 
 @dataclass(slots=True)
@@ -51,15 +45,20 @@ class Traceback:
 
     rank: int | None
     lines: list[str] = field(default_factory=list)
-    chained: bool = False
+    details: list[str] = field(default_factory=list)
+    """What follows the exception's first line, when that is one of NCCL's."""
 
     @property
     def message(self) -> str:
         return self.lines[-1].strip() if self.lines else ""
 
     @property
+    def symptom(self) -> Symptom | None:
+        return symptom_of(" ".join([self.message, *self.details]))
+
+    @property
     def consequence(self) -> bool:
-        return bool(LOST_PEER.search(self.message))
+        return self.symptom is not None and self.symptom.echo
 
 
 def diagnose(exit_code: int, output: str, process: ProcessFailure | None, oom_killed: bool | None) -> Failure:
@@ -69,31 +68,45 @@ def diagnose(exit_code: int, output: str, process: ProcessFailure | None, oom_ki
     whether the kernel has killed for want of memory meanwhile; None when it does not tell.
     """
     code = process.exit_code if process else exit_code
-    traceback = _pick(list(tracebacks(output)), process.rank if process else None)
-    message = traceback.message if traceback and code > 0 else _ending(code)
-    cause = _cause(code, message, oom_killed)
+    traceback = _pick(tracebacks(output), process.rank if process else None)
+    if traceback and code > 0:
+        message, symptom = traceback.message, traceback.symptom
+    else:
+        said = last_words(output) if code != -signal.SIGKILL else None
+        message = f"{_ending(code)}: {said}" if said else _ending(code)
+        symptom = symptom_of(said) if said else None
+    cause = symptom.cause if symptom else _cause_of_ending(code, oom_killed)
     return Failure(
         cause=cause,
-        message=message if cause is not Cause.OOM or code > 0 else f"{message}: out of memory",
+        message=f"{message}: out of memory" if cause is Cause.OOM and code < 0 and not symptom else message,
         exit_code=code,
-        rank=process.rank if process else traceback.rank if traceback else None,
+        rank=_rank(process, traceback),
         tail=tail_of(output, traceback if code > 0 else None),
-        consequence=bool(code > 0 and traceback and traceback.consequence),
+        consequence=symptom is not None and symptom.echo,
+        remedy=symptom.remedy if symptom else None,
     )
 
 
-def tracebacks(output: str) -> Iterator[Traceback]:
-    """Yield the tracebacks in order of their ends; those of several ranks may be interleaved."""
+def tracebacks(output: str) -> list[Traceback]:
+    """Return the tracebacks in order of their ends; those of several ranks may be interleaved."""
     opened: dict[str | None, Traceback] = {}
+    explained: dict[str | None, Traceback] = {}
+    closed: list[Traceback] = []
     for line in output.splitlines():
         rank, text = RANKED.fullmatch(line).groups()  # type: ignore[union-attr]
         if text.startswith(TRACEBACK):
             opened[rank] = Traceback(int(rank) if rank else None)
-        elif rank in opened and not text.startswith((" ", "\t")) and text:
-            opened[rank].lines.append(text)
-            yield opened.pop(rank)
+            explained.pop(rank, None)
         elif rank in opened:
             opened[rank].lines.append(text)
+            if text and not text.startswith((" ", "\t")):
+                closed.append(opened.pop(rank))
+                explained[rank] = closed[-1]
+        elif rank in explained and "NCCL error" in explained[rank].message:
+            explained[rank].details.append(text)
+            if len(explained[rank].details) == DETAILS:
+                del explained[rank]
+    return closed
 
 
 def _pick(found: list[Traceback], rank: int | None) -> Traceback | None:
@@ -101,7 +114,16 @@ def _pick(found: list[Traceback], rank: int | None) -> Traceback | None:
     own = [traceback for traceback in found if not traceback.consequence]
     of_rank = [traceback for traceback in found if rank is not None and traceback.rank == rank]
     candidates = of_rank or [traceback for traceback in own if traceback.rank in (None, rank)] or own or found
+    candidates = [
+        traceback for traceback in candidates if not traceback.message.endswith(INNER)
+    ] or candidates
     return candidates[-1] if candidates else None
+
+
+def _rank(process: ProcessFailure | None, traceback: Traceback | None) -> int | None:
+    if process is not None and process.rank is not None:
+        return process.rank
+    return traceback.rank if traceback else None
 
 
 def _ending(code: int) -> str:
@@ -114,13 +136,7 @@ def _ending(code: int) -> str:
     return f"the program was killed by {name}"
 
 
-def _cause(code: int, message: str, oom_killed: bool | None) -> Cause:
-    if OUT_OF_MEMORY.search(message):
-        return Cause.OOM
-    if DISK_FULL.search(message):
-        return Cause.DATA
-    if NO_PEERS.search(message) or LOST_PEER.search(message):
-        return Cause.NODE
+def _cause_of_ending(code: int, oom_killed: bool | None) -> Cause:
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return Cause.NODE if oom_killed is False else Cause.OOM
     return Cause.NODE if code == -signal.SIGTERM else Cause.USER

@@ -68,13 +68,16 @@ def main(arguments: list[str]) -> int:
     pipe, command = int(arguments[0]), arguments[1:]
     os.set_inheritable(pipe, False)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    told_to_end: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # A handler rather than SIG_IGN, which the command would inherit.
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, lambda number, _: told_to_end.append(number))
     child = _start(command)
     threading.Thread(target=_kill_when_closed, args=(pipe,), daemon=True).start()
     status = _reap_until(child)
-    _end_leftovers()
+    # Some launchers end at once when told to, and leave behind programs that save a last checkpoint: the agent says
+    # when their time is up.
+    _end_leftovers(grace=float("inf") if told_to_end else LEFTOVER_GRACE)
     return os.waitstatus_to_exitcode(status)
 
 
@@ -111,8 +114,8 @@ def _reap_until(child: int) -> int:
             return status
 
 
-def _end_leftovers() -> None:
-    deadline = time.monotonic() + LEFTOVER_GRACE
+def _end_leftovers(grace: float) -> None:
+    deadline = time.monotonic() + grace
     while descendants(os.getpid()):
         if time.monotonic() > deadline:
             kill_descendants(os.getpid())

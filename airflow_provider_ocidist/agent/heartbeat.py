@@ -33,6 +33,8 @@ class Heartbeat:
         self.interval = interval
         self.watches: list[Callable[[], object]] = []
         """Called before each report is written; they may call `update`."""
+        self.written_at = time.monotonic()
+        """When the report was last written, on the clock `time.monotonic`; at first, when this node began."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
@@ -103,6 +105,7 @@ class Heartbeat:
                 logger.warning("the run directory cannot be written, training goes on: %s", error)
             self._failing = True
             return False
+        self.written_at = time.monotonic()
         if self._failing:
             logger.warning("the run directory can be written again")
         self._failing = False

@@ -1,9 +1,12 @@
-"""Outputs: copies what the job promises out of the node, after the training has succeeded."""
+"""Outputs: copies what the job promises out of the node, each node to a place of its own."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
@@ -12,33 +15,131 @@ from airflow_provider_ocidist.oci_clients import OciAccess
 
 logger = logging.getLogger(__name__)
 
+VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|(?P<bare>[A-Za-z_]\w*)|\{(?P<braced>[^{}]*)\})")
+ATTEMPT = re.compile(r"-a(\d+)$")
+"""How a run's name ends (`run.RunKey.name`)."""
 
-def copy_outputs(outputs: Sequence[Output], working_dir: Path, access: OciAccess) -> tuple[str, ...]:
-    """Return the URIs of what was copied. Raises AgentError when something is missing, or cannot be sent."""
-    missing = [
-        output.path for output in outputs if output.required and not _has_content(working_dir / output.path)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parcel:
+    """One output of this node, and where it goes."""
+
+    path: str
+    source: Path
+    uri: str
+    required: bool
+
+
+def resolved(outputs: Sequence[Output], environ: Mapping[str, str]) -> tuple[Output, ...]:
+    """Return the outputs with the variables in their URIs filled in. Raises AgentError for an unknown one."""
+    return tuple(replace(output, uri=expanded(output.uri, environ)) for output in outputs)
+
+
+def expanded(uri: str, environ: Mapping[str, str]) -> str:
+    """Fill in `$NAME` and `${NAME}`; `$$` stands for `$`."""
+
+    def value(found: re.Match[str]) -> str:
+        if found["escaped"]:
+            return "$"
+        name = found["bare"] or found["braced"] or ""
+        if not environ.get(name):
+            raise AgentError(
+                f"the output {uri} names the variable {name!r}, which this node does not have: "
+                "set it in env, or write $$ for a dollar sign",
+                cause=Cause.CONFIG,
+            )
+        return environ[name]
+
+    return VARIABLE.sub(value, uri)
+
+
+def parcels(
+    outputs: Sequence[Output],
+    working_dir: Path,
+    *,
+    rank: int,
+    is_main: bool,
+    failed_run: str | None = None,
+) -> list[Parcel]:
+    """Return what this node has to copy; `failed_run` is the name of a run that did not succeed.
+
+    Raises AgentError where two outputs would write the same file.
+    """
+    chosen = [
+        Parcel(
+            path=output.path,
+            source=working_dir / output.path,
+            uri=_place(output.uri, rank, is_main=is_main, failed_run=failed_run),
+            required=output.required and is_main and failed_run is None,
+        )
+        for output in outputs
+        if (is_main or output.nodes == "all") and (failed_run is None or output.when == "always")
     ]
+    _refuse_overwriting(chosen)
+    return chosen
+
+
+def _place(uri: str, rank: int, *, is_main: bool, failed_run: str | None) -> str:
+    from airflow_provider_ocidist.storage.locations import join
+
+    below = [] if failed_run is None else [f"failed-{_attempt(failed_run)}"]
+    return join(uri, *below, *([] if is_main else [f"node-{rank}"]))
+
+
+def _attempt(run_name: str) -> str:
+    found = ATTEMPT.search(run_name)
+    return found[1] if found else run_name
+
+
+def _refuse_overwriting(chosen: Sequence[Parcel]) -> None:
+    owners: dict[tuple[str, str], str] = {}
+    for parcel in chosen:
+        for name in _names(parcel.source):
+            owner = owners.setdefault((parcel.uri, name), parcel.path)
+            if owner != parcel.path:
+                raise AgentError(
+                    f"the outputs {owner} and {parcel.path} would both write {name} to {parcel.uri}: "
+                    "give them different URIs",
+                    cause=Cause.CONFIG,
+                )
+
+
+def fixed_part(uri: str) -> str:
+    """Return the folder that a URI names whatever its variables hold; empty where there is none."""
+    return uri if "$" not in uri else uri.partition("$")[0].rpartition("/")[0]
+
+
+def _names(path: Path) -> list[str]:
+    if path.is_file():
+        return [path.name]
+    return (
+        [str(item.relative_to(path)) for item in path.rglob("*") if item.is_file()] if path.is_dir() else []
+    )
+
+
+def copy_outputs(
+    chosen: Sequence[Parcel], access: OciAccess, cancel: threading.Event | None = None
+) -> tuple[str, ...]:
+    """Return the URIs of what was copied. Raises AgentError when something is missing, or cannot be sent."""
+    missing = [parcel.path for parcel in chosen if parcel.required and not _names(parcel.source)]
     if missing:
         raise AgentError(
             f"the training succeeded but did not write its required output {', '.join(missing)}",
             cause=Cause.USER,
         )
-    present = [output for output in outputs if _has_content(working_dir / output.path)]
-    return tuple(_copy(output, working_dir / output.path, access) for output in present)
+    return tuple(_copy(parcel, access, cancel) for parcel in chosen if _names(parcel.source))
 
 
-def _has_content(path: Path) -> bool:
-    return path.is_file() or (path.is_dir() and any(item.is_file() for item in path.rglob("*")))
-
-
-def _copy(output: Output, path: Path, access: OciAccess) -> str:
+def _copy(parcel: Parcel, access: OciAccess, cancel: threading.Event | None) -> str:
     from airflow_provider_ocidist.storage.locations import join
+    from airflow_provider_ocidist.storage.progress import log_progress
     from airflow_provider_ocidist.storage.transfer import copy
 
-    folder = output.uri.rstrip("/") or "/"
+    folder = parcel.uri.rstrip("/") or "/"
+    tell = log_progress(logger, f"the output {parcel.path}", every=15.0)
     try:
-        report = copy(str(path), f"{folder}/", access=access)
+        report = copy(str(parcel.source), f"{folder}/", access=access, on_progress=tell, cancel=cancel)
     except (StorageError, OSError) as error:
-        raise AgentError(f"the output {output.path} cannot be copied: {error}", cause=Cause.DATA) from error
-    logger.info("copied %s to %s: %d files, %d bytes", output.path, folder, report.files, report.bytes)
-    return join(folder, path.name) if path.is_file() else folder
+        raise AgentError(f"the output {parcel.path} cannot be copied: {error}", cause=Cause.DATA) from error
+    logger.info("copied %s to %s: %d files, %d bytes", parcel.path, folder, report.files, report.bytes)
+    return join(folder, parcel.source.name) if parcel.source.is_file() else folder

@@ -1,21 +1,17 @@
-"""How far the training has come: read from what it prints, and from the file it may write."""
+"""How far the training has come: read from what it prints, from the file it may write, or from TensorBoard's."""
 
 from __future__ import annotations
 
-import json
-import math
-import re
 import shutil
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from airflow_provider_ocidist.agent.metrics import Metrics, read_lines, read_record, read_scalars
 from airflow_provider_ocidist.agent.report import Progress
+from airflow_provider_ocidist.agent.tensorboard import EventFiles
 
-STEP = re.compile(rb"\bstep\b\s*[:=#]?\s*(\d{1,15})(?:\s*(?:/|of)\s*(\d{1,15}))?", re.IGNORECASE)
-LOSS = re.compile(rb"\b(?:train_)?loss\b\s*[:=]?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)", re.IGNORECASE)
 LOOKED_AT = 4096
 """Bytes at the end of each piece of output that are searched: the newest step is all that counts."""
 LOSSES_KEPT = 1000
@@ -31,6 +27,9 @@ class ProgressMeter:
         self._lock = threading.Lock()
         self._progress = Progress(updated_at=time.time())
         self._losses: dict[int, float] = {}
+        self._events: EventFiles | None = None
+        self._told = False
+        """Whether output or progress file have named a step: then nothing else is looked at."""
 
     @property
     def progress(self) -> Progress:
@@ -51,10 +50,20 @@ class ProgressMeter:
         """Take whole lines of output."""
         self.touch()
         for found in read_lines(output[-LOOKED_AT:]):
-            self._update(found)
+            self._update(found, printed=True)
 
-    def read_file(self) -> None:
-        """Take what the program has appended to its progress file since the last look."""
+    def look_for_events_in(self, folder: Path) -> None:
+        """Look for TensorBoard's files below this folder, as long as the program says nothing in simpler ways."""
+        self._events = EventFiles(folder)
+
+    def read(self) -> None:
+        """Take what the program has written into files since the last look."""
+        self._read_file()
+        if self._events and not self._told:
+            for found in read_scalars(self._events.new_scalars()):
+                self._update(found)
+
+    def _read_file(self) -> None:
         try:
             with self.file.open("rb") as file:
                 file.seek(self._offset)
@@ -64,50 +73,26 @@ class ProgressMeter:
         if lines:
             self._offset += len(lines) + 1
             for line in lines.splitlines():
-                self._update(read_record(line))
+                found = read_record(line)
+                self._told |= "step" in found
+                self._update(found)
 
     def close(self) -> None:
-        """Read the file a last time and remove it."""
-        self.read_file()
+        """Read the files a last time and remove our own."""
+        self.read()
         shutil.rmtree(self.file.parent, ignore_errors=True)
 
-    def _update(self, found: dict[str, Any]) -> None:
+    def _update(self, found: Metrics, *, printed: bool = False) -> None:
         with self._lock:
-            self._progress = replace(self._progress, updated_at=time.time(), **found)
-            if "step" in found and "loss" in found:
-                self._losses[found["step"]] = found["loss"]
+            now = self._progress
+            if found.pop("of_bar", False) and found["step"] < (now.step or 0):
+                # A bar of something else, such as an evaluation, begins anew.
+                return
+            if "step" in found:
+                found["printed"] = printed
+                self._told |= printed
+            self._progress = replace(now, updated_at=time.time(), **found)
+            if "loss" in found and self._progress.step is not None:
+                self._losses[self._progress.step] = found["loss"]
             if len(self._losses) > LOSSES_KEPT:
                 del self._losses[next(iter(self._losses))]
-
-
-def read_lines(output: bytes) -> list[dict[str, Any]]:
-    """Return what each line with a step says: `step 10/300 loss 2.34`, `step: 10, loss=2.34`, `step 10 of 300`."""
-    if b"step" not in output.lower():
-        return []
-    return [found for line in output.splitlines() if (found := _read_line(line))]
-
-
-def _read_line(line: bytes) -> dict[str, Any]:
-    step, loss = STEP.search(line), LOSS.search(line)
-    if step is None or not (step[2] or loss or line.lstrip().lower().startswith(b"step")):
-        # "going on from step 0" is prose.
-        return {}
-    return _known(step=int(step[1]), steps=step[2] and int(step[2]), loss=loss and float(loss[1]))
-
-
-def read_record(line: bytes) -> dict[str, Any]:
-    """Return step, steps and loss of one line of the progress file; nothing if it is not such a line."""
-    try:
-        record = json.loads(line)
-        fields = {name: kind(record[name]) for name, kind in _KINDS.items() if record.get(name) is not None}
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        return {}
-    return _known(**fields)
-
-
-_KINDS: dict[str, type[int | float]] = {"step": int, "steps": int, "loss": float}
-
-
-def _known(**fields: Any) -> dict[str, Any]:
-    # JSON has no NaN: a loss that is one is as good as unknown to whoever reads the report.
-    return {name: value for name, value in fields.items() if value is not None and math.isfinite(value)}

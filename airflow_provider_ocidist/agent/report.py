@@ -36,8 +36,28 @@ class Progress:
     steps: int | None = None
     """How many there will be."""
     loss: float | None = None
+    throughput: float | None = None
+    """Each second, in whatever the program counts: tokens, samples, iterations."""
+    learning_rate: float | None = None
+    printed: bool = False
+    """Whether the step was read in the program's output, so that a log which has that need not repeat it."""
     updated_at: float | None = None
-    """Unix time of the last line of output, step or checkpoint: what a hang is measured from."""
+    """Unix time of the last output, step or checkpoint: what a hang is measured from."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """What a node is doing with its machine."""
+
+    cores: float | None = None
+    """Processor cores that the training keeps busy."""
+    memory: int | None = None
+    """Bytes in use on the node, or in its container where that is limited."""
+    memory_limit: int | None = None
+    gpu: float | None = None
+    """Share of the time, 0 to 1, in which something ran on the GPUs; their mean."""
+    gpu_memory: float | None = None
+    """Share in use, 0 to 1, of the GPU that has least left."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +68,8 @@ class NodeReport:
     phase: Phase
     address: str
     """Where the other nodes reach this one; empty until it joins them."""
+    public_key: str | None = None
+    """Of this node, where the launcher logs in from one to another."""
     main: bool = False
     """Whether the process of global rank 0 runs on this node; it writes checkpoints and outputs."""
     started_at: float
@@ -62,6 +84,7 @@ class NodeReport:
     tail: str | None = None
     """Last lines of output, the traceback included; at most 4,000 characters."""
     progress: Progress | None = None
+    usage: Usage | None = None
     checkpoint: CheckpointRef | None = None
     """Newest complete checkpoint that this node has written, or started from."""
     outputs: tuple[str, ...] = ()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +26,18 @@ from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 logger = logging.getLogger(__name__)
 
 CHUNK = 1 << 16
+PIPE_SIZE = 1 << 20
+GATHERING = 0.01
+"""Seconds after one piece of output in which the next may gather; the first of them never waits."""
 KEPT = 1 << 18
 """Bytes at the end of the output that are kept for the diagnosis."""
 KILL_LIMIT = 10.0
 """Seconds that the kernel is given to bury what was killed; one stuck in a driver is not waited for."""
+OVERWRITTEN = re.compile(rb"[^\n\r]*\r(?=[^\n])")
+"""What a progress bar has shown before: a terminal would have lost it, and of the end of the output it is no part."""
+
+OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
+"""Of a container (cgroup v2, v1), and of the whole machine, on which others may be killed too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,14 +84,19 @@ class Output:
         """Pass on everything from one file descriptor to another until its end."""
         rest = b""
         marked = bytes if self.mark_as is None else LineMarker(self.mark_as)
+        _widen(source)
         while chunk := os.read(source, CHUNK):
             _write(sink, marked(chunk))
-            # Lines are kept whole, so that those of the two streams do not run into each other.
-            lines, newline, rest = (rest + chunk).rpartition(b"\n")
-            self._take(lines + newline, sink)
+            # Lines are kept whole, so that those of the two streams do not run into each other. A progress bar
+            # returns to the beginning of its line for hours.
+            lines, rest = _split(rest + chunk)
+            self._take(lines, sink)
             if len(rest) > CHUNK:
                 self._take(rest, sink)
                 rest = b""
+            if len(chunk) < CHUNK:
+                # A program that prints line by line would else wake us for each, and wait for us each time.
+                time.sleep(GATHERING)
         # What the other stream says must not begin in the middle of a line.
         self._take(rest and rest + b"\n", sink)
 
@@ -88,11 +104,27 @@ class Output:
         if not lines:
             return
         self.meter.saw(lines)
+        if b"\r" in lines:
+            lines = OVERWRITTEN.sub(b"", lines)
         with self._lock:
             for kept in (self._kept, self._kept_of.setdefault(sink, bytearray())):
+                if kept.endswith(b"\r"):
+                    del kept[kept.rfind(b"\n") + 1 :]
                 kept.extend(lines)
                 if len(kept) > 2 * KEPT:
                     del kept[:-KEPT]
+
+
+def _split(output: bytes) -> tuple[bytes, bytes]:
+    """Return the whole lines, and what follows them."""
+    end = max(output.rfind(b"\n"), output.rfind(b"\r")) + 1
+    return output[:end], output[end:]
+
+
+def _widen(pipe: int) -> None:
+    """Make room for what gathers; a node may be forbidden to, and some have less to give."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
 
 
 def _write(sink: int, data: bytes) -> None:
@@ -188,9 +220,13 @@ class Training:
 
 
 def _count_oom_kills() -> int | None:
-    """Return how many processes this machine's kernel has killed for want of memory since it started."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+    """Return how many processes were killed for want of memory: in our container, else on this machine."""
+    for file in OOM_COUNTERS:
+        try:
+            lines = Path(file).read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import ipaddress
 import json
 import logging
@@ -15,18 +16,16 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.config import RANK_VARIABLE, AgentConfig
+from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.heartbeat import Heartbeat, report_name
+from airflow_provider_ocidist.agent.place import NODES_FILE_VARIABLE, Place, place_of
 from airflow_provider_ocidist.agent.report import NODES_FOLDER, NodeReport, Phase
-from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
+from airflow_provider_ocidist.errors import OcidistError, TopologyTimeout
 from airflow_provider_ocidist.launchers.base import MASTER_PORT, Topology
 from airflow_provider_ocidist.storage.stores import Store
 
 logger = logging.getLogger(__name__)
 
-RANK_VARIABLES = (RANK_VARIABLE, "NODE_RANK")
-NODES_FILE_VARIABLE = "CLUSTER_NODES_METADATA_FILE"
-"""A JSON list with `Rank` and `IPAddress` of each node (as Oracle ADS reads it)."""
 FIRST_LOOK, LAST_LOOK = 0.1, 0.4
 """Seconds between looks; they bound how long a complete gang waits, so they stay small."""
 SAY_INTERVAL = 30.0
@@ -38,19 +37,11 @@ SILENCE = 30.0
 
 def own_rank(config: AgentConfig, environ: Mapping[str, str]) -> int:
     """Return this node's rank. Raises AgentError when nobody has set a usable one."""
-    text = next(
-        (environ[name] for name in RANK_VARIABLES if name in environ), "0" if config.nodes == 1 else None
-    )
-    if text is None or not text.isdecimal() or int(text) >= config.nodes:
-        problem = f"{RANK_VARIABLE} is {'not set' if text is None else repr(text)}"
-        raise AgentError(
-            f"{problem}: it must be the rank of this node, 0 to {config.nodes - 1}", cause=Cause.CONFIG
-        )
-    return int(text)
+    return place_of(environ, config.nodes).rank
 
 
 def await_address(
-    environ: Mapping[str, str], rank: int, pause: Callable[[float], object], timeout: float
+    place: Place, environ: Mapping[str, str], pause: Callable[[float], object], timeout: float
 ) -> str:
     """Return where others reach this node.
 
@@ -58,13 +49,15 @@ def await_address(
     may be another than that of the outgoing interface. Raises TopologyTimeout when this node is never listed.
     """
     file = environ.get(NODES_FILE_VARIABLE)
+    if place.address is not None:
+        return place.address
     if file is None:
         return own_address(environ)
     deadline = time.monotonic() + timeout
-    while (address := listed_address(Path(file), rank)) is None:
+    while (address := listed_address(Path(file), place.rank)) is None:
         if time.monotonic() > deadline:
             raise TopologyTimeout(
-                f"{NODES_FILE_VARIABLE} ({file}) does not name node {rank} after {timeout:.0f} s"
+                f"{NODES_FILE_VARIABLE} ({file}) does not name node {place.rank} after {timeout:.0f} s"
             )
         pause(LAST_LOOK)
     return address
@@ -95,29 +88,38 @@ def _outgoing_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing: it only asks the routing table
+            return str(probe.getsockname()[0])
         except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
+            # A network of its own has no way out.
+            others = [address for _, address in interfaces() if not ipaddress.ip_address(address).is_loopback]
+            return others[0] if others else "127.0.0.1"
 
 
 def own_interface(address: str) -> str | None:
-    """Return the interface of an address, where looking up the host's name, as gloo does, finds another."""
-    with contextlib.suppress(OSError):
-        if socket.gethostbyname(socket.gethostname()) == address:
-            return None
+    """Return the interface of an address, None where it belongs to none."""
     if ipaddress.ip_address(address).is_loopback:
         return "lo"
-    return next((name for _, name in socket.if_nameindex() if _address_of(name) == address), None)
+    return next((name for name, own in interfaces() if own == address), None)
 
 
-def _address_of(interface: str) -> str | None:
+def interfaces() -> list[tuple[str, str]]:
+    """Return name and IPv4 address of each interface that has one; of those with several, each."""
     import fcntl
 
-    get_address = 0x8915  # SIOCGIFADDR
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        answer = fcntl.ioctl(probe, get_address, struct.pack("256s", interface[:15].encode()))
-        return socket.inet_ntoa(answer[20:24])
-    return None
+    get_configuration, entry_size, room = 0x8912, 40, 1 << 16  # SIOCGIFCONF, struct ifreq
+    buffer = ctypes.create_string_buffer(room)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, get_configuration, struct.pack("iP", room, ctypes.addressof(buffer)))
+        except OSError:
+            return []
+    (length,) = struct.unpack_from("i", answer)
+    entries = [buffer.raw[at : at + entry_size] for at in range(0, length, entry_size)]
+    # An alias, `eth0:1`, is no interface to any library.
+    return [
+        (entry[:16].partition(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(entry[20:24]))
+        for entry in entries
+    ]
 
 
 def count_devices(environ: Mapping[str, str]) -> int:
@@ -217,6 +219,11 @@ def read_report(store: Store, rank: int) -> NodeReport | None:
         return None
 
 
+def read_others(store: Store, rank: int, nodes: int) -> list[NodeReport | None]:
+    """Return the reports of all nodes but this one, by rank; None for those that cannot be read just now."""
+    return [read_report(store, other) for other in range(nodes) if other != rank]
+
+
 def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalled: threading.Event) -> None:
     """Return when no other node is at work any more, at a signal, or after `limit` seconds.
 
@@ -237,18 +244,22 @@ def _at_work(report: NodeReport | None) -> bool:
 
 
 def topology_of(
-    config: AgentConfig, reports: Sequence[NodeReport], rank: int, environ: Mapping[str, str]
+    config: AgentConfig, reports: Sequence[NodeReport], place: Place, environ: Mapping[str, str]
 ) -> Topology:
     """Return this node's place among all the nodes."""
-    master, address = reports[0].address, reports[rank].address
+    address = reports[place.rank].address
+    master = place.master or reports[0].address
+    gpus = count_devices(environ)
     return Topology(
-        rank=rank,
+        rank=place.rank,
         nodes=config.nodes,
-        processes_per_node=config.launcher.processes_per_node or max(1, count_devices(environ)),
+        processes_per_node=config.launcher.processes_per_node or max(1, gpus),
+        gpus=gpus,
         master_address=master,
-        master_port=master_port(master, config.run_name),
+        master_port=place.master_port or master_port(reports[0].address, config.run_name),
         address=address,
         addresses=tuple(report.address for report in reports),
+        public_keys=tuple(report.public_key or "" for report in reports),
         rendezvous_id=config.run_name,
         join_timeout=config.limits.join_timeout,
         interface=own_interface(address),

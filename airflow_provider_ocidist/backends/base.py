@@ -6,10 +6,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Self
 
+from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.run import Plan, RunKey, RunRef, RunStatus
+from airflow_provider_ocidist.run import Plan, Request, RunKey, RunRecord, RunRef, RunStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,27 @@ class LogLine:
     """Unix time, in seconds."""
     rank: int
     text: str
+
+
+class Mark(StrEnum):
+    """How one check of the target has ended."""
+
+    PASS = "PASS"  # noqa: S105 - a mark, no word
+    WARN = "WARN"
+    """It may work; somebody should look."""
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check of the target has found."""
+
+    subject: str
+    """What was looked at, in a word or two: `subnet`."""
+    mark: Mark
+    message: str
+    fix: str | None = None
+    """What to do about it; every finding that is no PASS has one."""
 
 
 class Backend(ABC):
@@ -73,6 +96,33 @@ class Backend(ABC):
     @abstractmethod
     def cancel(self, ref: RunRef) -> None:
         """Ask every node that still lives to end; returns before they have ended. Repeating it is harmless."""
+
+    def open(self, resource_id: str) -> RunRecord:
+        """Return the record of the gang that the service's own id of a job, or of any of its runs, belongs to.
+
+        What only the one who started it knows is not in it: the deadline of an Airflow task, how far its log has come.
+        Raises RunNotFound when there is no such thing, or ocidist did not start it.
+        """
+        raise BackendError(f"{resource_id}: this backend cannot find runs by their id", cause=Cause.CONFIG)
+
+    def recent(self, limit: int, name: str = "") -> list[RunRef]:
+        """Return the newest gangs at the connection's place whose name holds `name`, newest first, at most `limit`."""
+        del limit, name
+        raise BackendError("this backend cannot list its gangs", cause=Cause.CONFIG)
+
+    def created(self, ref: RunRef) -> tuple[Request, ...]:
+        """Return the requests that would create a gang as the service has it now, for comparison with a plan's."""
+        raise BackendError(
+            f"{ref.key.name}: this backend cannot tell what it has created", cause=Cause.CONFIG
+        )
+
+    def preflight(self, job: TrainingJob) -> list[Finding]:
+        """Return what would stop this job here, and what is fine. Raises JobFileError as `plan` does.
+
+        It asks the service and may write, read and delete a small file, and leaves nothing behind.
+        """
+        del job
+        return [Finding("place", Mark.WARN, "this backend checks nothing beforehand", "see `ocidist plan`")]
 
     @abstractmethod
     def delete(self, ref: RunRef) -> None:

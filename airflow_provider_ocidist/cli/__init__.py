@@ -1,20 +1,61 @@
 # PYTHON_ARGCOMPLETE_OK
-"""ocidist: check, plan, run and watch training jobs, copy data, run the emulator."""
+"""ocidist: describe, check, plan, run and watch training jobs, copy data, run the emulator."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import os
 import sys
 from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist import __version__
-from airflow_provider_ocidist.cli import check, copy, plan, runs
-from airflow_provider_ocidist.cli.terminal import FINE, UNUSABLE, Unusable, say
+from airflow_provider_ocidist.cli.completion import command_in_line, complete
+from airflow_provider_ocidist.cli.files import WrongFile
+from airflow_provider_ocidist.cli.terminal import FINE, INTERRUPTED, UNUSABLE, WRONG, Unusable, say
 from airflow_provider_ocidist.errors import OcidistError
 
-INTERRUPTED = 130
+GROUPS = {
+    "describe": {
+        "init": ("init", "write a job, a training script and a Dockerfile to start from"),
+        "check": ("check", "say everything that is wrong with job files; sends nothing"),
+        "schema": ("schema", "print the JSON Schema of job files, for editors"),
+    },
+    "look ahead": {
+        "plan": ("plan", "print what a job file would create; creates nothing, sends nothing"),
+        "diff": ("diff", "say what differs between two job files, or between a file and a run"),
+        "preflight": ("preflight", "ask the service what would stop a job, and say how to mend it"),
+    },
+    "run": {
+        "run": ("start", "start a job; what was created is noted in a file"),
+        "watch": ("follow", "follow the logs of all nodes to the end; Ctrl-C leaves the run alone"),
+        "cancel": ("end", "end all nodes of a run, and wait until they have ended"),
+    },
+    "look": {
+        "list": ("look", "list the gangs of the connection's compartment, newest first"),
+        "status": ("look", "say how a run is doing"),
+        "logs": ("look", "print what the nodes of a run have written"),
+        "show-config": ("look", "print what was created, as the note of a run says it"),
+    },
+    "more": {
+        "copy": (
+            "copy",
+            "copy a file or a tree between local folders, oci://, http(s):// and any fsspec URI",
+        ),
+        "emulator": ("emulator", "run a local OCI that really runs the nodes"),
+    },
+}
+"""The commands as the help shows them: module in this package, one line. The module has a function `add_<command>`."""
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+EXIT_CODES = """\
+exit codes:
+  0    all is well; watch and run --wait: the training has succeeded
+  1    a job file is wrong, a check has failed, or there is a difference
+  2    the command could not be carried out
+  3    the training has failed, or was cancelled
+  130  Ctrl-C
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,14 +65,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             # A name that this terminal cannot show is no reason to end.
             stream.reconfigure(errors="backslashreplace")
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(
-        with_emulator="emulator" in (*arguments[:1], *os.environ.get("COMP_LINE", "").split()[1:2])
-    )
-    _complete(parser)
+    wanted = arguments[0] if arguments else command_in_line(os.environ.get("COMP_LINE", ""))
+    parser = _parser(wanted)
+    complete(parser)
     options = parser.parse_args(arguments)
     try:
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
+    except WrongFile as error:
+        for line in error.lines:
+            say(line, "red", stderr=True)
+        if error.hint:
+            say(error.hint, "yellow", stderr=True)
+        return WRONG
     except (Unusable, OcidistError) as error:
         say(f"ocidist: {error}", "red", stderr=True)
         return UNUSABLE
@@ -43,38 +89,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FINE
 
 
-def _parser(*, with_emulator: bool) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ocidist", description="Multi-node PyTorch training from Airflow.")
+class _Main(argparse.ArgumentParser):
+    """The parser of `ocidist` itself, whose help shows the commands in groups."""
+
+    def format_help(self) -> str:
+        lines = [self.format_usage(), f"{self.description}\n"]
+        for title, group in GROUPS.items():
+            lines += [f"{title}:", *(f"  {name:<12} {text}" for name, (_, text) in group.items()), ""]
+        more = "ocidist COMMAND --help says more, docs/command-line.md says all.\n"
+        return "\n".join([*lines, EXIT_CODES, more])
+
+
+def _parser(wanted: str | None) -> argparse.ArgumentParser:
+    """Return the parser; of all commands only the wanted one has its arguments, and its module is loaded."""
+    parser = _Main(prog="ocidist", description="Multi-node PyTorch training on OCI, from a terminal.")
     parser.add_argument("--version", action="version", version=f"ocidist {__version__}")
-    commands = parser.add_subparsers(metavar="command", required=True)
-    for command in (check, plan, runs, copy):
-        command.add(commands)
-    emulator = commands.add_parser("emulator", help="run a local OCI that really runs the nodes")
-    if with_emulator:
-        _add_emulator(emulator)
+    commands = parser.add_subparsers(metavar="command", required=True, parser_class=argparse.ArgumentParser)
+    for name, (module, text) in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        if name == wanted:
+            add = getattr(importlib.import_module(f"{__name__}.{module}"), f"add_{name.replace('-', '_')}")
+            add(command)
     return parser
-
-
-def _add_emulator(parser: argparse.ArgumentParser) -> None:
-    try:
-        from airflow_provider_ocidist.emulator import command
-    except ImportError as error:
-        what = f"the emulator needs {error.name}: pip install 'airflow-provider-ocidist[emulator]'"
-        parser.set_defaults(run=lambda _: _refuse(what))
-        return
-    command.add_arguments(parser)
-    parser.set_defaults(run=command.run)
-
-
-def _refuse(message: str) -> int:
-    raise Unusable(message)
-
-
-def _complete(parser: argparse.ArgumentParser) -> None:
-    if "_ARGCOMPLETE" not in os.environ:
-        return
-    try:
-        import argcomplete
-    except ImportError:
-        return
-    argcomplete.autocomplete(parser)

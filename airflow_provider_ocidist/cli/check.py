@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from airflow_provider_ocidist.cli.files import problem_line, read
+from airflow_provider_ocidist.cli.completion import complete_with, yaml_files
+from airflow_provider_ocidist.cli.connection import add_connection
+from airflow_provider_ocidist.cli.files import WrongFile, add_overrides, load, problem_line, problems_of
 from airflow_provider_ocidist.cli.plan import plan_of
 from airflow_provider_ocidist.cli.terminal import FINE, UNUSABLE, WRONG, Unusable, print_json, say
-from airflow_provider_ocidist.errors import JobFileError, Problem
+from airflow_provider_ocidist.errors import Problem
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("check", help="say everything that is wrong with job files; sends nothing")
-    parser.add_argument("files", nargs="+", metavar="FILE", help="job file, YAML")
+def add_check(parser: argparse.ArgumentParser) -> None:
+    files = parser.add_argument("files", nargs="+", metavar="FILE", help="job file, YAML: a path, or any URI")
+    complete_with(files, yaml_files)
+    add_overrides(parser)
+    add_connection(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -35,7 +38,7 @@ class _Verdict:
 
 
 def run(options: argparse.Namespace) -> int:
-    verdicts = [_verdict(file) for file in options.files]
+    verdicts = [_verdict(file, options) for file in options.files]
     if options.json:
         print_json([_verdict_json(verdict) for verdict in verdicts])
     else:
@@ -44,19 +47,20 @@ def run(options: argparse.Namespace) -> int:
     return max(verdict.exit_code for verdict in verdicts)
 
 
-def _verdict(file: str) -> _Verdict:
-    from airflow_provider_ocidist import job_file
+def _verdict(file: str, options: argparse.Namespace) -> _Verdict:
+    from airflow_provider_ocidist.job_file import shown
 
+    place = shown(file)
     try:
-        text = read(file)
-        job = job_file.parse(text, source=file, base_dir=Path(file).parent)
-        plan_of(job, {})
+        job = load(file, options, templates=True)
+        with problems_of(place):
+            plan_of(job, {})
     except Unusable as error:
-        return _Verdict(file, unusable=str(error))
-    except JobFileError as error:
-        return _Verdict(file, problems=error.problems)
+        return _Verdict(place, unusable=str(error))
+    except WrongFile as error:
+        return _Verdict(place, problems=error.problems)
     nodes = "1 node" if job.nodes == 1 else f"{job.nodes} nodes"
-    return _Verdict(file, summary=f"{job.name}: {nodes}, {job.launcher.kind}, on {job.backend.kind}")
+    return _Verdict(place, summary=f"{job.name}: {nodes}, {job.launcher.kind}, on {job.backend.kind}")
 
 
 def _verdict_json(verdict: _Verdict) -> dict[str, Any]:

@@ -6,22 +6,27 @@ import argparse
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+from airflow_provider_ocidist.cli.completion import VARIABLE, complete_with, connection_ids
 from airflow_provider_ocidist.cli.terminal import Unusable
 from airflow_provider_ocidist.oci_clients import fields_of
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import Backend
 
 DEFAULT_ID = "oci_default"
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    conn_id = parser.add_argument(
         "--conn-id",
         default=DEFAULT_ID,
         metavar="ID",
         help="read the connection from AIRFLOW_CONN_<ID>, JSON or URI (default: %(default)s)",
     )
+    complete_with(conn_id, connection_ids)
     parser.add_argument(
         "--field",
         action="append",
@@ -33,16 +38,42 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 def connection_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the connection's fields, under the names that backends and storage use."""
-    variable = f"AIRFLOW_CONN_{options.conn_id.upper()}"
+    variable = f"{VARIABLE}{options.conn_id.upper()}"
     text = os.environ.get(variable)
     if text is None and options.conn_id != DEFAULT_ID:
-        raise Unusable(f"{variable} is not set: it holds the connection, as JSON or as URI")
+        raise Unusable(f"{variable} is not set: {_remedy()}")
     try:
         extra = _extra(text) if text else {}
     except ValueError as error:
         # Not the text itself: it may hold a key.
         raise Unusable(f"{variable} holds no connection: {error}") from error
     return {**fields_of(extra), **dict(map(_field, options.field))}
+
+
+def absence_of(options: argparse.Namespace) -> str | None:
+    """Return what to say where a job lacks what a connection would fill in, and there is no connection."""
+    if connection_of(options):
+        return None
+    variable = f"{VARIABLE}{options.conn_id.upper()}"
+    return f"there is no connection: {variable} is not set; {_remedy()}"
+
+
+def backend_of(options: argparse.Namespace, kind: str, **fields: Any) -> Backend:
+    """Return the connected backend; `fields` stand where the connection says nothing. Raises Unusable."""
+    from airflow_provider_ocidist import kinds
+
+    try:
+        found = kinds.load("backends", kind).BACKEND
+    except LookupError as error:
+        raise Unusable(str(error.args[0])) from error
+    backend: Backend = found.connect({**fields, **connection_of(options)})
+    return backend
+
+
+def _remedy() -> str:
+    known = connection_ids()
+    others = f", or name one that is set: {', '.join(known)}" if known else ""
+    return f"put the connection there, as JSON or as URI (docs/connection.md){others}"
 
 
 def _extra(text: str) -> Mapping[str, Any]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from airflow_provider_ocidist.cli.connection import add_connection, connection_of
 from airflow_provider_ocidist.cli.terminal import FINE, print_json, say
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "copy", help="copy a file or a tree between local folders, oci://, http(s):// and any fsspec URI"
-    )
+def add_copy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="file or folder; one that ends in / is a folder")
     parser.add_argument("target", metavar="TARGET", help="appears whole or not at all")
     for name in ("include", "exclude"):

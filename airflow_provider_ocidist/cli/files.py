@@ -1,21 +1,111 @@
-"""Job files as commands name them."""
+"""Job files as commands name them: on this machine or at any URI, with values replaced from the command line."""
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+from airflow_provider_ocidist.cli.completion import complete_with, yaml_files
+from airflow_provider_ocidist.cli.connection import connection_of
 from airflow_provider_ocidist.cli.terminal import Unusable
-from airflow_provider_ocidist.errors import JobFileError, Problem
+from airflow_provider_ocidist.errors import JobFileError, Problem, StorageError
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.job import TrainingJob
+    from airflow_provider_ocidist.oci_clients import OciAccess
+
+TOPOLOGIES = ("auto", "job_runs", "multi_node")
 
 
-def read(file: str) -> str:
+class WrongFile(Exception):
+    """A job file was read, and is wrong."""
+
+    def __init__(self, file: str, problems: Sequence[Problem], hint: str | None = None) -> None:
+        super().__init__(file)
+        self.hint = hint
+        self.problems = tuple(problems)
+        self.lines = [problem_line(file, problem) for problem in problems]
+
+
+def add_file(parser: argparse.ArgumentParser) -> None:
+    """Let a command take a job file, and other values for what is in it."""
+    file = parser.add_argument("file", metavar="FILE", help="job file, YAML: a path, or any URI")
+    complete_with(file, yaml_files)
+    add_overrides(parser)
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--nodes", type=int, metavar="N", help="replaces the number of nodes in the file")
+    parser.add_argument("--topology", choices=TOPOLOGIES, help="replaces backend.topology in the file")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="replaces any value in the file, as limits.max_runtime=2h; may be repeated",
+    )
+
+
+def load(file: str, options: argparse.Namespace, *, templates: bool = False) -> TrainingJob:
+    """Return the job in a file. Raises WrongFile, and Unusable when it cannot be read.
+
+    `templates`: the file may still hold Jinja that Airflow fills in.
+    """
+    from airflow_provider_ocidist import job_file
+
+    text = read(file, options)
+    with problems_of(job_file.shown(file)):
+        return job_file.parse(
+            text,
+            source=job_file.shown(file),
+            base_dir=job_file.folder_of(file),
+            overrides=_overrides(options),
+            templates=templates,
+        )
+
+
+def read(file: str, options: argparse.Namespace) -> str:
     from airflow_provider_ocidist import job_file
 
     try:
-        return job_file.read(Path(file))
+        return job_file.read(file, access=_access(file, options))
     except JobFileError as error:
-        raise Unusable(f"{file}: {error.problems[0].message}") from error
+        raise Unusable(f"{job_file.shown(file)}: {error.problems[0].message}") from error
+    except StorageError as error:
+        raise Unusable(f"{job_file.shown(file)}: cannot be read: {error}") from error
+
+
+def _access(file: str, options: argparse.Namespace) -> OciAccess | None:
+    if not file.startswith("oci://"):
+        return None
+    from airflow_provider_ocidist.oci_clients import access_of
+
+    return access_of(connection_of(options))
+
+
+def _overrides(options: argparse.Namespace) -> dict[str, object]:
+    given: dict[str, object] = {}
+    for text in getattr(options, "set", ()):
+        path, separator, value = text.partition("=")
+        if not separator or not path:
+            raise Unusable(f"--set {text}: write it as PATH=VALUE")
+        given[path] = value
+    for name, path in (("nodes", "nodes"), ("topology", "backend.topology")):
+        if getattr(options, name, None) is not None:
+            given[path] = getattr(options, name)
+    return given
+
+
+@contextmanager
+def problems_of(file: str, hint: str | None = None) -> Iterator[None]:
+    """Turn what is found wrong with a job into what is wrong with its file."""
+    try:
+        yield
+    except JobFileError as error:
+        raise WrongFile(file, error.problems, hint) from error
 
 
 def problem_line(file: str, problem: Problem) -> str:

@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli.connection import add_connection, connection_of
-from airflow_provider_ocidist.cli.files import problem_line, read
-from airflow_provider_ocidist.cli.terminal import FINE, WRONG, print_json, print_yaml, say
+from airflow_provider_ocidist.cli.files import add_file, load, problems_of
+from airflow_provider_ocidist.cli.terminal import FINE, print_json, print_yaml, say
 from airflow_provider_ocidist.errors import JobFileError
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.job import TrainingJob
+    from airflow_provider_ocidist.launchers.base import Topology
+    from airflow_provider_ocidist.run import Plan
 
 EXAMPLE_NETWORK = "10.0.0."
 SHOWN_NODES = 4
 """Nodes whose environment is printed; the others differ by their rank alone."""
+OWN_START = "the image's own start"
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser(
-        "plan", help="print what a job file would create; creates nothing, sends nothing"
-    )
-    parser.add_argument("file", metavar="FILE", help="job file, YAML")
-    parser.add_argument("--nodes", type=int, metavar="N", help="replaces the number of nodes in the file")
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    add_file(parser)
     add_connection(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from airflow_provider_ocidist import job_file
-
-    overrides = {} if options.nodes is None else {"nodes": options.nodes}
-    text = read(options.file)
-    try:
-        job = job_file.parse(
-            text, source=options.file, base_dir=Path(options.file).parent, overrides=overrides
-        )
+    job = load(options.file, options, templates=True)
+    with problems_of(options.file):
         plan = plan_of(job, connection_of(options))
-    except JobFileError as error:
-        for problem in error.problems:
-            say(problem_line(options.file, problem), "red", stderr=True)
-        return WRONG
     report = _plan_report(job, plan)
     if options.json:
         print_json(report)
@@ -50,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def plan_of(job: Any, connection: dict[str, Any]) -> Any:
+def plan_of(job: TrainingJob, connection: dict[str, Any]) -> Plan:
     """Return the plan of a job; what only the connection knows stands in it as `<name of the connection>`.
 
     Raises JobFileError for whatever the backend itself finds wrong.
@@ -59,19 +52,20 @@ def plan_of(job: Any, connection: dict[str, Any]) -> Any:
     from airflow_provider_ocidist.run import RunKey
 
     backend = kinds.load("backends", job.backend.kind).BACKEND
-    key = RunKey(dag_id="dag", run_id="run", task_id="task")
+    key = RunKey(dag_id=job.name, run_id="run", task_id="task")
     try:
-        return backend.connect(connection).plan(job, key)
+        plan: Plan = backend.connect(connection).plan(job, key)
     except JobFileError as error:
         absent = {problem.path.rpartition(".")[2] for problem in error.problems} - connection.keys()
-    filled = {name: f"<{name} of the connection>" for name in absent}
-    return backend.connect({**connection, **filled}).plan(job, key)
+        filled = {name: f"<{name} of the connection>" for name in absent}
+        plan = backend.connect({**connection, **filled}).plan(job, key)
+    return plan
 
 
-def _plan_report(job: Any, plan: Any) -> dict[str, Any]:
-    environments = [_node_environment(job, rank) for rank in range(job.nodes)]
+def _plan_report(job: TrainingJob, plan: Plan) -> dict[str, Any]:
     return {
         "backend": plan.backend,
+        "topology": plan.topology,
         "nodes": plan.nodes,
         "reason": plan.reason,
         "code": plan.code or job.program.source or "in the image",
@@ -80,37 +74,67 @@ def _plan_report(job: Any, plan: Any) -> dict[str, Any]:
         "requests": [
             {"verb": item.verb, "body": dict(item.body), "count": item.count} for item in plan.requests
         ],
-        "environment": environments,
+        "environment": [_node_environment(job, plan, rank) for rank in range(job.nodes)],
         "example_launch": _example_launch(job),
     }
 
 
-def _topology(job: Any, rank: int) -> Any:
+def _topology(job: TrainingJob, rank: int) -> Topology:
     from airflow_provider_ocidist.launchers.base import Topology
 
+    addresses = tuple(f"{EXAMPLE_NETWORK}{10 + rank % 240}" for rank in range(job.nodes))
     return Topology(
         rank=rank,
         nodes=job.nodes,
         processes_per_node=job.launcher.processes_per_node or 1,
-        master_address=f"{EXAMPLE_NETWORK}10",
-        address=f"{EXAMPLE_NETWORK}{10 + rank % 240}",
+        master_address=addresses[0],
+        address=addresses[rank],
+        addresses=addresses,
         rendezvous_id=job.name,
         join_timeout=job.limits.join_timeout,
     )
 
 
-def _node_environment(job: Any, rank: int) -> dict[str, str]:
+def _node_environment(job: TrainingJob, plan: Plan, rank: int) -> dict[str, str]:
+    """Return what the training sees on a node: the job's variables, those of its role, and the launcher's.
+
+    Where the container has its own start, what the requests give it is all that there is.
+    """
+    if job.container is not None:
+        return _requested_environment(plan, rank)
+    role = {**job.env, **(job.main_env if rank == 0 else job.worker_env)}
     from airflow_provider_ocidist import kinds
     from airflow_provider_ocidist.agent.config import RANK_VARIABLE
 
     launcher, topology = kinds.load("launchers", job.launcher.kind).LAUNCHER, _topology(job, rank)
-    ours = {RANK_VARIABLE: str(rank), **launcher.environment(topology)}
-    return {**launcher.defaults(topology), **job.env, **ours}
+    return {**launcher.defaults(topology), **role, RANK_VARIABLE: str(rank), **launcher.environment(topology)}
 
 
-def _example_launch(job: Any) -> str:
-    import shlex
+def _requested_environment(plan: Plan, rank: int) -> dict[str, str]:
+    runs = [item.body for item in plan.requests if item.verb == "CreateJobRun"]
+    jobs = [item.body for item in plan.requests if item.verb == "CreateJob"]
+    found: dict[str, str] = {}
+    for body in (*jobs, *runs[rank if len(runs) > 1 else 0 :][:1]):
+        found |= _variables(body)
+    return found
 
+
+def _variables(value: Any) -> dict[str, str]:
+    """Return the environment variables in a request, wherever in it they stand."""
+    found: dict[str, str] = {}
+    for name, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        if name == "environmentVariables":
+            found |= item
+        elif isinstance(item, Mapping | list | tuple):
+            found |= _variables(item)
+    return found
+
+
+def _example_launch(job: TrainingJob) -> str:
+    """Return the command line of node 0: the launcher's, or the container's own."""
+    if job.container is not None:
+        own = [*(job.container.entrypoint or ()), *job.container.command]
+        return shlex.join(own) if own else OWN_START
     from airflow_provider_ocidist import kinds
 
     launcher = kinds.load("launchers", job.launcher.kind).LAUNCHER
@@ -128,7 +152,8 @@ def _print_plan(report: dict[str, Any]) -> None:
         say(f"\n# request {number}: {request['verb']}{times}", "cyan")
         print_yaml(request["body"])
     for rank, environment in enumerate(report["environment"][:SHOWN_NODES]):
-        say(f"\n# environment of the training on node {rank}, as if it had one core", "cyan")
+        cores = ", as if it had one core" if "OMP_NUM_THREADS" in environment else ""
+        say(f"\n# environment of the training on node {rank}{cores}", "cyan")
         print_yaml(environment)
     if report["nodes"] > SHOWN_NODES:
         say(f"\n# and so on up to node {report['nodes'] - 1}", "cyan")

@@ -50,9 +50,23 @@ class Section:
 
     path: str
     value: Mapping[str, Any]
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    """How keys are written that have another spelling in the file."""
 
     def at(self, key: str) -> str:
+        key = self.spelled.get(key, key)
         return f"{self.path}.{key}" if self.path else key
+
+    def respelled(self, known: Iterable[str]) -> Section:
+        """Return the same section with keys such as `shape_name` under their known names, `shapeName`."""
+        names = {name.casefold(): name for name in known}
+        spelled = {
+            names[plain]: str(key)
+            for key in self.value
+            if "_" in str(key) and (plain := str(key).replace("_", "").casefold()) in names
+        }
+        back = {key: name for name, key in spelled.items()}
+        return Section(self.path, {back.get(key, key): item for key, item in self.value.items()}, spelled)
 
 
 @dataclass(slots=True)
@@ -84,9 +98,18 @@ class Draft:
         self.problems.append(Problem(path, message))
 
     def section(
-        self, parent: Section | Mapping[str, Any], key: str, known: Iterable[str], later: Iterable[str] = ()
+        self,
+        parent: Section | Mapping[str, Any],
+        key: str,
+        known: Iterable[str],
+        *,
+        refused: Mapping[str, str] | None = None,
+        respell: bool = False,
     ) -> Section:
-        """Return a section below another, empty if it is absent; reports what is in it and nobody reads."""
+        """Return a section below another, empty if it is absent; reports what is in it and nobody reads.
+
+        `refused`: keys that others read and we do not, with the reason. `respell`: `shape_name` is `shapeName` too.
+        """
         parent = parent if isinstance(parent, Section) else Section("", parent)
         path, value = parent.at(key), parent.value.get(key)
         if value is None:
@@ -94,19 +117,27 @@ class Draft:
         if not isinstance(value, Mapping):
             self.complain(path, f"must be a section with keys and values, not {shown(value)}")
             return Section(path, {})
-        self.keys(value, path, known, later)
-        return Section(path, value)
+        section = Section(path, value)
+        if respell:
+            section = section.respelled({*known, *(refused or {})})
+        self.keys(section.value, path, known, refused)
+        return section
 
     def keys(
-        self, value: Mapping[str, Any], path: str, known: Iterable[str], later: Iterable[str] = ()
+        self,
+        value: Mapping[str, Any],
+        path: str,
+        known: Iterable[str],
+        refused: Mapping[str, str] | None = None,
     ) -> None:
-        known, later = sorted(known), sorted(later)
+        """Report the keys of a section that nobody reads."""
+        known, refused = sorted(known), refused or {}
         for key in value:
             where = f"{path}.{key}" if path else str(key)
-            if key in later:
-                self.complain(where, "is not supported yet")
+            if key in refused:
+                self.complain(where, refused[key])
             elif key not in known:
-                self.complain(where, unknown_key(str(key), [*known, *later]))
+                self.complain(where, unknown_key(str(key), [*known, *refused]))
 
     def only(self, section: Section, key: str, *allowed: str) -> None:
         """Report a value other than those that mean something here."""
@@ -117,6 +148,9 @@ class Draft:
     def whole_number(self, section: Section, key: str, least: int, default: int) -> int:
         """Return a value that counts something; reports one that does not."""
         value = section.value.get(key, default)
+        if isinstance(value, str) and value.isdecimal():
+            # Jinja leaves nothing but text.
+            value = int(value)
         if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return int(value)
         self.complain(section.at(key), f"must be a whole number of at least {least}, not {shown(value)}")

@@ -34,6 +34,7 @@ from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.status_page import browser
 from airflow_provider_ocidist.emulator.status_page.service import StatusPage
 from airflow_provider_ocidist.emulator.status_page.training import Training
+from airflow_provider_ocidist.emulator.storage_mounts import StorageMounts
 from airflow_provider_ocidist.emulator.store import AS_OF
 from airflow_provider_ocidist.emulator.vault.service import Vault
 from airflow_provider_ocidist.emulator.wire import (
@@ -64,10 +65,12 @@ class Services:
         self.vault = Vault(context, self.identity, self.retries)
         self.monitoring = Monitoring(context, self.identity)
         self.logs = Logs(context, self.identity, self.retries)
-        self.data_science = DataScience(
-            context, self.identity, self.logs, self.retries, self.control.nodes, pool
-        )
         self.object_storage = ObjectStorage(context, self.identity)
+        mounts = StorageMounts(context, self.object_storage.catalog)
+        self.data_science = DataScience(
+            context, self.identity, self.logs, self.retries, self.control.nodes, pool, mounts
+        )
+        self.mounts = mounts
 
     def routes(self) -> list[Route]:
         services = (
@@ -95,6 +98,7 @@ class Services:
             self.users,
             self.identity,
             self.object_storage,
+            self.mounts,
         ):
             part.reset()
 

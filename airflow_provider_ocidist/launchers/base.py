@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import PurePosixPath
 
 from airflow_provider_ocidist.job import LauncherOptions, Program
 
@@ -29,10 +31,16 @@ class Topology:
     join_timeout: float
     addresses: tuple[str, ...] = ()
     """Of all nodes, by rank."""
+    public_keys: tuple[str, ...] = ()
+    """Of all nodes, by rank, where the launcher logs in from one to another."""
     interface: str | None = None
-    """Network interface of `address`, where libraries would not find it by themselves."""
+    """Network interface of `address`; None where that is not known."""
     cores: int = 1
     """Processor cores that this node may use."""
+    gpus: int | None = None
+    """GPUs that this node sees; None where nobody has looked, as in a plan."""
+    folder: str = "/tmp/launcher"  # noqa: S108 - what a plan shows; every node has one of its own
+    """This node's own, empty, for the files that its launcher needs; goes when the node ends."""
 
     @property
     def world_size(self) -> int:
@@ -49,7 +57,8 @@ class Topology:
 class ProcessFailure:
     """What a launcher says of a process that failed."""
 
-    rank: int
+    rank: int | None
+    """None where the launcher does not tell which of this node's processes it was."""
     exit_code: int
     """Negative for a signal."""
 
@@ -59,6 +68,18 @@ class Launcher(ABC):
 
     requires: tuple[str, ...] = ()
     """Python packages without which the command cannot run."""
+
+    def tools(self, options: LauncherOptions, nodes: int) -> tuple[str, ...]:  # noqa: ARG002 - most need none
+        """Return the programs that must be found on `PATH`."""
+        return ()
+
+    def logs_in(self, options: LauncherOptions, nodes: int) -> bool:  # noqa: ARG002
+        """Return whether the first node starts the processes of the others, so that it must get in there."""
+        return False
+
+    def files(self, options: LauncherOptions, topology: Topology) -> Mapping[str, str]:  # noqa: ARG002
+        """Return the text files that the command reads, by name in `topology.folder`."""
+        return {}
 
     @abstractmethod
     def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:
@@ -76,7 +97,11 @@ class Launcher(ABC):
         """Return variables that do the processes good; those that the user has set win over these."""
         variables = {"OMP_NUM_THREADS": str(topology.threads_per_process)}
         if topology.interface is not None:
-            variables |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), topology.interface)
+            # NCCL takes a name for the beginning of one: eth1 would be eth10 too.
+            variables |= {
+                "GLOO_SOCKET_IFNAME": topology.interface,
+                "NCCL_SOCKET_IFNAME": f"={topology.interface}",
+            }
         return variables
 
     def first_failure(self, output: str) -> ProcessFailure | None:  # noqa: ARG002 - most print none
@@ -93,7 +118,29 @@ def program_command(program: Program) -> list[str]:
     return [*(["-m"] if program.module else []), program.script, *program.args]
 
 
-def given_flags(args: Sequence[str]) -> frozenset[str]:
-    """Return the names of the long flags among arguments: `--nproc_per_node=2` gives `nproc-per-node`."""
-    long_flags = [argument for argument in args if argument.startswith("--")]
-    return frozenset(flag[2:].partition("=")[0].replace("_", "-") for flag in long_flags)
+def given_flags(args: Sequence[str], short: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """Return the flags among arguments with their values: `--nproc_per_node=2` gives `nproc-per-node: 2`.
+
+    A flag without a value, or at the end, has an empty one. `short`: the long names of one-letter flags.
+    """
+    found: dict[str, str] = {}
+    for argument, following in zip_longest(args, args[1:], fillvalue=""):
+        name, equals, value = argument.partition("=")
+        if name.startswith("--"):
+            flag = name[2:].replace("_", "-")
+        elif short and name[:1] == "-" and name[1:] in short:
+            flag = short[name[1:]]
+        else:
+            continue
+        found[flag] = value if equals or following.startswith("-") else following
+    return found
+
+
+def is_given(name: str, given: Mapping[str, str]) -> bool:
+    """Whether a flag is among those given, or an abbreviation of it: argparse takes any clear beginning."""
+    return any(name.startswith(flag) for flag in given if flag)
+
+
+def file_in(topology: Topology, name: str) -> str:
+    """Return the path of one of the launcher's files."""
+    return str(PurePosixPath(topology.folder) / name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,10 +12,13 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from airflow_provider_ocidist.job import LauncherOptions, Program
-from airflow_provider_ocidist.launchers.base import Launcher, Topology, program_command
+from airflow_provider_ocidist.launchers.base import Launcher, ProcessFailure, Topology, program_command
 
 LOOK_INTERVAL = 0.1
 STOP_GRACE = 15.0
+OWN_REPORT = re.compile(
+    r"^rank (\d+) \(local rank \d+\) ended with (-?\d+); ending the others\n", re.MULTILINE
+)
 
 
 class Python(Launcher):
@@ -36,6 +40,13 @@ class Python(Launcher):
             "MASTER_PORT": str(topology.master_port),
         }
 
+    def first_failure(self, output: str) -> ProcessFailure | None:
+        found = OWN_REPORT.search(output)
+        return ProcessFailure(rank=int(found[1]), exit_code=int(found[2])) if found else None
+
+    def user_output(self, output: str) -> str:
+        return OWN_REPORT.sub("", output)
+
 
 def run_processes(command: Sequence[str], count: int, environ: Mapping[str, str]) -> int:
     """Run the command `count` times, each with its own rank; return 0, or the first failure's exit code."""
@@ -48,8 +59,9 @@ def run_processes(command: Sequence[str], count: int, environ: Mapping[str, str]
     failed = _wait_for_failure(processes)
     if failed is None:
         return 0
+    local = processes.index(failed)
     sys.stderr.write(
-        f"local rank {processes.index(failed)} ended with {failed.returncode}; ending the others\n"
+        f"rank {first_rank + local} (local rank {local}) ended with {failed.returncode}; ending the others\n"
     )
     _end(processes)
     return int(failed.returncode)

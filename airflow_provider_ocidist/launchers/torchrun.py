@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 
 from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers.base import (
@@ -11,9 +12,12 @@ from airflow_provider_ocidist.launchers.base import (
     ProcessFailure,
     Topology,
     given_flags,
+    is_given,
     program_command,
 )
 
+STATIC_FLAGS = ("master-addr", "master-port", "node-rank")
+"""Flags that mean something to the static rendezvous alone: who gives one has asked for it."""
 ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?rank\s*: (\d+).*?exitcode\s*: (-?\d+)",
     re.DOTALL,
@@ -28,65 +32,113 @@ class Torchrun(Launcher):
 
     def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:
         given = given_flags(options.args)
-        ours = [
-            f"--{name}={value}" for name, value in _defaults(topology).items() if not _is_given(name, given)
-        ]
+        ours = {**_processes(topology), **_rendezvous(topology, given)}
         return [
             sys.executable,
             "-m",
             "torch.distributed.run",
-            *ours,
+            *[f"--{name}={value}" for name, value in ours.items() if not _is_given(name, given)],
             *options.args,
             *program_command(program),
         ]
 
     def main_node(self, options: LauncherOptions, topology: Topology) -> int:
         given = given_flags(options.args)
-        if any(_is_given(name, given) for name in ("rdzv-backend", "local-addr")):
+        if "local-addr" in given or "standalone" in given or backend(given) != "c10d":
             return 0
-        # c10d hands out ranks in the order of the nodes' names, as text, whatever rank we gave them
-        # (torch.distributed.elastic.rendezvous.dynamic_rendezvous, _mark_rendezvous_complete).
-        return min(range(topology.nodes), key=lambda rank: topology.addresses[rank])
+        return first_in_c10d(topology)
 
     def defaults(self, topology: Topology) -> dict[str, str]:
-        # Sharing the rendezvous store makes one fault cost several restarts, and keeps a replaced node out.
-        return {**super().defaults(topology), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        return {**super().defaults(topology), **one_store_each()}
 
     def first_failure(self, output: str) -> ProcessFailure | None:
-        found = ROOT_CAUSE.search(output)
-        return ProcessFailure(rank=int(found[1]), exit_code=int(found[2])) if found else None
+        return root_cause(output)
 
     def user_output(self, output: str) -> str:
-        report = OWN_REPORT.search(output)
-        return output[: report.start()] if report else output
+        return without_report(output)
 
 
-def _defaults(topology: Topology) -> dict[str, str]:
-    return {
-        "nnodes": str(topology.nodes),
-        "nproc-per-node": str(topology.processes_per_node),
-        "max-restarts": "0",
-        "rdzv-backend": "c10d",
-        "rdzv-endpoint": f"{topology.master_address}:{topology.master_port}",
-        "rdzv-id": topology.rendezvous_id,
-        "rdzv-conf": _rendezvous_settings(topology),
-        # c10d tells nodes apart by host name and process id, which containers on one host share.
-        "local-addr": topology.address,
-    }
+def backend(given: Mapping[str, str]) -> str:
+    """Return the kind of rendezvous; one flag of the static one asks for it."""
+    named = next((given[flag] for flag in given if is_given("rdzv-backend", {flag: ""})), None)
+    return named or ("static" if any(is_given(flag, given) for flag in STATIC_FLAGS) else "c10d")
 
 
-def _rendezvous_settings(topology: Topology) -> str:
+def first_in_c10d(topology: Topology) -> int:
+    """Return the node that c10d gives global rank 0.
+
+    It hands out ranks in the order of the nodes' names, as text, whatever rank we gave them
+    (torch.distributed.elastic.rendezvous.dynamic_rendezvous, _mark_rendezvous_complete).
+    """
+    return min(range(topology.nodes), key=lambda rank: topology.addresses[rank])
+
+
+def c10d_settings(topology: Topology) -> str:
+    """Return what the c10d rendezvous of one node has to know."""
     timeout = max(1, round(topology.join_timeout))
     # Left to itself torchrun takes any loopback address for its own, and several nodes would host the store.
     is_host = str(topology.rank == 0).lower()
     return f"is_host={is_host},join_timeout={timeout},read_timeout={timeout}"
 
 
-def _is_given(name: str, given: frozenset[str]) -> bool:
-    if name.startswith("rdzv-") and "standalone" in given:
-        return True
-    # argparse takes any unambiguous beginning of a flag: ADS writes --nnode.
-    return any(name.startswith(flag) for flag in given if flag)
+def static_settings(topology: Topology) -> str:
+    """Return the same for the static rendezvous, which knows who is who."""
+    return f"timeout={max(1, round(topology.join_timeout))}"
+
+
+def one_store_each() -> dict[str, str]:
+    """Return the setting without which one fault costs several restarts and a replaced node stays out."""
+    return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+def root_cause(output: str) -> ProcessFailure | None:
+    """Return what torchrun's own report says of the process that failed first."""
+    found = ROOT_CAUSE.search(output)
+    return ProcessFailure(rank=int(found[1]), exit_code=int(found[2])) if found else None
+
+
+def without_report(output: str) -> str:
+    report = OWN_REPORT.search(output)
+    return output[: report.start()] if report else output
+
+
+def _processes(topology: Topology) -> dict[str, str]:
+    return {
+        "nnodes": str(topology.nodes),
+        "nproc-per-node": str(topology.processes_per_node),
+        "max-restarts": "0",
+    }
+
+
+def _rendezvous(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
+    # c10d tells nodes apart by host name and process id, which containers on one host share.
+    common = {"rdzv-id": topology.rendezvous_id, "local-addr": topology.address}
+    kind = backend(given)
+    if kind == "static" and not is_given("rdzv-endpoint", given):
+        return {
+            "rdzv-backend": "static",
+            "master-addr": topology.master_address,
+            "master-port": str(topology.master_port),
+            "node-rank": str(topology.rank),
+            "rdzv-conf": static_settings(topology),
+            **common,
+        }
+    if kind == "static":
+        return {"node-rank": str(topology.rank), "rdzv-conf": static_settings(topology), **common}
+    if kind != "c10d" or is_given("rdzv-endpoint", given):
+        # Who brings a meeting point of their own knows where it is; we cannot tell who hosts it.
+        return {"rdzv-backend": "c10d", **common}
+    return {
+        "rdzv-backend": "c10d",
+        "rdzv-endpoint": f"{topology.master_address}:{topology.master_port}",
+        "rdzv-conf": c10d_settings(topology),
+        **common,
+    }
+
+
+def _is_given(name: str, given: Mapping[str, str]) -> bool:
+    alone = name.startswith("rdzv-") or name == "nnodes"
+    return is_given(name, given) or (alone and "standalone" in given)
 
 
 LAUNCHER = Torchrun()

@@ -130,16 +130,21 @@ def newest(uri: str, access: OciAccess | None = None) -> CheckpointRef | None:
 
     Raises StorageError when the place cannot be read: an outage is not "no checkpoint yet".
     """
+    return next(iter(complete(uri, access)), None)
+
+
+def complete(uri: str, access: OciAccess | None = None) -> list[CheckpointRef]:
+    """Return the complete checkpoints below a URI, the highest step first; raises as `newest` does."""
     store = open_store(uri, access)
     for _ in range(3):
         folders = _by_folder(store.list())
         found = _complete(store, folders)
         if found:
-            return found[0].ref(store)
+            return [item.ref(store) for item in found]
         if not any(MANIFEST in files for files in folders.values()):
             break
         # All that were listed may have been retired before they were read; then newer ones are there.
-    return None
+    return []
 
 
 def verify(ref_uri: str, access: OciAccess | None = None) -> Manifest:

@@ -20,6 +20,8 @@ from airflow_provider_ocidist.storage.stores import Buffer, Entry, Origin, Store
 
 _WHOLE_WRITES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"}
 """Drivers whose single write appears whole or not at all."""
+_ONE_CONNECTION = {"ftp"}
+"""Drivers that two threads must not share: they would read each other's answers."""
 
 
 class FsspecStore(Store):
@@ -27,7 +29,7 @@ class FsspecStore(Store):
 
     def __init__(self, uri: str, file_system: Any, root: str) -> None:
         self.uri = uri
-        self.file_system = file_system
+        self._shared = file_system
         self.root = root.rstrip("/")
 
     @classmethod
@@ -99,8 +101,18 @@ class FsspecStore(Store):
             return FsspecUpload(self.file_system, self._path(name), self.place_of(name))
 
     @property
+    def file_system(self) -> Any:
+        """The driver; where it cannot be shared, this thread's own."""
+        if not self._protocols & _ONE_CONNECTION:
+            return self._shared
+        import fsspec
+
+        # fsspec itself keeps one of them for each thread.
+        return fsspec.core.url_to_fs(self.uri)[0]
+
+    @property
     def _protocols(self) -> set[str]:
-        protocol = self.file_system.protocol
+        protocol = self._shared.protocol
         return {protocol} if isinstance(protocol, str) else set(protocol)
 
     def _path(self, name: str) -> str:

@@ -278,8 +278,13 @@ def _in_chunks(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 
 def _pool_for(uri: str) -> Any:
-    import urllib3
-
+    try:
+        import urllib3
+    except ImportError as error:
+        raise StorageError(
+            f"{uri} needs the Python package urllib3, which this image lacks: add it, or keep the data in oci://",
+            uri=uri,
+        ) from error
     parts = urlsplit(uri)
     proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
     bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")

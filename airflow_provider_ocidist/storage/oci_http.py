@@ -9,11 +9,14 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import IncompleteRead
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
 from airflow_provider_ocidist.oci_clients import oci_errors
+from airflow_provider_ocidist.oci_request import quoted
+from airflow_provider_ocidist.oci_rest import ObjectStorageClient, lowered
 from airflow_provider_ocidist.storage.stores import Buffer
 
 _TIMEOUTS_S = {"connect": 10.0, "read": 60.0}
@@ -40,14 +43,14 @@ class ObjectHttp:
         place = {"namespaceName": namespace, "bucketName": bucket}
         endpoint = self._base.handle_service_params_in_endpoint(place, {}, [*place, "objectName"]).rstrip("/")
         self._origin = endpoint.removesuffix(urlsplit(endpoint).path)
-        self._bucket = f"{urlsplit(endpoint).path}/n/{_quoted(namespace)}/b/{_quoted(bucket)}"
+        self._bucket = f"{urlsplit(endpoint).path}/n/{quoted(namespace)}/b/{quoted(bucket)}"
         self._pool, self._prefix = _connections(self._base.session, self._origin)
 
     def object_path(self, name: str) -> str:
-        return f"{self._bucket}/o/{_quoted(name)}"
+        return f"{self._bucket}/o/{quoted(name)}"
 
     def part_path(self, name: str, upload_id: str, number: int) -> str:
-        return f"{self._bucket}/u/{_quoted(name)}?uploadId={_quoted(upload_id)}&uploadPartNum={number}"
+        return f"{self._bucket}/u/{quoted(name)}?uploadId={quoted(upload_id)}&uploadPartNum={number}"
 
     def get(self, path: str, headers: Mapping[str, str]) -> Any:
         """Return an answer whose body waits to be read."""
@@ -101,6 +104,51 @@ class ObjectHttp:
         }
 
 
+class RestHttp(ObjectHttp):
+    """The same requests where the SDK is missing."""
+
+    def __init__(self, client: ObjectStorageClient, namespace: str, bucket: str) -> None:
+        self._caller = client.caller
+        self._bucket = f"/n/{quoted(namespace)}/b/{quoted(bucket)}"
+
+    def get(self, path: str, headers: Mapping[str, str]) -> Any:
+        return Body(self._caller("GET", path, headers))
+
+    def put(self, path: str, data: Buffer, headers: Mapping[str, str]) -> Mapping[str, str]:
+        with self._caller("PUT", path, headers, data, is_content=True) as answer:
+            answer.read()
+            return lowered(answer.headers)
+
+
+class Body:
+    """An answer of the standard library that is read as one of urllib3."""
+
+    def __init__(self, answer: Any) -> None:
+        self.headers = lowered(answer.headers)
+        self._answer = answer
+        self._left = int(self.headers["content-length"])
+
+    def read1(self, size: int, *, decode_content: bool) -> bytes:
+        """Return what has come, at most so much; nothing at the end. Raises IncompleteRead when cut short."""
+        del decode_content
+        piece: bytes = self._answer.read1(size)
+        self._left -= len(piece)
+        if not piece and self._left:
+            raise IncompleteRead(b"", self._left)
+        return piece
+
+    def close(self) -> None:
+        self._answer.close()
+
+    release_conn = close
+
+
+def http_of(client: Any, namespace: str, bucket: str) -> ObjectHttp:
+    """Return the requests of a client in one bucket."""
+    kind = RestHttp if isinstance(client, ObjectStorageClient) else ObjectHttp
+    return kind(client, namespace, bucket)
+
+
 def _connections(session: Any, origin: str) -> tuple[Any, str]:
     """Return the connection pool that a session uses for an address, and what paths begin with there."""
     settings = session.merge_environment_settings(origin, {}, None, None, None)
@@ -121,11 +169,6 @@ def _refusal(answer: Any, text: bytes) -> Exception:
         code, message = None, text.decode(errors="replace")
     refusal: Exception = exceptions.ServiceError(answer.status, code, answer.headers, message)
     return refusal
-
-
-def _quoted(text: str) -> str:
-    quoted = quote(text, safe="")
-    return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.storage import checksums
 from airflow_provider_ocidist.storage.locations import Location, join, safe_name
 from airflow_provider_ocidist.storage.oci_copy import copy_object
 from airflow_provider_ocidist.storage.oci_download import LARGEST_RANGE, OciDownload, checksum_in, head_of
-from airflow_provider_ocidist.storage.oci_http import ObjectHttp, deleting, storage_errors
+from airflow_provider_ocidist.storage.oci_http import RestHttp, deleting, http_of, storage_errors
 from airflow_provider_ocidist.storage.oci_upload import OciUpload
 from airflow_provider_ocidist.storage.stores import Buffer, Checksum, Download, Entry, Origin, Store, Upload
 
@@ -33,7 +33,7 @@ class OciStore(Store):
 
     def __init__(self, client: Any, namespace: str, bucket: str, prefix: str) -> None:
         self.client = client
-        self.http = ObjectHttp(client, namespace, bucket)
+        self.http = http_of(client, namespace, bucket)
         self.bucket = (namespace, bucket)
         self.prefix = f"{prefix}/" if prefix else ""
         self.uri = join(f"oci://{bucket}@{namespace}", prefix)
@@ -110,6 +110,7 @@ class OciStore(Store):
             isinstance(source, OciStore)
             and (entry.size or 0) > _WORTH_A_WORK_REQUEST
             and source.bucket[0] == self.bucket[0]
+            and not isinstance(self.http, RestHttp)
             and source.client.base_client.endpoint == self.client.base_client.endpoint
         )
 

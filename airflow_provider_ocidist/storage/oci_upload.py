@@ -41,11 +41,7 @@ class OciUpload(Upload):
         self._lock = threading.Lock()
 
     def _begin(self) -> str:
-        from oci.object_storage.models import CreateMultipartUploadDetails
-
-        details = CreateMultipartUploadDetails(
-            object=self.object_name, metadata={PART_SIZE_KEY: str(self.part_size)}
-        )
+        details = {"object": self.object_name, "metadata": {PART_SIZE_KEY: str(self.part_size)}}
         with oci_errors(f"writing {self.place}"):
             answer = self.store.client.create_multipart_upload(*self.store.bucket, details)
         upload_id = str(answer.data.upload_id)
@@ -144,13 +140,8 @@ class OciUpload(Upload):
                 log.warning("%s; its parts stay in the bucket until someone deletes them", error)
 
     def _commit(self) -> Any:
-        from oci.object_storage.models import CommitMultipartUploadDetails, CommitMultipartUploadPartDetails
-
-        parts = [
-            CommitMultipartUploadPartDetails(part_num=index + 1, etag=etag)
-            for index, etag in sorted(self.etags.items())
-        ]
-        details = CommitMultipartUploadDetails(parts_to_commit=parts)
+        parts = [{"partNum": index + 1, "etag": etag} for index, etag in sorted(self.etags.items())]
+        details = {"partsToCommit": parts}
         return self.store.client.commit_multipart_upload(
             *self.store.bucket, self.object_name, self.upload_id, details
         )

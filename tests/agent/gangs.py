@@ -17,7 +17,7 @@ from airflow_provider_ocidist.agent.report import NodeReport
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
 
 REPOSITORY = Path(__file__).parents[2]
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 def until(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:
@@ -53,7 +53,7 @@ class Agent:
         self.stdout, self.stderr = self.home / "stdout", self.home / "stderr"
         with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "airflow_provider_ocidist.agent"],
+                [gang.python, "-m", "airflow_provider_ocidist.agent"],
                 env=dict(environ),
                 cwd=self.home,
                 stdout=out,
@@ -80,12 +80,21 @@ class Gang:
     """Agents that belong together; leaving the context ends them all."""
 
     def __init__(
-        self, root: Path, script: str, *, nodes: int = 1, kind: str = "python", **changes: Any
+        self,
+        root: Path,
+        script: str,
+        *,
+        nodes: int = 1,
+        kind: str = "python",
+        python: str = sys.executable,
+        **changes: Any,
     ) -> None:
+        """`python`: the interpreter of the nodes, where they need packages that Airflow's has not."""
         self.root = root
         self.name = f"test-{uuid.uuid4().hex[:12]}"
         self.run_dir = root / "run" / self.name
         self.script = script
+        self.python = python
         self.agents: list[Agent] = []
         args = tuple(changes.pop("args", ()))
         options = {

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent import checkpoints
-from airflow_provider_ocidist.agent.checkpoints import CheckpointCourier, candidates, is_whole
+from airflow_provider_ocidist.agent.checkpoints import CheckpointCourier, candidates, is_whole, resume
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.errors import AgentError
 from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.oci_clients import OciAccess
-from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, newest
+from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, newest, publish
 from tests.agent.gangs import until
 
 
@@ -163,3 +165,42 @@ def test_formats_tell_whether_they_are_whole(tmp_path: Path) -> None:
     (sharded / ".metadata").write_text("x")
     assert is_whole(sharded)
     assert is_whole(tmp_path / "step-5.bin") is None
+
+
+def damage(reference: str) -> None:
+    """Change a byte, as a bad disk would, so that only its checksum tells."""
+    (file,) = [path for path in Path(reference).iterdir() if path.name != "manifest.json"]
+    file.write_bytes(b"X" + file.read_bytes()[1:])
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, caplog) -> None:
+    source, safe, target = tmp_path / "source", str(tmp_path / "safe"), tmp_path / "target"
+    source.mkdir()
+    published = []
+    for step in (1, 2):
+        (source / f"step-{step}.txt").write_text(f"weights of {step}")
+        published.append(publish(source / f"step-{step}.txt", safe, step=step))
+    told = Checkpoints(uri=safe)
+    damage(published[1].uri)
+    found = resume(target, told, OciAccess(), StopSwitch())
+    assert found == published[0]
+    assert [path.name for path in target.iterdir()] == ["step-1.txt"]
+    assert "the checkpoint of step 2 is damaged" in caplog.text
+
+    damage(published[0].uri)
+    with pytest.raises(AgentError, match=r"all 2 checkpoints below .* are damaged: delete them"):
+        resume(target, told, OciAccess(), StopSwitch())
+
+
+def test_deepspeed_is_told_which_checkpoint_to_go_on_from(tmp_path: Path) -> None:
+    saved = tmp_path / "global_step8"
+    saved.mkdir()
+    (saved / "mp_rank_00_model_states.pt").write_bytes(b"weights")
+    publish(saved, str(tmp_path / "safe"), step=8, loss=None)
+    resume(tmp_path / "fetched", Checkpoints(uri=str(tmp_path / "safe")), OciAccess(), StopSwitch())
+    assert (tmp_path / "fetched" / "latest").read_text() == "global_step8"
+
+
+def test_a_program_beside_the_checkpoints_is_none(tmp_path: Path) -> None:
+    (tmp_path / "zero_to_fp32.py").write_text("# DeepSpeed puts it there")
+    assert candidates(tmp_path) == []

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -12,21 +16,25 @@ import pytest
 
 from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.place import Place, place_of
 from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.topology import (
     await_address,
     await_others_end,
     count_devices,
+    interfaces,
     master_port,
     meet,
     own_address,
+    own_interface,
     own_rank,
     topology_of,
 )
 from airflow_provider_ocidist.errors import AgentError, TopologyTimeout
 from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.storage.stores import Store, open_store
+from tests.agent.gangs import REPOSITORY
 
 
 def config(nodes: int = 4, **changes) -> AgentConfig:
@@ -54,6 +62,64 @@ def test_a_rank_that_cannot_be_is_refused(environ) -> None:
         own_rank(config(), environ)
 
 
+PYTORCHJOB = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "gpt-master-0", "MASTER_PORT": "23456"}
+TRAINJOB = {
+    "PET_NODE_RANK": "1",
+    "PET_NNODES": "4",
+    "PET_MASTER_ADDR": "gpt-node-0-0.gpt",
+    "PET_MASTER_PORT": "29500",
+}
+
+
+@pytest.mark.parametrize(
+    "environ, found",
+    [
+        (PYTORCHJOB, Place(rank=2, master="gpt-master-0", master_port=23456)),
+        (TRAINJOB, Place(rank=1, master="gpt-node-0-0.gpt", master_port=29500)),
+        (
+            {"OCIDIST_NODE_RANK": "3", "PET_RDZV_ENDPOINT": "gpt-worker-0:23456", "PET_NNODES": "1:4"},
+            Place(rank=3, master="gpt-worker-0", master_port=23456),
+        ),
+        (PYTORCHJOB | {"RANK": "0", "MASTER_ADDR": "localhost"}, Place(rank=0)),
+        ({"JOB_COMPLETION_INDEX": "3", "POD_IP": "10.1.0.9"}, Place(rank=3, address="10.1.0.9")),
+        ({"NODE_RANK": "1", "INITIAL_CLUSTER_SIZE": "4"}, Place(rank=1)),
+        (
+            {"OCIDIST_NODE_RANK": "1", "OCIDIST_ADDRESSES": "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4"},
+            Place(rank=1, address="10.0.0.2", master="10.0.0.1"),
+        ),
+    ],
+    ids=["PyTorchJob", "TrainJob", "elastic", "PyTorchJob 1.3", "Indexed Job", "OCI", "static"],
+)
+def test_each_platform_tells_a_node_its_place(environ, found) -> None:
+    assert place_of(environ, 4) == found
+
+
+def test_the_rank_of_a_process_is_not_taken_for_that_of_a_node() -> None:
+    with pytest.raises(AgentError, match="OCIDIST_NODE_RANK is not set"):
+        place_of(PYTORCHJOB | {"LOCAL_RANK": "0"}, 4)
+
+
+@pytest.mark.parametrize(
+    "environ", [{"PET_NNODES": "3"}, {"INITIAL_CLUSTER_SIZE": "3"}, {"OCIDIST_ADDRESSES": "a,b,c"}]
+)
+def test_a_platform_with_another_number_of_nodes_is_refused(environ) -> None:
+    with pytest.raises(AgentError, match=r"3 nodes.*the job has 4: make them equal"):
+        place_of(environ | {"OCIDIST_NODE_RANK": "0"}, 4)
+
+
+def test_the_platforms_main_address_is_where_processes_meet() -> None:
+    reports = [report(rank, f"10.0.0.{rank}") for rank in range(4)]
+    topology = topology_of(config(), reports, place_of(PYTORCHJOB, 4), {})
+    assert (topology.master_address, topology.master_port) == ("gpt-master-0", 23456)
+
+
+def test_the_interface_of_an_address_is_found() -> None:
+    assert ("lo", "127.0.0.1") in interfaces()
+    assert own_interface("127.0.99.2") == "lo"
+    assert own_interface("192.0.2.1") is None
+    assert all(own_interface(address) == name for name, address in interfaces() if name != "lo")
+
+
 def test_the_service_says_where_a_node_is() -> None:
     assert own_address({"FQDN": "127.0.5.7"}) == "127.0.5.7"
 
@@ -78,7 +144,9 @@ def test_the_services_list_of_nodes_is_waited_for_until_it_names_this_one(tmp_pa
         nodes = [{"Rank": rank, "IPAddress": f"10.0.0.{rank + 1}", "FQDN": "x"} for rank in range(2)]
         file.write_text(json.dumps(nodes))
 
-    address = await_address({"CLUSTER_NODES_METADATA_FILE": str(file), "FQDN": "127.0.9.9"}, 1, pause, 10)
+    address = await_address(
+        Place(rank=1), {"CLUSTER_NODES_METADATA_FILE": str(file), "FQDN": "127.0.9.9"}, pause, 10
+    )
     assert address == "10.0.0.2"
     assert len(looks) == 1
 
@@ -86,11 +154,12 @@ def test_the_services_list_of_nodes_is_waited_for_until_it_names_this_one(tmp_pa
 def test_a_node_that_the_service_never_lists_says_so(tmp_path: Path) -> None:
     environ = {"CLUSTER_NODES_METADATA_FILE": str(tmp_path / "absent.json")}
     with pytest.raises(TopologyTimeout, match=r"absent\.json.* does not name node 1 after 0 s"):
-        await_address(environ, 1, lambda _: None, 0.0)
+        await_address(Place(rank=1), environ, lambda _: None, 0.0)
 
 
 def test_where_the_service_lists_no_nodes_a_node_knows_its_address_at_once() -> None:
-    assert await_address({"FQDN": "127.0.5.7"}, 0, lambda _: pytest.fail("waited"), 0.0) == "127.0.5.7"
+    found = await_address(Place(rank=0), {"FQDN": "127.0.5.7"}, lambda _: pytest.fail("waited"), 0.0)
+    assert found == "127.0.5.7"
 
 
 @pytest.mark.parametrize("visible, count", [("0,1,2", 3), ("", 0), ("-1", 0), ("GPU-a,GPU-b", 2), ("3", 1)])
@@ -106,15 +175,23 @@ def test_gangs_that_share_a_machine_get_ports_of_their_own() -> None:
 def test_the_topology_names_the_master_and_the_processes() -> None:
     reports = [report(0, "10.0.0.1"), report(1, "10.0.0.2")]
     told = config(nodes=2, launcher=LauncherOptions(processes_per_node=8))
-    topology = topology_of(told, reports, 1, {})
+    topology = topology_of(told, reports, Place(rank=1), {})
     assert (topology.master_address, topology.address, topology.world_size) == ("10.0.0.1", "10.0.0.2", 16)
     assert topology.rendezvous_id == "run"
 
 
 def test_processes_default_to_the_devices(tmp_path: Path) -> None:
     reports = [report(0, "10.0.0.1")]
-    assert topology_of(config(nodes=1), reports, 0, {"CUDA_VISIBLE_DEVICES": "0,1"}).processes_per_node == 2
-    assert topology_of(config(nodes=1), reports, 0, {"CUDA_VISIBLE_DEVICES": ""}).processes_per_node == 1
+    assert (
+        topology_of(
+            config(nodes=1), reports, Place(rank=0), {"CUDA_VISIBLE_DEVICES": "0,1"}
+        ).processes_per_node
+        == 2
+    )
+    assert (
+        topology_of(config(nodes=1), reports, Place(rank=0), {"CUDA_VISIBLE_DEVICES": ""}).processes_per_node
+        == 1
+    )
 
 
 def test_a_node_that_still_fetches_is_waited_for_beyond_the_timeout(tmp_path: Path) -> None:
@@ -173,3 +250,39 @@ def test_a_node_that_failed_stays_no_longer_once_the_run_is_being_ended(tmp_path
     began = time.monotonic()
     await_others_end(store, 0, 2, 60, signalled)
     assert time.monotonic() - began < 5
+
+
+NETWORK = """
+link set lo up
+link add bare type veth peer name peer0
+link add eth7 type veth peer name peer1
+addr add 10.231.9.5/24 dev eth7
+addr add 10.231.9.6/24 dev eth7 label eth7:1
+link set bare up
+link set eth7 up
+link set peer1 up
+"""
+ASKS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from airflow_provider_ocidist.agent.topology import interfaces, own_address, own_interface
+print(interfaces(), own_address({}), own_interface("10.231.9.6"))
+"""
+
+
+def test_interfaces_without_an_address_and_aliases_do_no_harm_on_a_network_without_a_way_out() -> None:
+    if shutil.which("ip") is None:
+        pytest.skip("no network namespace can be made here: there is no `ip`")
+    name = f"ocidist-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"no network namespace can be made here: {made.stderr.strip()}")
+    try:
+        for line in NETWORK.strip().splitlines():
+            subprocess.run(["ip", "-n", name, *line.split()], check=True)
+        command = ["ip", "netns", "exec", name, sys.executable, "-c", ASKS, str(REPOSITORY)]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+    expected = [("lo", "127.0.0.1"), ("eth7", "10.231.9.5"), ("eth7", "10.231.9.6")]
+    assert told == f"{expected} 10.231.9.5 eth7\n"

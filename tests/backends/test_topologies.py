@@ -83,7 +83,11 @@ def test_a_multi_node_job_has_the_form_that_oracle_ads_sends() -> None:
     body = dict(plan.requests[0].body)
     ours = {name: body[name] for name in ADS_JOB}
     group = group_of(plan)
-    assert set(group["jobConfigurationDetails"].pop("environmentVariables")) == {"OCIDIST_CONFIG"}
+    assert set(group["jobConfigurationDetails"].pop("environmentVariables")) == {
+        "OCIDIST_BOOT",
+        "OCIDIST_CONFIG",
+        "OCIDIST_KEY",
+    }
     assert group["jobEnvironmentConfigurationDetails"].pop("entrypoint")
     assert ours == ADS_JOB
     assert set(body) - set(ADS_JOB) == {"displayName", "freeformTags"}

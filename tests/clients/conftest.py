@@ -11,7 +11,7 @@ import oci
 import pytest
 
 from scripts.emulator_process import Access, EmulatorProcess
-from tests.clients.processes import CLIENTS, CONDA, IMAGE, PROGRAMS, Cli, Programs
+from tests.clients.processes import AGENT_IMAGE, CLIENTS, CLUSTER_IMAGE, CONDA, IMAGE, PROGRAMS, Cli, Programs
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,8 +22,13 @@ def installed() -> None:
 
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
-    command = f"{sys.executable} {PROGRAMS / 'container.py'}"
-    options = ("--conda", f"{CONDA}={CLIENTS}", "--image", f"{IMAGE}={command}")
+    commands = {
+        IMAGE: f"{sys.executable} {PROGRAMS / 'container.py'}",
+        AGENT_IMAGE: f"{sys.executable} -m airflow_provider_ocidist.agent",
+        CLUSTER_IMAGE: f"{sys.executable} {PROGRAMS / 'ads_cluster.py'}",
+    }
+    images = [word for image, command in commands.items() for word in ("--image", f"{image}={command}")]
+    options = ("--conda", f"{CONDA}={CLIENTS}", *images)
     with EmulatorProcess(tmp_path_factory.mktemp("emulator"), options=options) as access:
         yield access
 

@@ -21,6 +21,11 @@ CONDA = "pytorch_and_ads"
 IMAGE = "iad.ocir.io/my-tenancy/image-name:latest"
 """A container image of the emulator: programs/container.py."""
 
+AGENT_IMAGE = "iad.ocir.io/my-tenancy/ocidist:latest"
+"""A container image of the emulator that starts our agent."""
+CLUSTER_IMAGE = "iad.ocir.io/my-tenancy/pytorch-cluster:1.0"
+"""A container image of the emulator: programs/ads_cluster.py."""
+
 
 @dataclass(frozen=True)
 class Programs:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import re
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,16 @@ import oci
 import pytest
 import yaml
 
+from airflow_provider_ocidist import job_file
+from airflow_provider_ocidist.agent.report import NodeReport, Phase
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.gang import Gang
+from airflow_provider_ocidist.run import NodeState, RunStatus
+from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait
+from airflow_provider_ocidist.watch import Watch
 from scripts.emulator_process import Access
-from tests.clients.processes import CONDA, PROGRAMS
+from tests.clients.processes import AGENT_IMAGE, CLUSTER_IMAGE, CONDA, PROGRAMS
+from tests.training_jobs import a_key
 
 OCID = re.compile(r"ocid1\.\w+\.[\w.]+")
 SEED = Path(__file__).parent.parent / "dialects" / "ads_train.yaml"
@@ -170,3 +181,131 @@ def test_three_nodes_train_under_adss_own_driver(clients, emulator, jobs, object
     oci.wait_until(jobs, job, "lifecycle_state", "DELETED", max_interval_seconds=1, max_wait_seconds=20)
     saved = objects.head_object(emulator.namespace, emulator.bucket, "by-ads/model.pt")
     assert int(saved.headers["content-length"]) > 1000
+
+
+# Our image, started by ADS
+
+
+def reports(objects: Any, access: Access, folder: str) -> list[NodeReport]:
+    """Return what the nodes of the one gang below a folder have said, by rank."""
+    place = (access.namespace, access.bucket)
+    names = [item.name for item in objects.list_objects(*place, prefix=folder).data.objects]
+    found = [name for name in names if re.search(r"/nodes/\d+\.json$", name)]
+    read = [NodeReport.from_json(objects.get_object(*place, name).data.content) for name in found]
+    return sorted(read, key=lambda report: report.rank)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_cluster_of_opctl_trains_in_our_image(clients, emulator, jobs, objects, logs, tmp_path):
+    place = (emulator.namespace, emulator.bucket)
+    objects.put_object(*place, "cluster-code/training.py", (PROGRAMS / "training.py").read_bytes())
+    root = f"oci://{emulator.bucket}@{emulator.namespace}"
+    document = yaml.safe_load(SEED.read_text())
+    document["spec"]["infrastructure"]["spec"] |= infrastructure(emulator)
+    document["spec"]["cluster"]["spec"] |= {"image": AGENT_IMAGE, "workDir": f"{root}/cluster-work"}
+    document["spec"]["cluster"]["spec"]["worker"]["replicas"] = 1
+    document["spec"]["runtime"] |= {"type": "remote"}
+    document["spec"]["runtime"]["spec"] = {"uri": f"{root}/cluster-code/", "entryPoint": "training.py"}
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(document))
+    printed = clients.run(
+        *("ads", "opctl", "run", "-f", "train.yaml", "--nobuild", "--nopush"), folder=tmp_path
+    )
+    runs = list(dict.fromkeys(ocids(printed, "datasciencejobrun")))
+    ended = [
+        oci.wait_until(
+            jobs, jobs.get_job_run(run), "lifecycle_state", "SUCCEEDED", max_interval_seconds=1
+        ).data
+        for run in runs
+    ]
+    said = "\n".join(line for run in ended for line in lines(emulator, logs, run.id))
+    trained = re.findall(r"rank (\d) of 2 on node (\d): fits True, same True", said)
+    assert sorted(trained) == [("0", "0"), ("1", "1")]
+    work = f"cluster-work/{ended[0].job_id}"
+    assert [report.phase for report in reports(objects, emulator, work)] == [Phase.DONE, Phase.DONE]
+    main = json.loads(objects.get_object(*place, f"{work}/MAIN_config.json").data.content)
+    assert main["MASTER_ADDR"] == reports(objects, emulator, work)[0].address
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_replicas_of_our_image_train_in_one_job_run_and_in_one_each(clients, emulator, objects, tmp_path):
+    place = {name: getattr(emulator, name) for name in emulator.__slots__}
+    root = f"oci://{emulator.bucket}@{emulator.namespace}"
+    code = (PROGRAMS / "training.py").read_bytes()
+    objects.put_object(emulator.namespace, emulator.bucket, "replicas/training.py", code)
+    words = (json.dumps(place), AGENT_IMAGE, f"{root}/replicas/work", f"{root}/replicas/training.py")
+    printed = clients.run("python", PROGRAMS / "ads_containers.py", *words, folder=tmp_path)
+    ended = json.loads(printed.splitlines()[-1])
+    for mode, count in (("one run", 1), ("a run each", 2)):
+        job_id, states = ended[mode]
+        assert states == ["SUCCEEDED"] * count
+        found = reports(objects, emulator, f"replicas/work/{job_id}/")
+        assert [(report.rank, report.phase) for report in found] == [(0, Phase.DONE), (1, Phase.DONE)]
+        assert all(re.search(r"of 2 on node \d: fits True, same True", report.tail) for report in found)
+
+
+# An image of ADS, started by us
+
+ENTRY = """
+import os, sys, time
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "main at", os.environ["MASTER_ADDR"], *sys.argv[1:])
+if "--fail" in sys.argv:
+    if os.environ["RANK"] == "1":
+        raise SystemExit(3)
+    time.sleep(300)
+"""
+
+
+@pytest.fixture
+def run_by_us(emulator, objects):
+    """Runs a cluster file to the end of its gang, as our operator does; returns the last decision and the status."""
+    backend = OciDataScience.connect(emulator.connection_fields())
+    refs = []
+
+    def run(document: dict[str, Any]) -> tuple[Any, RunStatus]:
+        job = job_file.parse(yaml.safe_dump(document))
+        gang = Gang(backend, job, logging.getLogger("test"), None, threading.Event())
+        record = gang.adopt_or_submit(a_key(), None)
+        refs.append(record.ref)
+        assert not record.expects.reports
+        watch = Watch(backend, record, logging.getLogger("test"))
+        deadline = time.monotonic() + 120
+        while isinstance(action := watch.look(time.time()), Wait | Cancel):
+            assert time.monotonic() < deadline, watch.status
+            if isinstance(action, Cancel):
+                watch.end(action.ending)
+            time.sleep(0.2)
+        return action, watch.status
+
+    yield run
+    for ref in refs:
+        backend.cancel(ref)
+
+
+@pytest.mark.slow
+def test_an_image_of_ads_runs_under_our_operator_and_one_failed_node_ends_all(
+    run_by_us, emulator, jobs, objects, logs
+):
+    root = f"oci://{emulator.bucket}@{emulator.namespace}"
+    objects.put_object(emulator.namespace, emulator.bucket, "entry/train.py", ENTRY.encode())
+    document = yaml.safe_load(SEED.read_text())
+    document["spec"]["infrastructure"]["spec"] |= infrastructure(emulator)
+    cluster = document["spec"]["cluster"]["spec"] | {"image": CLUSTER_IMAGE, "workDir": f"{root}/ads-image"}
+    document["spec"]["cluster"]["spec"] = cluster
+    cluster["config"]["env"].append({"name": "OCI__CODE_DIR", "value": "code"})
+    document["spec"]["runtime"] |= {"type": "remote"}
+    runtime = {"uri": f"{root}/entry/", "entryPoint": "train.py", "args": ["--lr", "0.1"]}
+    document["spec"]["runtime"]["spec"] = runtime
+    action, status = run_by_us(document)
+    assert isinstance(action, Succeed), (action, status)
+    said = [line for node in status.nodes for line in lines(emulator, logs, node.run_id)]
+    assert sorted(line.partition(" main at")[0] for line in said) == [
+        f"rank {rank} of 3" for rank in range(3)
+    ]
+    assert all(line.endswith("--lr 0.1") for line in said)
+
+    runtime["args"] = ["--fail"]
+    action, status = run_by_us(document)
+    assert isinstance(action, Fail)
+    assert [node.state for node in status.nodes] == [NodeState.CANCELED, NodeState.FAILED, NodeState.CANCELED]

@@ -10,8 +10,17 @@ import yaml
 from airflow_provider_ocidist import job_file
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
 from airflow_provider_ocidist.dialects.ads import DIALECT
+from airflow_provider_ocidist.dialects.ads.infrastructure import SOURCES
 from airflow_provider_ocidist.errors import JobFileError
-from airflow_provider_ocidist.job import Limits, Program, TrainingJob
+from airflow_provider_ocidist.job import (
+    Container,
+    LauncherOptions,
+    Limits,
+    Mount,
+    Output,
+    Program,
+    TrainingJob,
+)
 
 TRAIN = Path(__file__).with_name("ads_train.yaml")
 """The example of Oracle's developer guide."""
@@ -68,7 +77,11 @@ def test_the_example_of_the_developer_guide_becomes_a_job():
             ),
         ),
         env={"NCCL_ASYNC_ERROR_HANDLING": "1"},
+        launcher=LauncherOptions(kind="python"),
+        container=Container(),
         backend=OciDataScienceOptions(
+            topology="job_runs",
+            contract="ads_distributed",
             project_id="oci.xxxx.<project_ocid>",
             compartment_id="oci.xxxx.<compartment_ocid>",
             log_group_id="oci.xxxx.<log_group_ocid>",
@@ -106,6 +119,19 @@ def test_code_from_git_is_cloned_at_its_branch_or_commit():
     assert job_of({**git, **by_branch, f"{RUNTIME}.commit": "abc123"}).program.source.endswith(".git#abc123")
     over_ssh = {**git, f"{RUNTIME}.uri": "git@github.com:me/mine.git"}
     assert job_of(over_ssh).program.source == "git@github.com:me/mine.git"
+    secret = {f"{RUNTIME}.gitSecretId": "ocid1.vaultsecret.oc1.iad.aaaa"}
+    assert job_of({**over_ssh, **secret}).program.source_secret == "ocid1.vaultsecret.oc1.iad.aaaa"
+
+
+@pytest.mark.parametrize("written", [["lib", "src"], "lib:src"])
+def test_the_python_path_is_a_list_or_joined_by_colons(written):
+    remote = {"spec.runtime.type": "remote", f"{RUNTIME}.uri": "oci://b@n/src"}
+    assert job_of({**remote, f"{RUNTIME}.pythonPath": written}).program.python_path == ("lib", "src")
+
+
+def test_code_in_the_image_is_where_its_variable_says():
+    moved = {f"{RUNTIME}.env": [{"name": "OCI__CODE_DIR", "value": "/opt/app"}]}
+    assert job_of(moved).program.script == "/opt/app/train.py"
 
 
 def test_code_from_a_bucket_is_fetched():
@@ -134,10 +160,15 @@ def test_the_environment_is_merged_in_the_order_of_ads():
             f"{CLUSTER}.config.env": [{"name": "A", "value": "cluster"}, {"name": "B", "value": "cluster"}],
             f"{RUNTIME}.env": [{"name": "B", "value": "runtime"}, {"name": "C", "value": "runtime"}],
             f"{CLUSTER}.main.config": {"env": [{"name": "C", "value": 1}]},
-            f"{CLUSTER}.worker.config": {"env": [{"name": "C", "value": 1}]},
+            f"{CLUSTER}.worker.config": {
+                "env": [{"name": "D", "value": True}],
+                "startOptions": ["--a", "--b 1"],
+            },
         }
     )
-    assert job.env == {"A": "cluster", "B": "runtime", "C": "1"}
+    assert job.env == {"A": "cluster", "B": "runtime", "C": "runtime"}
+    assert job.main_env == {"C": "1"}
+    assert job.worker_env == {"D": "True", "OCI__START_ARGS": "--a --b 1"}
 
 
 def test_limits_that_ads_drops_in_silence_are_kept():
@@ -146,7 +177,7 @@ def test_limits_that_ads_drops_in_silence_are_kept():
         f"{CLUSTER}.config.env": [{"name": "OCI__TIMEOUT", "value": "900"}],
     }
     assert job_of(changes).limits == Limits(max_runtime=3600.0, join_timeout=900.0)
-    assert job_of(changes).env == {}
+    assert job_of(changes).env == {"OCI__TIMEOUT": "900"}
 
 
 def test_flexible_shapes_and_tags():
@@ -159,6 +190,69 @@ def test_flexible_shapes_and_tags():
         }
     )
     assert (job.backend.ocpus, job.backend.memory_gb, job.tags) == (8.0, 64.0, {"team": "ml"})
+
+
+def test_storage_is_mounted():
+    mounts = [{"src": "oci://data@ns/sets", "dest": "data"}, {"src": "10.0.0.1:/export", "dest": "/fs/home"}]
+    assert job_of({f"{INFRASTRUCTURE}.storageMount": mounts}).mounts == (
+        Mount(source="oci://data@ns/sets", path="data"),
+        Mount(source="10.0.0.1:/export", path="/fs/home"),
+    )
+    path = f"{INFRASTRUCTURE}.storageMount"
+    assert problems_of({path: [{"src": "here", "dest": "x"}, {"src": "oci://b@n"}]}) == [
+        f"{path}.0.src: must be {SOURCES}, not 'here'",
+        f"{path}.1: must be a section with src and dest",
+    ]
+
+
+def test_keys_of_the_infrastructure_have_two_spellings():
+    job = job_of({f"{INFRASTRUCTURE}.block_storage_size": 80}, remove=[f"{INFRASTRUCTURE}.blockStorageSize"])
+    assert job.backend.block_storage_gb == 80
+    wrong = {f"{INFRASTRUCTURE}.block_storage_size": 10}
+    assert problems_of(wrong, remove=[f"{INFRASTRUCTURE}.blockStorageSize"]) == [
+        f"{INFRASTRUCTURE}.block_storage_size: must be at least 50"
+    ]
+
+
+def test_the_network_may_be_left_to_the_service():
+    managed = {f"{INFRASTRUCTURE}.jobInfrastructureType": "ME_STANDALONE"}
+    job = job_of(managed, remove=[f"{INFRASTRUCTURE}.subnetId"])
+    assert job.backend.managed_network
+    assert problems_of(
+        {f"{INFRASTRUCTURE}.jobInfrastructureType": "STANDALONE"}, remove=[f"{INFRASTRUCTURE}.subnetId"]
+    ) == [f"{INFRASTRUCTURE}.jobInfrastructureType: needs a 'subnetId'; ME_STANDALONE needs none"]
+
+
+def test_a_certificate_becomes_variables_of_the_image():
+    certificate = {
+        "caCert": {"id": "ocid1.ca"},
+        "cert": {"id": "ocid1.cert", "keyDownloadLocation": "/k.pem"},
+    }
+    told = job_of({f"{CLUSTER}.certificate": certificate}).env
+    assert {name: value for name, value in told.items() if name.startswith("OCI__C")} == {
+        "OCI__CERTIFICATE_AUTHORITY_OCID": "ocid1.ca",
+        "OCI__CA_DOWNLOAD_LOCATION": "ca-cert.pem",
+        "OCI__CERTIFICATE_OCID": "ocid1.cert",
+        "OCI__CERTIFICATE_DOWNLOAD_LOCATION": "cert.pem",
+        "OCI__CERTIFICATE_KEY_DOWNLOAD_LOCATION": "/k.pem",
+    }
+    assert problems_of({f"{CLUSTER}.certificate": {"caCert": {"id": "ocid1.ca"}}}) == [
+        f"{CLUSTER}.certificate.cert.id: is needed: a certificate is used together with its authority"
+    ]
+
+
+def test_nodes_that_end_with_the_training_are_what_ephemeral_means():
+    assert job_of({f"{CLUSTER}.ephemeral": True}).env["OCI__EPHEMERAL"] == "True"
+    (problem,) = problems_of({f"{CLUSTER}.ephemeral": False})
+    assert problem.startswith(f"{CLUSTER}.ephemeral: must be true")
+
+
+def test_variables_in_the_name_are_the_jobs_own():
+    changes = {
+        f"{INFRASTRUCTURE}.displayName": "run-${SIZE}-$$1",
+        f"{RUNTIME}.env": [{"name": "SIZE", "value": 7}],
+    }
+    assert job_of(changes).name == "run-7-$1"
 
 
 def test_the_name_is_the_one_that_ads_shows():
@@ -176,42 +270,37 @@ def test_an_operator_may_override_values_in_our_own_terms():
     assert (job.nodes, job.env["SEED"], job.backend.shape) == (5, "1", "VM.GPU.A10.1")
 
 
-LATER = [
-    f"{INFRASTRUCTURE}.storageMount",
-    f"{INFRASTRUCTURE}.definedTags",
-    f"{CLUSTER}.ephemeral",
-    f"{CLUSTER}.ps",
-    f"{CLUSTER}.certificate",
-    f"{CLUSTER}.config.startOptions",
-    f"{CLUSTER}.main.config.startOptions",
-    f"{RUNTIME}.kwargs",
-    f"{RUNTIME}.pythonPath",
-    f"{RUNTIME}.gitSecretId",
-]
-
-
-@pytest.mark.parametrize("path", LATER)
-def test_what_is_not_supported_yet_is_said(path):
-    assert problems_of({path: "x"}) == [f"{path}: is not supported yet"]
-
-
 WRONG = [
+    (f"{CLUSTER}.ps", {"replicas": 1}, "parameter servers are TensorFlow's: PyTorch has none, remove it"),
+    (f"{CLUSTER}.config.startOptions", "--x", "must be a list of texts, not '--x'"),
+    (f"{CLUSTER}.certificate", "x", "must be a section with keys and values, not 'x'"),
+    (f"{RUNTIME}.gitSecretId", "x", "means nothing without a type: remove it"),
+    (f"{INFRASTRUCTURE}.storageMount", "x", "must be a list of src and dest, not 'x'"),
+    (f"{INFRASTRUCTURE}.definedTags", "x", "must be a section of names and values, not 'x'"),
     (f"{CLUSTER}.worker.replcas", 4, "unknown key 'replcas'; did you mean 'replicas'?"),
     (f"{CLUSTER}.worker.replica", 4, "says the same as 'replicas': remove one of them"),
     (f"{CLUSTER}.worker.replicas", -1, "must be a whole number of at least 0, not -1"),
     (f"{CLUSTER}.worker.replicas", "two", "must be a whole number of at least 0, not 'two'"),
     (f"{CLUSTER}.main.replicas", 2, "must be 1, not 2: there is one main node"),
-    (f"{CLUSTER}.worker.image", "other:1", "is not supported yet: all nodes run the same image"),
+    (
+        f"{CLUSTER}.worker.image",
+        "other:1",
+        "all nodes run the same image, and spec.cluster.spec.image says another: remove one of them",
+    ),
     (f"{CLUSTER}.config.env", {"A": 1}, "must be a list of name and value, not a section"),
     ("spec.cluster.kind", "dask", "must be PYTORCH, not 'dask'"),
     ("spec.clusters", {}, "unknown key 'clusters'; did you mean 'cluster'?"),
     ("spec.runtime.type", "zip", "must be git or remote, not 'zip'"),
     (f"{RUNTIME}.codeDir", "/x", "means nothing without a type: remove it"),
     (f"{RUNTIME}.args", "--x 'y", "cannot be split into arguments: no closing quotation"),
-    (f"{RUNTIME}.args", {"a": 1}, "must be a list, not a section"),
+    (f"{RUNTIME}.args", {"a": 1}, "must be a list or text, not a section"),
     (f"{INFRASTRUCTURE}.jobType", "OTHER", "must be DEFAULT, not 'OTHER'"),
     (f"{INFRASTRUCTURE}.jobInfrastructureType", "ME_STANDALONE", "must be STANDALONE, not 'ME_STANDALONE'"),
-    (f"{INFRASTRUCTURE}.displayName", "run-${USER}", "variables in it are not supported yet"),
+    (
+        f"{INFRASTRUCTURE}.displayName",
+        "run-${USER}",
+        "the variable USER is not in the environment of the job",
+    ),
     (f"{INFRASTRUCTURE}.maximumRuntimeInMinutes", "1h", "must be a whole number of at least 1, not '1h'"),
     (f"{INFRASTRUCTURE}.blockStorageSize", "50GB", "must be a whole number, not '50GB'"),
     (f"{INFRASTRUCTURE}.blockStorageSize", 10, "must be at least 50"),
@@ -237,32 +326,40 @@ def test_what_is_missing_is_told_once(path):
     assert problems_of(remove=[path]) == [f"{path}: is needed"]
 
 
-def test_variables_that_drive_the_image_of_ads_are_refused():
+def test_variables_that_follow_from_the_file_are_refused():
     variables = [{"name": "OCI__WORKER_COUNT", "value": 9}, {"name": "1A", "value": 1}, {"nme": "x"}]
     assert problems_of({f"{RUNTIME}.env": variables}) == [
-        f"{RUNTIME}.env.0.value: the variable OCI__WORKER_COUNT is not supported yet",
+        f"{RUNTIME}.env.0.value: OCI__WORKER_COUNT is told to the nodes by what the file says elsewhere: remove it",
         f"{RUNTIME}.env.1.value: is no name for an environment variable: letters, digits and _ only",
         f"{RUNTIME}.env.2: must be a section with name and value",
     ]
 
 
-def test_an_environment_of_one_role_is_not_dropped():
-    variables = {"env": [{"name": "A", "value": 1}]}
-    path = f"{CLUSTER}.worker.config"
-    assert problems_of({path: variables}) == [
-        f"{path}.env: is not supported yet: it must be the same for all nodes"
-    ]
+def test_switches_of_the_image_pass():
+    variables = [{"name": name, "value": 1} for name in ("POST_PROCESSING_WAIT", "PROFILE", "OCI__SYNC_DIR")]
+    job = job_of({f"{RUNTIME}.env": variables})
+    assert job.env.keys() >= {"POST_PROCESSING_WAIT", "PROFILE", "OCI__SYNC_DIR"}
+    assert job.outputs == ()
 
 
-def test_arguments_that_count_on_where_ads_puts_code_are_refused():
-    changes = {
-        "spec.runtime.type": "git",
-        f"{RUNTIME}.uri": "https://github.com/x/y.git",
-        f"{RUNTIME}.codeDir": "/home/datascience/pytorch",
-        f"{RUNTIME}.args": ["--config", "/home/datascience/pytorch/a.yaml"],
-    }
-    (problem,) = problems_of(changes)
-    assert problem.startswith(f"{RUNTIME}.args.1: names the codeDir")
+@pytest.mark.parametrize(
+    "variables, path, root",
+    [
+        ({}, "/opt/ml", "oci://my-bucket@my-namespace/path/to/dir"),
+        ({"WORKSPACE": "b", "WORKSPACE_PREFIX": "p/", "OCI__SYNC_DIR": "/out"}, "/out", "oci://b/p"),
+    ],
+)
+def test_synchronized_artifacts_are_an_output_too(variables, path, root):
+    variables = {"SYNC_ARTIFACTS": 1, **variables}
+    env = [{"name": name, "value": value} for name, value in variables.items()]
+    (output,) = job_of({f"{RUNTIME}.env": env}).outputs
+    assert output == Output(
+        path=path,
+        uri=f"{root}/sync/${{JOB_OCID}}/${{JOB_RUN_OCID}}",
+        required=False,
+        nodes="all",
+        when="always",
+    )
 
 
 def test_problems_carry_the_line_of_the_ads_file():

@@ -42,6 +42,7 @@ OUTCOMES = {
     "lying": ("train_lying", 1.0),
     "limited": ("train_limited", LONG),
     "watched": ("train_watched", 3.0),
+    "function": ("train_function", 0.0),
 }
 ACTED_UPON = {
     "marked failed": ("train_deferred", LONG),
@@ -64,6 +65,8 @@ class Stage:
     backend: OciDataScience
     runs: dict[str, str]
     marks: Path
+    incoming: Path
+    """The folder whose new files start a DAG."""
 
     @property
     def api(self) -> AirflowClient:
@@ -119,10 +122,11 @@ class Stage:
 @pytest.fixture(scope="module")
 def stage(emulator: Access, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     home = tmp_path_factory.mktemp("airflow")
-    env = {**emulator.airflow_env(), **FASTER}
+    incoming = tmp_path_factory.mktemp("incoming")
+    env = {**emulator.airflow_env(), **FASTER, "OCIDIST_TEST_INCOMING": str(incoming)}
     with LocalAirflow(home, dags=Path(__file__).parent / "dags", env=env) as airflow:
         marks = tmp_path_factory.mktemp("marks")
-        stage = Stage(airflow, OciDataScience.connect(emulator.connection_fields()), {}, marks)
+        stage = Stage(airflow, OciDataScience.connect(emulator.connection_fields()), {}, marks, incoming)
         for dag_id in sorted({dag_id for dag_id, _ in RUNS.values()}):
             airflow.api.wait_for_dag(dag_id)
         for name in OUTCOMES:
@@ -329,6 +333,42 @@ def test_the_sensor_returns_the_result_of_the_run_it_waited_for(stage: Stage) ->
     stage.wait_for_task("watched", "success", task_id="wait")
     train, wait = (stage.api.xcom(*stage.run("watched"), task_id) for task_id in ("train", "wait"))
     assert train == wait
+
+
+def test_a_decorated_function_runs_on_every_node(stage: Stage) -> None:
+    stage.api.wait_for_task(*stage.run("function"), "steps", "success", timeout=120)
+    log = "\n".join(stage.api.task_log(*stage.run("function"), "steps"))
+    for rank in range(2):
+        assert f"[node {rank}] hello train_function from rank {rank}" in log, log
+    assert "step-000005" in stage.api.xcom(*stage.run("function"), "steps", "checkpoint_uri")
+
+
+def test_the_sensor_finds_the_checkpoint_of_a_run(stage: Stage) -> None:
+    stage.wait_for_task("watched", "success", task_id="wait_for_checkpoint")
+    assert stage.api.xcom(*stage.run("watched"), "wait_for_checkpoint")["step"] == 8
+
+
+def test_the_event_of_an_outlet_tells_of_the_checkpoint(stage: Stage) -> None:
+    stage.wait_for_task("watched", "success")
+    uri = stage.api.xcom(*stage.run("watched"), "train", "checkpoint_uri")
+    events = stage.api.call("GET", "/assets/events", params={"source_dag_id": "train_watched"})[
+        "asset_events"
+    ]
+    assert [(event["extra"]["checkpoint_uri"], event["extra"]["step"]) for event in events] == [(uri, 8)]
+
+
+def test_new_data_starts_a_dag(stage: Stage) -> None:
+    # The watcher must have looked before: what lies there at first is no news.
+    stage.wait_for_task("deferred", "success")
+    (stage.incoming / "day1.csv").write_text("1,2,3\n")
+    deadline = time.monotonic() + 90
+    while not (runs := stage.api.call("GET", "/dags/retrain_on_data/dagRuns")["dag_runs"]):
+        assert time.monotonic() < deadline, "no run within 90 s"
+        time.sleep(0.5)
+    run_id = runs[0]["dag_run_id"]
+    stage.api.wait_for_run("retrain_on_data", run_id, 90)
+    told = stage.api.xcom("retrain_on_data", run_id, "arrived")
+    assert told.get("payload", told)["files"] == 1
 
 
 def test_clearing_a_success_trains_again(stage: Stage) -> None:

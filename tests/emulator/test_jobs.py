@@ -259,30 +259,6 @@ def mounts(**more) -> list:
     return [models.ObjectStorageMountConfigurationDetails(**fields)]
 
 
-def test_storage_mounts_are_kept_and_told_of_in_the_log(cloud):
-    details = cloud.job_details()
-    details.job_storage_mount_configuration_details_list = [
-        *mounts(destination_path="/mnt/in"),
-        models.FileStorageMountConfigurationDetails(
-            mount_target_id="ocid1.mounttarget.oc1.iad.aaaa",
-            export_id="ocid1.export.oc1.iad.aaaa",
-            destination_directory_name="home",
-        ),
-    ]
-    job = cloud.jobs.create_job(details).data
-    assert job.job_storage_mount_configuration_details_list == (
-        details.job_storage_mount_configuration_details_list
-    )
-    cloud.jobs.create_job_artifact(job.id, b"pass", content_disposition="attachment; filename=a.py")
-    run = cloud.wait(cloud.start(job.id))
-    told = cloud.messages(run.id)
-    assert ["/mnt/in/data" in told[0], "/mnt/home" in told[1]] == [True, True]
-    override = mounts(destination_directory_name="other")
-    run = cloud.wait(cloud.start(job.id, job_storage_mount_configuration_override_details_list=override))
-    assert run.job_storage_mount_configuration_details_list == override
-    assert ["/mnt/other" in each for each in cloud.messages(run.id)] == [True]
-
-
 @pytest.mark.parametrize(
     "given",
     [

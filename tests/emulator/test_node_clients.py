@@ -22,6 +22,7 @@ signer = oci.auth.signers.get_resource_principals_signer()
 print(oci.object_storage.ObjectStorageClient({}, signer=signer).get_namespace().data)
 """
 IMAGE = "iad.ocir.io/tenancy/trainer:1"
+PUBLISHED = "conda_environments/gpu/train/1.0/train_v1"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,8 @@ def machine(tmp_path_factory):
     environment = tmp_path_factory.mktemp("environment-of-the-job")
     (environment / "bin").mkdir()
     (environment / "bin" / "python").symlink_to(sys.executable)
-    options = Options(conda={"pytorch_p311": environment}, images={IMAGE: "echo from the image"})
+    known = dict.fromkeys(("pytorch_p311", PUBLISHED), environment)
+    options = Options(conda=known, images={IMAGE: "echo from the image"})
     with Emulator(options=options) as running:
         yield running
 
@@ -52,10 +54,16 @@ def test_the_proxy_lets_nodes_through_to_other_hosts(cloud):
     assert answers == [b"403", b"200"]
 
 
-@pytest.mark.parametrize("slug, known", [("pytorch_p311", True), ("another", False)])
-def test_a_job_runs_in_its_conda_environment_where_it_is_known(machine, slug, known):
+@pytest.mark.parametrize(
+    "variables, known",
+    [
+        ({"CONDA_ENV_TYPE": "service", "CONDA_ENV_SLUG": "pytorch_p311"}, True),
+        ({"CONDA_ENV_TYPE": "service", "CONDA_ENV_SLUG": "another"}, False),
+        ({"CONDA_ENV_TYPE": "published", "CONDA_ENV_OBJECT_NAME": PUBLISHED}, True),
+    ],
+)
+def test_a_job_runs_in_its_conda_environment_where_it_is_known(machine, variables, known):
     cloud = Cloud.of(machine.access)
-    variables = {"CONDA_ENV_TYPE": "service", "CONDA_ENV_SLUG": slug}
     run = cloud.run("import os; print(os.environ['PATH'])", environment_variables=variables)
     [path] = cloud.messages(run.id)
     assert ("environment-of-the-job" in path.partition(":")[0]) is known

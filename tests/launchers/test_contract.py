@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_provider_ocidist import kinds
@@ -18,6 +20,8 @@ def topology(rank: int, processes: int = 1) -> Topology:
         processes_per_node=processes,
         master_address="10.0.0.1",
         address=f"10.0.0.{rank + 1}",
+        addresses=("10.0.0.1", "10.0.0.2"),
+        public_keys=("ssh-ed25519 A", "ssh-ed25519 B"),
         rendezvous_id="run",
         join_timeout=60.0,
     )
@@ -48,6 +52,15 @@ def test_the_same_node_always_gets_the_same_command(launcher: Launcher) -> None:
 def test_the_launchers_own_arguments_come_before_the_program(launcher: Launcher) -> None:
     command = launcher.command(Program(script="x.py"), LauncherOptions(args=("--own=1",)), topology(0))
     assert command.index("--own=1") < command.index("x.py")
+
+
+def test_the_command_says_where_its_files_lie(launcher: Launcher) -> None:
+    for rank in range(2):
+        node = replace(topology(rank), folder="/home/node")
+        names = launcher.files(LauncherOptions(), node)
+        command = " ".join(launcher.command(Program(script="x.py"), LauncherOptions(), node))
+        assert all("/" not in name for name in names)
+        assert bool(names) == ("/home/node" in command)
 
 
 def test_variables_are_text(launcher: Launcher) -> None:

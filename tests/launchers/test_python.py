@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from airflow_provider_ocidist.job import LauncherOptions, Program
-from airflow_provider_ocidist.launchers.base import Topology
+from airflow_provider_ocidist.launchers.base import ProcessFailure, Topology
 from airflow_provider_ocidist.launchers.python import LAUNCHER
 
 REPOSITORY = Path(__file__).parents[2]
@@ -57,5 +57,7 @@ def test_one_failure_ends_all_with_its_exit_code(tmp_path: Path) -> None:
     started = time.monotonic()
     done = run(tmp_path, script, processes=2)
     assert done.returncode == 4
-    assert "local rank 1 ended with 4" in done.stderr
+    assert done.stderr == "rank 3 (local rank 1) ended with 4; ending the others\n"
+    assert LAUNCHER.first_failure(done.stderr) == ProcessFailure(rank=3, exit_code=4)
+    assert LAUNCHER.user_output(f"step 3\n{done.stderr}") == "step 3\n"
     assert time.monotonic() - started < 20

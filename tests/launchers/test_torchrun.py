@@ -53,7 +53,7 @@ def command(*args: str, program: Program = PROGRAM) -> list[str]:
 
 
 def flags(*args: str) -> set[str]:
-    return {part.partition("=")[0] for part in command(*args) if part.startswith("--")}
+    return {part.partition("=")[0].replace("_", "-") for part in command(*args) if part.startswith("--")}
 
 
 def test_the_command_is_the_interpreters_own_torchrun() -> None:
@@ -66,8 +66,8 @@ def test_the_command_is_the_interpreters_own_torchrun() -> None:
         "--max-restarts=0",
         "--rdzv-backend=c10d",
         "--rdzv-endpoint=10.0.0.1:29400",
-        "--rdzv-id=run-a1",
         "--rdzv-conf=is_host=false,join_timeout=600,read_timeout=600",
+        "--rdzv-id=run-a1",
         "--local-addr=10.0.0.2",
         "train.py",
         "--lr",
@@ -95,8 +95,33 @@ def test_flags_of_the_script_and_similar_names_take_nothing_away() -> None:
     assert "--nproc-per-node=2" in command("--nproc-per-node-scale=2", program=program)
 
 
-def test_a_rendezvous_of_ones_own_is_left_alone() -> None:
-    assert not [flag for flag in flags("--standalone") if flag.startswith("--rdzv")]
+def test_a_node_that_stands_alone_meets_nobody() -> None:
+    assert not [flag for flag in flags("--standalone") if flag.startswith(("--rdzv", "--nnodes"))]
+
+
+def test_a_range_of_nodes_is_the_users_word() -> None:
+    built = command("--nnodes=1:4", "--max-restarts=3")
+    assert "--nnodes=4" not in built
+    assert "--max-restarts=0" not in built
+    assert {"--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.1:29400"} < set(built)
+
+
+def test_a_meeting_point_of_ones_own_is_not_said_to_be_on_the_first_node() -> None:
+    built = flags("--rdzv_endpoint=10.9.9.9:1234")
+    assert "--rdzv-conf" not in built
+    assert {"--rdzv-backend", "--rdzv-id", "--local-addr"} < built
+
+
+@pytest.mark.parametrize(
+    "args", [("--master_addr=10.0.0.7",), ("--master-port", "30000"), ("--rdzv-backend=static",)]
+)
+def test_one_flag_of_the_static_rendezvous_asks_for_all_of_it(args) -> None:
+    built = flags(*args)
+    assert {"--rdzv-backend", "--master-addr", "--master-port", "--node-rank", "--rdzv-conf"} < built
+    assert "--rdzv-endpoint" not in built
+    assert "--rdzv-conf=timeout=600" in command(*args)
+    assert "--node-rank=1" in command(*args)
+    assert len([part for part in command(*args) if part.startswith("--rdzv-backend")]) == 1
 
 
 def test_a_module_is_run_as_one() -> None:
@@ -119,7 +144,7 @@ def test_loopback_nodes_share_the_cores_of_their_machine() -> None:
     assert LAUNCHER.defaults(local) == {
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "=lo",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
 
@@ -149,3 +174,4 @@ def test_global_rank_0_is_where_c10d_puts_it(addresses: tuple[str, ...], main: i
 def test_the_users_own_rendezvous_keeps_the_order_of_the_nodes() -> None:
     topology = replace(TOPOLOGY, nodes=2, addresses=("10.0.0.2", "10.0.0.1"))
     assert LAUNCHER.main_node(LauncherOptions(args=("--rdzv_backend=static",)), topology) == 0
+    assert LAUNCHER.main_node(LauncherOptions(args=("--rdzv_backend=c10d",)), topology) == 1

@@ -12,21 +12,36 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+import oci
 import pytest
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.storage import stores
+from airflow_provider_ocidist.oci_request import Caller, Signer
+from airflow_provider_ocidist.oci_rest import ObjectStorageClient
+from airflow_provider_ocidist.storage import locations, stores
+from airflow_provider_ocidist.storage.oci_store import OciStore
 from airflow_provider_ocidist.storage.stores import open_store
 from tests.storage.trees import ODD_NAMES, read_tree
 from tests.storage.unruly_proxy import Fault
 
 
-@pytest.fixture(params=["local", "oci", "memory"])
+def open_without_sdk(uri, access):
+    config = oci.config.from_file(access.config_file, access.profile)
+    key_id = "/".join(config[name] for name in ("tenancy", "user", "fingerprint"))
+    signer = Signer(lambda: (key_id, Path(config["key_file"]).read_text()))
+    client = ObjectStorageClient(Caller(signer, access.endpoint, access.max_attempts))
+    place = locations.parse(uri)
+    return OciStore(client, place.namespace, place.bucket, place.path)
+
+
+@pytest.fixture(params=["local", "oci", "oci without its SDK", "memory"])
 def store(request, tmp_path):
     if request.param == "local":
         return open_store(str(tmp_path / "store"))
     if request.param == "memory":
         return open_store(f"memory://{uuid.uuid4().hex}")
+    if request.param == "oci without its SDK":
+        return open_without_sdk(request.getfixturevalue("bucket"), request.getfixturevalue("access"))
     return open_store(request.getfixturevalue("bucket"), request.getfixturevalue("access"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,19 +13,27 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.agent.report import STOP_FILE, StopRequest
-from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.backends.base import Backend, Finding, LogLine
 from airflow_provider_ocidist.backends.oci_data_science.answers import log_line
 from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
+from airflow_provider_ocidist.backends.oci_data_science.created import job_request, run_request
+from airflow_provider_ocidist.backends.oci_data_science.lookups import completed
 from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
-from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, key_of, make_plan
-from airflow_provider_ocidist.backends.oci_data_science.refs import ref_of, runs_of, with_runs
+from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, key_of, make_plan
+from airflow_provider_ocidist.backends.oci_data_science.refs import (
+    key_in,
+    record_of,
+    ref_of,
+    runs_of,
+    with_runs,
+)
 from airflow_provider_ocidist.backends.oci_data_science.reports import Reports
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES
 from airflow_provider_ocidist.errors import BackendError, Cause, CheckpointError, StorageError
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.oci_clients import OciAccess, oci_errors
-from airflow_provider_ocidist.run import NodeState, Plan, RunKey, RunRef, RunStatus
+from airflow_provider_ocidist.run import NodeState, Plan, Request, RunKey, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.storage import checkpoints
 from airflow_provider_ocidist.storage.stores import open_store
 
@@ -83,7 +92,13 @@ class OciDataScience(Backend):
             raise
 
     def _submission(self, plan: Plan, stop: threading.Event | None = None) -> Submission:
-        return Submission(self._client, plan, lambda: self._store(plan.run_dir), stop or threading.Event())
+        return Submission(
+            self._client,
+            plan,
+            lambda: self._store(plan.run_dir),
+            stop or threading.Event(),
+            lambda body: completed(body, self.access),
+        )
 
     def find(self, plan: Plan) -> list[RunRef]:
         return self._found(plan)
@@ -122,7 +137,30 @@ class OciDataScience(Backend):
 
     def _found_ref(self, job_id: str, key: RunKey, compartment_id: str) -> RunRef:
         job, runs = both(lambda: self._job(job_id), lambda: self._runs(job_id, compartment_id))
-        return with_runs(ref_of(job, key), {int(run.freeform_tags[TAG_RUN]): str(run.id) for run in runs})
+        return with_runs(ref_of(job, key), _by_number(runs))
+
+    def open(self, resource_id: str) -> RunRecord:
+        job = self._job(self._job_id_of(resource_id))
+        ref = ref_of(job, key_in(job))
+        return record_of(job, with_runs(ref, _by_number(self._runs(ref.job_id, ref.compartment_id))))
+
+    def _job_id_of(self, resource_id: str) -> str:
+        match resource_id.split(".")[:2]:
+            case ["ocid1", "datasciencejob"]:
+                return resource_id
+            case ["ocid1", "datasciencejobrun"]:
+                return str(self._run(resource_id).job_id)
+        raise BackendError(f"{resource_id} is no OCID of a job or of a job run", cause=Cause.CONFIG)
+
+    def recent(self, limit: int, name: str = "") -> list[RunRef]:
+        place = self.defaults.compartment_id
+        if place is None:
+            raise BackendError("the connection names no compartment_id to look in", cause=Cause.CONFIG)
+        with oci_errors("listing the jobs"):
+            jobs = pages(self._client.list_jobs, place, sort_by="timeCreated", sort_order="DESC")
+            ours = (job for job in jobs if _is_gang(job) and name in job.display_name)
+            wanted = [str(job.id) for job in itertools.islice(ours, limit)]
+        return in_parallel(lambda job_id: self.open(job_id).ref, wanted)
 
     def _job(self, job_id: str) -> Any:
         with oci_errors("reading the job"):
@@ -218,6 +256,23 @@ class OciDataScience(Backend):
             if not page:
                 return lines
 
+    def created(self, ref: RunRef) -> tuple[Request, ...]:
+        job = self._job(ref.job_id)
+        runs = in_parallel(self._run, [run_id for _, run_id in sorted(runs_of(ref).items())])
+        told = self._client.base_client.sanitize_for_serialization
+        return (job_request(told(job)), *(run_request(told(run)) for run in runs))
+
+    def _run(self, run_id: str) -> Any:
+        with oci_errors("reading the job run"):
+            return self._client.get_job_run(run_id).data
+
+    # beforehand
+
+    def preflight(self, job: TrainingJob) -> list[Finding]:
+        from airflow_provider_ocidist.backends.oci_data_science.preflight import preflight
+
+        return preflight(job, self.access, self.defaults)
+
     # end
 
     def cancel(self, ref: RunRef) -> None:
@@ -256,6 +311,14 @@ class OciDataScience(Backend):
     def delete(self, ref: RunRef) -> None:
         with oci_errors("deleting the job"):
             self._client.delete_job(ref.job_id, delete_related_job_runs=True)
+
+
+def _by_number(runs: Sequence[Any]) -> dict[int, str]:
+    return {int(run.freeform_tags[TAG_RUN]): str(run.id) for run in runs}
+
+
+def _is_gang(job: Any) -> bool:
+    return TAG_TASK in (job.freeform_tags or {}) and job.lifecycle_state not in ("DELETING", "DELETED")
 
 
 def _age(ref: RunRef) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import Any
 from airflow_provider_ocidist.agent.config import RANK_VARIABLE
 from airflow_provider_ocidist.agent.report import NodeReport
 from airflow_provider_ocidist.backends.oci_data_science.answers import cause_of, state_of, unix_time
-from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology
+from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology, configuration
 from airflow_provider_ocidist.run import NodeStatus, RunRef
 
 
@@ -24,14 +24,11 @@ class JobRuns(Topology):
         return f"one job and {blueprint.nodes} job runs, one for each node; rank 0 is the main run"
 
     def job(self, blueprint: Blueprint) -> dict[str, Any]:
-        configuration: dict[str, Any] = {
-            "jobType": "DEFAULT",
-            "environmentVariables": dict(blueprint.environment),
-        }
+        told = configuration(blueprint)
         if blueprint.max_minutes is not None:
-            configuration["maximumRuntimeInMinutes"] = blueprint.max_minutes
+            told["maximumRuntimeInMinutes"] = blueprint.max_minutes
         job: dict[str, Any] = {
-            "jobConfigurationDetails": configuration,
+            "jobConfigurationDetails": told,
             "jobInfrastructureConfigurationDetails": _infrastructure(blueprint),
         }
         if blueprint.container is not None:
@@ -39,7 +36,7 @@ class JobRuns(Topology):
         return job
 
     def runs(self, blueprint: Blueprint) -> list[dict[str, Any]]:
-        return [_run(blueprint.name, rank) for rank in range(blueprint.nodes)]
+        return [_run(blueprint, rank) for rank in range(blueprint.nodes)]
 
     def run_of(self, rank: int) -> int:
         return rank
@@ -67,12 +64,12 @@ def _infrastructure(blueprint: Blueprint) -> dict[str, Any]:
     }
 
 
-def _run(name: str, rank: int) -> dict[str, Any]:
+def _run(blueprint: Blueprint, rank: int) -> dict[str, Any]:
     return {
-        "displayName": f"{name}-{rank}",
+        "displayName": f"{blueprint.name}-{rank}",
         "jobConfigurationOverrideDetails": {
             "jobType": "DEFAULT",
-            "environmentVariables": {RANK_VARIABLE: str(rank)},
+            "environmentVariables": {**blueprint.node_environments[rank], RANK_VARIABLE: str(rank)},
         },
     }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.backends.oci_data_science.answers import cause_of, state_of, unix_time
-from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology
+from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology, configuration
 from airflow_provider_ocidist.run import NodeState, NodeStatus, RunRef
 
 NODE_GROUP = "node-group"
@@ -88,10 +88,7 @@ def _group(blueprint: Blueprint) -> dict[str, Any]:
             "jobInfrastructureType": "MULTI_NODE",
             **blueprint.machine,
         },
-        "jobConfigurationDetails": {
-            "jobType": "DEFAULT",
-            "environmentVariables": dict(blueprint.environment),
-        },
+        "jobConfigurationDetails": configuration(blueprint),
     }
     if blueprint.container is not None:
         group["jobEnvironmentConfigurationDetails"] = dict(blueprint.container)

@@ -20,10 +20,14 @@ class OciDataScienceOptions(BackendOptions):
     """`job_runs`: one job run for each node. `multi_node`: one job run that holds all nodes. `auto`: `multi_node` for
     several nodes without a subnet, else `job_runs`."""
     compartment_id: str | None = None
+    """OCID. None, here and below: the connection's."""
     project_id: str | None = None
+    """OCID of the Data Science project."""
     subnet_id: str | None = None
-    """Nodes talk through it: it must allow traffic within itself. None: egress, and a network of their own for the
-    nodes of a `multi_node` run, are managed by the service."""
+    """Nodes talk through it: it must allow traffic within itself. None: the connection's, else egress, and a network of
+    their own for the nodes of a `multi_node` run, are managed by the service."""
+    managed_network: bool = False
+    """Leave the network to the service, even where the connection names a subnet."""
     shape: str | None = None
     """As `VM.GPU.A10.1`."""
     ocpus: float | None = None
@@ -31,7 +35,9 @@ class OciDataScienceOptions(BackendOptions):
     memory_gb: float | None = None
     """For flexible shapes only."""
     block_storage_gb: int = 50
+    """Disk of each node."""
     log_group_id: str | None = None
+    """OCID. None, and none in the connection: the service keeps no log."""
     log_id: str | None = None
     """None with a log group: the service creates a log for each job run."""
     conda_slug: str | None = None
@@ -42,6 +48,13 @@ class OciDataScienceOptions(BackendOptions):
     """Region of `conda_uri`; None: the connection's own."""
     defined_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Tags of namespaces that administrators have defined: `{namespace: {key: value}}`."""
+    image_digest: str | None = None
+    """As `sha256:...`: the run fails unless the image has it."""
+    image_signature_id: str | None = None
+    """OCID of the signature by which the service verifies the image."""
+    contract: Literal["none", "ads_distributed", "ads_job"] = "none"
+    """Which variables of Oracle ADS the nodes are given besides ours: those that its container images read
+    (`kind: distributed`), or those of its driver (`kind: job`), which programs may read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,3 +68,4 @@ class Defaults:
     log_group_id: str | None = None
     log_id: str | None = None
     work_dir: str | None = None
+    region: str | None = None

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.agent.config import AgentConfig
+from airflow_provider_ocidist.agent.outputs import fixed_part
+from airflow_provider_ocidist.backends.oci_data_science import ads_variables, mounts
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults, OciDataScienceOptions
+from airflow_provider_ocidist.backends.oci_data_science.rules import container_arguments
 from airflow_provider_ocidist.backends.oci_data_science.topologies import choose
 from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology
-from airflow_provider_ocidist.bundle import ENTRYPOINT
+from airflow_provider_ocidist.bundle import BOOT_VARIABLE, CODE_ARCHIVE, ENTRYPOINT, START_SCRIPT, boot_text
 from airflow_provider_ocidist.errors import JobFileError, Problem
-from airflow_provider_ocidist.job import TrainingJob
+from airflow_provider_ocidist.job import Container, TrainingJob
 from airflow_provider_ocidist.run import Expectations, Plan, Request, RunKey
+from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.locations import join
 
 MAX_ENVIRONMENT = 20_000
@@ -26,11 +33,17 @@ TAG_TASK, TAG_GENERATION, TAG_ATTEMPT, TAG_RUN = (
     "ocidist-rank",
 )
 """The last one numbers the job runs of a gang: the rank of the only node, or of the first."""
+KEY_VARIABLE = "OCIDIST_KEY"
+"""Holds the whole key, of which the tags have only a digest: by it a gang is known that somebody else has started."""
 JOB_ID = "<id of CreateJob>"
 """Stands in a plan for the one value that only the service can give."""
 NO_SUBNET = (
     "is needed by more than one node of topology job_runs: they talk through a subnet that allows traffic "
     "within itself; topology multi_node needs none"
+)
+NO_SUBNET_FOR_IMAGE = (
+    "is needed: the nodes of this image talk through a subnet that allows traffic within itself; where the image "
+    "starts the agent of ocidist, topology multi_node needs none"
 )
 OLD_PYTHON = re.compile(r"_p(2\d|3\d|310)_")
 """Service conda environments say their Python in their name, as `pytorch20_p39_gpu_v1`."""
@@ -39,9 +52,9 @@ MISSING = "is needed here: the job does not say it, and the connection has no de
 
 def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str | None) -> Plan:
     """Return the plan of a gang. Raises JobFileError when job and connection together do not say enough."""
-    job, options = _resolved(job, defaults)
+    job, options = resolved(job, defaults)
     topology, because = choose(options.topology, job.nodes, options.subnet_id)
-    config = _agent_config(job, key, topology, endpoint)
+    config = _agent_config(job, options, key, topology, endpoint)
     blueprint = _blueprint(job, options, key, config)
     return Plan(
         key=key,
@@ -53,9 +66,19 @@ def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str |
         run_dir=config.run_dir,
         checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
         code=job.program.source if job.program.is_local else None,
-        expects=Expectations(
-            checkpoint=bool(job.checkpoints and job.checkpoints.required),
-            outputs=tuple(output.uri for output in job.outputs if output.required),
+        expects=expectations(config),
+    )
+
+
+def expectations(config: AgentConfig) -> Expectations:
+    """Return what must be there at the end, from what the nodes are told."""
+    if not config.reports:
+        return Expectations(reports=False)
+    return Expectations(
+        checkpoint=bool(config.checkpoints and config.checkpoints.required),
+        # What a variable holds is known to the nodes alone; they fail themselves when an output is missing.
+        outputs=tuple(
+            folder for output in config.outputs if output.required and (folder := fixed_part(output.uri))
         ),
     )
 
@@ -68,32 +91,46 @@ def key_of(resource: Any, key: RunKey) -> RunKey | None:
     return replace(key, generation=int(tags[TAG_GENERATION]), attempt=int(tags[TAG_ATTEMPT]))
 
 
-def _resolved(job: TrainingJob, defaults: Defaults) -> tuple[TrainingJob, OciDataScienceOptions]:
+def resolved(job: TrainingJob, defaults: Defaults) -> tuple[TrainingJob, OciDataScienceOptions]:
     """Return job and options with the connection's defaults filled in."""
     if not isinstance(job.backend, OciDataScienceOptions):
         raise JobFileError([Problem("backend", f"is for {job.backend.kind!r}, not for {KIND!r}")])
-    filled = {
-        name: getattr(job.backend, name) or getattr(defaults, name)
-        for name in ("compartment_id", "project_id", "subnet_id", "shape", "log_group_id", "log_id")
-    }
+    filled = _filled(job.backend, defaults)
     work_dir = job.work_dir or defaults.work_dir
-    missing = [f"backend.{name}" for name in ("compartment_id", "project_id", "shape") if not filled[name]]
+    needed = ["compartment_id", "project_id", "shape", *(["conda_region"] if job.backend.conda_uri else [])]
+    missing = [f"backend.{name}" for name in needed if not filled[name]]
     missing += [] if work_dir else ["work_dir"]
     problems = [Problem(path, MISSING) for path in missing]
     if job.nodes > 1 and not filled["subnet_id"] and job.backend.topology == "job_runs":
-        problems.append(Problem("backend.subnet_id", NO_SUBNET))
+        problems.append(Problem("backend.subnet_id", NO_SUBNET_FOR_IMAGE if job.container else NO_SUBNET))
     if OLD_PYTHON.search(job.backend.conda_slug or ""):
         problems.append(Problem("backend.conda_slug", "has a Python older than 3.11, which the agent needs"))
     if problems:
         raise JobFileError(problems, job.name)
-    return replace(job, work_dir=work_dir), replace(job.backend, **filled)
+    placed = mounts.in_work_dir(job, str(work_dir))
+    return replace(job, work_dir=work_dir, mounts=placed), replace(job.backend, **filled)
 
 
-def _agent_config(job: TrainingJob, key: RunKey, topology: Topology, endpoint: str | None) -> AgentConfig:
+def _filled(options: OciDataScienceOptions, defaults: Defaults) -> dict[str, Any]:
+    filled = {
+        name: getattr(options, name) or getattr(defaults, name)
+        for name in ("compartment_id", "project_id", "subnet_id", "shape", "log_group_id")
+    }
+    if options.managed_network:
+        filled["subnet_id"] = None
+    # The connection's log lies in the connection's group: with another group it would be no log at all.
+    filled["log_id"] = options.log_id or (None if options.log_group_id else defaults.log_id)
+    filled["conda_region"] = options.conda_region or defaults.region
+    return filled
+
+
+def _agent_config(
+    job: TrainingJob, options: OciDataScienceOptions, key: RunKey, topology: Topology, endpoint: str | None
+) -> AgentConfig:
     run_dir = join(str(job.work_dir), key.name)
     source = job.program.source
     if job.program.is_local:
-        source = join(run_dir, "code.zip") if job.image else None
+        source = join(run_dir, CODE_ARCHIVE) if job.image else None
     kept = job.checkpoints
     if kept is not None:
         base = kept.uri or join(str(job.work_dir), "checkpoints")
@@ -108,41 +145,96 @@ def _agent_config(job: TrainingJob, key: RunKey, topology: Topology, endpoint: s
         outputs=job.outputs,
         checkpoints=kept,
         limits=job.limits,
+        dependencies=job.dependencies,
+        main_env=_role_environment(job, options, topology, main=True),
+        worker_env=_role_environment(job, options, topology, main=False),
+        mounts=tuple(mount.path for mount in job.mounts),
         one_run=topology.is_one_run and job.nodes > 1,
+        reports=job.container is None,
         oci_endpoint=endpoint,
     )
+
+
+def _role_environment(
+    job: TrainingJob, options: OciDataScienceOptions, topology: Topology, *, main: bool
+) -> dict[str, str]:
+    """Return the variables of main node or workers that the agent must set itself: the service knows no roles."""
+    if not topology.is_one_run:
+        return {}
+    own = job.main_env if main else job.worker_env
+    return {**ads_variables.role_variables(options.contract, main=main), **own}
+
+
+def _node_environments(job: TrainingJob, options: OciDataScienceOptions) -> list[dict[str, str]]:
+    return [
+        {
+            **ads_variables.node_variables(options.contract, job, rank),
+            **(job.worker_env if rank else job.main_env),
+        }
+        for rank in range(job.nodes)
+    ]
 
 
 def _blueprint(
     job: TrainingJob, options: OciDataScienceOptions, key: RunKey, config: AgentConfig
 ) -> Blueprint:
     limit = job.limits.max_runtime
+    environment, node_environments = _environment(job, options, key, config), _node_environments(job, options)
+    _check_size(job, environment, node_environments)
     return Blueprint(
         name=key.name,
         nodes=job.nodes,
-        environment=_environment(job, options, config),
+        environment=environment,
+        node_environments=node_environments,
+        arguments=container_arguments(job),
         machine=_machine(options),
-        container=_container(job.image),
+        container=_container(job, options),
         subnet_id=options.subnet_id,
         # A backstop for the day when nobody is left to cancel; the waiting task ends the gang to the second.
         max_minutes=None if limit is None else math.ceil(limit / 60) + 1,
     )
 
 
-def _environment(job: TrainingJob, options: OciDataScienceOptions, config: AgentConfig) -> dict[str, str]:
-    environment = dict(job.env)
+def _environment(
+    job: TrainingJob, options: OciDataScienceOptions, key: RunKey, config: AgentConfig
+) -> dict[str, str]:
+    environment = {**ads_variables.job_variables(options.contract, job), **job.env}
     if job.image is None:
         environment["JOB_RUN_ENTRYPOINT"] = ENTRYPOINT
-    if options.conda_slug is not None:
-        environment |= {"CONDA_ENV_TYPE": "service", "CONDA_ENV_SLUG": options.conda_slug}
+    elif config.reports:
+        environment[BOOT_VARIABLE] = boot_text()
+    environment |= _conda(options)
     environment |= config.to_env()
-    size = sum(len(name) + len(value) for name, value in environment.items())
+    environment[KEY_VARIABLE] = json.dumps(codec.encode(key), separators=(",", ":"))
+    return environment
+
+
+def _check_size(job: TrainingJob, environment: Mapping[str, str], nodes: Sequence[Mapping[str, str]]) -> None:
+    """Raise JobFileError when the service would refuse the variables of a node."""
+    size = max(
+        sum(len(name) + len(value) for name, value in {**environment, **node}.items()) for node in nodes
+    )
     if size > MAX_ENVIRONMENT:
         problem = Problem(
             "env", f"takes {size} characters with our own part; the service allows {MAX_ENVIRONMENT}"
         )
         raise JobFileError([problem], job.name)
-    return environment
+
+
+def _conda(options: OciDataScienceOptions) -> dict[str, str]:
+    """Return what makes the service prepare a conda environment (Oracle's documentation, jobs-env-vars)."""
+    if options.conda_slug is not None:
+        return {"CONDA_ENV_TYPE": "service", "CONDA_ENV_SLUG": options.conda_slug}
+    if options.conda_uri is None:
+        return {}
+    pack = locations.parse(options.conda_uri)
+    return {
+        "CONDA_ENV_TYPE": "published",
+        "CONDA_ENV_NAMESPACE": str(pack.namespace),
+        "CONDA_ENV_BUCKET": pack.bucket,
+        "CONDA_ENV_OBJECT_NAME": pack.path,
+        "CONDA_ENV_REGION": str(options.conda_region),
+    }
 
 
 def _machine(options: OciDataScienceOptions) -> dict[str, Any]:
@@ -155,14 +247,24 @@ def _machine(options: OciDataScienceOptions) -> dict[str, Any]:
     return machine
 
 
-def _container(image: str | None) -> dict[str, Any] | None:
-    if image is None:
+def _container(job: TrainingJob, options: OciDataScienceOptions) -> dict[str, Any] | None:
+    if job.image is None:
         return None
+    pinned = {"imageDigest": options.image_digest, "imageSignatureId": options.image_signature_id}
     return {
         "jobEnvironmentType": "OCIR_CONTAINER",
-        "image": image,
-        "entrypoint": ["python", "-m", "airflow_provider_ocidist.agent"],
+        "image": job.image,
+        **{name: value for name, value in pinned.items() if value is not None},
+        **_start(job.container),
     }
+
+
+def _start(container: Container | None) -> dict[str, list[str]]:
+    """Return what the container starts: the agent, unless the job has its own mind."""
+    if container is None:
+        return {"entrypoint": ["python3", "-c", START_SCRIPT]}
+    own = {"entrypoint": container.entrypoint, "cmd": container.command}
+    return {name: list(words) for name, words in own.items() if words}
 
 
 def _requests(
@@ -179,16 +281,19 @@ def _requests(
         TAG_GENERATION: str(key.generation),
         TAG_ATTEMPT: str(key.attempt),
     }
+    own_tags = {namespace: dict(values) for namespace, values in options.defined_tags.items()}
+    tagged = {"freeformTags": tags, **({"definedTags": own_tags} if own_tags else {})}
     create_job = {
         **place,
         "displayName": key.name,
         **topology.job(blueprint),
         **_logs(options),
-        "freeformTags": tags,
+        **_mounts(job),
+        **tagged,
     }
     artifact = Request(verb="CreateJobArtifact", body={"jobId": JOB_ID, "entrypoint": ENTRYPOINT})
     runs = [
-        {**place, "jobId": JOB_ID, **run, "freeformTags": {**tags, TAG_RUN: str(number)}}
+        {**place, "jobId": JOB_ID, **run, **tagged, "freeformTags": {**tags, TAG_RUN: str(number)}}
         for number, run in enumerate(topology.runs(blueprint))
     ]
     return (
@@ -198,13 +303,24 @@ def _requests(
     )
 
 
+def _mounts(job: TrainingJob) -> dict[str, Any]:
+    if not job.mounts:
+        return {}
+    return {"jobStorageMountConfigurationDetailsList": [mounts.details(mount) for mount in job.mounts]}
+
+
+def log_group_of(log_id: str) -> str:
+    """Return what stands in a plan for an id that only the service can give."""
+    return f"<log group of {log_id}>"
+
+
 def _logs(options: OciDataScienceOptions) -> dict[str, Any]:
-    if options.log_group_id is None:
+    if options.log_group_id is None and options.log_id is None:
         return {}
     details = {
         "enableLogging": True,
         "enableAutoLogCreation": options.log_id is None,
-        "logGroupId": options.log_group_id,
+        "logGroupId": options.log_group_id or log_group_of(str(options.log_id)),
         **({"logId": options.log_id} if options.log_id else {}),
     }
     return {"jobLogConfigurationDetails": details}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND
+from airflow_provider_ocidist.backends.oci_data_science.plans import KEY_VARIABLE, expectations
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES, topology_of
-from airflow_provider_ocidist.run import RunKey, RunRef
+from airflow_provider_ocidist.errors import Cause, RunNotFound
+from airflow_provider_ocidist.run import RunKey, RunRecord, RunRef
 
 
 def ref_of(job: Any, key: RunKey) -> RunRef:
@@ -31,6 +35,21 @@ def ref_of(job: Any, key: RunKey) -> RunRef:
         log_group_id=logs.log_group_id if logs else None,
         log_id=logs.log_id if logs else None,
     )
+
+
+def key_in(job: Any) -> RunKey:
+    """Return whose gang a job is. Raises RunNotFound when it is nobody's of ours."""
+    try:
+        environment = topology_of(job).environment_of(job) or {}
+        return codec.decode(RunKey, json.loads(environment[KEY_VARIABLE]))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RunNotFound(f"{job.id} was not started by ocidist", cause=Cause.CONFIG) from error
+
+
+def record_of(job: Any, ref: RunRef) -> RunRecord:
+    """Return the record of a gang as it was at its start, from what its nodes were told."""
+    config = AgentConfig.from_env(topology_of(job).environment_of(job))
+    return RunRecord.of(ref, config, expectations(config))
 
 
 def with_runs(ref: RunRef, runs: Mapping[int, str]) -> RunRef:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from airflow_provider_ocidist.errors import Problem
+from airflow_provider_ocidist import bundle
+from airflow_provider_ocidist.backends.oci_data_science import mounts
+from airflow_provider_ocidist.errors import Problem, StorageError
 from airflow_provider_ocidist.job import TrainingJob, is_placeholder
+from airflow_provider_ocidist.storage import locations
 
 MIN_BLOCK_STORAGE_GB = 50
 MAX_TAGS = 10 - 4
 """Free-form tags of one resource (Oracle's documentation, tagging overview), less our own."""
 MAX_TAG_KEY, MAX_TAG_VALUE = 100, 256
+MAX_DEFINED_TAGS = 64
+MAX_CONTAINER_COMMAND = 2_048
+"""Bytes of entrypoint and cmd together (the SDK's OcirContainerJobEnvironmentConfigurationDetails)."""
+MAX_ARGUMENTS = 4_000
+"""Characters of the command line arguments (Oracle's documentation, jobs-env-vars)."""
+MAX_ARTIFACT = 4 * 1024**3 - 16 * 1024**2
+"""Bytes of the user's part of a job artifact, 4 GB (Oracle's documentation, jobs-artifact) less room for the agent."""
 
 
 def _shape(job: TrainingJob) -> Iterator[Problem]:
@@ -33,8 +44,70 @@ def _place(job: TrainingJob) -> Iterator[Problem]:
     options: Any = job.backend
     if options.block_storage_gb < MIN_BLOCK_STORAGE_GB:
         yield Problem("backend.block_storage_gb", f"must be at least {MIN_BLOCK_STORAGE_GB}")
-    if options.conda_slug is not None and job.image is not None:
-        yield Problem("backend.conda_slug", "is for jobs without an image")
+    if options.managed_network and options.subnet_id is not None:
+        yield Problem("backend.managed_network", "is the opposite of 'subnet_id': remove one of them")
+
+
+def _conda(job: TrainingJob) -> Iterator[Problem]:
+    options: Any = job.backend
+    given = [name for name in ("conda_slug", "conda_uri") if getattr(options, name) is not None]
+    if job.image is not None:
+        yield from (Problem(f"backend.{name}", "is for jobs without an image") for name in given)
+    elif len(given) > 1:
+        yield Problem("backend.conda_uri", "says the same as 'conda_slug': remove one of them")
+    if options.conda_uri is not None:
+        yield from _pack(options.conda_uri)
+    elif options.conda_region is not None:
+        yield Problem("backend.conda_region", "is the region of 'conda_uri', which is not there")
+
+
+def _pack(uri: str) -> Iterator[Problem]:
+    if is_placeholder(uri):
+        return
+    try:
+        pack = locations.parse(uri)
+    except StorageError as error:
+        yield Problem("backend.conda_uri", str(error))
+        return
+    if pack.kind != "oci" or not (pack.namespace and pack.path):
+        yield Problem("backend.conda_uri", f"must be oci://bucket@namespace/path/to/pack, not {uri!r}")
+
+
+def _container(job: TrainingJob) -> Iterator[Problem]:
+    options: Any = job.backend
+    for name in ("image_digest", "image_signature_id"):
+        if job.image is None and getattr(options, name) is not None:
+            yield Problem(f"backend.{name}", "needs an 'image'")
+    if job.container is None:
+        return
+    words = [*(job.container.entrypoint or ()), *job.container.command]
+    size = sum(len(word.encode(errors="replace")) for word in words)
+    if size > MAX_CONTAINER_COMMAND:
+        message = (
+            f"and entrypoint have {size} bytes; the service allows {MAX_CONTAINER_COMMAND}: call a script"
+        )
+        yield Problem("container.command", message)
+    length = len(container_arguments(job) or "")
+    if length > MAX_ARGUMENTS:
+        yield Problem("program.args", f"have {length} characters; the service allows {MAX_ARGUMENTS}")
+
+
+def container_arguments(job: TrainingJob) -> str | None:
+    """Return what the service hands to a container's own command, in its form; None where that is nothing."""
+    if job.container is None or job.program.script or not job.program.args:
+        return None
+    return shlex.join(job.program.args)
+
+
+def _artifact(job: TrainingJob) -> Iterator[Problem]:
+    """Tell code that would not fit: packed it takes less room, but never so much less that one should count on it."""
+    code = job.program.source
+    if job.image is not None or code is None or not job.program.is_local or is_placeholder(code):
+        return
+    size = bundle.code_size(code, MAX_ARTIFACT)
+    if size > MAX_ARTIFACT:
+        message = f"{code} holds more than the 4 GB that the service takes as an artifact"
+        yield Problem("program.source", f"{message}: put data into a bucket and name it in 'inputs'")
 
 
 def _tags(job: TrainingJob) -> Iterator[Problem]:
@@ -49,4 +122,18 @@ def _tags(job: TrainingJob) -> Iterator[Problem]:
             yield Problem(f"tags.{key}", f"a value has at most {MAX_TAG_VALUE} characters")
 
 
-RULES = (_shape, _place, _tags)
+def _defined_tags(job: TrainingJob) -> Iterator[Problem]:
+    namespaces: Mapping[str, Mapping[str, str]] = getattr(job.backend, "defined_tags", {})
+    count = sum(map(len, namespaces.values()))
+    if count > MAX_DEFINED_TAGS:
+        yield Problem("backend.defined_tags", f"there are {count}; {MAX_DEFINED_TAGS} are allowed")
+    for namespace, tags in namespaces.items():
+        for key, value in tags.items():
+            path = f"backend.defined_tags.{namespace}.{key}"
+            if not 0 < len(key) <= MAX_TAG_KEY or "." in key or " " in key:
+                yield Problem(path, f"a key has 1 to {MAX_TAG_KEY} characters, no blanks and no dots")
+            if len(value) > MAX_TAG_VALUE:
+                yield Problem(path, f"a value has at most {MAX_TAG_VALUE} characters")
+
+
+RULES = (_shape, _place, _conda, _container, _artifact, mounts.rules, _tags, _defined_tags)

@@ -12,7 +12,8 @@ from typing import Any
 
 from airflow_provider_ocidist.agent.report import NODES_FOLDER, STOP_FILE
 from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
-from airflow_provider_ocidist.bundle import agent_bundle, code_bundle
+from airflow_provider_ocidist.backends.oci_data_science.rules import MAX_ARTIFACT
+from airflow_provider_ocidist.bundle import AGENT_ARCHIVE, CODE_ARCHIVE, agent_bundle, code_bundle
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.oci_clients import oci_errors
 from airflow_provider_ocidist.run import Plan, Request
@@ -28,12 +29,19 @@ class Submission:
     """The calls that create a gang. Each may be repeated: its idempotency token is derived from the plan's key."""
 
     def __init__(
-        self, client: Any, plan: Plan, open_run_dir: Callable[[], Store], stop: threading.Event
+        self,
+        client: Any,
+        plan: Plan,
+        open_run_dir: Callable[[], Store],
+        stop: threading.Event,
+        complete: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     ) -> None:
+        """`complete` fills in what the plan leaves open in the job."""
         self._client = client
         self._plan = plan
         self._open_run_dir = open_run_dir
         self._stop = stop
+        self._complete = complete
 
     def job(self) -> Any:
         """Create the job, and make the rest ready meanwhile; return the job as the service has it."""
@@ -60,8 +68,9 @@ class Submission:
     def _post_job(self, gone: Sequence[str]) -> Any:
         (request,) = self._requests("CreateJob")
         token = self._plan.key.token("job", *gone)
+        body = dict(self._complete(request.body))
         with oci_errors("creating the job"):
-            return self._client.create_job(dict(request.body), opc_retry_token=token).data
+            return self._client.create_job(body, opc_retry_token=token).data
 
     def _gone_jobs(self, known: Sequence[str]) -> list[str]:
         """Return the ids of the jobs of this name that are gone.
@@ -110,16 +119,17 @@ class Submission:
     def _problem(self) -> BackendError | None:
         """Return why the nodes could not get their code or meet, if so; they could not even say it."""
         try:
-            return self._work_dir_problem(self._code())
+            return self._work_dir_problem(self._archives())
         except BackendError as error:
             return error
 
-    def _code(self) -> bytes | None:
-        """Return the user's code, where it travels through the run directory; else see that it can be read."""
-        if self._plan.code is None:
-            return None
-        code = self._read_code(code_bundle)
-        return None if self._requests("CreateJobArtifact") else code
+    def _archives(self) -> dict[str, bytes]:
+        """Return what containers fetch from the run directory; see in any case that the code can be read."""
+        code = {} if self._plan.code is None else {CODE_ARCHIVE: self._read_code(code_bundle)}
+        if self._requests("CreateJobArtifact"):
+            _check_artifact(code.get(CODE_ARCHIVE, b""))
+            return {}
+        return {**code, **({AGENT_ARCHIVE: agent_bundle(None)} if self._plan.expects.reports else {})}
 
     def _read_code(self, bundle: Callable[[str], bytes]) -> bytes:
         try:
@@ -129,12 +139,12 @@ class Submission:
                 f"program.source cannot be read: {self._plan.code}: {error}", cause=Cause.CONFIG
             ) from error
 
-    def _work_dir_problem(self, code: bytes | None) -> BackendError | None:
+    def _work_dir_problem(self, archives: Mapping[str, bytes]) -> BackendError | None:
         try:
             store = self._open_run_dir()
-            if code is not None:
-                store.write("code.zip", code)
-            else:
+            for name, content in archives.items():
+                store.write(name, content)
+            if not archives:
                 store.list(f"{NODES_FOLDER}/")
         except StorageError as error:
             passes = isinstance(error.__cause__, BackendError) and error.__cause__.retryable
@@ -196,6 +206,15 @@ class Submission:
 
     def _requests(self, verb: str) -> Sequence[Request]:
         return [request for request in self._plan.requests if request.verb == verb]
+
+
+def _check_artifact(code: bytes) -> None:
+    if len(code) > MAX_ARTIFACT:
+        raise BackendError(
+            f"the code takes {len(code)} bytes packed, and the service takes {MAX_ARTIFACT} in an artifact: "
+            "put data into a bucket and name it in 'inputs'",
+            cause=Cause.CONFIG,
+        )
 
 
 def _begun_otherwise(name: str) -> BackendError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,21 @@ class Blueprint:
     name: str
     nodes: int
     environment: Mapping[str, str]
+    node_environments: Sequence[Mapping[str, str]]
+    """By rank: laid over `environment` where each node has a job run of its own."""
+    arguments: str | None
+    """What the service hands to the container's command."""
     machine: Mapping[str, Any]
     """Shape, its size, block storage."""
     container: Mapping[str, Any] | None
     subnet_id: str | None
     max_minutes: int | None
+
+
+def configuration(blueprint: Blueprint) -> dict[str, Any]:
+    """Return what the nodes are told, in the service's form."""
+    told = {"jobType": "DEFAULT", "environmentVariables": dict(blueprint.environment)}
+    return {**told, **({"commandLineArguments": blueprint.arguments} if blueprint.arguments else {})}
 
 
 class Topology(ABC):

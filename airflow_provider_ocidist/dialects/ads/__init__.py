@@ -15,7 +15,8 @@ class Ads(Dialect):
     """Told by `kind` and `spec`, which our own form has not."""
 
     def matches(self, mapping: Mapping[str, Any]) -> bool:
-        return mapping.get("kind") in KINDS
+        kind = mapping.get("kind")
+        return isinstance(kind, str) and kind in KINDS
 
     def translate(self, mapping: Mapping[str, Any]) -> Translation:
         return KINDS[mapping["kind"]](mapping)

@@ -1,6 +1,8 @@
 """Oracle ADS, `kind: distributed`: the YAML of `ads opctl run` for its PyTorch clusters.
 
-Where ADS drops a key in silence, loses quoting or ignores a limit, this reports it or does what was meant.
+The image may be one that ADS built, with its own driver in it, or one with our agent: nodes are told what to do in
+ADS's words and in ours. Where ADS drops a key in silence, loses quoting or ignores a limit, this reports it or does
+what was meant.
 """
 
 from __future__ import annotations
@@ -9,15 +11,45 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_ocidist.dialects.ads.common import git_url, infrastructure, text, words
+from airflow_provider_ocidist.dialects.ads import environment
+from airflow_provider_ocidist.dialects.ads.arguments import folders, put_code, text, words
+from airflow_provider_ocidist.dialects.ads.environment import Variable, Variables, tell
+from airflow_provider_ocidist.dialects.ads.infrastructure import infrastructure, put_name
 from airflow_provider_ocidist.dialects.base import Draft, Section, Translation
 from airflow_provider_ocidist.job_schema import PLACEHOLDER, shown
 
 IMAGE_CODE_DIR = "/code"
-"""Where ADS's own images hold the user's code."""
-
-UNSUPPORTED_VARIABLES = {"SYNC_ARTIFACTS", "PROFILE"}
-"""Switches of ADS's image that do more than tell the program something."""
+"""Where ADS's own images hold the user's code, unless the variable OCI__CODE_DIR says otherwise."""
+COMPUTED = {
+    "OCI__WORK_DIR",
+    "OCI__EPHEMERAL",
+    "OCI__CLUSTER_TYPE",
+    "OCI__WORKER_COUNT",
+    "OCI__PS_COUNT",
+    "OCI__START_ARGS",
+    "OCI__ENTRY_SCRIPT",
+    "OCI__ENTRY_SCRIPT_ARGS",
+    "OCI__ENTRY_SCRIPT_KWARGS",
+    "OCI__RUNTIME_TYPE",
+    "OCI__RUNTIME_URI",
+    "OCI__RUNTIME_GIT_BRANCH",
+    "OCI__RUNTIME_GIT_COMMIT",
+    "OCI__RUNTIME_GIT_SECRET_ID",
+    "OCI__RUNTIME_PYTHON_PATH",
+    "OCI__CERTIFICATE_OCID",
+    "OCI__CERTIFICATE_DOWNLOAD_LOCATION",
+    "OCI__CERTIFICATE_KEY_DOWNLOAD_LOCATION",
+    "OCI__CERTIFICATE_AUTHORITY_OCID",
+    "OCI__CA_DOWNLOAD_LOCATION",
+    "OCI__MODE",
+    "RANK",
+}
+"""Variables by which ADS tells its image what the file says; set by hand they could only contradict it."""
+SYNC_DIR = "/opt/ml"
+"""What ADS's image copies to a bucket when SYNC_ARTIFACTS is 1, unless the variable OCI__SYNC_DIR says otherwise."""
+SYNC_VARIABLES = ("WORKSPACE", "WORKSPACE_PREFIX", "OCI__SYNC_DIR")
+NO_SERVERS = "parameter servers are TensorFlow's: PyTorch has none, remove it"
+NOT_EPHEMERAL = "must be true: the nodes end when the training ends; ADS reads false as true, remove it"
 
 
 def translate(mapping: Mapping[str, Any]) -> Translation:
@@ -26,22 +58,33 @@ def translate(mapping: Mapping[str, Any]) -> Translation:
     draft.keys(mapping, "", {"kind", "apiVersion", "spec"})
     spec = draft.section(mapping, "spec", {"name", "infrastructure", "cluster", "runtime"})
     place = infrastructure(draft, spec)
+    draft.mapping["container"] = {}
+    draft.put("backend.contract", spec.at("cluster"), "ads_distributed")
+    # The image of ADS knows its rank by its job run, and finds the others through a subnet.
+    draft.put("backend.topology", spec.at("cluster"), "job_runs")
+    # One process for each GPU, as the driver of ADS starts them.
+    draft.put("launcher.kind", spec.at("cluster"), "python")
     cluster = _cluster(draft, spec)
-    runtime = _runtime(draft, spec)
-    _name(draft, spec.value, place.value, cluster.value)
-    _environment(draft, cluster, runtime)
+    runtime, source = _runtime(draft, spec)
+    own = _environment(draft, cluster, runtime)
+    _script(draft, runtime, _image_code_dir(own) if not source else "")
+    _name(draft, spec.value, place.value, cluster.value, {name: item.value for name, item in own.items()})
     return draft.finished()
+
+
+# the cluster
 
 
 def _cluster(draft: Draft, spec: Section) -> Section:
     outer = draft.section(spec, "cluster", {"kind", "apiVersion", "spec"})
     draft.only(outer, "kind", "PYTORCH")
-    known = {"name", "image", "workDir", "config", "main", "worker"}
-    later = {"ephemeral", "ps", "certificate", "caCert", "cert"}
-    inner = draft.section(outer, "spec", known, later)
+    known = {"name", "image", "workDir", "config", "main", "worker", "ephemeral", "certificate"}
+    inner = draft.section(outer, "spec", known, refused={"ps": NO_SERVERS})
     draft.copy(inner, {"workDir": "work_dir"})
     _image(draft, inner)
     _nodes(draft, inner)
+    _ephemeral(draft, inner)
+    _certificate(draft, inner)
     return inner
 
 
@@ -62,7 +105,9 @@ def _image(draft: Draft, cluster: Section) -> None:
     draft.put("image", path, image)
     for other, different in found[1:]:
         if different != image:
-            draft.complain(other, "is not supported yet: all nodes run the same image")
+            draft.complain(
+                other, f"all nodes run the same image, and {path} says another: remove one of them"
+            )
 
 
 def _nodes(draft: Draft, cluster: Section) -> None:
@@ -86,34 +131,87 @@ def _replicas(draft: Draft, role: Section, least: int) -> tuple[str, int]:
     return key, draft.whole_number(role, key, least, default=1)
 
 
-def _runtime(draft: Draft, spec: Section) -> Section:
+def _ephemeral(draft: Draft, cluster: Section) -> None:
+    value = cluster.value.get("ephemeral")
+    if value is None:
+        return
+    if value is True or str(value).casefold() in ("1", "true"):
+        tell(draft, cluster.at("ephemeral"), "OCI__EPHEMERAL", text(value))
+    else:
+        draft.complain(cluster.at("ephemeral"), NOT_EPHEMERAL)
+
+
+def _certificate(draft: Draft, cluster: Section) -> None:
+    """Put what makes the image of ADS download a certificate and its authority; it wants both."""
+    outer = draft.section(cluster, "certificate", {"caCert", "cert"})
+    if not outer.value:
+        return
+    authority = draft.section(outer, "caCert", {"id", "downloadLocation"})
+    own = draft.section(outer, "cert", {"id", "certDownloadLocation", "keyDownloadLocation"})
+    for section in (authority, own):
+        if "id" not in section.value:
+            draft.complain(section.at("id"), "is needed: a certificate is used together with its authority")
+    variables = (
+        ("OCI__CERTIFICATE_AUTHORITY_OCID", authority, "id", None),
+        ("OCI__CA_DOWNLOAD_LOCATION", authority, "downloadLocation", "ca-cert.pem"),
+        ("OCI__CERTIFICATE_OCID", own, "id", None),
+        ("OCI__CERTIFICATE_DOWNLOAD_LOCATION", own, "certDownloadLocation", "cert.pem"),
+        ("OCI__CERTIFICATE_KEY_DOWNLOAD_LOCATION", own, "keyDownloadLocation", "key.pem"),
+    )
+    for name, section, key, default in variables:
+        tell(draft, section.at(key), name, section.value.get(key, default))
+
+
+# the program
+
+
+def _runtime(draft: Draft, spec: Section) -> tuple[Section, str]:
+    """Put what runs, but for the script; return the section and where its code comes from: git, remote or nothing."""
     outer = draft.section(spec, "runtime", {"kind", "type", "apiVersion", "spec"})
     draft.only(outer, "kind", "python")
     draft.only(outer, "type", "git", "remote")
-    known = {"entryPoint", "args", "env", "uri", "branch", "commit", "codeDir"}
-    inner = draft.section(outer, "spec", known, later={"kwargs", "pythonPath", "gitSecretId"})
+    known = {"entryPoint", "args", "env", "uri", "branch", "commit", "codeDir", "kwargs"}
+    known |= {"pythonPath", "gitSecretId"}
+    inner = draft.section(outer, "spec", known)
     source = str(outer.value.get("type") or "").casefold()
+    source = source if source in ("git", "remote") else ""
     _code(draft, inner, source)
-    _script(draft, inner, "" if source else IMAGE_CODE_DIR)
-    _arguments(draft, inner)
-    return inner
+    python_path = folders(draft, inner, "pythonPath")
+    if python_path is not None:
+        draft.put("program.python_path", inner.at("pythonPath"), python_path)
+    arguments = words(draft, inner, "args")
+    if arguments is not None:
+        draft.put("program.args", inner.at("args"), arguments)
+    kwargs = inner.value.get("kwargs")
+    if kwargs:
+        # What a program finds in ADS; PyTorch's driver makes no arguments of it.
+        tell(draft, inner.at("kwargs"), "OCI__ENTRY_SCRIPT_KWARGS", str(kwargs))
+    return inner, source
 
 
 def _code(draft: Draft, runtime: Section, source: str) -> None:
-    useless = {"git": (), "remote": ("branch", "commit")}.get(source, ("uri", "branch", "commit", "codeDir"))
+    of_git = ("branch", "commit", "gitSecretId")
+    useless = {"git": (), "remote": of_git}.get(source, ("uri", *of_git, "codeDir", "pythonPath"))
     for key in [key for key in useless if key in runtime.value]:
         draft.complain(
             runtime.at(key), f"means nothing {'with type remote' if source else 'without a type'}: remove it"
         )
-    if source not in ("git", "remote"):
+    if not source:
         return
-    uri = runtime.value.get("uri")
-    if uri is None:
+    if "uri" not in runtime.value:
         draft.complain(runtime.at("uri"), "is needed")
-        uri = PLACEHOLDER
-    elif isinstance(uri, str) and source == "git":
-        uri = git_url(uri, runtime.value.get("commit") or runtime.value.get("branch"))
-    draft.put("program.source", runtime.at("uri"), uri)
+        draft.put("program.source", runtime.at("uri"), PLACEHOLDER)
+    elif source == "git":
+        put_code(draft, runtime, "uri")
+    else:
+        draft.copy(runtime, {"uri": "program.source"})
+    told = {
+        "OCI__RUNTIME_GIT_BRANCH": "branch",
+        "OCI__RUNTIME_GIT_COMMIT": "commit",
+        "OCI__CODE_DIR": "codeDir",
+    }
+    for name, key in told.items():
+        tell(draft, runtime.at(key), name, text(runtime.value.get(key)))
 
 
 def _script(draft: Draft, runtime: Section, folder: str) -> None:
@@ -126,28 +224,17 @@ def _script(draft: Draft, runtime: Section, folder: str) -> None:
     draft.put("program.script", runtime.at("entryPoint"), script)
 
 
-def _arguments(draft: Draft, runtime: Section) -> None:
-    arguments = words(draft, runtime, "args")
-    if isinstance(arguments, list | tuple):
-        arguments = [text(item) for item in arguments]
-        _refuse_code_dir(draft, runtime, arguments)
-    if arguments is not None:
-        draft.put("program.args", runtime.at("args"), arguments)
-
-
-def _refuse_code_dir(draft: Draft, runtime: Section, arguments: list[Any]) -> None:
-    """Report arguments that count on where ADS puts fetched code; here each attempt has its own folder."""
-    folder = runtime.value.get("codeDir")
-    for index, item in enumerate(arguments if isinstance(folder, str) else []):
-        if isinstance(item, str) and str(folder).rstrip("/") in item:
-            message = (
-                f"names the codeDir {folder}, where the code does not lie here: write it relative to the code"
-            )
-            draft.complain(runtime.at(f"args.{index}"), message)
+def _image_code_dir(variables: Variables) -> str:
+    given = variables.get("OCI__CODE_DIR")
+    return str(given.value) if given else IMAGE_CODE_DIR
 
 
 def _name(
-    draft: Draft, spec: Mapping[str, Any], infrastructure: Mapping[str, Any], cluster: Mapping[str, Any]
+    draft: Draft,
+    spec: Mapping[str, Any],
+    infrastructure: Mapping[str, Any],
+    cluster: Mapping[str, Any],
+    variables: Mapping[str, Any],
 ) -> None:
     """Take the name that ADS would show; it never shows `spec.name`, which is better than none."""
     names = (
@@ -156,57 +243,74 @@ def _name(
         ("spec.name", spec.get("name")),
     )
     path, name = next(((path, name) for path, name in names if name is not None), ("spec.name", None))
-    if name is None:
-        draft.complain(path, "is needed")
-        name = PLACEHOLDER
-    elif isinstance(name, str) and "${" in name:
-        draft.complain(path, "variables in it are not supported yet")
-    draft.put("name", path, name)
+    put_name(draft, path, name, variables)
 
 
-def _environment(draft: Draft, cluster: Section, runtime: Section) -> None:
-    """Merge in ADS's order: the cluster's first, then the runtime's, then the role's."""
-    config = draft.section(cluster, "config", {"env"}, later={"startOptions"})
-    configs = [draft.section(role, "config", {"env"}, later={"startOptions"}) for role in _roles(cluster)]
-    own = [_variables(draft, config) for config in configs]
-    if any(_values(other) != _values(own[0]) for other in own[1:]):
-        draft.complain(configs[1].at("env"), "is not supported yet: it must be the same for all nodes")
-    for variables in (_variables(draft, config), _variables(draft, runtime), *own[:1]):
-        for name, (path, value) in variables.items():
-            _variable(draft, name, path, value)
+# the environment
 
 
-def _values(variables: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value for name, (_, value) in variables.items()}
+def _environment(draft: Draft, cluster: Section, runtime: Section) -> Variables:
+    """Put variables in ADS's order, the runtime's over the cluster's, those of a role over both; return the common."""
+    config = draft.section(cluster, "config", {"env", "startOptions"})
+    common = {**_variables(draft, config), **_variables(draft, runtime)}
+    environment.put(draft, "env", common, COMPUTED)
+    _start_options(draft, "env", config)
+    for role, section in (("main", "main_env"), ("worker", "worker_env")):
+        holder = Section(cluster.at(role), _mapping(cluster.value.get(role)))
+        own = draft.section(holder, "config", {"env", "startOptions"})
+        environment.put(draft, section, _variables(draft, own), COMPUTED)
+        _start_options(draft, section, own)
+    _limits(draft, common)
+    _synchronized(draft, cluster, common)
+    return common
 
 
-def _variable(draft: Draft, name: str, path: str, value: Any) -> None:
-    if name == "OCI__TIMEOUT":
-        seconds = int(value) if str(value).isdecimal() else value
-        draft.put("limits.join_timeout", path, seconds)
-    elif name.startswith("OCI__") or name in UNSUPPORTED_VARIABLES:
-        draft.complain(path, f"the variable {name} is not supported yet")
-    else:
-        draft.mapping.setdefault("env", {})[name] = value
-        draft.paths[f"env.{name}"] = path
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
-def _variables(draft: Draft, section: Section) -> dict[str, tuple[str, Any]]:
-    """Return the variables of a list of names and values: where each is, and its text."""
-    entries, path = section.value.get("env"), section.at("env")
-    if entries is None:
-        return {}
-    if not isinstance(entries, list | tuple):
-        draft.complain(path, f"must be a list of name and value, not {shown(entries)}")
-        return {}
-    found: dict[str, tuple[str, Any]] = {}
-    for index, entry in enumerate(entries):
-        here = f"{path}.{index}"
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str) or "value" not in entry:
-            draft.complain(here, "must be a section with name and value")
-            continue
-        draft.keys(entry, here, {"name", "value"})
-        if entry["name"] in found:
-            draft.complain(f"{here}.name", f"{entry['name']} is there twice")
-        found[entry["name"]] = (f"{here}.value", text(entry["value"]))
-    return found
+def _variables(draft: Draft, section: Section) -> Variables:
+    found = environment.listed(draft, section)
+    # ADS makes text of everything in Python's way.
+    return {name: Variable(item.path, text(item.value)) for name, item in found.items()}
+
+
+def _start_options(draft: Draft, section: str, config: Section) -> None:
+    options = config.value.get("startOptions")
+    if options is None:
+        return
+    if not isinstance(options, list | tuple) or not all(isinstance(item, str) for item in options):
+        draft.complain(config.at("startOptions"), f"must be a list of texts, not {shown(options)}")
+        return
+    joined = " ".join(options).strip()
+    if joined or section == "env":
+        told = {"OCI__START_ARGS": Variable(config.at("startOptions"), joined)}
+        environment.put(draft, section, told, ())
+
+
+def _limits(draft: Draft, variables: Variables) -> None:
+    timeout = variables.get("OCI__TIMEOUT")
+    if timeout is not None:
+        seconds = int(timeout.value) if str(timeout.value).isdecimal() else timeout.value
+        draft.put("limits.join_timeout", timeout.path, seconds)
+
+
+def _synchronized(draft: Draft, cluster: Section, variables: Variables) -> None:
+    """Put what the driver of ADS copies out all the time as an output of our agent, which does so at the end."""
+    switch = variables.get("SYNC_ARTIFACTS")
+    if switch is None or str(switch.value) != "1":
+        return
+    given = {name: str(variables[name].value) for name in SYNC_VARIABLES if name in variables}
+    bucket, prefix = given.get("WORKSPACE"), given.get("WORKSPACE_PREFIX", "")
+    root = f"oci://{bucket}/{prefix}" if bucket else str(cluster.value.get("workDir", ""))
+    if not root:
+        draft.complain(switch.path, "needs the variable WORKSPACE, or a workDir: where to copy to")
+        return
+    output = {
+        "path": given.get("OCI__SYNC_DIR", SYNC_DIR),
+        "uri": f"{root.rstrip('/')}/sync/${{JOB_OCID}}/${{JOB_RUN_OCID}}",
+        "required": False,
+        "nodes": "all",
+        "when": "always",
+    }
+    draft.put("outputs", switch.path, [output])

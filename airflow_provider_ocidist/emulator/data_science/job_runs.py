@@ -35,8 +35,11 @@ from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.installation import new_ocid
 from airflow_provider_ocidist.emulator.logs.service import Logs
 from airflow_provider_ocidist.emulator.nodes.life import NodeEnd, Output
+from airflow_provider_ocidist.emulator.nodes.machine import NodeError
+from airflow_provider_ocidist.emulator.nodes.processes import can_mount
 from airflow_provider_ocidist.emulator.nodes.room import MachineRoom
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
+from airflow_provider_ocidist.emulator.storage_mounts import StorageMounts
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now
 
 logger = logging.getLogger(__name__)
@@ -84,8 +87,10 @@ class JobRuns:
         logs: Logs,
         retries: RetryTokens,
         room: MachineRoom,
+        mounts: StorageMounts,
     ) -> None:
         self._context = context
+        self._mounts = mounts
         self._jobs = jobs
         self._artifacts = artifacts
         self._logs = logs
@@ -162,11 +167,15 @@ class JobRuns:
         orders = orders_of(self._facts(run, job), layout, self._context, folder)
         execution = Execution(orders, self._room, self._context.options, RunRecord(self, run.id))
         self._live[run.id] = execution
-        self._tasks[run.id] = asyncio.create_task(self._run_to_end(run.id, execution))
+        self._tasks[run.id] = asyncio.create_task(self._run_to_end(run, execution))
 
-    async def _run_to_end(self, run_id: str, execution: Execution) -> None:
+    async def _run_to_end(self, run: JobRun, execution: Execution) -> None:
+        run_id = run.id
         try:
-            ending = await execution.run()
+            async with self._mounts.in_use(run.mounts):
+                ending = await execution.run()
+        except NodeError as error:
+            ending = lifecycle.not_started(str(error))
         except Exception as error:
             logger.exception("%s: the emulator failed to run it", run_id)
             ending = lifecycle.not_started(f"Internal error: {error}")
@@ -197,7 +206,9 @@ class JobRuns:
             display_name=details["displayName"],
             environment=environment,
             artifact=self._artifacts.of(job),
-            notes=mount_notes(run.mounts),
+            mounts=self._mounts.folders(run.mounts),
+            private_mounts=can_mount(),
+            notes=mount_notes(run.mounts, private=can_mount()),
             output=lambda rank: self._output(run, rank),
         )
 

@@ -17,6 +17,11 @@ from airflow_provider_ocidist.emulator.nodes.machine import Artifact, NodeSpec
 from airflow_provider_ocidist.emulator.nodes.rules import NodeKind
 from airflow_provider_ocidist.emulator.proxy import for_nodes
 
+STANDS_FOR = {
+    "FILE_STORAGE": "a folder of this machine, shared by all who mount this export",
+    "OBJECT_STORAGE": "a folder of this machine, brought in step with the bucket every second and at the end",
+}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
@@ -28,6 +33,8 @@ class RunFacts:
     environment: dict[str, str]
     """The variables that the service documents for every job run."""
     artifact: Artifact | None
+    mounts: Mapping[str, Path]
+    private_mounts: bool
     notes: Sequence[str]
     output: Callable[[int | None], Output]
     """Opens the output of a rank; of None for a single-node run."""
@@ -72,6 +79,8 @@ def _plan(
             endpoint=context.url,
             proxy_url=for_nodes(context.proxy_url),
             ca_file=context.ca_bundle,
+            mounts=facts.mounts,
+            private_mounts=facts.private_mounts,
             conda=context.options.conda,
             images=context.options.images,
         )
@@ -95,10 +104,13 @@ def _place_in_cluster(layout: Layout, rank: int, folder: Path) -> dict[str, str]
     }
 
 
-def mount_notes(mounts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what to say of storage mounts: a process cannot have file systems of its own."""
+def mount_notes(mounts: Sequence[Mapping[str, Any]], *, private: bool) -> list[str]:
+    """Return what to say of storage mounts: what stands for them, and how fast it follows."""
+    where = (
+        "" if private else ", below $OCIDIST_MOUNT_ROOT, as this machine gives processes no view of their own"
+    )
     return [
-        f"the {mount['storageType']} mount {mount_place(mount)} is accepted, but nothing is mounted there"
+        f"the {mount['storageType']} mount {mount_place(mount)} is {STANDS_FOR[mount['storageType']]}{where}"
         for mount in mounts
     ]
 

@@ -16,6 +16,7 @@ from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.nodes.room import MachineRoom
 from airflow_provider_ocidist.emulator.nodes.rules import NodeRules
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
+from airflow_provider_ocidist.emulator.storage_mounts import StorageMounts
 from airflow_provider_ocidist.emulator.wire import Route
 
 
@@ -30,12 +31,13 @@ class DataScience:
         retries: RetryTokens,
         rules: NodeRules,
         pool: AddressPool,
+        mounts: StorageMounts,
     ) -> None:
         self.projects = Projects(context, identity, retries)
         self.jobs = Jobs(context, identity, logs, self.projects, retries)
         self._artifacts = Artifacts(context, self.jobs, retries)
         room = MachineRoom(rules, pool)
-        self.job_runs = JobRuns(context, identity, self.jobs, self._artifacts, logs, retries, room)
+        self.job_runs = JobRuns(context, identity, self.jobs, self._artifacts, logs, retries, room, mounts)
         self._requests = WorkRequests(context, identity)
         self._deletions = Deletions(self.projects, self.jobs, self._artifacts, self.job_runs, self._requests)
         self._shapes = Shapes(identity)

@@ -50,12 +50,20 @@ class NodeSpec:
     endpoint: str
     proxy_url: str
     ca_file: Path
+    mounts: Mapping[str, Path]
+    """Folders of this machine by the place where the node is to see them."""
+    private_mounts: bool
+    """Whether this machine lets us show them at these very places; else they are at the same below `mount_root`."""
     conda: Mapping[str, Path]
     images: Mapping[str, str]
 
     @property
     def home(self) -> Path:
         return self.folder / "home"
+
+    @property
+    def mount_root(self) -> Path:
+        return self.folder / "mounted"
 
     @property
     def python(self) -> Path:
@@ -71,7 +79,21 @@ def prepare(spec: NodeSpec) -> Command:
     spec.home.mkdir(parents=True)
     write_token(spec.folder, spec.token)
     folder, arguments = _program(spec)
-    return Command(arguments=arguments, folder=folder, environment=environment(spec))
+    if not spec.private_mounts:
+        _link_mounts(spec)
+    return Command(
+        arguments=arguments,
+        folder=folder,
+        environment=environment(spec),
+        mounts=spec.mounts if spec.private_mounts else {},
+    )
+
+
+def _link_mounts(spec: NodeSpec) -> None:
+    for place, folder in spec.mounts.items():
+        link = spec.mount_root / place.lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(folder)
 
 
 def write_token(folder: Path, token: str) -> None:
@@ -171,6 +193,7 @@ def environment(spec: NodeSpec) -> dict[str, str]:
         **machine_environment(spec),
         **resource_principal(spec),
         **client_environment(spec),
+        **mount_environment(spec),
         **spec.service_environment,
         **spec.user_environment,
     }
@@ -196,6 +219,11 @@ def socket_interface() -> dict[str, str]:
     return (
         dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), "lo") if sys.platform == "linux" else {}
     )
+
+
+def mount_environment(spec: NodeSpec) -> dict[str, str]:
+    hidden = spec.mounts and not spec.private_mounts
+    return {"OCIDIST_MOUNT_ROOT": str(spec.mount_root)} if hidden else {}
 
 
 def resource_principal(spec: NodeSpec) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """First process of a node: starts its program, passes signals on, leaves nothing running at the end.
 
-Run as a script by a bare interpreter: `python -I -S node_init.py EMULATOR_PID COMMAND...`. It adopts every
+Run as a script by a bare interpreter: `python -I -S node_init.py EMULATOR_PID MOUNTS COMMAND...`. It adopts every
 process that the program leaves behind, also those that made sessions of their own, and ends when the emulator
 does, even when that is killed with SIGKILL. SIGTERM goes to the program's process group; SIGUSR1 kills all.
+MOUNTS is JSON, `[[folder, place], ...]`: the program sees each folder at its place, and nobody else does.
 """
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -15,7 +17,12 @@ PR_SET_CHILD_SUBREAPER = 36
 WATCHED = {signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP}
 
 
-def main(emulator: int, command: list[str]) -> int:
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
+MOUNT_FAILED = 125
+
+
+def main(emulator: int, mounts: list[list[str]], command: list[str]) -> int:
     """Run the command to its end and return its exit code; 128 + N when signal N killed it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -25,7 +32,7 @@ def main(emulator: int, command: list[str]) -> int:
         return 1
     program = os.fork()
     if program == 0:
-        _become(command)
+        _become(mounts, command)
     code = _wait_for(program)
     _end_everything(program)
     return code
@@ -38,8 +45,15 @@ def _prctl(option: int, value: int) -> None:
         """Not Linux: the process group is all that can be ended."""
 
 
-def _become(command: list[str]) -> None:
+def _become(mounts: list[list[str]], command: list[str]) -> None:
     os.setsid()
+    if mounts:
+        try:
+            _mount_all(mounts)
+        except OSError as error:
+            os.write(2, f"ocidist emulator: cannot mount: {error}\n".encode())
+            os._exit(MOUNT_FAILED)
+    # After the mounts: rights that come with a namespace of one's own make the system forget it.
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # Python ignores these two, and what is ignored stays so in the program.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -51,6 +65,70 @@ def _become(command: list[str]) -> None:
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
         os._exit(126 if isinstance(error, PermissionError) else 127)
+
+
+def _mount_all(mounts: list[list[str]]) -> None:
+    """Show folders of the machine at their places, in a view of the file system that is this program's own."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(CLONE_NEWNS) != 0:
+        # Not root: then with the rights of a namespace of users that holds nobody but us.
+        _check(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS))
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
+            with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - pathlib loads slowly
+                file.write(text)
+    _check(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None))
+    # A folder may lie where another is mounted; what is open can be reached all the same.
+    opened = [(os.open(folder, os.O_PATH | os.O_DIRECTORY), place) for folder, place in mounts]
+    ours: set[str] = set()
+    for _, place in opened:
+        _make_place(libc, place, ours)
+    for folder, place in opened:
+        _check(libc.mount(f"/proc/self/fd/{folder}".encode(), place.encode(), None, MS_BIND | MS_REC, None))
+        os.close(folder)
+
+
+def _make_place(libc: ctypes.CDLL, place: str, ours: set[str]) -> None:
+    """Make an empty folder for a mount without a trace of it on the machine: the nearest folder there is covered.
+
+    `ours`: what has been covered so far.
+    """
+    covered = "/mnt" if place.startswith("/mnt/") else place
+    while not os.path.isdir(covered):  # noqa: PTH112
+        covered = os.path.dirname(covered)  # noqa: PTH120
+    if covered != place and not any(f"{place}/".startswith(f"{folder}/") for folder in ours):
+        if covered == "/":
+            raise OSError(f"{place}: there is no such folder on this machine, and / cannot be covered")
+        _cover(libc, covered)
+        ours.add(covered)
+    os.makedirs(place, exist_ok=True)  # noqa: PTH103
+
+
+def _cover(libc: ctypes.CDLL, folder: str) -> None:
+    """Lay a folder of our own over another; what is in that one is still seen there, but for `/mnt`."""
+    names = [] if folder == "/mnt" else os.listdir(folder)  # noqa: PTH208
+    links = {name: os.readlink(f"{folder}/{name}") for name in names if os.path.islink(f"{folder}/{name}")}  # noqa: PTH114, PTH115
+    opened = {name: os.open(f"{folder}/{name}", os.O_PATH) for name in names if name not in links}
+    _check(libc.mount(b"tmpfs", folder.encode(), b"tmpfs", 0, b"mode=755"))
+    for name, target in links.items():
+        os.symlink(target, f"{folder}/{name}")  # noqa: PTH211
+    for name, file in opened.items():
+        seen, source = f"{folder}/{name}", f"/proc/self/fd/{file}"
+        if os.path.isdir(source):  # noqa: PTH112
+            os.mkdir(seen)  # noqa: PTH102
+        else:
+            os.close(os.open(seen, os.O_CREAT | os.O_WRONLY))
+        _check(libc.mount(source.encode(), seen.encode(), None, MS_BIND | MS_REC, None))
+        os.close(file)
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _wait_for(program: int) -> int:
@@ -122,4 +200,4 @@ def _children() -> list[int]:
 
 
 if __name__ == "__main__":
-    os._exit(main(int(sys.argv[1]), sys.argv[2:]))
+    os._exit(main(int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:]))

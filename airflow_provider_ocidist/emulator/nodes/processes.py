@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,8 @@ class Command:
     arguments: Sequence[str]
     folder: Path
     environment: Mapping[str, str]
+    mounts: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of this machine by the place where only this command sees them."""
 
 
 class Node(asyncio.SubprocessProtocol):
@@ -77,7 +83,7 @@ async def start(command: Command, on_output: OnOutput) -> Node:
     loop = asyncio.get_running_loop()
     _, node = await loop.subprocess_exec(
         lambda: Node(on_output),
-        *(sys.executable, "-I", "-S", str(INIT), str(os.getpid())),
+        *(sys.executable, "-I", "-S", str(INIT), str(os.getpid()), _told(command.mounts)),
         *command.arguments,
         stdin=asyncio.subprocess.DEVNULL,
         cwd=command.folder,
@@ -85,6 +91,22 @@ async def start(command: Command, on_output: OnOutput) -> Node:
         start_new_session=True,
     )
     return node
+
+
+@cache
+def can_mount() -> bool:
+    """Return whether this machine lets us give a process a view of the file system of its own: Linux, mostly."""
+    if sys.platform != "linux":
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        told = json.dumps([[folder, "/mnt/x"]])
+        command = [sys.executable, "-I", "-S", str(INIT), str(os.getpid()), told, "true"]
+        return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def _told(mounts: Mapping[str, Path]) -> str:
+    # Nested places after those that they lie in.
+    return json.dumps([[str(folder), place] for place, folder in sorted(mounts.items())])
 
 
 def _exit_code(code: int) -> int:

@@ -20,19 +20,19 @@ class ObjectStorage:
 
     def __init__(self, context: Context, identity: Identity) -> None:
         namespace = context.ids.namespace
-        self._catalog = Catalog(context)
-        self._multipart = Multipart(context.store, namespace, self._catalog)
+        self.catalog = Catalog(context)
+        self._multipart = Multipart(context.store, namespace, self.catalog)
         # First, because what a restart has interrupted goes on as soon as there are copies.
-        self._catalog.keep_only_files(self._multipart.files_in_use())
-        self._lists = Lists(self._catalog)
-        self._objects = Objects(self._catalog)
+        self.catalog.keep_only_files(self._multipart.files_in_use())
+        self._lists = Lists(self.catalog)
+        self._objects = Objects(self.catalog)
         self._requests = WorkRequests(context)
-        self._copies = Copies(namespace, self._catalog, self._requests)
+        self._copies = Copies(namespace, self.catalog, self._requests)
         self._preauthenticated = Preauthenticated(
-            context, self._catalog, self._objects, self._lists, self._multipart
+            context, self.catalog, self._objects, self._lists, self._multipart
         )
         in_use = (self._multipart.in_use, self._preauthenticated.in_use)
-        self._buckets = Buckets(context, identity, self._catalog, in_use)
+        self._buckets = Buckets(context, identity, self.catalog, in_use)
 
     def routes(self) -> list[Route]:
         # Most asked first: the first route that fits a path answers.
@@ -48,7 +48,7 @@ class ObjectStorage:
         return [route for part in parts for route in part.routes()]
 
     def reset(self) -> None:
-        for part in (self._requests, self._preauthenticated, self._multipart, self._buckets, self._catalog):
+        for part in (self._requests, self._preauthenticated, self._multipart, self._buckets, self.catalog):
             part.reset()
 
     def close(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Asset, AssetWatcher, Param, task
 
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
-from airflow_provider_ocidist.sensors import DistributedTrainingSensor
+from airflow_provider_ocidist.sensors import CheckpointSensor, DistributedTrainingSensor
+from airflow_provider_ocidist.watchers import NewDataTrigger
 
 PARAMS = {
     "seconds": Param(1.0, type="number"),
@@ -47,7 +49,53 @@ one_run = training_dag("train_one_run", ONE_RUN, deferrable=True)
 limited = training_dag("train_limited", JOB, deferrable=True, execution_timeout=timedelta(seconds=45))
 
 with DAG(dag_id="train_watched", schedule=None, catchup=False, params=PARAMS) as watched:
-    started = DistributedTrainingOperator(task_id="train", job=JOB, poll_interval=2.0, deferrable=False)
+    started = DistributedTrainingOperator(
+        task_id="train", job=JOB, poll_interval=2.0, deferrable=False, outlets=[Asset("steps_model")]
+    )
     DistributedTrainingSensor(
         task_id="wait", run=started.output["run"], poke_interval=2.0, require_checkpoint=True
     )
+    CheckpointSensor(
+        task_id="wait_for_checkpoint",
+        uri="{{ ti.xcom_pull('train', key='run')['checkpoints_uri'] }}",
+        after_step="7",
+        poke_interval=2.0,
+    ).set_upstream(started)
+
+with DAG(dag_id="train_function", schedule=None, catchup=False, params=PARAMS) as function:
+
+    @task.distributed_training(
+        job={key: value for key, value in JOB.items() if key != "program"},
+        deferrable=False,
+        poll_interval=2.0,
+    )
+    def steps(count: int, *, word: str) -> None:
+        import os
+        from pathlib import Path
+
+        print(f"{word} from rank {os.environ['RANK']}")
+        if os.environ["RANK"] == "0":
+            Path("checkpoints").mkdir()
+            Path("checkpoints", f"step-{count:06}.pt").write_text(word)
+
+    steps(5, word="hello {{ dag.dag_id }}")
+
+incoming = Asset(
+    "incoming",
+    watchers=[
+        AssetWatcher(
+            name="incoming",
+            trigger=NewDataTrigger(os.environ["OCIDIST_TEST_INCOMING"], poll_interval=1.0, settle=2.0),
+        )
+    ],
+)
+
+with DAG(dag_id="retrain_on_data", schedule=[incoming], catchup=False) as fed:
+
+    @task
+    def arrived(triggering_asset_events: dict) -> dict:
+        """Return what the event says of the new data."""
+        (events,) = triggering_asset_events.values()
+        return events[0].extra
+
+    arrived()

@@ -1,0 +1,74 @@
+"""Command: one program run before the training, such as git or pip; it ends when the node is to end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_ocidist.agent import guard
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+
+KEPT_LINES = 2000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished:
+    """How a program ended."""
+
+    exit_code: int
+    output: str
+    """The last lines of both of its streams, as they came."""
+
+
+def run(
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    switch: StopSwitch,
+    *,
+    folder: Path | None = None,
+    on_line: Callable[[str], None] | None = None,
+) -> Finished:
+    """Run a program to its end; nothing of it is left then. Raises Stopped when the node is told to stop."""
+    switch.check()
+    read_end, leash = os.pipe()
+    # As the training's: whatever ends the agent, also `kill -9`, ends what it has started.
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", guard.__file__, str(read_end), *arguments],
+        env=dict(environ),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=[read_end],
+        start_new_session=True,
+    )
+    os.close(read_end)
+    letting_go = threading.Lock()
+
+    def let_go() -> None:
+        nonlocal leash
+        with letting_go, suppress(OSError):
+            leash, held = -1, leash
+            if held >= 0:
+                os.close(held)
+
+    switch.listen(let_go)
+    lines: deque[str] = deque(maxlen=KEPT_LINES)
+    assert process.stdout is not None
+    with process.stdout:
+        for raw in process.stdout:
+            line = raw.decode(errors="replace").rstrip()
+            lines.append(line)
+            if on_line:
+                on_line(line)
+    code = process.wait()
+    let_go()
+    switch.check()
+    return Finished(exit_code=code, output="\n".join(lines))

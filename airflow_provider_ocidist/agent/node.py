@@ -1,0 +1,376 @@
+"""Node: one node's part in one run, stage by stage."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from airflow_provider_ocidist.agent import code, outcome, outputs
+from airflow_provider_ocidist.agent.checkpoints import CheckpointCourier, folder_of, resume
+from airflow_provider_ocidist.agent.config import CONFIG_VARIABLE, RANK_VARIABLE, AgentConfig
+from airflow_provider_ocidist.agent.diagnosis import Failure, diagnose, tail_of
+from airflow_provider_ocidist.agent.heartbeat import Heartbeat, describe
+from airflow_provider_ocidist.agent.inputs import fetch_inputs
+from airflow_provider_ocidist.agent.launch import check_tools, load_launcher, public_key, write_files
+from airflow_provider_ocidist.agent.mounts import check_mounts
+from airflow_provider_ocidist.agent.outcome import Outcome
+from airflow_provider_ocidist.agent.peers import silent_nodes
+from airflow_provider_ocidist.agent.place import place_of
+from airflow_provider_ocidist.agent.progress import ProgressMeter
+from airflow_provider_ocidist.agent.report import NodeReport, Phase, StopRequest
+from airflow_provider_ocidist.agent.shared_log import MarkingFormatter
+from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
+from airflow_provider_ocidist.agent.supervise import Ended, Output, Training
+from airflow_provider_ocidist.agent.topology import (
+    await_address,
+    await_others_end,
+    meet,
+    read_others,
+    topology_of,
+)
+from airflow_provider_ocidist.agent.watches import Watches
+from airflow_provider_ocidist.agent.workspace import Workspace, environment_paths, program_paths
+from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
+from airflow_provider_ocidist.launchers.base import Launcher, Topology
+from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.storage.checkpoints import CheckpointRef
+from airflow_provider_ocidist.storage.stores import open_store
+
+logger = logging.getLogger("ocidist")
+
+LAYOUT = "ocidist: %(message)s"
+SAVE_LIMIT = 300.0
+"""Seconds that checkpoints may take to safety after a failure."""
+EXPLANATION_LIMIT = 5.0
+"""Seconds to wait for the node that failed first to say so, before taking the echo for the cause."""
+
+
+class Node:
+    """One node's part in one run, stage by stage."""
+
+    def __init__(self, config: AgentConfig, environ: Mapping[str, str], switch: StopSwitch) -> None:
+        self.config = config
+        self.switch = switch
+        self.place = place_of(environ, config.nodes)
+        self.rank = self.place.rank
+        self.environ = {**environ, **(config.worker_env if self.rank else config.main_env)}
+        if config.one_run:
+            _mark_own_lines(self.rank)
+        self.main_rank = 0
+        self.promised = config.outputs
+        """What is to be copied out, once the variables in its URIs are known."""
+        self.access = OciAccess.from_environment(environ, endpoint=config.oci_endpoint)
+        self.folder = Path(tempfile.mkdtemp(prefix="ocidist-", dir=_own_folder(environ)))
+        self.meter = ProgressMeter(self.folder)
+        self.output = Output(self.meter, mark_as=self.rank if config.one_run else None)
+        self.heartbeat = self._heartbeat()
+        self.watches = Watches(config, self.heartbeat, self.meter, end_gang=self._end_gang)
+        self.reports: list[NodeReport] = []
+        """Of all nodes, as they met."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether the process of global rank 0 runs here: then checkpoints and outputs are here too."""
+        return self.rank == self.main_rank
+
+    def run(self) -> int:
+        """Go through all stages; whatever happens, the report says how it ended."""
+        self.heartbeat.start()
+        try:
+            ended = self._go()
+        except Stopped as stopped:
+            ended = outcome.stopped(stopped.stop)
+        except AgentError as error:
+            ended = self._failed_ourselves(error.cause, str(error))
+        except Exception as error:
+            logger.exception("unexpected")
+            ended = self._failed_ourselves(Cause.SERVICE, f"{type(error).__name__}: {error}")
+        return self._report(ended)
+
+    def _go(self) -> Outcome:
+        launcher = load_launcher(self.config.launcher)
+        workspace = self._fetch()
+        check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
+        topology = self._join(launcher)
+        if self.rank != 0:
+            code.require_same(workspace.commit, self.heartbeat.store)
+        courier = self._courier(workspace)
+        training = self._launch(launcher, workspace, topology)
+        ended = training.wait(self.switch, self.config.limits.stop_grace)
+        if ended.stop or ended.exit_code:
+            return self._not_succeeded(ended, launcher, courier, workspace)
+        return self._save(workspace, courier)
+
+    # Before the training
+
+    def _fetch(self) -> Workspace:
+        self.heartbeat.update(phase=Phase.FETCHING, now=True)
+        check_mounts(self.config.mounts, self.environ)
+        self.promised = outputs.resolved(self.config.outputs, self.environ)
+        workspace = code.fetch_code(self.config, self.environ, self.access, self.switch)
+        if self.rank == 0 and self.config.nodes > 1:
+            with code.storage_errors("the run directory", self.folder):
+                code.announce(workspace.commit, self.heartbeat.store)
+        workspace = self._install(workspace)
+        fetch_inputs(self.config.inputs, workspace.working_dir, self.access, self.switch)
+        if self.config.checkpoints:
+            folder = folder_of(self.config.checkpoints, workspace.working_dir)
+            found = resume(folder, self.config.checkpoints, self.access, self.switch)
+            if found:
+                self.heartbeat.update(checkpoint=found)
+        return workspace
+
+    def _install(self, workspace: Workspace) -> Workspace:
+        config = self.config
+        if config.dependencies is None:
+            return workspace
+        from airflow_provider_ocidist.agent.packages import install
+        from airflow_provider_ocidist.agent.wheels import WheelCache
+
+        cache = WheelCache(
+            run_dir=config.run_dir,
+            rank=self.rank,
+            nodes=config.nodes,
+            access=self.access,
+            switch=self.switch,
+        )
+        return install(config.dependencies, workspace, self.environ, self.switch, cache)
+
+    def _join(self, launcher: Launcher) -> Topology:
+        self.switch.check()
+        limits = self.config.limits
+        address = await_address(self.place, self.environ, self.switch.pause, limits.join_timeout)
+        key = public_key(launcher, self.config.launcher, self.config.nodes, self.folder)
+        self.heartbeat.update(phase=Phase.JOINING, address=address, public_key=key, now=True)
+        reports = meet(
+            self.heartbeat.store, self.heartbeat, nodes=self.config.nodes, timeout=limits.join_timeout
+        )
+        self._require_same_checkpoint(reports)
+        self.reports = reports
+        topology = topology_of(self.config, reports, self.place, self.environ)
+        topology = replace(topology, folder=str(self.folder))
+        self.main_rank = launcher.main_node(self.config.launcher, topology)
+        self.heartbeat.update(main=self.is_main)
+        return topology
+
+    def _require_same_checkpoint(self, reports: Sequence[NodeReport]) -> None:
+        """A node that has found another checkpoint than this one would train something else."""
+        joining = [report for report in reports if report.phase is Phase.JOINING]
+        found = {report.rank: report.checkpoint.step if report.checkpoint else None for report in joining}
+        if len(set(found.values())) > 1:
+            raise AgentError(
+                f"the nodes would go on from different checkpoints (step of each node: {found}): "
+                "one of them is damaged, or changed just now; run it again",
+                cause=Cause.NODE,
+            )
+
+    # The training
+
+    def _launch(self, launcher: Launcher, workspace: Workspace, topology: Topology) -> Training:
+        self.switch.check()
+        write_files(launcher.files(self.config.launcher, topology), self.folder)
+        command = launcher.command(workspace.program, self.config.launcher, topology)
+        environ = self._environment(launcher, workspace, topology)
+        self.meter.touch()
+        training = Training(command, environ, workspace.working_dir, self.output)
+        started_in = time.time() - self.heartbeat.report.started_at
+        logger.info(
+            "node %d of %d: %s launched after %.2f s",
+            self.rank,
+            topology.nodes,
+            self.config.launcher.kind,
+            started_in,
+        )
+        self.watches.start(self.reports, self.main_rank, training.pid, workspace.working_dir)
+        self.heartbeat.update(phase=Phase.TRAINING, now=True)
+        return training
+
+    def _environment(self, launcher: Launcher, workspace: Workspace, topology: Topology) -> dict[str, str]:
+        inherited = {name: value for name, value in self.environ.items() if name != CONFIG_VARIABLE}
+        defaults = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **launcher.defaults(topology)}
+        ours = {
+            "PYTHONPATH": environment_paths(workspace, self.environ),
+            "PATH": program_paths(workspace, self.environ),
+            RANK_VARIABLE: str(self.rank),
+            "OCIDIST_NODES": str(topology.nodes),
+            "OCIDIST_RUN_NAME": self.config.run_name,
+            "OCIDIST_CHECKPOINT_DIR": str(folder_of(self.config.checkpoints, workspace.working_dir)),
+            "OCIDIST_PROGRESS_FILE": str(self.meter.file),
+        }
+        return {**defaults, **inherited, **ours, **launcher.environment(topology)}
+
+    # After the training
+
+    def _not_succeeded(
+        self, ended: Ended, launcher: Launcher, courier: CheckpointCourier | None, workspace: Workspace
+    ) -> Outcome:
+        process = launcher.first_failure(ended.output)
+        output = launcher.user_output(ended.output)
+        if ended.stop:
+            exit_code = process.exit_code if process else ended.exit_code
+            result = outcome.stopped(ended.stop, exit_code, tail_of(output))
+        else:
+            result = self._failed(diagnose(ended.exit_code, output, process, ended.oom_killed))
+        self.heartbeat.update(phase=Phase.SAVING, now=True)
+        in_a_hurry = ended.stop is not None and ended.stop.cause is None
+        limit = self.config.limits.stop_grace if in_a_hurry else SAVE_LIMIT
+        if courier:
+            error = courier.finish(clean=ended.exit_code >= 0 and not ended.killed, limit=limit)
+            if error:
+                logger.error("%s", error)
+        self._copy_after_failure(workspace, limit)
+        return result
+
+    def _failed(self, failure: Failure) -> Outcome:
+        silent: list[int] = []
+        if failure.consequence and self.config.nodes > 1:
+            before = read_others(self.heartbeat.store, self.rank, self.config.nodes)
+            explanation = self._explanation()
+            if explanation:
+                return outcome.echo(failure, describe(explanation))
+            silent = silent_nodes(before, read_others(self.heartbeat.store, self.rank, self.config.nodes))
+        result = outcome.failure(failure, silent)
+        self._tell_others(result.cause or failure.cause, result.message or failure.message)
+        return result
+
+    def _explanation(self) -> StopRequest | None:
+        """Return what the node that failed first says, if one does within some seconds."""
+        deadline = time.monotonic() + EXPLANATION_LIMIT
+        while time.monotonic() < deadline:
+            request = self.heartbeat.read_stop_request()
+            if request:
+                return request
+            time.sleep(0.25)
+        return None
+
+    def _failed_ourselves(self, cause: Cause, message: str) -> Outcome:
+        self._tell_others(cause, message)
+        return outcome.own_fault(cause, message, tail_of(self.output.end) or None)
+
+    def _save(self, workspace: Workspace, courier: CheckpointCourier | None) -> Outcome:
+        """Carry away what a successful training has left; less than the job requires is a failure."""
+        self.heartbeat.update(phase=Phase.SAVING, now=True)
+        if courier:
+            error = courier.finish(clean=True, limit=None)
+            if error:
+                raise AgentError(error, cause=Cause.DATA)
+            self._require_checkpoint()
+        self.heartbeat.update(outputs=outputs.copy_outputs(self._parcels(workspace), self.access))
+        return outcome.success(tail_of(self.output.end))
+
+    def _copy_after_failure(self, workspace: Workspace, limit: float) -> None:
+        too_late = threading.Event()
+        timer = threading.Timer(limit, too_late.set)
+        timer.start()
+        try:
+            chosen = self._parcels(workspace, failed_run=self.config.run_name)
+            outputs.copy_outputs(chosen, self.access, too_late)
+        except AgentError as error:
+            logger.error("%s", error)
+        finally:
+            timer.cancel()
+
+    def _parcels(self, workspace: Workspace, failed_run: str | None = None) -> list[outputs.Parcel]:
+        return outputs.parcels(
+            self.promised,
+            workspace.working_dir,
+            rank=self.rank,
+            is_main=self.is_main,
+            failed_run=failed_run,
+        )
+
+    def _require_checkpoint(self) -> None:
+        checkpoints = self.config.checkpoints
+        if checkpoints and checkpoints.required and self.heartbeat.report.checkpoint is None:
+            raise AgentError(
+                f"the training succeeded but wrote no checkpoint into {checkpoints.path!r}: "
+                "each entry there needs a step number in its name",
+                cause=Cause.USER,
+            )
+
+    # What others see
+
+    def _heartbeat(self) -> Heartbeat:
+        now = time.time()
+        report = NodeReport(
+            rank=self.rank,
+            phase=Phase.STARTING,
+            address="",
+            started_at=now,
+            heartbeat_at=now,
+        )
+        try:
+            store = open_store(self.config.run_dir, self.access)
+        except OcidistError as error:
+            raise AgentError(f"the run directory cannot be used: {error}", cause=Cause.CONFIG) from error
+        heartbeat = Heartbeat(store, report, self.switch)
+        heartbeat.watches.append(self._report_progress)
+        return heartbeat
+
+    def _report_progress(self) -> None:
+        self.meter.read()
+        self.heartbeat.update(progress=self.meter.progress)
+
+    def _courier(self, workspace: Workspace) -> CheckpointCourier | None:
+        checkpoints = self.config.checkpoints
+        if checkpoints is None or checkpoints.uri is None or not self.is_main:
+            return None
+        courier = CheckpointCourier(
+            folder_of(checkpoints, workspace.working_dir),
+            checkpoints,
+            self.access,
+            loss_at=self.meter.loss_at,
+            on_published=self._checkpoint_is_safe,
+        )
+        courier.start()
+        return courier
+
+    def _checkpoint_is_safe(self, reference: CheckpointRef) -> None:
+        self.meter.touch()
+        known = self.heartbeat.report.checkpoint
+        if known is None or reference.step >= known.step:
+            self.heartbeat.update(checkpoint=reference, now=True)
+
+    def _end_gang(self, stop: Stop) -> None:
+        assert stop.cause is not None
+        self._tell_others(stop.cause, stop.message)
+        self.switch.ask(stop)
+
+    def _tell_others(self, cause: Cause, message: str) -> None:
+        if self.config.nodes > 1:
+            self.heartbeat.ask_all_to_stop(StopRequest(cause=cause, message=message, rank=self.rank))
+
+    def _report(self, ended: Outcome) -> int:
+        if ended.message:
+            logger.error("%s", outcome.one_line(self.rank, self.config.nodes, ended))
+        self.watches.close()
+        self.meter.close()
+        self.heartbeat.finish(
+            phase=Phase.DONE,
+            exit_code=ended.exit_code,
+            cause=ended.cause,
+            message=ended.message,
+            tail=ended.tail,
+            progress=self.meter.progress,
+        )
+        if ended.code and self.config.one_run:
+            store, nodes = self.heartbeat.store, self.config.nodes
+            await_others_end(store, self.rank, nodes, SAVE_LIMIT, self.switch.signalled)
+        return ended.code
+
+
+def _own_folder(environ: Mapping[str, str]) -> str | None:
+    """Return the node's home, which goes when the node goes; None where it has none of its own."""
+    home = environ.get("HOME")
+    return home if home and os.access(home, os.W_OK) else None
+
+
+def _mark_own_lines(rank: int) -> None:
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(MarkingFormatter(rank, LAYOUT))

@@ -1,0 +1,81 @@
+"""What the shell may complete, beyond commands and flags: job files, notes, connections, kinds."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "AIRFLOW_CONN_"
+Completer = Callable[..., Iterable[str]]
+
+
+def complete_with(argument: argparse.Action, completer: Completer) -> None:
+    """Say what argcomplete offers for an argument; argparse itself does not look at it."""
+    argument.completer = completer  # type: ignore[attr-defined]
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell and end, when it is the shell that asks."""
+    if "_ARGCOMPLETE" not in os.environ:
+        return
+    try:
+        import argcomplete
+    except ImportError:
+        return
+    argcomplete.autocomplete(parser)
+
+
+def command_in_line(line: str) -> str | None:
+    """Return the command in the line that the shell wants completed."""
+    words = line.split()[1:]
+    return words[0] if words else None
+
+
+def yaml_files(prefix: str, **_: Any) -> list[str]:
+    return _files(prefix, (".yaml", ".yml"))
+
+
+def info_files(prefix: str, **_: Any) -> list[str]:
+    """Return folders, and the notes of runs: they name the main run in one of their first lines."""
+    return [name for name in _files(prefix, (".yaml", ".yml")) if name.endswith("/") or is_note(Path(name))]
+
+
+def connection_ids(**_: Any) -> list[str]:
+    return sorted(name.removeprefix(VARIABLE).lower() for name in os.environ if name.startswith(VARIABLE))
+
+
+def kinds_of(family: str) -> Completer:
+    """Return a completer for the kinds of a family: `backends`, `launchers`."""
+
+    def offer(**_: Any) -> list[str]:
+        from airflow_provider_ocidist import kinds
+
+        return kinds.names(family)
+
+    return offer
+
+
+def _files(prefix: str, endings: tuple[str, ...]) -> list[str]:
+    folder, _, beginning = prefix.rpartition("/")
+    place = f"{folder}/" if folder or prefix.startswith("/") else ""
+    try:
+        found = sorted(os.scandir(os.path.expanduser(place) or "."), key=lambda each: each.name)  # noqa: PTH111
+    except OSError:
+        return []
+    return [
+        f"{place}{each.name}{'/' if each.is_dir() else ''}"
+        for each in found
+        if each.name.startswith(beginning or "") and (each.is_dir() or each.name.endswith(endings))
+        if beginning.startswith(".") or not each.name.startswith(".")
+    ]
+
+
+def is_note(path: Path) -> bool:
+    try:
+        with path.expanduser().open(encoding="utf-8", errors="replace") as file:
+            return "mainJobRunId" in file.read(2000)
+    except OSError:
+        return False

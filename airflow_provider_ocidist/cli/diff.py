@@ -1,0 +1,145 @@
+"""`ocidist diff`: what differs between two jobs, as described or as they run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_ocidist.cli import note
+from airflow_provider_ocidist.cli.completion import complete_with, yaml_files
+from airflow_provider_ocidist.cli.connection import add_connection
+from airflow_provider_ocidist.cli.files import load, problems_of
+from airflow_provider_ocidist.cli.terminal import FINE, WRONG, print_json, say
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.run import Request, RunKey, RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One value that is not the same on both sides; None where a side has none."""
+
+    path: str
+    old: Any
+    new: Any
+
+
+def add_diff(parser: argparse.ArgumentParser) -> None:
+    for name in ("old", "new"):
+        side = parser.add_argument(
+            name,
+            metavar=name.upper(),
+            help="job file (path or URI), note of a run (info.yaml), or OCID of a job or job run",
+        )
+        complete_with(side, yaml_files)
+    add_connection(parser)
+    note.add_backend(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Two files are compared as jobs; where a side is a run, what would be sent is compared with what was."""
+    sides = [options.old, options.new]
+    live = [_is_run(side) for side in sides]
+    if any(live):
+        values = _requests(options, sides, live)
+    else:
+        values = [load(side, options, templates=True).to_mapping() for side in sides]
+    found = list(differences(*values))
+    if options.json:
+        print_json([asdict(item) for item in found])
+    else:
+        for item in found:
+            _print(item)
+        if not found:
+            say("no difference", "green")
+    return WRONG if found else FINE
+
+
+def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
+    """Yield what differs, by dotted path, in the order of the old side. Lists are compared item by item."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in [*old, *(key for key in new if key not in old)]:
+            yield from differences(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
+    elif isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
+        for index, (first, second) in enumerate(zip(old, new, strict=True)):
+            yield from differences(first, second, f"{path}.{index}")
+    elif old != new:
+        yield Difference(path, old, new)
+
+
+def _print(item: Difference) -> None:
+    say(item.path, "bold")
+    if item.old is not None:
+        say(f"  - {_shown(item.old)}", "red")
+    if item.new is not None:
+        say(f"  + {_shown(item.new)}", "green")
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+# runs
+
+
+def _is_run(side: str) -> bool:
+    if note.is_id(side):
+        return True
+    if "://" in side:
+        return False
+    from airflow_provider_ocidist.cli.completion import is_note
+
+    return is_note(Path(side))
+
+
+def _requests(options: argparse.Namespace, sides: list[str], live: list[bool]) -> list[Any]:
+    """Return both sides as the requests of a gang: of a file those that would be sent for the very run beside it."""
+    runs = {side: _run(options, side) for side, is_live in zip(sides, live, strict=True) if is_live}
+    backend, record = next(iter(runs.values()))
+    return [
+        _created(*runs[side]) if is_live else _planned(options, side, backend, record.ref.key)
+        for side, is_live in zip(sides, live, strict=True)
+    ]
+
+
+def _run(options: argparse.Namespace, side: str) -> tuple[Backend, RunRecord]:
+    return note.known(argparse.Namespace(**{**vars(options), "target": side}))
+
+
+def _as_mapping(requests: Iterable[Request]) -> dict[str, Any]:
+    """Return requests by their verb, runs by their number, with JSON inside of texts opened."""
+    job = {item.verb: item.body for item in requests if item.verb == "CreateJob"}
+    runs = [item.body for item in requests if item.verb == "CreateJobRun"]
+    opened: dict[str, Any] = _opened(
+        {**job, **{f"CreateJobRun[{rank}]": run for rank, run in enumerate(runs)}}
+    )
+    return opened
+
+
+def _opened(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _opened(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_opened(item) for item in value]
+    if isinstance(value, str) and value.startswith("{"):
+        with suppress(ValueError):
+            return _opened(json.loads(value))
+    return value
+
+
+def _created(backend: Backend, record: RunRecord) -> dict[str, Any]:
+    return _as_mapping(backend.created(record.ref))
+
+
+def _planned(options: argparse.Namespace, file: str, backend: Backend, key: RunKey) -> dict[str, Any]:
+    job = load(file, options)
+    with problems_of(file):
+        return _as_mapping(backend.plan(job, key).requests)

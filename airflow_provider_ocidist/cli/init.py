@@ -1,0 +1,111 @@
+"""`ocidist init`: a folder to start from."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_provider_ocidist import __version__
+from airflow_provider_ocidist.cli.completion import complete_with, kinds_of
+from airflow_provider_ocidist.cli.terminal import FINE, Unusable, print_json, say
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+TEMPLATES = "templates"
+WORKER = """\
+  worker-{number}:
+    <<: *node
+    environment: {{<<: *environment, OCIDIST_NODE_RANK: "{rank}"}}
+"""
+
+
+def add_init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="default: this folder"
+    )
+    parser.add_argument("--name", help="of the job; default: the folder's")
+    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="default: %(default)s")
+    launcher = parser.add_argument(
+        "--launcher", default="torchrun", metavar="KIND", help="default: %(default)s"
+    )
+    complete_with(launcher, kinds_of("launchers"))
+    parser.add_argument("--force", action="store_true", help="write over files that are there")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    files = files_for(_values(options))
+    written = [str(options.folder / name) for name in _write(options.folder, files, force=options.force)]
+    if options.json:
+        print_json(written)
+        return FINE
+    for path in written:
+        say(f"wrote {path}", "green")
+    job = options.folder / "job.yaml"
+    say(f"next: ocidist check {job}; ocidist plan {job}; ocidist run {job} --wait")
+    return FINE
+
+
+def files_for(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the text of each file by its relative name; `@NAME@` and the like in the templates filled in."""
+    from airflow_provider_ocidist import job_json_schema
+
+    files = {
+        name: _filled(text.read_text(encoding="utf-8"), values)
+        for name, text in _tree(resources.files(__package__) / TEMPLATES, "")
+    }
+    # Beside the job file, so that editors find it on every machine.
+    return {**files, job_json_schema.FILE.name: job_json_schema.FILE.read_text(encoding="utf-8")}
+
+
+def _tree(folder: Traversable, place: str) -> list[tuple[str, Traversable]]:
+    found: list[tuple[str, Traversable]] = []
+    for item in folder.iterdir():
+        if item.is_file():
+            found.append((f"{place}{item.name}", item))
+        elif not item.name.startswith("__"):
+            found += _tree(item, f"{place}{item.name}/")
+    return found
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    return re.sub(r"@([A-Z]+)@", lambda found: values[found[1]], text)
+
+
+def _values(options: argparse.Namespace) -> dict[str, str]:
+    from airflow_provider_ocidist import kinds
+
+    if options.nodes < 1:
+        raise Unusable(f"--nodes {options.nodes}: there must be at least one")
+    if options.launcher not in (known := kinds.names("launchers")):
+        raise Unusable(f"--launcher {options.launcher}: there are {', '.join(known)}")
+    name = options.name or options.folder.resolve().name
+    return {
+        "NAME": re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-") or "training",
+        "NODES": str(options.nodes),
+        "LAUNCHER": options.launcher,
+        "WORKERS": "".join(WORKER.format(number=rank - 1, rank=rank) for rank in range(1, options.nodes)),
+        "VERSION": __version__,
+    }
+
+
+def _write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[str]:
+    """Write all files or none; return their names."""
+    there = [name for name in files if (folder / name).exists()]
+    if there and not force:
+        raise Unusable(
+            f"{folder / there[0]} is there already: --force writes over it, or name another folder"
+        )
+    try:
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Unusable(f"{error.filename}: {error.strerror}; name another folder") from error
+    return sorted(files)

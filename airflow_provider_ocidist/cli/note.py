@@ -1,0 +1,142 @@
+"""The note of a run, `info.yaml` with the keys of Oracle ADS's; and what a command acts on: a note, or an OCID."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_ocidist.cli.completion import complete_with, info_files, kinds_of
+from airflow_provider_ocidist.cli.connection import add_connection, backend_of
+from airflow_provider_ocidist.cli.terminal import Unusable
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.job import TrainingJob
+    from airflow_provider_ocidist.run import RunKey, RunRecord
+
+INFO = "info.yaml"
+OCID = "ocid1."
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Let a command take a run: by its note, or by an OCID, whoever has started it."""
+    target = parser.add_argument(
+        "target",
+        nargs="?",
+        default=INFO,
+        metavar="RUN",
+        help="note of `ocidist run`, or OCID of a job or of any of its runs (default: %(default)s)",
+    )
+    complete_with(target, info_files)
+    add_connection(parser)
+    add_backend(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_backend(parser: argparse.ArgumentParser) -> None:
+    """Let a command be told where to look for what no note tells of."""
+    backend = parser.add_argument(
+        "--backend",
+        default="oci_data_science",
+        metavar="KIND",
+        help="where to look (default: %(default)s)",
+    )
+    complete_with(backend, kinds_of("backends"))
+
+
+def is_id(target: str) -> bool:
+    return target.startswith(OCID)
+
+
+def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecord]:
+    """Return the run that a command was given, and where it is; `fields` stand where the connection says nothing."""
+    from airflow_provider_ocidist.run import RunRecord
+
+    if is_id(options.target):
+        backend = backend_of(options, options.backend, **fields)
+        return backend, backend.open(options.target)
+    record = RunRecord.from_json(read(Path(options.target))["record"])
+    return backend_of(options, record.ref.backend, **fields), record
+
+
+def info_of(record: RunRecord) -> dict[str, Any]:
+    """Return what a note says of a run."""
+    ref = record.ref
+    return {
+        "jobId": ref.job_id,
+        "mainJobRunId": ref.main_run_id,
+        "otherJobRunIds": [run_id for run_id in ref.run_ids if run_id != ref.main_run_id],
+        "workDir": ref.run_dir,
+        "record": record.to_json(),
+    }
+
+
+def begun(path: Path, job: TrainingJob) -> RunKey | None:
+    """Return the key of a run of this job that was cut off before it was complete, if the note tells of one."""
+    from airflow_provider_ocidist import codec
+    from airflow_provider_ocidist.run import RunKey
+
+    if not path.exists():
+        return None
+    try:
+        key = codec.decode(RunKey, _load(path)["begun"])
+    except (LookupError, TypeError, ValueError):
+        key = None
+    if key is None or key.dag_id != job.name:
+        raise Unusable(f"{path} is of an earlier run: remove it, or name another with --info")
+    return key
+
+
+def note_beginning(path: Path, key: RunKey) -> None:
+    from airflow_provider_ocidist import codec
+
+    try:
+        with path.open("x") as file:
+            file.write(_yaml({"begun": codec.encode(key)}))
+    except FileExistsError:
+        # Of the same key, or made this very moment by another of us.
+        if _load(path) != {"begun": codec.encode(key)}:
+            raise Unusable(f"{path} is of another run: name another with --info") from None
+    except OSError as error:
+        raise Unusable(f"{path}: {error.strerror}; name another place with --info") from error
+
+
+def write(path: Path, record: RunRecord) -> None:
+    # Whole or not at all: half a note would be a lost gang.
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.write_text(_yaml(info_of(record)))
+    new.replace(path)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return a note. Raises Unusable when it is none, or its run is not complete."""
+    from airflow_provider_ocidist.run import RunRecord
+
+    info = _load(path)
+    if isinstance(info, dict) and "begun" in info:
+        raise Unusable(f"{path}: its run is not complete: the same `ocidist run` again goes on where it was")
+    try:
+        RunRecord.from_json(info["record"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise Unusable(f"{path}: is no note of `ocidist run`") from error
+    return dict(info)
+
+
+def _yaml(value: Any) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(value, sort_keys=False))
+
+
+def _load(path: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text())
+    except OSError as error:
+        remedy = "name the file that `ocidist run` has written, or the OCID of a job or a job run"
+        raise Unusable(f"{path}: {error.strerror}; {remedy}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise Unusable(f"{path}: is no note of `ocidist run`") from error

@@ -1,0 +1,110 @@
+"""`ocidist preflight`: what would stop a job at the service, and how to mend it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from airflow_provider_ocidist.backends.base import Finding, Mark
+from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of
+from airflow_provider_ocidist.cli.files import add_file, load, problems_of
+from airflow_provider_ocidist.cli.terminal import FINE, WRONG, print_json, say
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.agent.git import Repository
+    from airflow_provider_ocidist.job import TrainingJob
+
+GIT_PATIENCE = 20.0
+"""Seconds that the Git server may take to answer."""
+STYLES = {Mark.PASS: "green", Mark.WARN: "yellow", Mark.FAIL: "red"}
+
+
+def add_preflight(parser: argparse.ArgumentParser) -> None:
+    add_file(parser)
+    add_connection(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    job = load(options.file, options)
+    backend = backend_of(options, job.backend.kind)
+    with problems_of(options.file, absence_of(options)):
+        findings = [*_source(job), *backend.preflight(job)]
+    if options.json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _print(findings)
+    return WRONG if any(finding.mark is Mark.FAIL for finding in findings) else FINE
+
+
+def _print(findings: list[Finding]) -> None:
+    width = max(len(finding.subject) for finding in findings)
+    for finding in findings:
+        say(f"{finding.mark:<4}  {finding.subject:<{width}}  {finding.message}", STYLES[finding.mark])
+        if finding.fix is not None:
+            say(f"{'':<4}  {'':<{width}}  -> {finding.fix}")
+    failed = sum(finding.mark is Mark.FAIL for finding in findings)
+    warned = sum(finding.mark is Mark.WARN for finding in findings)
+    say(f"{len(findings)} checks: {failed} failed, {warned} to look at", "bold")
+
+
+def _source(job: TrainingJob) -> list[Finding]:
+    """Return whether code in Git can be fetched; a private one only the nodes can open."""
+    from airflow_provider_ocidist.agent import git
+
+    repository = git.parse(job.program.source or "")
+    if repository is None:
+        return []
+    if job.program.source_secret is not None or repository.password is not None:
+        what = f"{repository.url} is private: it was not tried, as only the nodes have its secret"
+        return [Finding("git", Mark.WARN, what, "try `git ls-remote` yourself")]
+    if shutil.which("git") is None:
+        return [
+            Finding("git", Mark.WARN, "git is not installed here, so the source was not tried", "install git")
+        ]
+    return [_remote(repository)]
+
+
+def _remote(repository: Repository) -> Finding:
+    quiet = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
+    try:
+        done = subprocess.run(
+            ["git", "ls-remote", "--", repository.url],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=GIT_PATIENCE,
+            env=quiet,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        what = f"{repository.url}: no answer within {GIT_PATIENCE:.0f} s"
+        return Finding("git", Mark.FAIL, what, "check the address and the network")
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or [f"git ended with {done.returncode}"])[-1]
+        fix = "correct program.source; a private one needs program.source_secret"
+        return Finding("git", Mark.FAIL, f"{repository.url}: {said}", fix)
+    return ref_finding(repository, done.stdout)
+
+
+def ref_finding(repository: Repository, listing: str) -> Finding:
+    """Return whether what `git ls-remote` has printed holds the wanted branch, tag or commit."""
+    from airflow_provider_ocidist.agent.git import COMMIT
+
+    refs = {name: commit for commit, _, name in (line.partition("\t") for line in listing.splitlines())}
+    wanted = repository.ref or "HEAD"
+    for name in (wanted, f"refs/heads/{wanted}", f"refs/tags/{wanted}"):
+        if name in refs:
+            return Finding("git", Mark.PASS, f"{repository.url}: {wanted} is {refs[name][:12]}")
+    if COMMIT.fullmatch(wanted):
+        if any(commit.startswith(wanted.lower()) for commit in refs.values()):
+            return Finding("git", Mark.PASS, f"{repository.url}: {wanted} is there")
+        what = f"{repository.url}: commit {wanted} is the head of no branch"
+        return Finding("git", Mark.WARN, what, "it may be an older one; only a run can tell")
+    what = f"{repository.url} has no branch or tag {wanted}"
+    return Finding("git", Mark.FAIL, what, "correct what follows # or @ in program.source")

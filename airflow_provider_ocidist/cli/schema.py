@@ -1,0 +1,28 @@
+"""`ocidist schema`: the JSON Schema of job files, by which editors complete and check them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from airflow_provider_ocidist.cli.terminal import FINE, print_json, say
+
+
+def add_schema(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--path",
+        action="store_true",
+        help="print where the schema lies on this machine, for an editor's settings",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, also for --path")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from airflow_provider_ocidist.job_json_schema import FILE
+
+    if options.path:
+        (print_json if options.json else say)(str(FILE))
+    else:
+        print_json(json.loads(FILE.read_text(encoding="utf-8")))
+    return FINE

@@ -1,0 +1,273 @@
+"""Screen: how a gang is shown while it is followed: lines, lines above a live summary, or JSON."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.cli.terminal import colour_of, print_json_line, say, styled
+from airflow_provider_ocidist.watch import Watch
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+
+    from airflow_provider_ocidist.run import NodeStatus, RunRecord, RunStatus
+
+SAME_WARNING_AFTER = 30.0
+"""Seconds after which a warning is worth repeating."""
+SHOWN_NODES = 16
+"""Nodes that the summary shows one by one."""
+REFRESHES = 4
+"""Of the summary, a second."""
+
+
+def screen_for(record: RunRecord, *, as_json: bool) -> Screen:
+    if as_json:
+        return JsonScreen()
+    return LiveScreen(record) if sys.stdout.isatty() else Screen()
+
+
+class Screen:
+    """Lines of nodes in the node's colour, what there is to say beside them on stderr."""
+
+    takes_status = False
+    """Whether it shows more of a state than the words for it."""
+
+    def __init__(self) -> None:
+        self._warned: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def watch(self, backend: Backend, record: RunRecord) -> Watch:
+        """Return a watch that tells this screen what is new."""
+        return _ShownWatch(backend, record, self)
+
+    def info(self, msg: Any, /, *args: Any) -> None:
+        self.words(str(msg) % args, "bold")
+
+    def warning(self, msg: Any, /, *args: Any) -> None:
+        """Show a warning, unless the same was shown a moment ago: an outage is told once, not every two seconds."""
+        text, now = str(msg) % args, time.monotonic()
+        # What follows the first bracket is the id of a request, another each time.
+        subject = text.partition(" (")[0]
+        if now - self._warned.get(subject, -SAME_WARNING_AFTER) >= SAME_WARNING_AFTER:
+            self._warned[subject] = now
+            self.words(text, "yellow")
+
+    def words(self, text: str, style: str) -> None:
+        say(text, style, stderr=True)
+
+    def line(self, line: LogLine) -> None:
+        say(f"[node {line.rank}] {line.text}", colour_of(line.rank))
+
+    def status(self, status: RunStatus, said: str) -> None:
+        """Show a state that is new, and the words for it; only where `takes_status`."""
+
+    def show(self, status: RunStatus | None) -> None:
+        """Take the newest state, whether or not there is something new."""
+
+    def succeeded(self, result: dict[str, Any], status: RunStatus) -> None:  # noqa: ARG002 - as the others
+        checkpoint = status.checkpoint
+        say(f"succeeded; newest checkpoint: {checkpoint.uri if checkpoint else 'none'}", "green")
+
+    def failed(self, cause: str, message: str, result: dict[str, Any] | None) -> None:  # noqa: ARG002 - as the others
+        say(f"{cause}: {message}", "red", stderr=True)
+
+
+class _ShownWatch(Watch):
+    def __init__(self, backend: Backend, record: RunRecord, screen: Screen) -> None:
+        super().__init__(backend, record, screen)
+        self._screen = screen
+
+    def tell_line(self, line: LogLine) -> None:
+        self._screen.line(line)
+
+    def tell_status(self, status: RunStatus, said: str) -> None:
+        if self._screen.takes_status:
+            self._screen.status(status, said)
+        else:
+            super().tell_status(status, said)
+
+
+class JsonScreen(Screen):
+    """One object a line, each with its `event`: `log`, `status`, `message`, `end`."""
+
+    takes_status = True
+
+    def words(self, text: str, style: str) -> None:  # noqa: ARG002 - JSON has no colours
+        print_json_line({"event": "message", "time": time.time(), "text": text})
+
+    def line(self, line: LogLine) -> None:
+        print_json_line({"event": "log", "time": line.time, "rank": line.rank, "text": line.text})
+
+    def status(self, status: RunStatus, said: str) -> None:
+        from airflow_provider_ocidist import codec
+
+        print_json_line(
+            {
+                "event": "status",
+                "time": time.time(),
+                "text": said,
+                "nodes": [_node_json(node) for node in status.nodes],
+                "progress": codec.encode(status.progress),
+                "checkpoint_uri": status.checkpoint.uri if status.checkpoint else None,
+            }
+        )
+
+    def succeeded(self, result: dict[str, Any], status: RunStatus) -> None:  # noqa: ARG002 - it is in the result
+        print_json_line(
+            {"event": "end", "outcome": "SUCCEEDED", "cause": None, "message": None, "result": result}
+        )
+
+    def failed(self, cause: str, message: str, result: dict[str, Any] | None) -> None:
+        print_json_line(
+            {"event": "end", "outcome": "FAILED", "cause": cause, "message": message, "result": result}
+        )
+
+
+def _node_json(node: NodeStatus) -> dict[str, Any]:
+    phase = str(node.report.phase) if node.report else None
+    return {"rank": node.rank, "state": str(node.state), "phase": phase}
+
+
+class LiveScreen(Screen):
+    """The lines of the nodes, and below them a summary that stays at the bottom of the terminal."""
+
+    takes_status = True
+
+    def __init__(self, record: RunRecord) -> None:
+        super().__init__()
+        self._record = record
+        self._status: RunStatus | None = None
+        self._pace = Pace()
+        self._trouble: str | None = None
+        self._console, self._live = self._made()
+
+    def _made(self) -> tuple[Console, Live]:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(highlight=False)
+        live = Live(
+            get_renderable=self._summary, console=console, refresh_per_second=REFRESHES, transient=True
+        )
+        return console, live
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def words(self, text: str, style: str) -> None:
+        self._console.print(styled(text, style), soft_wrap=True)
+
+    def warning(self, msg: Any, /, *args: Any) -> None:
+        self._trouble = (str(msg) % args).partition(" (")[0]
+        super().warning(msg, *args)
+
+    def line(self, line: LogLine) -> None:
+        self.words(f"[node {line.rank}] {line.text}", colour_of(line.rank))
+
+    def show(self, status: RunStatus | None) -> None:
+        # The watch keeps the last status that it got: another object is another answer.
+        if status is not None and status is not self._status:
+            self._status, self._trouble = status, None
+            self._pace.add(status, time.time())
+
+    def succeeded(self, result: dict[str, Any], status: RunStatus) -> None:
+        self._live.stop()
+        super().succeeded(result, status)
+
+    def failed(self, cause: str, message: str, result: dict[str, Any] | None) -> None:
+        self._live.stop()
+        super().failed(cause, message, result)
+
+    def _summary(self) -> Any:
+        from rich.text import Text
+
+        text = Text(no_wrap=True, overflow="ellipsis")
+        line = summary(self._record.ref.key.name, self._status, self._pace, self._elapsed())
+        text.append(f"{line}\n", style="bold reverse")
+        text.append_text(self._nodes())
+        return text
+
+    def _elapsed(self) -> float:
+        return time.time() - self._record.ref.submitted_at
+
+    def _nodes(self) -> Any:
+        from rich.text import Text
+
+        if self._trouble is not None:
+            return Text(self._trouble, style="yellow")
+        text = Text()
+        for node in self._status.nodes[:SHOWN_NODES] if self._status else ():
+            phase = f" {node.report.phase}" if node.report else ""
+            text.append(f"{node.rank}: {node.state}{phase}  ", style=colour_of(node.rank))
+        rest = len(self._status.nodes) - SHOWN_NODES if self._status else 0
+        return text.append(f"and {rest} more") if rest > 0 else text
+
+
+class Pace:
+    """How many steps the training takes a second, over the last minute."""
+
+    WINDOW = 60.0
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, int]] = []
+
+    def add(self, status: RunStatus, now: float) -> None:
+        """Take a look at a gang; `now` is a Unix time, in seconds."""
+        progress = status.progress
+        if progress is None or progress.step is None:
+            return
+        when = progress.updated_at or now
+        if self._seen and progress.step < self._seen[-1][1]:
+            # It began anew, from a checkpoint.
+            self._seen = []
+        if not self._seen or progress.step > self._seen[-1][1]:
+            self._seen.append((when, progress.step))
+        self._seen = [each for each in self._seen if when - each[0] <= self.WINDOW] or self._seen[-1:]
+
+    @property
+    def steps_per_second(self) -> float | None:
+        if len(self._seen) < 2:
+            return None
+        (began, first), (ended, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (ended - began) if ended > began else None
+
+
+def summary(name: str, status: RunStatus | None, pace: Pace, elapsed: float) -> str:
+    """Return the line that says how far a gang is: step, loss, speed, time since the submission, newest checkpoint."""
+    parts = [name, _clock(elapsed)]
+    progress = status.progress if status else None
+    if progress is not None and progress.step is not None:
+        parts.append(f"step {progress.step}" + (f"/{progress.steps}" if progress.steps else ""))
+        if progress.loss is not None:
+            parts.append(f"loss {progress.loss:.4g}")
+        if (speed := pace.steps_per_second) is not None:
+            parts.append(f"{speed:.3g} steps/s")
+        if progress.throughput is not None:
+            parts.append(f"throughput {progress.throughput:.4g}/s")
+    checkpoint = status.checkpoint if status else None
+    parts.append(f"checkpoint {checkpoint.uri.rpartition('/')[2]}" if checkpoint else "no checkpoint yet")
+    return " | ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

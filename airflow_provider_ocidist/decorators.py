@@ -1,0 +1,108 @@
+"""`@task.distributed_training`: a function in a DAG file that every process of a gang runs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import tempfile
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    DecoratedOperator,
+    task_decorator_factory,
+)
+
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import TaskDecorator
+    from airflow.sdk import Context
+
+    from airflow_provider_ocidist.job import TrainingJob
+
+SCRIPT = "{name}.py"
+PROGRAM = """\
+from __future__ import annotations
+
+{source}
+
+if __name__ == "__main__":
+    import json
+
+    call = json.loads({call!r})
+    {name}(*call["args"], **call["kwargs"])
+"""
+
+
+class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainingOperator):
+    """Make a function's source the program of a job, and its arguments what the program calls it with."""
+
+    custom_operator_name = "@task.distributed_training"
+    template_fields: Sequence[str] = (
+        *DistributedTrainingOperator.template_fields,
+        *DecoratedOperator.template_fields,
+    )
+    template_fields_renderers: ClassVar = {
+        **DistributedTrainingOperator.template_fields_renderers,
+        **DecoratedOperator.template_fields_renderers,
+    }
+
+    def __init__(
+        self,
+        *,
+        job: Mapping[str, Any] | TrainingJob | str | Path,
+        python_callable: Callable[..., Any],
+        op_args: Sequence[Any],
+        op_kwargs: Mapping[str, Any],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            job=job, python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs
+        )
+
+    def execute(self, context: Context) -> Any:
+        # Needed until the gang is there; what waits for its end needs none of it.
+        with tempfile.TemporaryDirectory(prefix="ocidist-") as folder:
+            name = self.python_callable.__name__
+            (Path(folder) / SCRIPT.format(name=name)).write_text(self._program(name))
+            self.overrides = {
+                **(self.overrides or {}),
+                "program.source": folder,
+                "program.script": SCRIPT.format(name=name),
+            }
+            return DistributedTrainingOperator.execute(self, context)
+
+    def _program(self, name: str) -> str:
+        try:
+            call = json.dumps({"args": list(self.op_args), "kwargs": dict(self.op_kwargs)})
+        except TypeError as error:
+            raise AirflowFailException(
+                f"{name} cannot be called on the nodes: {error}; hand over what JSON can hold, as the URI of the rest"
+            ) from error
+        return PROGRAM.format(source=source_of(self.python_callable), call=call, name=name)
+
+
+def source_of(function: Callable[..., Any]) -> str:
+    """Return a function's source without its decorators, which mean nothing on a node."""
+    source = textwrap.dedent(inspect.getsource(function))
+    (definition,) = ast.parse(source).body
+    return "\n".join(source.splitlines()[definition.lineno - 1 :])
+
+
+def distributed_training_task(
+    python_callable: Callable[..., Any] | None = None, **kwargs: Any
+) -> TaskDecorator:
+    """Wrap a function into a DistributedTrainingOperator; the arguments are that operator's.
+
+    The function's source alone goes to the nodes: it imports what it needs itself. Its arguments travel as JSON.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        decorated_operator_class=DistributedTrainingDecoratedOperator,
+        **kwargs,
+    )

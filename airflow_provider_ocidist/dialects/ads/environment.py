@@ -1,0 +1,94 @@
+"""Environment variables in ADS files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_ocidist.dialects.base import Draft, Section
+from airflow_provider_ocidist.job_schema import shown
+
+REFERENCE = re.compile(r"\$(?:\$|\{(\w+)\})")
+FROM_THE_FILE = "is told to the nodes by what the file says elsewhere: remove it"
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable and where it is written."""
+
+    path: str
+    value: Any
+
+
+Variables = dict[str, Variable]
+
+
+def listed(draft: Draft, section: Section, *, maps: bool = False) -> Variables:
+    """Return the variables of a list of name and value, or with `maps` of a section of names and values."""
+    entries, path = section.value.get("env"), section.at("env")
+    if entries is None:
+        return {}
+    if maps and isinstance(entries, Mapping):
+        return {str(name): Variable(f"{path}.{name}", value) for name, value in entries.items()}
+    if not isinstance(entries, list | tuple):
+        either = "a section or a list" if maps else "a list"
+        draft.complain(path, f"must be {either} of name and value, not {shown(entries)}")
+        return {}
+    found: Variables = {}
+    for index, entry in enumerate(entries):
+        here = f"{path}.{index}"
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str) or "value" not in entry:
+            draft.complain(here, "must be a section with name and value")
+            continue
+        draft.keys(entry, here, {"name", "value"})
+        if entry["name"] in found:
+            draft.complain(f"{here}.name", f"{entry['name']} is there twice")
+        found[entry["name"]] = Variable(f"{here}.value", entry["value"])
+    return found
+
+
+def resolved(variables: Variables) -> Variables:
+    """Return the texts that ADS makes of values: `${X}` is another of them, `$$` is `$`, what is no text is JSON."""
+    texts = {name: _text(variable.value) for name, variable in variables.items()}
+    return {name: Variable(item.path, _resolved(texts[name], texts, ())) for name, item in variables.items()}
+
+
+def put(draft: Draft, section: str, variables: Variables, computed: Iterable[str]) -> None:
+    """Put variables into `env`, `main_env` or `worker_env`, less those that follow from the rest of the file."""
+    computed = set(computed)
+    for name, variable in variables.items():
+        if name in computed:
+            draft.complain(variable.path, f"{name} {FROM_THE_FILE}")
+            continue
+        draft.mapping.setdefault(section, {})[name] = variable.value
+        draft.paths[f"{section}.{name}"] = variable.path
+        draft.paths.setdefault(section, variable.path)
+
+
+def tell(draft: Draft, path: str, name: str, value: Any) -> None:
+    """Put a variable of ADS that follows from nothing else in our form."""
+    if value is not None:
+        put(draft, "env", {name: Variable(path, value)}, ())
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _resolved(text: str, texts: Mapping[str, str], seen: tuple[str, ...]) -> str:
+    """Fill in references, and those in what they stand for; one that leads back to itself stays as it is."""
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        if name is None:
+            return "$"
+        if name in seen or name not in texts:
+            return found[0]
+        return _resolved(texts[name], texts, (*seen, name))
+
+    return REFERENCE.sub(value, text)

@@ -1,0 +1,199 @@
+"""A command line taken apart: the launcher, its flags, the program and its arguments. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_ocidist.dialects.base import Draft
+
+PYTHON = re.compile(r"python(3(\.\d+)?)?")
+SWITCHES = {
+    # torch/distributed/run.py
+    "torchrun": frozenset({"no-python", "run-path", "standalone", "virtual-local-rank"}),
+    # deepspeed/launcher/runner.py
+    "deepspeed": frozenset(
+        {
+            "bind-cores-to-rank",
+            "elastic-training",
+            "force-multi",
+            "no-local-rank",
+            "no-python",
+            "no-ssh",
+            "no-ssh-check",
+            "q",
+            "quiet",
+            "save-pid",
+        }
+    ),
+    # accelerate/commands/launch.py, of version 0.20 too
+    "accelerate": frozenset(
+        {
+            "aim",
+            "cpu",
+            "debug",
+            "downcast-bf16",
+            "dynamo-use-dynamic",
+            "dynamo-use-fullgraph",
+            "dynamo-use-regional-compilation",
+            "enable-cpu-affinity",
+            "fp8-use-autocast-during-eval",
+            "ipex",
+            "multi-gpu",
+            "no-python",
+            "no-tpu-cluster",
+            "q",
+            "quiet",
+            "same-network",
+            "tpu",
+            "tpu-cluster",
+            "tpu-use-sudo",
+            "use-deepspeed",
+            "use-fsdp",
+            "use-megatron-lm",
+            "use-mps-device",
+            "use-parallelism-config",
+            "use-xpu",
+        }
+    ),
+}
+"""Flags of the launchers that take no value, besides the one for modules."""
+MODULE = {"m", "module"}
+MODULES = {
+    "torch.distributed.run": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+"""Launchers as `python -m` calls them."""
+OLD_LAUNCHER = "torch.distributed.launch"
+SHELL_WORDS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """What a command line says, in the terms of our job."""
+
+    launcher: str
+    """Kind of the launcher; `command`: the program is an executable."""
+    flags: tuple[str, ...] = ()
+    """Of the launcher."""
+    script: str
+    module: bool = False
+    args: tuple[str, ...] = ()
+
+
+def parse(words: Sequence[str]) -> Command:
+    """Take apart the words of a command line. Raises ValueError with what is wrong with it."""
+    if not words:
+        raise ValueError("is empty: name the program")
+    first, *rest = words
+    _refuse_shell(words)
+    name = posixpath.basename(first)
+    if name == "accelerate" and rest[:1] == ["launch"]:
+        return _launched("accelerate", rest[1:])
+    if name in ("torchrun", "deepspeed"):
+        return _launched(name, rest)
+    if PYTHON.fullmatch(name):
+        return _python(first, rest)
+    return Command(launcher="command", script=first, args=tuple(rest))
+
+
+def put(draft: Draft, where: str, command: Command) -> None:
+    """Write a command into a draft; all of it was found at one path."""
+    draft.put("launcher.kind", where, command.launcher)
+    if command.flags:
+        draft.put("launcher.args", where, list(command.flags))
+    draft.put("program.script", where, command.script)
+    if command.module:
+        draft.put("program.module", where, value=True)
+    if command.args:
+        draft.put("program.args", where, list(command.args))
+
+
+def values(flags: Sequence[str], launcher: str) -> Mapping[str, str]:
+    """Return the values of a launcher's flags by their names, as `nproc-per-node`; a switch has an empty one."""
+    found: dict[str, str] = {}
+    for flag, value in _pairs(flags, launcher):
+        found[_name(flag)] = value
+    return found
+
+
+def without(flags: Sequence[str], launcher: str, names: set[str]) -> tuple[str, ...]:
+    """Return a launcher's flags less those of these names."""
+    kept: list[str] = []
+    for flag, value in _pairs(flags, launcher):
+        if _name(flag) not in names:
+            kept += [flag] if "=" in flag or not _takes_value(flag, launcher) else [flag, value]
+    return tuple(kept)
+
+
+def _pairs(flags: Sequence[str], launcher: str) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    rest = list(flags)
+    while rest:
+        flag = rest.pop(0)
+        if "=" in flag:
+            pairs.append((flag, flag.partition("=")[2]))
+        else:
+            pairs.append((flag, rest.pop(0) if _takes_value(flag, launcher) and rest else ""))
+    return pairs
+
+
+def _refuse_shell(words: Sequence[str]) -> None:
+    if re.match(r"[A-Za-z_]\w*=", words[0]):
+        name = words[0].partition("=")[0]
+        raise ValueError(f"begins with an assignment, but no shell reads it: put {name} into the environment")
+    for word in words:
+        if word in SHELL_WORDS:
+            raise ValueError(
+                f"holds {word!r}, but no shell reads it: put a script into the code, or call bash"
+            )
+
+
+def _launched(launcher: str, words: Sequence[str]) -> Command:
+    """Split `[flags] script [arguments]`; the flags stay the user's, and win over ours."""
+    flags: list[str] = []
+    rest = list(words)
+    module = False
+    while rest and rest[0].startswith("-") and len(rest[0]) > 1:
+        flag = rest.pop(0)
+        if flag == "--":
+            break
+        if _name(flag) in MODULE:
+            module = True
+            continue
+        flags.append(flag)
+        if "=" not in flag and _takes_value(flag, launcher) and rest:
+            flags.append(rest.pop(0))
+    if not rest:
+        raise ValueError(f"names no program after {launcher} and its flags")
+    return Command(launcher=launcher, flags=tuple(flags), script=rest[0], module=module, args=tuple(rest[1:]))
+
+
+def _python(interpreter: str, words: Sequence[str]) -> Command:
+    """Split `[-u] script [arguments]`; an interpreter with other flags is an executable like any other."""
+    # Output is never held back here.
+    rest = list(words[1:] if words[:1] == ["-u"] else words)
+    if not rest:
+        raise ValueError(f"names no program after {interpreter}")
+    module = rest[0] == "-m"
+    if module and len(rest) == 1:
+        raise ValueError("names no module after -m")
+    if module and rest[1] == OLD_LAUNCHER:
+        raise ValueError(f"calls {OLD_LAUNCHER}, which is no more: write torchrun")
+    if module and rest[1] in MODULES:
+        return _launched(MODULES[rest[1]], rest[2:])
+    if rest[0].startswith("-") and not module:
+        return Command(launcher="command", script=interpreter, args=tuple(rest))
+    script, *args = rest[1:] if module else rest
+    return Command(launcher="python", script=script, module=module, args=tuple(args))
+
+
+def _takes_value(flag: str, launcher: str) -> bool:
+    return _name(flag) not in SWITCHES.get(launcher, frozenset()) | MODULE
+
+
+def _name(flag: str) -> str:
+    return flag.lstrip("-").partition("=")[0].replace("_", "-")

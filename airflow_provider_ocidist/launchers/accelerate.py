@@ -1,0 +1,106 @@
+"""accelerate: Hugging Face Accelerate's launcher on every node, each told which one it is."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from airflow_provider_ocidist.job import LauncherOptions, Program
+from airflow_provider_ocidist.launchers import deepspeed, torchrun
+from airflow_provider_ocidist.launchers.base import (
+    Launcher,
+    ProcessFailure,
+    Topology,
+    given_flags,
+    program_command,
+)
+
+KINDS_OF_TRAINING = frozenset({
+    "config-file", "cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp", "use-megatron-lm",
+})  # fmt: skip
+"""Flags that say what to start; without one, on many processes, Accelerate starts one and says nothing."""
+SINGLE_PROCESS_FAILED = re.compile(
+    r"^subprocess\.CalledProcessError: Command '.*' "
+    r"(?:returned non-zero exit status (\d+)|died with <Signals\.\w+: (\d+)>)",
+    re.MULTILINE,
+)
+OWN_TRACEBACK = re.compile(
+    r'^Traceback \(most recent call last\):\n  File "(?:<frozen runpy>|[^"]*accelerate)[^\n]*\n(?:  [^\n]*\n)*'
+    r"subprocess\.CalledProcessError: [^\n]*\n?",
+    re.MULTILINE,
+)
+
+
+class Accelerate(Launcher):
+    """`accelerate launch`: torchrun inside, with a static rendezvous, or one plain process on each node."""
+
+    requires = ("torch", "accelerate")
+
+    def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:
+        given = given_flags(options.args)
+        ours = {
+            "num_processes": str(topology.world_size),
+            "num_machines": str(topology.nodes),
+            "machine_rank": str(topology.rank),
+            "main_process_ip": topology.master_address,
+            "main_process_port": str(topology.master_port),
+            "rdzv_conf": _rendezvous_settings(options, topology),
+            # Its default, pdsh, logs in from the first node to the others.
+            "deepspeed_multinode_launcher": "standard",
+        }
+        several = topology.world_size > 1 and not KINDS_OF_TRAINING & given.keys()
+        return [
+            sys.executable,
+            "-m",
+            "accelerate.commands.launch",
+            *[f"--{name}={value}" for name, value in ours.items() if name.replace("_", "-") not in given],
+            # The name misleads: it starts torchrun, on processors too.
+            *(["--multi_gpu"] if several else []),
+            *options.args,
+            *program_command(program),
+        ]
+
+    def main_node(self, options: LauncherOptions, topology: Topology) -> int:
+        c10d = given_flags(options.args).get("rdzv-backend") == "c10d"
+        return torchrun.first_in_c10d(topology) if c10d else 0
+
+    def environment(self, topology: Topology) -> dict[str, str]:
+        # Where a configuration file asks for one plain process on each node, these make them one group; torchrun
+        # gives its processes others. The last two are flags of torchrun that `accelerate launch` does not have.
+        return {
+            "RANK": str(topology.rank),
+            "WORLD_SIZE": str(topology.nodes),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": topology.master_address,
+            "MASTER_PORT": str(topology.master_port),
+            "PET_RDZV_ID": topology.rendezvous_id,
+            "PET_LOCAL_ADDR": topology.address,
+        }
+
+    def defaults(self, topology: Topology) -> dict[str, str]:
+        on_processors = {"ACCELERATE_USE_CPU": "true"} if topology.gpus == 0 else {}
+        return {
+            **super().defaults(topology),
+            **torchrun.one_store_each(),
+            **deepspeed.accelerator(topology),
+            **on_processors,
+        }
+
+    def first_failure(self, output: str) -> ProcessFailure | None:
+        found = SINGLE_PROCESS_FAILED.search(output)
+        if found is None:
+            return torchrun.root_cause(output)
+        return ProcessFailure(rank=None, exit_code=int(found[1]) if found[1] else -int(found[2]))
+
+    def user_output(self, output: str) -> str:
+        return OWN_TRACEBACK.sub("", torchrun.without_report(output))
+
+
+def _rendezvous_settings(options: LauncherOptions, topology: Topology) -> str:
+    if given_flags(options.args).get("rdzv-backend") == "c10d":
+        return torchrun.c10d_settings(topology)
+    return torchrun.static_settings(topology)
+
+
+LAUNCHER = Accelerate()

@@ -1,0 +1,44 @@
+"""command: any executable, once on each node, told by variables where it stands."""
+
+from __future__ import annotations
+
+import sys
+
+from airflow_provider_ocidist.job import LauncherOptions, Program
+from airflow_provider_ocidist.launchers.base import Launcher, Topology, program_command
+
+
+class Command(Launcher):
+    """`program.script` itself; the launcher's own arguments come before it, as in `numactl -l ./train`."""
+
+    def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:  # noqa: ARG002
+        interpreter = [sys.executable] if program.module else []
+        return [*options.args, *interpreter, *program_command(program)]
+
+    def environment(self, topology: Topology) -> dict[str, str]:
+        return {
+            "NODE_RANK": str(topology.rank),
+            "NODE_COUNT": str(topology.nodes),
+            "PROCESSES_PER_NODE": str(topology.processes_per_node),
+        }
+
+    def defaults(self, topology: Topology) -> dict[str, str]:
+        # The first process of this node; who starts several gives each its own.
+        return {
+            **super().defaults(topology),
+            "MASTER_ADDR": topology.master_address,
+            "MASTER_PORT": str(topology.master_port),
+            "WORLD_SIZE": str(topology.world_size),
+            "LOCAL_WORLD_SIZE": str(topology.processes_per_node),
+            "RANK": str(topology.rank * topology.processes_per_node),
+            "LOCAL_RANK": "0",
+            # What torchrun takes its arguments from, so that one in a shell script finds the gang, as under Kubeflow.
+            "PET_NNODES": str(topology.nodes),
+            "PET_NODE_RANK": str(topology.rank),
+            "PET_NPROC_PER_NODE": str(topology.processes_per_node),
+            "PET_MASTER_ADDR": topology.master_address,
+            "PET_MASTER_PORT": str(topology.master_port),
+        }
+
+
+LAUNCHER = Command()

@@ -1,0 +1,107 @@
+"""deepspeed: every node starts its own processes, from one list of hosts that all of them have."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+
+from airflow_provider_ocidist.job import LauncherOptions, Program
+from airflow_provider_ocidist.launchers import ssh
+from airflow_provider_ocidist.launchers.base import (
+    Launcher,
+    ProcessFailure,
+    Topology,
+    file_in,
+    given_flags,
+    is_given,
+)
+
+HOSTS = "hostfile"
+SHORT = {"H": "hostfile", "i": "include", "e": "exclude"}
+CHOOSES_DEVICES = ("include", "exclude")
+ENDED = re.compile(
+    r"^\[[^\n]*\[launch\.py:\d+:sigkill_handler\][^\n]* exits with return code = (-?\d+)$", re.MULTILINE
+)
+OWN_LINE = re.compile(r"^\[[-\d: ,]+\] \[[A-Z]+\] \[(?:launch|runner)\.py:\d+:[^\n]*\n?", re.MULTILINE)
+
+
+class DeepSpeed(Launcher):
+    """`deepspeed --no_ssh`: DeepSpeed's own launcher, without its logins from the first node to the others."""
+
+    requires = ("torch", "deepspeed")
+
+    def logs_in(self, options: LauncherOptions, nodes: int) -> bool:
+        """With `--launcher=pdsh`, as DeepSpeed itself would have it."""
+        return nodes > 1 and given_flags(options.args, SHORT).get("launcher") == "pdsh"
+
+    def tools(self, options: LauncherOptions, nodes: int) -> tuple[str, ...]:
+        return (*ssh.TOOLS, "pdsh") if self.logs_in(options, nodes) else ()
+
+    def files(self, options: LauncherOptions, topology: Topology) -> Mapping[str, str]:
+        hosts = {HOSTS: host_list(topology)} if _uses_hosts(options, topology) else {}
+        return {**hosts, **ssh.files(topology)} if self.logs_in(options, topology.nodes) else hosts
+
+    def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:
+        given = given_flags(options.args, SHORT)
+        logs_in = self.logs_in(options, topology.nodes)
+        ours = _hosts(topology, logs_in=logs_in) if _uses_hosts(options, topology) else {}
+        ours |= {"master_port": str(topology.master_port)}
+        command = [
+            sys.executable,
+            "-m",
+            "deepspeed.launcher.runner",
+            *[
+                _flag(name, value)
+                for name, value in ours.items()
+                if not is_given(name.replace("_", "-"), given)
+            ],
+            *(["--module"] if program.module else []),
+            *options.args,
+            program.script,
+            *program.args,
+        ]
+        return ssh.serving(topology, command) if logs_in else command
+
+    def defaults(self, topology: Topology) -> dict[str, str]:
+        return {**super().defaults(topology), **accelerator(topology)}
+
+    def first_failure(self, output: str) -> ProcessFailure | None:
+        found = ENDED.search(output)
+        return ProcessFailure(rank=None, exit_code=int(found[1])) if found else None
+
+    def user_output(self, output: str) -> str:
+        return OWN_LINE.sub("", output)
+
+
+def host_list(topology: Topology) -> str:
+    """Return the nodes and their processes as DeepSpeed and Open MPI read them, node 0 first."""
+    return "".join(f"{address} slots={topology.processes_per_node}\n" for address in topology.addresses)
+
+
+def accelerator(topology: Topology) -> dict[str, str]:
+    """Return what tells DeepSpeed that there is no GPU; left to itself it ends where it finds none."""
+    return {"DS_ACCELERATOR": "cpu"} if topology.gpus == 0 else {}
+
+
+def _hosts(topology: Topology, *, logs_in: bool) -> dict[str, str]:
+    # Its own check knows nothing of our keys.
+    ours = {"no_ssh_check": ""} if logs_in else {"no_ssh": "", "node_rank": str(topology.rank)}
+    return {
+        "hostfile": file_in(topology, HOSTS),
+        **ours,
+        "master_addr": topology.master_address,
+    }
+
+
+def _uses_hosts(options: LauncherOptions, topology: Topology) -> bool:
+    """Whether DeepSpeed is told of the hosts; on a single one it may be told `localhost:0,1` by the user."""
+    given = given_flags(options.args, SHORT)
+    return topology.nodes > 1 or not any(name in given for name in CHOOSES_DEVICES)
+
+
+def _flag(name: str, value: str) -> str:
+    return f"--{name}={value}" if value else f"--{name}"
+
+
+LAUNCHER = DeepSpeed()

@@ -1,0 +1,117 @@
+"""mpirun: Open MPI starts all processes, on other nodes through logins from the first."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+from airflow_provider_ocidist.job import LauncherOptions, Program
+from airflow_provider_ocidist.launchers import ssh
+from airflow_provider_ocidist.launchers.base import (
+    Launcher,
+    ProcessFailure,
+    Topology,
+    file_in,
+    given_flags,
+    program_command,
+)
+from airflow_provider_ocidist.launchers.deepspeed import HOSTS, host_list
+
+SHORT = {
+    "np": "np",
+    "n": "np",
+    "c": "np",
+    "hostfile": "hostfile",
+    "machinefile": "hostfile",
+    "H": "host",
+    "host": "host",
+}
+SYNONYMS = {"n": "np", "machinefile": "hostfile"}
+RANKS = {
+    "RANK": "OMPI_COMM_WORLD_RANK",
+    "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
+    "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
+    "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
+}
+"""What torch reads, and where Open MPI says it."""
+EXITED = re.compile(
+    r"The first process to do so was:\s+Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+)"
+)
+KILLED = re.compile(r"mpirun noticed that process rank (\d+) with PID .*? exited on signal (\d+)")
+OWN_REPORT = re.compile(
+    r"^-{60,}\n(?:(?!-{60,})[^\n]*\n)*?(?:Primary job|mpirun (?:detected|noticed))", re.MULTILINE
+)
+
+
+class Mpirun(Launcher):
+    """`mpirun` of Open MPI; each process also gets the variables that torch reads."""
+
+    def logs_in(self, options: LauncherOptions, nodes: int) -> bool:  # noqa: ARG002
+        return nodes > 1
+
+    def tools(self, options: LauncherOptions, nodes: int) -> tuple[str, ...]:
+        return ("mpirun", *(ssh.TOOLS if self.logs_in(options, nodes) else ()))
+
+    def files(self, options: LauncherOptions, topology: Topology) -> Mapping[str, str]:  # noqa: ARG002
+        if topology.nodes == 1:
+            # It would log in even to itself where it does not recognize the address.
+            return {HOSTS: f"localhost slots={topology.processes_per_node}\n"}
+        return {HOSTS: host_list(topology), **ssh.files(topology)}
+
+    def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:
+        given = {SYNONYMS.get(flag, flag) for flag in given_flags(options.args, SHORT)}
+        ours = {
+            "np": str(topology.world_size),
+            "hostfile": file_in(topology, HOSTS),
+            "map-by": f"ppr:{topology.processes_per_node}:node",
+            "bind-to": "none",
+        }
+        command = [
+            "mpirun",
+            *[part for name, value in ours.items() if name not in given for part in (f"--{name}", value)],
+            *(_through_ssh(topology) if topology.nodes > 1 else []),
+            *options.args,
+            sys.executable,
+            "-m",
+            __name__,
+            *program_command(program),
+        ]
+        return ssh.serving(topology, command) if topology.nodes > 1 else command
+
+    def environment(self, topology: Topology) -> dict[str, str]:
+        return {"MASTER_ADDR": topology.master_address, "MASTER_PORT": str(topology.master_port)}
+
+    def defaults(self, topology: Topology) -> dict[str, str]:
+        # It refuses to be run by root otherwise, as containers do.
+        as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return {**super().defaults(topology), **as_root}
+
+    def first_failure(self, output: str) -> ProcessFailure | None:
+        if exited := EXITED.search(output):
+            return ProcessFailure(rank=int(exited[1]), exit_code=int(exited[2]))
+        killed = KILLED.search(output)
+        return ProcessFailure(rank=int(killed[1]), exit_code=-int(killed[2])) if killed else None
+
+    def user_output(self, output: str) -> str:
+        report = OWN_REPORT.search(output)
+        return output[: report.start()] if report else output
+
+
+def _through_ssh(topology: Topology) -> list[str]:
+    login = ["--mca", "plm_rsh_args", f"-F {file_in(topology, 'ssh_config')}"]
+    # Its daemons would leave the session, and with it end the node.
+    return [*login, "--leave-session-attached"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Become the program, as one rank of it."""
+    ranks = {name: os.environ[source] for name, source in RANKS.items() if source in os.environ}
+    os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, **ranks})  # noqa: S606
+
+
+LAUNCHER = Mpirun()
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,199 @@
+"""Triggers that look at a place in storage: for new data under a prefix, for a new checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+
+from airflow_provider_ocidist.beside_loop import in_thread
+from airflow_provider_ocidist.errors import OcidistError
+
+# What only a running trigger needs is imported there, as in operators.py.
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.oci_clients import OciAccess
+
+DEFAULT_CONN_ID = "oci_default"
+SEEN = "ocidist_seen"
+"""Key in the asset's state store under which the data that has been told of is noted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All files below a prefix at one moment, each by name and etag."""
+
+    files: frozenset[tuple[str, str | None]]
+    bytes: int = 0
+
+    @property
+    def digest(self) -> str:
+        """Tells two listings apart; small enough to be kept anywhere."""
+        lines = sorted(f"{name}\0{etag}" for name, etag in self.files)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+class Deliveries:
+    """Decides from listings, one after the other, when new data is there as a whole. Pure."""
+
+    def __init__(self, told: str | None, settle: float) -> None:
+        """`told`: digest of what was told of last; None: what is found first is no news. `settle` is in seconds."""
+        self.told = told
+        self._settle = settle
+        self._known: Listing | None = None
+        self._at_rest: Listing | None = None
+        self._since = 0.0
+
+    def complete(self, found: Listing, now: float) -> bool:
+        """Return whether to tell of what was found; files that are gone are no news."""
+        if found != self._at_rest:
+            self._at_rest, self._since = found, now
+        if self.told in (None, found.digest):
+            self._take(found)
+            return False
+        if now - self._since < self._settle:
+            return False
+        is_news = self._known is None or bool(found.files - self._known.files)
+        self._take(found)
+        return is_news
+
+    def _take(self, found: Listing) -> None:
+        self._known, self.told = found, found.digest
+
+
+class NewDataTrigger(BaseEventTrigger):
+    """Fires when files have been added or replaced under a prefix and none has changed for a while since.
+
+    For `AssetWatcher(name=..., trigger=NewDataTrigger("oci://bucket@namespace/incoming/"))`. What lies there when it is
+    first looked at is no news. On Airflow 3.3 what was told is remembered over restarts of the triggerer, so that data
+    which lands meanwhile is told of too.
+
+    :param uri: the prefix, at any place that a copy can read
+    :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
+    :param poll_interval: seconds between two looks
+    :param settle: seconds without a change after which a delivery is taken to be whole
+    """
+
+    def __init__(
+        self, uri: str, conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 60.0, settle: float = 120.0
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.uri = uri
+        self.conn_id = conn_id
+        self.poll_interval = poll_interval
+        self.settle = settle
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return _serialized(self, "uri", "conn_id", "poll_interval", "settle")
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        deliveries = Deliveries(await self._recall(), self.settle)
+        while True:
+            found = await self._look()
+            if found is not None:
+                before = deliveries.told
+                if deliveries.complete(found, time.monotonic()):
+                    yield TriggerEvent({"uri": self.uri, "files": len(found.files), "bytes": found.bytes})
+                if deliveries.told is not None and deliveries.told != before:
+                    # Noted after it was told: a triggerer that dies in between tells twice, not never.
+                    await self._note(deliveries.told)
+            await asyncio.sleep(self.poll_interval)
+
+    async def _look(self) -> Listing | None:
+        try:
+            found: Listing = await in_thread(self._listing)
+        except (OcidistError, OSError) as error:
+            self.log.warning("%s; will look again", error)
+            return None
+        return found
+
+    def _listing(self) -> Listing:
+        from airflow_provider_ocidist.storage.stores import open_store
+
+        entries = open_store(self.uri, _access(self.uri, self.conn_id)).list()
+        files = frozenset((entry.name, entry.etag) for entry in entries)
+        return Listing(files, sum(entry.size or 0 for entry in entries))
+
+    async def _recall(self) -> str | None:
+        store = getattr(self, "asset_state_store", None)
+        if store is None:
+            return None
+        try:
+            value = await store.aget(self._key)
+        except ValueError as error:
+            # Airflow keeps one for each asset; with several of them nobody says whose to take.
+            self.log.warning("what was told of is forgotten when the triggerer restarts: %s", error)
+            self.asset_state_store = None
+            return None
+        return value if isinstance(value, str) else None
+
+    async def _note(self, digest: str) -> None:
+        store = getattr(self, "asset_state_store", None)
+        if store is not None:
+            await store.aset(self._key, digest)
+
+    @property
+    def _key(self) -> str:
+        return f"{SEEN}_{hashlib.sha256(self.uri.encode()).hexdigest()[:12]}"
+
+
+class CheckpointTrigger(BaseTrigger):
+    """Fires once there is a whole checkpoint of a later step below a URI.
+
+    :param uri: the folder that holds checkpoints
+    :param after_step: fire for steps above this one only
+    """
+
+    def __init__(self, uri: str, conn_id: str, after_step: int, poll_interval: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.uri = uri
+        self.conn_id = conn_id
+        self.after_step = after_step
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return _serialized(self, "uri", "conn_id", "after_step", "poll_interval")
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        while (found := await self._look()) is None:  # noqa: ASYNC110 - what is waited for is in storage
+            await asyncio.sleep(self.poll_interval)
+        yield TriggerEvent(found)
+
+    async def _look(self) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] | None = await in_thread(
+                lambda: later_checkpoint(self.uri, self.conn_id, self.after_step)
+            )
+        except (OcidistError, OSError) as error:
+            self.log.warning("%s; will look again", error)
+            return None
+        return found
+
+
+def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] | None:
+    """Return uri, step and loss of the newest whole checkpoint if its step is above `after_step`, else None.
+
+    Raises StorageError or BackendError when the place cannot be read.
+    """
+    from airflow_provider_ocidist import codec
+    from airflow_provider_ocidist.storage import checkpoints
+
+    found = checkpoints.newest(uri, _access(uri, conn_id))
+    if found is None or found.step <= after_step:
+        return None
+    return dict(codec.encode(found))
+
+
+def _access(uri: str, conn_id: str) -> OciAccess | None:
+    from airflow_provider_ocidist.hooks import OciHook
+
+    return OciHook(conn_id).access if uri.startswith("oci://") else None
+
+
+def _serialized(trigger: BaseTrigger, *names: str) -> tuple[str, dict[str, Any]]:
+    cls = type(trigger)
+    return f"{cls.__module__}.{cls.__qualname__}", {name: getattr(trigger, name) for name in names}

@@ -1,0 +1,42 @@
+"""Whether this node lives, for the image's HEALTHCHECK: its report in the run directory is fresh, or it is done."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from airflow_provider_ocidist.agent.config import AgentConfig
+from airflow_provider_ocidist.agent.report import NodeReport, Phase
+from airflow_provider_ocidist.agent.topology import SILENCE, own_rank, read_report
+from airflow_provider_ocidist.errors import AgentError
+from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.storage.stores import open_store
+
+
+def main() -> int:
+    try:
+        config = AgentConfig.from_env(os.environ)
+        rank = own_rank(config, os.environ)
+    except AgentError as error:
+        return say(str(error), healthy=False)
+    access = OciAccess.from_environment(os.environ, endpoint=config.oci_endpoint)
+    return judge(read_report(open_store(config.run_dir, access), rank), time.time())
+
+
+def judge(report: NodeReport | None, now: float) -> int:
+    if report is None:
+        return say("no report in the run directory", healthy=False)
+    if report.phase is Phase.DONE:
+        return say("done", healthy=True)
+    silent = now - report.heartbeat_at
+    return say(f"{report.phase}, last heartbeat {silent:.0f} s ago", healthy=silent < SILENCE)
+
+
+def say(what: str, *, healthy: bool) -> int:
+    print(what)  # noqa: T201 - this is its log
+    return 0 if healthy else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

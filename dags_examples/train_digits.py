@@ -1,0 +1,52 @@
+"""Train an image classifier on several nodes: the whole job in Python, its sizes chosen when the run is started."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, Param
+
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
+from airflow_provider_ocidist.job import (
+    Checkpoints,
+    LauncherOptions,
+    Limits,
+    Output,
+    Program,
+    TrainingJob,
+)
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
+
+JOB = TrainingJob(
+    name="digits",
+    nodes="{{ params.nodes }}",
+    program=Program(
+        source="train",
+        script="digits.py",
+        args=("--epochs", "{{ params.epochs }}", "--images", "{{ params.images }}", "--workers", "0"),
+    ),
+    launcher=LauncherOptions(kind="torchrun", processes_per_node=1),
+    checkpoints=Checkpoints(keep=2),
+    outputs=(
+        Output(
+            path="outputs",
+            uri="{{ conn.oci_default.extra_dejson.work_dir }}/models/{{ run_id }}/",
+            when="always",
+        ),
+    ),
+    limits=Limits(max_runtime=1800, start_timeout=300),
+    backend=OciDataScienceOptions(shape="VM.Standard.E4.Flex", ocpus=1, memory_gb=8),
+)
+"""Like any job it can be written as YAML: `print(JOB.to_yaml())`. Its program needs scikit-learn on the nodes."""
+
+with DAG(
+    dag_id="train_digits",
+    description="Train a classifier of handwritten digits by DDP, described in Python",
+    schedule=None,
+    catchup=False,
+    params={
+        "nodes": Param(2, type="integer", minimum=1, maximum=64, title="Nodes"),
+        "epochs": Param(10, type="integer", minimum=1, title="Epochs"),
+        "images": Param(1500, type="integer", minimum=100, maximum=1500, title="Images to learn from"),
+    },
+    tags=["example", "ocidist"],
+) as dag:
+    DistributedTrainingOperator(task_id="train", job=JOB, deferrable=True, poll_interval=2.0)

@@ -1,0 +1,85 @@
+"""What real libraries print when they fail, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.agent.diagnosis import diagnose
+from airflow_provider_ocidist.agent.symptoms import symptom_of
+from airflow_provider_ocidist.errors import Cause
+
+HEADER = """Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+"""
+
+
+def recorded() -> Iterator[tuple[str, str, str]]:
+    """Yield cause, symptom and text of each error that `errors.txt` holds."""
+    for entry in Path(__file__).with_name("errors.txt").read_text().split("\n== ")[1:]:
+        head, _, text = entry.partition("\n")
+        cause, _, name = head.partition(" ")
+        yield cause, name, text.rstrip("\n")
+
+
+@pytest.mark.parametrize("cause, name, error", list(recorded()))
+def test_each_error_is_told_from_the_others(cause: str, name: str, error: str) -> None:
+    ranked = "".join(f"[rank1]: {line}\n" for line in (HEADER + error).splitlines())
+    failure = diagnose(1, f"{ranked}[W1121 TCPStore.cpp:125] a warning\n", None, None)
+    assert failure.cause == cause
+    assert failure.message == error.partition("\n")[0].strip()
+    symptom = symptom_of(error.replace("\n", " "))
+    assert symptom is not None
+    assert (symptom.name, symptom.remedy) == (name, failure.remedy)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        "requests.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))",
+        "urllib.error.URLError: <urlopen error [Errno 101] Network is unreachable>",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    ],
+)
+def test_a_connection_of_the_programs_own_is_no_echo_of_another_node(error: str) -> None:
+    failure = diagnose(1, HEADER + error, None, None)
+    assert (failure.cause, failure.consequence) == (Cause.USER, False)
+
+
+WATCHDOG = (
+    "[rank0]:[E321 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=466119168, NumelOut=466119168, Timeout(ms)=600000) ran for 600060 "
+    "milliseconds before timing out.\n"
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "  what():  [PG 1 Rank 0] Process group watchdog thread terminated with exception: [Rank 0] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, Timeout(ms)=600000)\n"
+)
+
+
+def test_what_nccls_watchdog_says_explains_the_abort_that_follows() -> None:
+    failure = diagnose(-6, WATCHDOG, None, None)
+    assert (failure.cause, failure.consequence, failure.exit_code) == (Cause.HANG, True, -6)
+    assert failure.message.startswith("the program was killed by SIGABRT: ")
+    assert "Watchdog caught collective operation timeout" in failure.message
+
+
+def test_a_crash_in_native_code_is_told_with_its_last_words() -> None:
+    failure = diagnose(
+        -6, "step 4\nFatal Python error: pymalloc_free: bad ID\n\nCurrent thread\n", None, None
+    )
+    assert failure.cause is Cause.USER
+    assert failure.message == "the program was killed by SIGABRT: Fatal Python error: pymalloc_free: bad ID"
+
+
+def test_torchs_outer_exception_gives_way_to_the_inner_one() -> None:
+    inner = "torch.distributed.DistNetworkError: The server socket has failed to listen. name: EADDRINUSE"
+    outer = (
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has "
+        "failed. See inner exception for details."
+    )
+    link = "The above exception was the direct cause of the following exception:"
+    chained = f"{HEADER}{inner}\n\n{link}\n\n{HEADER}{outer}\n"
+    assert diagnose(1, chained, None, None).message == inner

@@ -1,0 +1,65 @@
+"""Processors, memory and GPUs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.agent import usage
+from airflow_provider_ocidist.agent.report import Usage
+from airflow_provider_ocidist.agent.usage import UsageMeter, memory_in_use, read_gpus
+
+
+def test_processor_time_counts_all_processes_of_the_training() -> None:
+    burns = "import os, time\nos.fork()\nprint('on', flush=True)\nwhile True: pass"
+    with subprocess.Popen(
+        [sys.executable, "-c", burns], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout
+            process.stdout.readline()
+            meter = UsageMeter(process.pid, lambda _: None, lambda: None)
+            meter.look()
+            process.stdout.readline()
+            while (cores := meter.look().cores or 0.0) < 0.05:
+                pass
+        finally:
+            os.killpg(process.pid, 9)
+    assert cores <= (os.cpu_count() or 1) + 1
+
+
+def test_memory_is_that_of_the_machine_where_no_container_limits_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(usage, "CGROUP", tmp_path)
+    used, there = memory_in_use()
+    assert used
+    assert there
+    assert 0 < used < there
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("600\n")
+    assert memory_in_use() == (600, 1000)
+
+
+def test_the_table_of_nvidia_smi_is_read() -> None:
+    table = "87, 41, 60000, 81559\n[N/A], [N/A], 10, 20\n93, 40, 70000, 81559\n"
+    assert read_gpus(table) == [(87, 41, 60000, 81559), (93, 40, 70000, 81559)]
+    assert read_gpus("NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.") == []
+
+
+@pytest.mark.parametrize("memory_use, at_work", [(40, True), (0, False)])
+def test_gpus_that_compute_are_a_sign_of_life_and_those_that_spin_are_none(
+    tmp_path: Path, monkeypatch, memory_use: int, at_work: bool
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\necho '100, {memory_use}, 40000, 80000'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    signs: list[str] = []
+    told: list[Usage] = []
+    meter = UsageMeter(os.getpid(), told.append, lambda: signs.append("at work"))
+    seen = meter.look()
+    assert (seen.gpu, seen.gpu_memory) == (1.0, 0.5)
+    assert bool(signs) == at_work

@@ -1,0 +1,108 @@
+"""mpirun's command line, what it says of a failure, and a real one."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.job import LauncherOptions, Program
+from airflow_provider_ocidist.launchers import ssh
+from airflow_provider_ocidist.launchers.base import ProcessFailure, Topology
+from airflow_provider_ocidist.launchers.mpirun import LAUNCHER
+from tests.agent.gangs import Gang
+
+ALONE = Topology(
+    rank=0,
+    nodes=1,
+    processes_per_node=4,
+    master_address="10.0.0.1",
+    address="10.0.0.1",
+    addresses=("10.0.0.1",),
+    rendezvous_id="run",
+    join_timeout=60.0,
+    folder="/home/node",
+)
+FIRST = replace(
+    ALONE, nodes=2, addresses=("10.0.0.1", "10.0.0.2"), public_keys=("ssh-ed25519 A", "ssh-ed25519 B")
+)
+PROGRAM = Program(script="x.py", args=("-np", "9"))
+LINE = "-" * 74 + "\n"
+EXITED = f"""\
+step 3
+{LINE}Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+{LINE}{LINE}mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[7143,1],1]
+  Exit code:    3
+{LINE}"""
+KILLED = f"""\
+step 3
+{LINE}mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 11 (Segmentation fault).
+{LINE}"""
+
+
+def test_a_single_node_needs_no_login() -> None:
+    assert LAUNCHER.command(PROGRAM, LauncherOptions(), ALONE) == [
+        "mpirun",
+        "--np",
+        "4",
+        "--hostfile",
+        "/home/node/hostfile",
+        "--map-by",
+        "ppr:4:node",
+        "--bind-to",
+        "none",
+        sys.executable,
+        "-m",
+        "airflow_provider_ocidist.launchers.mpirun",
+        "x.py",
+        "-np",
+        "9",
+    ]
+    assert LAUNCHER.files(LauncherOptions(), ALONE) == {"hostfile": "localhost slots=4\n"}
+    assert LAUNCHER.tools(LauncherOptions(), 1) == ("mpirun",)
+
+
+def test_the_first_of_several_nodes_starts_the_processes_of_all() -> None:
+    serve = [sys.executable, "-I", "-S", ssh.__file__, "serve", "/home/node"]
+    first = LAUNCHER.command(PROGRAM, LauncherOptions(), FIRST)
+    assert first[:7] == [*serve, "mpirun"]
+    assert "-F /home/node/ssh_config" in first
+    assert LAUNCHER.command(PROGRAM, LauncherOptions(), replace(FIRST, rank=1)) == serve
+    assert LAUNCHER.files(LauncherOptions(), FIRST)["hostfile"] == "10.0.0.1 slots=4\n10.0.0.2 slots=4\n"
+
+
+@pytest.mark.parametrize("args", [("-np", "2"), ("-n", "2"), ("--np", "2"), ("--n", "2")])
+def test_the_users_flags_win_in_every_spelling(args) -> None:
+    assert "4" not in LAUNCHER.command(PROGRAM, LauncherOptions(args=args), ALONE)
+
+
+@pytest.mark.parametrize("output, code", [(EXITED, 3), (KILLED, -11)])
+def test_the_failure_is_read_from_its_report(output: str, code: int) -> None:
+    assert LAUNCHER.first_failure(output) == ProcessFailure(rank=1, exit_code=code)
+    assert LAUNCHER.user_output(output) == "step 3\n"
+    assert LAUNCHER.first_failure("step 3") is None
+    assert LAUNCHER.user_output("step 3") == "step 3"
+
+
+@pytest.mark.skipif(
+    not (shutil.which("mpirun") and Path(ssh.SERVER).exists()),
+    reason="Open MPI and openssh-server are not installed",
+)
+def test_processes_of_two_nodes_know_their_ranks(tmp_path: Path) -> None:
+    script = """
+import os
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+os.write(1, (" ".join(os.environ[name] for name in names) + "\\n").encode())
+"""
+    launcher = LauncherOptions(kind="mpirun", processes_per_node=2)
+    with Gang(tmp_path, script, nodes=2, launcher=launcher) as gang:
+        assert gang.run() == [0, 0], gang.agents[0].stderr.read_text()
+        printed = sorted(gang.agents[0].stdout.read_text().splitlines())
+    assert printed == [f"{rank} 4 {rank % 2} 2 127.0.99.1" for rank in range(4)]

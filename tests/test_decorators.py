@@ -1,0 +1,51 @@
+"""`@task.distributed_training`: what becomes of a function's source and its arguments."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk import DAG
+
+from airflow_provider_ocidist.decorators import distributed_training_task
+
+JOB = {"name": "x", "backend": {"shape": "VM.Standard.E4.Flex", "ocpus": 1, "memory_gb": 8}}
+
+
+def operator_of(*args: object, **kwargs: object):
+    with DAG("dag", schedule=None):
+
+        @distributed_training_task(
+            job=JOB,
+            nodes=2,
+        )
+        def train(data: str, epochs: int = 1, **more: object) -> list[Unknown] | None:  # noqa: F821
+            # The annotation names what only the DAG file knows.
+            print(data, epochs, more)
+            return None
+
+        return train(*args, **kwargs).operator
+
+
+def test_the_function_becomes_a_program_that_calls_it(tmp_path: Path):
+    operator = operator_of('oci://b@n/it\'s "data"', epochs=3, flag=True)
+    (tmp_path / "train.py").write_text(operator._program("train"))
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "train.py")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "oci://b@n/it's \"data\" 3 {'flag': True}\n"
+
+
+def test_arguments_that_cannot_travel_are_refused_with_what_to_do():
+    with pytest.raises(AirflowFailException, match=r"train cannot be called on the nodes: .*URI of the rest"):
+        operator_of(object())._program("train")
+
+
+def test_the_jobs_fields_and_the_functions_arguments_are_both_templated():
+    operator = operator_of("{{ params.data }}")
+    assert {"job", "nodes", "op_args", "op_kwargs"} <= set(operator.template_fields)
+    assert json.loads(json.dumps(operator.job))["name"] == "x"

@@ -1,0 +1,132 @@
+"""New data under a prefix, and new checkpoints: what is told of, when, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.sensors import CheckpointSensor
+from airflow_provider_ocidist.storage import checkpoints
+from airflow_provider_ocidist.watchers import CheckpointTrigger, Deliveries, Listing, NewDataTrigger
+from scripts.emulator_process import Access
+
+
+def listing(**files: str) -> Listing:
+    return Listing(frozenset(files.items()))
+
+
+def test_what_is_there_at_first_is_no_news():
+    deliveries = Deliveries(None, settle=10)
+    assert not deliveries.complete(listing(a="1"), 0)
+    assert not deliveries.complete(listing(a="1"), 100)
+
+
+def test_a_delivery_is_told_of_once_and_only_when_it_has_come_to_rest():
+    deliveries = Deliveries(None, settle=10)
+    deliveries.complete(listing(), 0)
+    assert not deliveries.complete(listing(a="1"), 5)
+    assert not deliveries.complete(listing(a="1", b="1"), 12), "it was still growing"
+    assert not deliveries.complete(listing(a="1", b="1"), 20)
+    assert deliveries.complete(listing(a="1", b="1"), 22)
+    assert not deliveries.complete(listing(a="1", b="1"), 60)
+
+
+def test_a_replaced_file_is_news_and_a_removed_one_is_not():
+    deliveries = Deliveries(None, settle=0)
+    deliveries.complete(listing(a="1", b="1"), 0)
+    assert not deliveries.complete(listing(a="1"), 1)
+    assert deliveries.complete(listing(a="2"), 2)
+
+
+def test_what_landed_while_nobody_looked_is_told_of():
+    before = listing(a="1")
+    deliveries = Deliveries(before.digest, settle=0)
+    assert deliveries.complete(listing(a="1", b="1"), 0)
+    assert not Deliveries(before.digest, settle=0).complete(before, 0)
+
+
+class Memory:
+    """The state store of one asset."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    async def aget(self, key: str) -> Any:
+        return self.values.get(key)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.values[key] = value
+
+
+def watched(uri: str, memory: Memory | None = None) -> NewDataTrigger:
+    path, arguments = NewDataTrigger(uri, poll_interval=0.05, settle=0.2).serialize()
+    assert path == "airflow_provider_ocidist.watchers.NewDataTrigger"
+    made = NewDataTrigger(**arguments)
+    made.asset_state_store = memory  # type: ignore[assignment]
+    return made
+
+
+def test_a_file_that_lands_in_a_folder_fires_even_if_the_triggerer_was_away(tmp_path: Path):
+    memory = Memory()
+
+    async def first() -> dict[str, Any]:
+        events = watched(str(tmp_path), memory).run()
+        waiting = asyncio.create_task(anext(events))
+        while not memory.values:
+            await asyncio.sleep(0.01)
+        (tmp_path / "day1.csv").write_text("1,2,3\n")
+        event = await asyncio.wait_for(waiting, 20)
+        waiting = asyncio.create_task(anext(events))
+        await asyncio.sleep(0.5)
+        waiting.cancel()
+        return event.payload
+
+    assert asyncio.run(first()) == {"uri": str(tmp_path), "files": 1, "bytes": 6}
+    (tmp_path / "day2.csv").write_text("4\n")
+    event = asyncio.run(asyncio.wait_for(anext(watched(str(tmp_path), memory).run()), 20))
+    assert event.payload["files"] == 2
+
+
+@pytest.fixture
+def folder(emulator: Access, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in emulator.airflow_env().items():
+        monkeypatch.setenv(name, value)
+    return f"oci://{emulator.bucket}@{emulator.namespace}/watched/{uuid.uuid4().hex[:8]}"
+
+
+def published(emulator: Access, folder: str, tmp_path: Path, step: int) -> None:
+    from airflow_provider_ocidist.oci_clients import access_of
+
+    file = tmp_path / f"step-{step}.pt"
+    file.write_bytes(b"x")
+    checkpoints.publish(file, folder, step=step, access=access_of(emulator.connection_fields()))
+
+
+def test_the_sensor_waits_for_a_later_checkpoint(emulator: Access, folder: str, tmp_path: Path):
+    sensor = CheckpointSensor(task_id="wait", uri=folder, after_step=10)
+    assert not sensor.poke({})
+    published(emulator, folder, tmp_path, 10)
+    assert not sensor.poke({})
+    published(emulator, folder, tmp_path, 20)
+    assert sensor.poke({})
+    assert sensor.execute({})["step"] == 20
+
+
+def test_the_trigger_finds_a_checkpoint_that_comes_later(emulator: Access, folder: str, tmp_path: Path):
+    path, arguments = CheckpointTrigger(folder, "oci_default", 5, 0.05).serialize()
+
+    async def wait() -> dict[str, Any]:
+        waiting = asyncio.create_task(anext(CheckpointTrigger(**arguments).run()))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        await asyncio.to_thread(published, emulator, folder, tmp_path, 7)
+        return (await asyncio.wait_for(waiting, 20)).payload
+
+    found = asyncio.run(wait())
+    assert found["step"] == 7
+    assert found["uri"].startswith(folder)
+    assert path.endswith("CheckpointTrigger")

@@ -1,0 +1,114 @@
+"""The examples train for real: on two nodes, each with the launcher it is written for, and go on where they stopped."""
+
+from __future__ import annotations
+
+import os
+import pydoc_data.topics
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits, Output, Program
+from tests.agent.gangs import REPOSITORY, Gang
+from tests.launchers.nodes import CACHE, PYTHON
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
+
+EXAMPLES = REPOSITORY / "dags_examples" / "train"
+FEW_DIGITS = ("--images", "128", "--print-freq", "2")
+SMALL_GPT = ("--width", "32", "--layers", "1", "--heads", "2", "--block-size", "16")
+
+
+def gang_of(tmp_path: Path, kind: str, script: str, *args: str, **changes: Any) -> Gang:
+    """Return two nodes that run an example, and share the folder of its checkpoints."""
+    folder = tmp_path / "shared"
+    options = {
+        "launcher": LauncherOptions(kind=kind, processes_per_node=1),
+        "program": Program(script=str(EXAMPLES / script), args=args),
+        "checkpoints": Checkpoints(path=str(folder), uri=str(tmp_path / "safe"), keep=9),
+        "limits": Limits(stop_grace=5.0, join_timeout=120.0),
+    }
+    return Gang(tmp_path, "", nodes=2, python=PYTHON, **{**options, **changes})
+
+
+def run_alone(tmp_path: Path, script: str, *args: str) -> str:
+    """Run an example as one process that goes on from the same checkpoints; return what it prints."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        [PYTHON, str(EXAMPLES / script), *args],
+        cwd=tmp_path,
+        env=clean | CACHE | {"OMP_NUM_THREADS": "1", "OCIDIST_CHECKPOINT_DIR": str(tmp_path / "shared")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def losses(output: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"^step \d+/\d+ loss (\S+)", output, re.MULTILINE)]
+
+
+def test_the_classifier_learns_digits_with_the_arguments_of_the_tutorial(tmp_path: Path) -> None:
+    args = ("--epochs", "2", "--batch-size", "8", "--learning-rate", "0.05", "--momentum", "0.9")
+    more = ("--workers", "0", "--output-dir", "outputs", "--backend", "gloo", "--timeout", "5")
+    outputs = (Output(path="outputs", uri=str(tmp_path / "out")),)
+    with gang_of(tmp_path, "python", "digits.py", *args, *more, *FEW_DIGITS, outputs=outputs) as gang:
+        assert gang.run(**CACHE) == [0, 0], gang.agents[0].stderr.read_text()
+        printed, report = gang.agents[0].stdout.read_text(), gang.agents[0].report
+    assert losses(printed)[-1] < losses(printed)[0]
+    assert "2 processes on cpu, from epoch 0" in printed
+    assert report.checkpoint
+    assert report.checkpoint.step == 16
+    assert (tmp_path / "out" / "digits_net.pt").exists()
+    assert "from epoch 2" in run_alone(tmp_path, "digits.py", "--epochs", "3", "--workers", "0", *FEW_DIGITS)
+
+
+def test_accelerate_trains_and_goes_on(tmp_path: Path) -> None:
+    private = Checkpoints(path="checkpoints", uri=str(tmp_path / "safe"))
+    with gang_of(
+        tmp_path, "accelerate", "digits_accelerate.py", "--epochs", "3", *FEW_DIGITS, checkpoints=private
+    ) as gang:
+        assert gang.run(**CACHE) == [0, 0], gang.agents[0].stderr.read_text()
+        printed, report = gang.agents[0].stdout.read_text(), gang.agents[0].report
+    assert "2 processes" in printed
+    assert losses(printed)[-1] < losses(printed)[0] - 0.3
+    assert report.checkpoint
+    assert report.checkpoint.step == 12
+    (tmp_path / "safe" / "step-000012").rename(tmp_path / "fetched")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "fetched").rename(tmp_path / "shared" / "step-000012")
+    assert "from step 12" in run_alone(tmp_path, "digits_accelerate.py", "--epochs", "4", *FEW_DIGITS)
+
+
+def test_deepspeed_trains_in_parts_and_its_tools_are_no_checkpoint(tmp_path: Path) -> None:
+    with gang_of(tmp_path, "deepspeed", "digits_deepspeed.py", "--epochs", "2", *FEW_DIGITS) as gang:
+        assert gang.run(**CACHE) == [0, 0], gang.agents[0].stderr.read_text()
+        printed, report = gang.agents[0].stdout.read_text(), gang.agents[0].report
+    assert "2 processes, ZeRO stage 2" in printed
+    assert losses(printed)[-1] < losses(printed)[0]
+    assert report.checkpoint
+    assert report.checkpoint.step == 8
+    parts = sorted(path.name for path in Path(report.checkpoint.uri).rglob("*optim_states.pt"))
+    assert len(parts) == 2
+    assert (tmp_path / "shared" / "zero_to_fp32.py").exists()
+
+
+def test_a_sharded_gpt_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    data = ("--data", pydoc_data.topics.__file__)
+    with gang_of(tmp_path, "torchrun", "gpt_fsdp.py", *data, "--steps", "20", *SMALL_GPT) as gang:
+        assert gang.run(**CACHE) == [0, 0], gang.agents[0].stderr.read_text()
+        printed, report = gang.agents[0].stdout.read_text(), gang.agents[0].report
+    assert "2 processes on cpu" in printed
+    assert losses(printed)[-1] < losses(printed)[0] - 0.3
+    assert report.checkpoint
+    assert len(list(Path(report.checkpoint.uri).rglob("*.distcp"))) == 2
+    alone = run_alone(tmp_path, "gpt_fsdp.py", *data, "--steps", "30", *SMALL_GPT)
+    assert "1 processes on cpu" in alone
+    assert "from step 20" in alone
+    assert losses(alone)[0] < losses(printed)[0] - 0.3
