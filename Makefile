@@ -20,7 +20,7 @@ DEVICE ?=
 BASE ?=
 NAME ?=
 
-.PHONY: help demo up down test test-containers image check format bench lock clean
+.PHONY: help demo up down test test-clients test-launchers test-containers image check format bench lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -34,8 +34,15 @@ up: $(READY) ## start the emulator and Airflow, trigger the demo's DAG, leave al
 down: ## end what `make up` started
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m scripts.demo down; else echo "nothing is installed, so nothing runs"; fi
 
-test: $(READY) $(CLIENTS_READY) $(LAUNCHERS_READY) ## run the whole test suite; TESTS=path runs a part
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 $(or $(TESTS),tests --ignore tests/containers)
+test: $(READY) ## run the test suite; TESTS=path runs a part
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 -m "not launchers" \
+	  $(or $(TESTS),tests --ignore tests/clients --ignore tests/containers)
+
+test-clients: $(READY) $(CLIENTS_READY) ## the emulator under the real `oci` command line, Oracle ADS and ocifs
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 tests/clients
+
+test-launchers: $(READY) $(LAUNCHERS_READY) ## train with real accelerate, DeepSpeed and FSDP2, and let each fail
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 -m launchers tests/launchers tests/train
 
 test-containers: $(READY) ## the image, a gang in containers, three hosts that lose one another; as root
 	@if [ "$$(id -u)" = 0 ] && ! dpkg -s $(CONTAINER_TOOLS) >/dev/null 2>&1; then \

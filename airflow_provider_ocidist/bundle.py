@@ -20,6 +20,8 @@ AGENT_PARTS = (
     "kinds.py",
     "job.py",
     "oci_clients.py",
+    "oci_credentials.py",
+    "oci_errors.py",
     "oci_request.py",
     "oci_rest.py",
     "agent",

@@ -67,12 +67,15 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
 
     def execute(self, context: Context) -> Any:
         # Needed until the gang is there; what waits for its end needs none of it.
-        with tempfile.TemporaryDirectory(prefix="ocidist-") as folder:
+        with tempfile.TemporaryDirectory(prefix="ocidist-") as place:
             name = self.python_callable.__name__
-            (Path(folder) / SCRIPT.format(name=name)).write_text(self._program(name))
+            # The same name in each attempt: what travels to the nodes must be the same, too.
+            folder = Path(place) / name
+            folder.mkdir()
+            (folder / SCRIPT.format(name=name)).write_text(self._program(name))
             self.overrides = {
                 **(self.overrides or {}),
-                "program.source": folder,
+                "program.source": str(folder),
                 "program.script": SCRIPT.format(name=name),
             }
             return DistributedTrainingOperator.execute(self, context)

@@ -4,8 +4,9 @@ OcidistError
     JobFileError(ValueError)      the job as written is wrong             .problems      never retry
     BackendError                  the service refused or failed           .status_code .code .request_id .retryable
         RunNotFound               what a reference points at is gone (or hidden from these credentials)
-    StorageError                  data could not be moved                 .uri
+    StorageError                  data could not be moved                 .uri .retryable
         CheckpointError           a checkpoint is missing, partial or corrupt
+            IncompleteCheckpoint  the nodes do not have all parts of it; to try again is of no use
     TrainingFailed                the service worked, the training did not .cause
     AgentError                    on a node, before or around the training .cause
         TopologyTimeout           the nodes did not find one another in time
@@ -100,15 +101,20 @@ class RunNotFound(BackendError):
 
 
 class StorageError(OcidistError):
-    """Data could not be read, written or moved."""
+    """Data could not be read, written or moved; `retryable`: the same may well succeed later."""
 
-    def __init__(self, message: str, *, uri: str | None = None) -> None:
+    def __init__(self, message: str, *, uri: str | None = None, retryable: bool = False) -> None:
         super().__init__(message)
         self.uri = uri
+        self.retryable = retryable
 
 
 class CheckpointError(StorageError):
     """A checkpoint is missing, partial or corrupt."""
+
+
+class IncompleteCheckpoint(CheckpointError):
+    """The nodes do not have all parts of a checkpoint; to try again is of no use."""
 
 
 class TrainingFailed(OcidistError):

@@ -25,7 +25,7 @@ def get_fs(conn_id: str | None, storage_options: Mapping[str, Any] | None = None
     Raises BackendError when the connection has no usable credentials.
     """
     from airflow_provider_ocidist.hooks import OciHook
-    from airflow_provider_ocidist.oci_clients import credentials
+    from airflow_provider_ocidist.oci_credentials import credentials
     from airflow_provider_ocidist.ocifs_paths import ObjectStorage
 
     hook = OciHook(conn_id or OciHook.default_conn_name)

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.errors import OcidistError
 # DAG files import this module by way of the operators: what is heavy waits until it is used.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
-    from airflow_provider_ocidist.oci_clients import OciAccess
+    from airflow_provider_ocidist.oci_credentials import OciAccess
 
 
 class OciHook(BaseHook):
@@ -35,14 +35,14 @@ class OciHook(BaseHook):
     @cached_property
     def fields(self) -> Mapping[str, Any]:
         """The connection's fields, under the names that backends and storage use."""
-        from airflow_provider_ocidist.oci_clients import fields_of
+        from airflow_provider_ocidist.oci_credentials import fields_of
 
         return fields_of(self.get_connection(self.conn_id).extra_dejson)
 
     @cached_property
     def access(self) -> OciAccess:
         """Credentials and place, for storage."""
-        from airflow_provider_ocidist.oci_clients import access_of
+        from airflow_provider_ocidist.oci_credentials import access_of
 
         return access_of(self.fields)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_ocidist.oci_clients import OciAccess
+    from airflow_provider_ocidist.oci_credentials import OciAccess
 
 STRICT = {"extra": "forbid", "use_attribute_docstrings": True, "coerce_numbers_to_str": True}
 """How pydantic reads these classes at the door; without pydantic it means nothing."""

@@ -21,7 +21,7 @@ from airflow_provider_ocidist.job_text import folder_of, is_uri, read, shown
 from airflow_provider_ocidist.yaml_document import Document, FilledText
 
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.oci_clients import OciAccess
+    from airflow_provider_ocidist.oci_credentials import OciAccess
 
 Render = Callable[[str], Any]
 

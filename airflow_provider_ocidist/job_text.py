@@ -13,7 +13,7 @@ from airflow_provider_ocidist.errors import JobFileError, Problem, StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider_ocidist.oci_clients import OciAccess
+    from airflow_provider_ocidist.oci_credentials import OciAccess
 
 MAX_CHARACTERS = 1_000_000
 """A job file is written by hand; what is longer is another file, or no file at all."""

@@ -8,7 +8,7 @@ import pkgutil
 from types import ModuleType
 
 PACKAGE = __package__
-SHARED = {"base", "commands", "ssh"}
+SHARED = {"base", "command_line", "ssh"}
 """Modules of a family that its kinds share."""
 
 

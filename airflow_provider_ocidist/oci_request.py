@@ -190,8 +190,8 @@ class Caller:
         is_content: bool = False,
     ) -> Any:
         """Return the answer, its body unread. `is_content`: the body is an object's. Raises RequestError."""
-        refreshed = False
-        for attempt in range(1, self.attempts + 1):
+        attempt, refreshed = 1, False
+        while True:
             try:
                 return self._send(method, self.endpoint + path, headers or {}, body, is_content)
             except RequestError as error:
@@ -202,7 +202,7 @@ class Caller:
                 if attempt == self.attempts or not error.passes:
                     raise
             time.sleep(random.uniform(0.5, 1) * min(LONGEST_PAUSE_S, 0.2 * 2**attempt))
-        raise AssertionError("unreachable")
+            attempt += 1
 
     def _send(self, method: str, url: str, headers: Mapping[str, str], body: Any, is_content: bool) -> Any:
         from http.client import HTTPException

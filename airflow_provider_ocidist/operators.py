@@ -158,12 +158,12 @@ class DistributedTrainingOperator(BaseOperator):
         """Put the checkpoint into the events of this task's outlets, for the DAGs that they schedule."""
         from airflow.sdk import Asset, AssetAlias
 
-        checkpoint = result["checkpoint"] or {}
+        checkpoint = result.get("checkpoint") or {}
         told = {
             "checkpoint_uri": result["checkpoint_uri"],
             "step": checkpoint.get("step"),
             "loss": checkpoint.get("loss"),
-            "outputs": result["outputs"],
+            "outputs": result.get("outputs", []),
             "job_id": result["job_id"],
         }
         for outlet in self.outlets:
@@ -275,7 +275,7 @@ class CopyOperator(BaseOperator):
         self._stop.set()
 
     def _copy(self, source: str, target: str) -> dict[str, Any]:
-        from airflow_provider_ocidist.storage.progress import log_progress
+        from airflow_provider_ocidist.storage.progress import progress_lines
         from airflow_provider_ocidist.storage.transfer import copy
 
         self.log.info("%s: %s -> %s", self.label, source, target)
@@ -286,7 +286,7 @@ class CopyOperator(BaseOperator):
             include=self.include,
             exclude=self.exclude,
             mode=self.mode,
-            on_progress=log_progress(self.log, self.label),
+            on_progress=progress_lines(self.log.info, self.label),
             cancel=self._stop,
         )
         self.log.info(

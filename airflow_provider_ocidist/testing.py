@@ -13,9 +13,10 @@ from urllib.parse import urlencode
 import pytest
 
 if TYPE_CHECKING:
+    from airflow_provider_ocidist.emulator.access import Access
     from airflow_provider_ocidist.emulator.context import Options
     from airflow_provider_ocidist.emulator.control import RecordedCall
-    from airflow_provider_ocidist.emulator.server import Access, Emulator
+    from airflow_provider_ocidist.emulator.server import Emulator
 
 # pytest loads this module into every run of whoever has the package: whatever is heavy waits for the fixture.
 
@@ -65,7 +66,7 @@ class OciEmulator:
 
     def airflow_connection(self) -> str:
         """Return the value of an `AIRFLOW_CONN_...` variable: a connection of type `oci` to the emulator."""
-        from airflow_provider_ocidist.emulator.command import connection
+        from airflow_provider_ocidist.emulator.access import connection
 
         return connection(self.access)
 

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.errors import OcidistError
 
 # What only a running trigger needs is imported there, as in operators.py.
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.oci_clients import OciAccess
+    from airflow_provider_ocidist.oci_credentials import OciAccess
 
 DEFAULT_CONN_ID = "oci_default"
 SEEN = "ocidist_seen"

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from airflow_provider_ocidist import job_file, oci_clients
+from airflow_provider_ocidist import job_file, oci_clients, oci_credentials
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.gang import Gang
 from airflow_provider_ocidist.run import RunKey, RunRef
@@ -115,7 +115,9 @@ class GangCreation(Comparison):
     def _beyond(self, ref: RunRef) -> int:
         """Return how many jobs and runs exist that the reference does not know."""
         httpx.delete(f"{self._access.url}/_emulator/faults").raise_for_status()
-        client = oci_clients.client(oci_clients.access_of(self._access.connection_fields()), "data_science")
+        client = oci_clients.client(
+            oci_credentials.access_of(self._access.connection_fields()), "data_science"
+        )
         jobs = {job.id for job in client.list_jobs(ref.compartment_id, limit=100).data}
         runs = {run.id for run in client.list_job_runs(ref.compartment_id, limit=100).data}
         return len(jobs - {ref.job_id}) + len(runs - set(ref.run_ids))

@@ -10,7 +10,7 @@ from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.agent.topology import SILENCE, own_rank, read_report
 from airflow_provider_ocidist.errors import AgentError
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.stores import open_store
 
 

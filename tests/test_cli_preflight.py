@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist import job_file
-from airflow_provider_ocidist.agent.git import Repository
+from airflow_provider_ocidist.agent.git.repository import Repository
 from airflow_provider_ocidist.backends.base import Finding, Mark
 from airflow_provider_ocidist.backends.oci_data_science import preflight as module
 from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
-from airflow_provider_ocidist.backends.oci_data_science.preflight import (
+from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements import (
     image_finding,
     lets_nodes_talk,
     limit_fits,
@@ -25,7 +25,7 @@ from airflow_provider_ocidist.backends.oci_data_science.preflight import (
 )
 from airflow_provider_ocidist.cli import main
 from airflow_provider_ocidist.cli.preflight import ref_finding
-from airflow_provider_ocidist.oci_clients import OciAccess, access_of
+from airflow_provider_ocidist.oci_credentials import OciAccess, access_of
 from airflow_provider_ocidist.storage.stores import open_store
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, a_job
@@ -134,7 +134,7 @@ def test_a_check_that_hangs_or_breaks_does_not_hide_the_others(monkeypatch: pyte
         yield Finding("breaks", Mark.PASS, str({}["absent"]))
 
     monkeypatch.setattr(module, "PATIENCE", 1.0)
-    monkeypatch.setattr(module, "_sign_in", lambda _: [])
+    monkeypatch.setattr(module, "SIGN_IN", lambda _: [])
     fine = [Finding("fine", Mark.PASS, "here")]
     checks = (("hangs", hangs), ("breaks", breaks), ("fine", lambda _: fine), ("silent", lambda _: []))
     monkeypatch.setattr(module, "CHECKS", checks)

@@ -312,4 +312,4 @@ def test_copy_can_leave_alone_what_is_there_already(ocidist: Terminal, emulator:
     (ocidist.folder / "file.txt").write_text("hello")
     target = f"oci://{emulator.bucket}@{emulator.namespace}/cli-changed/"
     ocidist("copy", "file.txt", target)
-    assert "1 files were there already" in ocidist("copy", "file.txt", target, "--mode", "changed")
+    assert "1 file there already" in ocidist("copy", "file.txt", target, "--mode", "changed")

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_ocidist import job_file
 from airflow_provider_ocidist.errors import JobFileError, StorageError
-from airflow_provider_ocidist.oci_clients import access_of
+from airflow_provider_ocidist.oci_credentials import access_of
 from airflow_provider_ocidist.storage.stores import open_store
 
 TEXT = "name: x\nprogram: {script: gpt.py, source: ../train}\n"

@@ -18,7 +18,9 @@ import requests
 
 from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
-from airflow_provider_ocidist.oci_clients import OciAccess, client, namespace, oci_errors
+from airflow_provider_ocidist.oci_clients import client, namespace
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_errors import oci_errors
 from tests.storage.conftest import access, emulator, proxy, unruly  # noqa: F401 - fixtures
 from tests.storage.unruly_proxy import Fault
 

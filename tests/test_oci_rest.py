@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.oci_request import (
     Caller,
     PrivateKey,
@@ -115,6 +115,16 @@ def test_passing_faults_are_ridden_out(unruly: OciAccess, proxy: UnrulyProxy, bu
     proxy.faults = [Fault(method="GET", damage=True)]
     with pytest.raises(StorageError, match="checksum"):
         store.read("x")
+
+
+def test_a_key_that_was_replaced_is_read_again_also_where_nothing_is_tried_twice(
+    access: OciAccess,  # noqa: F811
+) -> None:
+    key_file = oci.config.from_file(access.config_file, access.profile)["key_file"]
+    new = caller_of(access).signer.key_id, Path(key_file).read_text()
+    keys = iter([("a/b/c", pem(serialization.PrivateFormat.PKCS8)), new])
+    caller = Caller(Signer(lambda: next(keys)), str(access.endpoint), attempts=1)
+    assert ObjectStorageClient(caller).get_namespace().data
 
 
 def test_refusals_read_as_those_of_the_sdk(emulator: dict[str, str], access: OciAccess) -> None:  # noqa: F811

@@ -99,7 +99,7 @@ def folder(emulator: Access, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def published(emulator: Access, folder: str, tmp_path: Path, step: int) -> None:
-    from airflow_provider_ocidist.oci_clients import access_of
+    from airflow_provider_ocidist.oci_credentials import access_of
 
     file = tmp_path / f"step-{step}.pt"
     file.write_bytes(b"x")

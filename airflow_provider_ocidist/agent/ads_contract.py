@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ast
 import json
-import posixpath
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +16,8 @@ from airflow_provider_ocidist.agent.code import CODE_VARIABLE
 from airflow_provider_ocidist.agent.config import RANK_VARIABLE, AgentConfig
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Dependencies, Input, LauncherOptions, Limits, Output, Program
+from airflow_provider_ocidist.launchers import command_line
+from airflow_provider_ocidist.launchers.command_line import Command
 from airflow_provider_ocidist.storage.locations import join
 
 CLUSTER_MODES = ("MAIN", "WORKER")
@@ -26,6 +26,7 @@ CODE_DIR = "/code"
 TIMEOUT = "600"
 """Seconds that ADS waits for the other nodes."""
 WORK_DIR_VARIABLE = "OCIDIST_WORK_DIR"
+LAUNCH_VARIABLE = "OCI__LAUNCH_CMD"
 NOT_DONE = {
     "PROFILE": "a profiler is not put before the program: name it in the entry script",
     "OCI__CERTIFICATE_OCID": "certificates are not downloaded",
@@ -36,8 +37,6 @@ NOT_DONE = {
     "OCI__METRICS_NAMESPACE": "GPU metrics are in the node's report instead",
 }
 """What ADS would do with a variable that we do not heed, or why it means nothing here."""
-LAUNCHERS = {"torchrun": ["torchrun"], "deepspeed": ["deepspeed"], "accelerate": ["accelerate", "launch"]}
-PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,49 +163,38 @@ def _python_path(text: str) -> tuple[str, ...]:
 
 
 def _command(environ: Mapping[str, str], arguments: Sequence[str]) -> tuple[LauncherOptions, Program]:
-    # ADS gives a container's command as one word.
-    given = shlex.split(arguments[0]) if len(arguments) == 1 else arguments
-    words = [*_words(environ, "OCI__LAUNCH_CMD"), *given]
-    if not words and environ.get("CODE_ENTRYPOINT"):
-        words = ["torchrun", environ["CODE_ENTRYPOINT"]]
-    if not words:
-        raise _fault(
-            "OCI__LAUNCH_CMD",
-            "is not set: name the program in it, or as the container's cmd, as torchrun train.py",
-        )
-    kind, flags, script, args = _taken_apart(words)
-    module = bool(flags) and flags[-1] in ("-m", "--module")
+    """Return what to start, and how: the command of the variable, with the container's arguments after it."""
+    command = _parsed(environ, arguments)
     program = Program(
-        script=script,
-        module=module,
-        args=tuple(args),
+        script=command.script,
+        module=command.module,
+        args=command.args,
         working_dir=environ.get("WORKING_DIR"),
         python_path=_python_path(environ.get("PYTHON_PATH", "")),
         source=_source(environ) if environ.get("OCI__RUNTIME_URI") else None,
         source_secret=environ.get("OCI__RUNTIME_GIT_SECRET_ID"),
     )
     # ADS's driver starts a plain program once on each node.
-    once = 1 if kind == "python" else None
-    options = LauncherOptions(kind=kind, args=tuple(flags[:-1] if module else flags), processes_per_node=once)
-    return options, program
+    once = 1 if command.launcher == "python" else None
+    return LauncherOptions(kind=command.launcher, args=command.flags, processes_per_node=once), program
 
 
-def _taken_apart(words: Sequence[str]) -> tuple[str, Sequence[str], str, Sequence[str]]:
-    """Return the launcher's kind and flags, the program, and the program's arguments."""
-    for kind, start in LAUNCHERS.items():
-        if [posixpath.basename(words[0]), *words[1 : len(start)]] == start:
-            return kind, *_parted(words[len(start) :])
-    if PYTHON.fullmatch(posixpath.basename(words[0])):
-        return "python", *_parted(words[1:])
-    return "command", [], words[0], words[1:]
-
-
-def _parted(words: Sequence[str]) -> tuple[Sequence[str], str, Sequence[str]]:
-    """Part a launcher's flags from the program: a script ends in `.py`, a module follows `-m`."""
-    for index, word in enumerate(words):
-        if word.endswith(".py") or words[index - 1 : index] in (["-m"], ["--module"]):
-            return words[:index], word, words[index + 1 :]
-    raise _fault("OCI__LAUNCH_CMD", "names no program: a file that ends in .py, or a module after -m")
+def _parsed(environ: Mapping[str, str], arguments: Sequence[str]) -> Command:
+    where = LAUNCH_VARIABLE if environ.get(LAUNCH_VARIABLE) else "the container's cmd"
+    # ADS gives a container's command as one word.
+    given = _split(where, arguments[0]) if len(arguments) == 1 else arguments
+    words = [*_words(environ, LAUNCH_VARIABLE), *given]
+    if not words and environ.get("CODE_ENTRYPOINT"):
+        words = ["torchrun", environ["CODE_ENTRYPOINT"]]
+    if not words:
+        raise _fault(
+            LAUNCH_VARIABLE,
+            "is not set: name the program in it, or as the container's cmd, as torchrun train.py",
+        )
+    try:
+        return command_line.parse(words)
+    except ValueError as error:
+        raise _fault(where, str(error)) from error
 
 
 # data and packages
@@ -251,10 +239,14 @@ def _dependencies(environ: Mapping[str, str]) -> Dependencies | None:
 
 
 def _words(environ: Mapping[str, str], name: str) -> list[str]:
+    return _split(name, environ.get(name, ""))
+
+
+def _split(where: str, text: str) -> list[str]:
     try:
-        return shlex.split(environ.get(name, ""))
+        return shlex.split(text)
     except ValueError as error:
-        raise _fault(name, f"cannot be split into arguments: {str(error).lower()}") from error
+        raise _fault(where, f"cannot be split into arguments: {str(error).lower()}") from error
 
 
 def _number(environ: Mapping[str, str], name: str, default: str) -> int:

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.agent.report import NODES_FOLDER
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.topology import own_address
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.stores import Store, open_store
 
 logger = logging.getLogger(__name__)

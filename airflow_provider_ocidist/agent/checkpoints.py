@@ -12,12 +12,23 @@ import zipfile
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.errors import AgentError, Cause, CheckpointError, OcidistError, StorageError
+from airflow_provider_ocidist.errors import (
+    AgentError,
+    Cause,
+    CheckpointError,
+    IncompleteCheckpoint,
+    OcidistError,
+    StorageError,
+)
 from airflow_provider_ocidist.job import Checkpoints
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, step_of
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.agent.deliveries import ShardCollector
 
 logger = logging.getLogger(__name__)
 
@@ -173,16 +184,22 @@ class CheckpointCourier:
         *,
         loss_at: Callable[[int], float | None],
         on_published: Callable[[CheckpointRef], object],
+        shards: ShardCollector | None = None,
     ) -> None:
+        """`shards`: where there are other nodes, which may hold parts of what is here."""
         self.folder = folder
         self.checkpoints = checkpoints
         self.access = access
         self.loss_at = loss_at
         self.on_published = on_published
+        self.shards = shards
         self.error: str | None = None
         """Why the last upload failed; None when it did not."""
+        self._incomplete: dict[int, str] = {}
+        """Why checkpoints will never be whole, by their steps; of those that are newer than all that is published."""
         self._seen = {candidate.path: candidate.signature for candidate in candidates(folder)}
         self._carried = dict(self._seen)
+        self._changed_at: dict[Path, float] = {}
         self._pause = FIRST_PAUSE
         self._try_again_at = 0.0
         self._training_ended = threading.Event()
@@ -191,6 +208,8 @@ class CheckpointCourier:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self.shards:
+            self.shards.open()
         self._thread.start()
 
     def finish(self, *, clean: bool, limit: float | None) -> str | None:
@@ -203,7 +222,8 @@ class CheckpointCourier:
         self._thread.join(limit)
         if self._thread.is_alive():
             return f"checkpoints were still on their way to {self.checkpoints.uri} after {limit:.0f} s"
-        return self.error
+        incomplete = next(iter(self._incomplete.values()), None)
+        return self.error or (incomplete if self.checkpoints.required else None)
 
     def _run(self) -> None:
         try:
@@ -212,6 +232,9 @@ class CheckpointCourier:
             # A thread dies in silence, and silence would pass for "the program wrote none".
             logger.exception("unexpected")
             self.error = f"checkpoints cannot be carried to safety: {type(error).__name__}: {error}"
+        finally:
+            if self.shards:
+                self.shards.close()
 
     def _watch(self) -> None:
         while not self._training_ended.wait(LOOK_INTERVAL):
@@ -224,11 +247,18 @@ class CheckpointCourier:
             time.sleep(min(self._pause, 5.0))
 
     def _rested(self) -> list[Candidate]:
-        """Return what is new, and has not changed since the last look."""
+        """Return what is new, and has not changed since the last look, or for longer where parts need that."""
         found = candidates(self.folder)
-        rested = [item for item in found if self._seen.get(item.path) == item.signature]
+        changed = {item.path for item in found if self._seen.get(item.path) != item.signature}
+        self._changed_at |= dict.fromkeys(changed, time.monotonic())
         self._seen = {item.path: item.signature for item in found}
-        return [item for item in self._new(rested) if is_whole(item.path) is not False]
+        new = self._new([item for item in found if item.path not in changed])
+        return [item for item in new if is_whole(item.path) is not False and self._has_rested(item)]
+
+    def _has_rested(self, item: Candidate) -> bool:
+        if self.shards is None or item.path not in self._changed_at:
+            return True
+        return time.monotonic() - self._changed_at[item.path] >= self.shards.rest_of(item.path)
 
     def _left_over(self) -> list[Candidate]:
         """Return what is new after the end: nobody writes any more, but killing may have left a half."""
@@ -247,6 +277,8 @@ class CheckpointCourier:
         for item in items:
             try:
                 self._publish(item)
+            except IncompleteCheckpoint as error:
+                self._given_up(item, error)
             except (OcidistError, OSError) as error:
                 # A program that deletes its own old checkpoints may do so under our hands.
                 if item.path.exists():
@@ -259,13 +291,25 @@ class CheckpointCourier:
     def _publish(self, item: Candidate) -> None:
         from airflow_provider_ocidist.storage.checkpoints import publish
 
-        assert self.checkpoints.uri is not None
-        loss = self.loss_at(item.step)
-        reference = publish(item.path, self.checkpoints.uri, step=item.step, loss=loss, access=self.access)
+        uri, loss = self.checkpoints.uri, self.loss_at(item.step)
+        assert uri is not None
+        if self.shards and self.shards.needs_others(item.path):
+            reference = self.shards.publish(item, uri, loss=loss)
+        else:
+            reference = publish(item.path, uri, step=item.step, loss=loss, access=self.access)
         self._carried[item.path] = item.signature
         self.error, self._pause, self._try_again_at = None, FIRST_PAUSE, 0.0
+        self._incomplete = {step: why for step, why in self._incomplete.items() if step > item.step}
         logger.info("checkpoint of step %d is safe: %s", item.step, reference.uri)
         self.on_published(reference)
+
+    def _given_up(self, item: Candidate, error: IncompleteCheckpoint) -> None:
+        self._carried[item.path] = item.signature
+        # Unless the program has deleted it meanwhile, as one does that keeps only the last.
+        if item.path.exists():
+            why = f"the checkpoint {item.path.name} is not whole and is not published: {error}"
+            self._incomplete[item.step] = why
+            logger.warning("%s", why)
 
     def _failed(self, item: Candidate, error: Exception) -> None:
         self.error = f"the checkpoint {item.path.name} cannot be carried to safety: {error}"

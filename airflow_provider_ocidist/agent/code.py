@@ -15,7 +15,7 @@ from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.workspace import PACKAGE_ROOT, Workspace, fresh_folder, workspace_of
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.job import Program
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.stores import Store
 
 logger = logging.getLogger(__name__)
@@ -35,10 +35,11 @@ def fetch_code(
         return workspace_of(program, _code_beside_us(environ), executable=executable)
     # Most nodes find their code beside them, and need none of these.
     from airflow_provider_ocidist.agent import git, vault
+    from airflow_provider_ocidist.agent.git.repository import parse
 
     folder = fresh_folder("code", environ)
     switch.check()
-    repository = git.parse(program.source)
+    repository = parse(program.source)
     if repository:
         secret = vault.read_secret(program.source_secret, access) if program.source_secret else None
         commit = git.clone(repository, folder, secret, environ, switch)

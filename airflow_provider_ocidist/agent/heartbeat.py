@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from airflow_provider_ocidist.agent.report import NODES_FOLDER, STOP_FILE, NodeReport, StopRequest
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import Cause, OcidistError
-from airflow_provider_ocidist.storage.stores import Store
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage.stores import Store, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +26,17 @@ class Heartbeat:
     """Writes the report at every beat. An outage of the store is noted and outlived: training goes on."""
 
     def __init__(
-        self, store: Store, report: NodeReport, switch: StopSwitch, interval: float = INTERVAL
+        self,
+        store: Store,
+        report: NodeReport,
+        switch: StopSwitch,
+        interval: float = INTERVAL,
+        *,
+        hasty: Store | None = None,
     ) -> None:
+        """`hasty`: the same place, which does not try again by itself."""
         self.store = store
+        self._hasty = hasty or store
         self.report = report
         self.switch = switch
         self.interval = interval
@@ -40,6 +49,13 @@ class Heartbeat:
         self._closing = False
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    @classmethod
+    def open(cls, run_dir: str, access: OciAccess, report: NodeReport, switch: StopSwitch) -> Self:
+        """Return the heartbeat of a node, not begun. Raises StorageError when the run directory cannot be used."""
+        # The next beat is the next try. Retries take up to three minutes, in which this node would pass for dead.
+        hasty = open_store(run_dir, replace(access, max_attempts=1))
+        return cls(open_store(run_dir, access), report, switch, hasty=hasty)
 
     def start(self) -> None:
         self._thread.start()
@@ -63,17 +79,12 @@ class Heartbeat:
             time.sleep(1.0)
 
     def read_stop_request(self) -> StopRequest | None:
-        try:
-            return StopRequest.from_json(self.store.read(STOP_FILE))
-        except FileNotFoundError:
-            return None
-        except (OcidistError, OSError, ValueError, TypeError) as error:
-            logger.debug("stop request not readable: %s", error)
-            return None
+        """Return who asks this node to stop, as far as can be told at once."""
+        return _stop_request(self._hasty)
 
     def ask_all_to_stop(self, request: StopRequest) -> None:
         """Tell the other nodes, unless another was first: the first failure explains the rest."""
-        if self.read_stop_request() is None:
+        if _stop_request(self.store) is None:
             try:
                 self.store.write(STOP_FILE, request.to_json())
             except (OcidistError, OSError) as error:
@@ -99,7 +110,7 @@ class Heartbeat:
     def _write(self) -> bool:
         self.update(heartbeat_at=time.time())
         try:
-            self.store.write(report_name(self.report.rank), self.report.to_json())
+            self._hasty.write(report_name(self.report.rank), self.report.to_json())
         except (OcidistError, OSError) as error:
             if not self._failing:
                 logger.warning("the run directory cannot be written, training goes on: %s", error)
@@ -110,6 +121,16 @@ class Heartbeat:
             logger.warning("the run directory can be written again")
         self._failing = False
         return True
+
+
+def _stop_request(store: Store) -> StopRequest | None:
+    try:
+        return StopRequest.from_json(store.read(STOP_FILE))
+    except FileNotFoundError:
+        return None
+    except (OcidistError, OSError, ValueError, TypeError) as error:
+        logger.debug("stop request not readable: %s", error)
+        return None
 
 
 def report_name(rank: int) -> str:

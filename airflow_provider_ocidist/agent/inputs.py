@@ -14,7 +14,7 @@ from airflow_provider_ocidist.agent.code import shown, storage_errors
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.job import Input
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.transfer import CopyReport, TransferProgress
@@ -96,6 +96,6 @@ class _Watch:
 
 
 def _teller(what: str) -> Callable[[TransferProgress], None]:
-    from airflow_provider_ocidist.storage.progress import log_progress
+    from airflow_provider_ocidist.storage.progress import progress_lines
 
-    return log_progress(logger, what, PROGRESS_EVERY_S)
+    return progress_lines(logger.info, what, PROGRESS_EVERY_S)

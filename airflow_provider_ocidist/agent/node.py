@@ -14,6 +14,13 @@ from pathlib import Path
 from airflow_provider_ocidist.agent import code, outcome, outputs
 from airflow_provider_ocidist.agent.checkpoints import CheckpointCourier, folder_of, resume
 from airflow_provider_ocidist.agent.config import CONFIG_VARIABLE, RANK_VARIABLE, AgentConfig
+from airflow_provider_ocidist.agent.deliveries import (
+    ShardCollector,
+    ShardCourier,
+    hide_folder,
+    nodes_apart,
+    show_folder,
+)
 from airflow_provider_ocidist.agent.diagnosis import Failure, diagnose, tail_of
 from airflow_provider_ocidist.agent.heartbeat import Heartbeat, describe
 from airflow_provider_ocidist.agent.inputs import fetch_inputs
@@ -37,12 +44,14 @@ from airflow_provider_ocidist.agent.topology import (
 from airflow_provider_ocidist.agent.watches import Watches
 from airflow_provider_ocidist.agent.workspace import Workspace, environment_paths, program_paths
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
+from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.launchers.base import Launcher, Topology
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import CheckpointRef
-from airflow_provider_ocidist.storage.stores import open_store
 
 logger = logging.getLogger("ocidist")
+
+Courier = CheckpointCourier | ShardCourier
 
 LAYOUT = "ocidist: %(message)s"
 SAVE_LIMIT = 300.0
@@ -63,6 +72,8 @@ class Node:
         if config.one_run:
             _mark_own_lines(self.rank)
         self.main_rank = 0
+        self.apart: tuple[int, ...] = ()
+        """On the main node: the nodes whose checkpoint folder is another than its own."""
         self.promised = config.outputs
         """What is to be copied out, once the variables in its URIs are known."""
         self.access = OciAccess.from_environment(environ, endpoint=config.oci_endpoint)
@@ -98,6 +109,7 @@ class Node:
         workspace = self._fetch()
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
         topology = self._join(launcher)
+        self._compare_folders(workspace)
         if self.rank != 0:
             code.require_same(workspace.commit, self.heartbeat.store)
         courier = self._courier(workspace)
@@ -124,6 +136,8 @@ class Node:
             found = resume(folder, self.config.checkpoints, self.access, self.switch)
             if found:
                 self.heartbeat.update(checkpoint=found)
+            if self.config.nodes > 1 and self.config.checkpoints.uri:
+                show_folder(folder, self.config.run_name, self.rank)
         return workspace
 
     def _install(self, workspace: Workspace) -> Workspace:
@@ -170,6 +184,17 @@ class Node:
                 cause=Cause.NODE,
             )
 
+    def _compare_folders(self, workspace: Workspace) -> None:
+        """Find out which nodes share the checkpoint folder; all have shown theirs by now."""
+        checkpoints, nodes, run_name = self.config.checkpoints, self.config.nodes, self.config.run_name
+        if checkpoints is None or checkpoints.uri is None or nodes == 1:
+            return
+        folder = folder_of(checkpoints, workspace.working_dir)
+        if self.is_main:
+            self.apart = nodes_apart(folder, run_name, self.rank, nodes)
+        else:
+            hide_folder(folder, run_name, self.rank, self.main_rank)
+
     # The training
 
     def _launch(self, launcher: Launcher, workspace: Workspace, topology: Topology) -> Training:
@@ -208,7 +233,7 @@ class Node:
     # After the training
 
     def _not_succeeded(
-        self, ended: Ended, launcher: Launcher, courier: CheckpointCourier | None, workspace: Workspace
+        self, ended: Ended, launcher: Launcher, courier: Courier | None, workspace: Workspace
     ) -> Outcome:
         process = launcher.first_failure(ended.output)
         output = launcher.user_output(ended.output)
@@ -253,14 +278,15 @@ class Node:
         self._tell_others(cause, message)
         return outcome.own_fault(cause, message, tail_of(self.output.end) or None)
 
-    def _save(self, workspace: Workspace, courier: CheckpointCourier | None) -> Outcome:
+    def _save(self, workspace: Workspace, courier: Courier | None) -> Outcome:
         """Carry away what a successful training has left; less than the job requires is a failure."""
         self.heartbeat.update(phase=Phase.SAVING, now=True)
         if courier:
             error = courier.finish(clean=True, limit=None)
             if error:
                 raise AgentError(error, cause=Cause.DATA)
-            self._require_checkpoint()
+            if self.is_main:
+                self._require_checkpoint()
         self.heartbeat.update(outputs=outputs.copy_outputs(self._parcels(workspace), self.access))
         return outcome.success(tail_of(self.output.end))
 
@@ -306,10 +332,9 @@ class Node:
             heartbeat_at=now,
         )
         try:
-            store = open_store(self.config.run_dir, self.access)
+            heartbeat = Heartbeat.open(self.config.run_dir, self.access, report, self.switch)
         except OcidistError as error:
             raise AgentError(f"the run directory cannot be used: {error}", cause=Cause.CONFIG) from error
-        heartbeat = Heartbeat(store, report, self.switch)
         heartbeat.watches.append(self._report_progress)
         return heartbeat
 
@@ -317,19 +342,29 @@ class Node:
         self.meter.read()
         self.heartbeat.update(progress=self.meter.progress)
 
-    def _courier(self, workspace: Workspace) -> CheckpointCourier | None:
+    def _courier(self, workspace: Workspace) -> Courier | None:
         checkpoints = self.config.checkpoints
-        if checkpoints is None or checkpoints.uri is None or not self.is_main:
+        if checkpoints is None or checkpoints.uri is None:
             return None
-        courier = CheckpointCourier(
-            folder_of(checkpoints, workspace.working_dir),
+        folder = folder_of(checkpoints, workspace.working_dir)
+        courier: Courier
+        if self.is_main:
+            courier = self._main_courier(folder, checkpoints)
+        else:
+            courier = ShardCourier(folder, self.heartbeat.store, self.rank, self.main_rank, self.access)
+        courier.start()
+        return courier
+
+    def _main_courier(self, folder: Path, checkpoints: Checkpoints) -> CheckpointCourier:
+        shards = ShardCollector(folder, self.heartbeat.store, self.rank, self.apart, self.access)
+        return CheckpointCourier(
+            folder,
             checkpoints,
             self.access,
             loss_at=self.meter.loss_at,
             on_published=self._checkpoint_is_safe,
+            shards=shards if self.config.nodes > 1 else None,
         )
-        courier.start()
-        return courier
 
     def _checkpoint_is_safe(self, reference: CheckpointRef) -> None:
         self.meter.touch()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.job import Output
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 
 logger = logging.getLogger(__name__)
 
@@ -132,11 +132,11 @@ def copy_outputs(
 
 def _copy(parcel: Parcel, access: OciAccess, cancel: threading.Event | None) -> str:
     from airflow_provider_ocidist.storage.locations import join
-    from airflow_provider_ocidist.storage.progress import log_progress
+    from airflow_provider_ocidist.storage.progress import progress_lines
     from airflow_provider_ocidist.storage.transfer import copy
 
     folder = parcel.uri.rstrip("/") or "/"
-    tell = log_progress(logger, f"the output {parcel.path}", every=15.0)
+    tell = progress_lines(logger.info, f"the output {parcel.path}", every=15.0)
     try:
         report = copy(str(parcel.source), f"{folder}/", access=access, on_progress=tell, cancel=cancel)
     except (StorageError, OSError) as error:

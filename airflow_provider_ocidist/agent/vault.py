@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 
 from airflow_provider_ocidist.errors import AgentError, BackendError, Cause
-from airflow_provider_ocidist.oci_clients import OciAccess, client, oci_errors
+from airflow_provider_ocidist.oci_clients import client
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_errors import oci_errors
 
 
 def read_secret(secret_id: str, access: OciAccess) -> str:

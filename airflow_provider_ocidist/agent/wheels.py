@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
 from airflow_provider_ocidist.errors import OcidistError
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.agent.packages import Pip

@@ -46,6 +46,18 @@ class Finding:
     fix: str | None = None
     """What to do about it; every finding that is no PASS has one."""
 
+    @classmethod
+    def passed(cls, subject: str, message: str) -> Self:
+        return cls(subject, Mark.PASS, message)
+
+    @classmethod
+    def warned(cls, subject: str, message: str, fix: str) -> Self:
+        return cls(subject, Mark.WARN, message, fix)
+
+    @classmethod
+    def failed(cls, subject: str, message: str, fix: str) -> Self:
+        return cls(subject, Mark.FAIL, message, fix)
+
 
 class Backend(ABC):
     """Runs gangs at one place, for one connection. Blocking, safe to use from several threads.

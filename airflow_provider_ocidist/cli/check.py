@@ -10,7 +10,16 @@ from airflow_provider_ocidist.cli.completion import complete_with, yaml_files
 from airflow_provider_ocidist.cli.connection import add_connection
 from airflow_provider_ocidist.cli.files import WrongFile, add_overrides, load, problem_line, problems_of
 from airflow_provider_ocidist.cli.plan import plan_of
-from airflow_provider_ocidist.cli.terminal import FINE, UNUSABLE, WRONG, Unusable, print_json, say
+from airflow_provider_ocidist.cli.terminal import (
+    FINE,
+    UNUSABLE,
+    WRONG,
+    Unusable,
+    add_json,
+    counted,
+    print_json,
+    say,
+)
 from airflow_provider_ocidist.errors import Problem
 
 
@@ -19,7 +28,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     complete_with(files, yaml_files)
     add_overrides(parser)
     add_connection(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -59,7 +68,7 @@ def _verdict(file: str, options: argparse.Namespace) -> _Verdict:
         return _Verdict(place, unusable=str(error))
     except WrongFile as error:
         return _Verdict(place, problems=error.problems)
-    nodes = "1 node" if job.nodes == 1 else f"{job.nodes} nodes"
+    nodes = counted(job.nodes, "node")
     return _Verdict(place, summary=f"{job.name}: {nodes}, {job.launcher.kind}, on {job.backend.kind}")
 
 

@@ -1,11 +1,10 @@
-"""What the shell may complete, beyond commands and flags: job files, notes, connections, kinds."""
+"""What the shell may complete, beyond commands and flags: job files, connections, kinds."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 VARIABLE = "AIRFLOW_CONN_"
@@ -35,12 +34,8 @@ def command_in_line(line: str) -> str | None:
 
 
 def yaml_files(prefix: str, **_: Any) -> list[str]:
+    """Return YAML files, and folders, which end in `/`."""
     return _files(prefix, (".yaml", ".yml"))
-
-
-def info_files(prefix: str, **_: Any) -> list[str]:
-    """Return folders, and the notes of runs: they name the main run in one of their first lines."""
-    return [name for name in _files(prefix, (".yaml", ".yml")) if name.endswith("/") or is_note(Path(name))]
 
 
 def connection_ids(**_: Any) -> list[str]:
@@ -71,11 +66,3 @@ def _files(prefix: str, endings: tuple[str, ...]) -> list[str]:
         if each.name.startswith(beginning or "") and (each.is_dir() or each.name.endswith(endings))
         if beginning.startswith(".") or not each.name.startswith(".")
     ]
-
-
-def is_note(path: Path) -> bool:
-    try:
-        with path.expanduser().open(encoding="utf-8", errors="replace") as file:
-            return "mainJobRunId" in file.read(2000)
-    except OSError:
-        return False

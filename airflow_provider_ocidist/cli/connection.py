@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from airflow_provider_ocidist.cli.completion import VARIABLE, complete_with, connection_ids
 from airflow_provider_ocidist.cli.terminal import Unusable
-from airflow_provider_ocidist.oci_clients import fields_of
+from airflow_provider_ocidist.oci_credentials import fields_of
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend

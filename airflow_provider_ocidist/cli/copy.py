@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from airflow_provider_ocidist.cli.connection import add_connection, connection_of
-from airflow_provider_ocidist.cli.terminal import FINE, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, add_json, counted, print_json, say
 
 
 def add_copy(parser: argparse.ArgumentParser) -> None:
@@ -29,14 +29,14 @@ def add_copy(parser: argparse.ArgumentParser) -> None:
         "--no-resume", action="store_true", help="begin anew where an earlier copy was cut off"
     )
     add_connection(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from airflow_provider_ocidist.oci_clients import access_of
+    from airflow_provider_ocidist.oci_credentials import access_of
     from airflow_provider_ocidist.storage.progress import terminal_progress
     from airflow_provider_ocidist.storage.transfer import copy
 
@@ -53,11 +53,11 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(asdict(report))
         return FINE
-    say(f"{report.files} files, {report.bytes} bytes in {report.seconds:.1f} s")
+    say(f"{counted(report.files, 'file')}, {counted(report.bytes, 'byte')} in {report.seconds:.1f} s")
     if report.unchanged:
-        say(f"{len(report.unchanged)} files were there already")
+        say(f"{counted(len(report.unchanged), 'file')} there already")
     if report.resumed_bytes:
-        say(f"{report.resumed_bytes} bytes were there from a copy that was cut off")
+        say(f"{counted(report.resumed_bytes, 'byte')} there from a copy that was cut off")
     for name in report.skipped:
         say(f"skipped: {name}", "yellow", stderr=True)
     return FINE

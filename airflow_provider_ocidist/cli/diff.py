@@ -14,7 +14,7 @@ from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.completion import complete_with, yaml_files
 from airflow_provider_ocidist.cli.connection import add_connection
 from airflow_provider_ocidist.cli.files import load, problems_of
-from airflow_provider_ocidist.cli.terminal import FINE, WRONG, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, print_json, say
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
@@ -40,7 +40,7 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
         complete_with(side, yaml_files)
     add_connection(parser)
     note.add_backend(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -93,11 +93,7 @@ def _shown(value: Any) -> str:
 def _is_run(side: str) -> bool:
     if note.is_id(side):
         return True
-    if "://" in side:
-        return False
-    from airflow_provider_ocidist.cli.completion import is_note
-
-    return is_note(Path(side))
+    return "://" not in side and note.is_note(Path(side))
 
 
 def _requests(options: argparse.Namespace, sides: list[str], live: list[bool]) -> list[Any]:

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.errors import JobFileError, Problem, StorageError
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.job import TrainingJob
-    from airflow_provider_ocidist.oci_clients import OciAccess
+    from airflow_provider_ocidist.oci_credentials import OciAccess
 
 TOPOLOGIES = ("auto", "job_runs", "multi_node")
 
@@ -81,7 +81,7 @@ def read(file: str, options: argparse.Namespace) -> str:
 def _access(file: str, options: argparse.Namespace) -> OciAccess | None:
     if not file.startswith("oci://"):
         return None
-    from airflow_provider_ocidist.oci_clients import access_of
+    from airflow_provider_ocidist.oci_credentials import access_of
 
     return access_of(connection_of(options))
 

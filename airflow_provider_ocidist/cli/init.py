@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist import __version__
 from airflow_provider_ocidist.cli.completion import complete_with, kinds_of
-from airflow_provider_ocidist.cli.terminal import FINE, Unusable, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, Unusable, add_json, print_json, say
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -35,7 +35,7 @@ def add_init(parser: argparse.ArgumentParser) -> None:
     )
     complete_with(launcher, kinds_of("launchers"))
     parser.add_argument("--force", action="store_true", help="write over files that are there")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 

@@ -12,12 +12,15 @@ from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.connection import add_connection, backend_of
 from airflow_provider_ocidist.cli.terminal import (
     FINE,
+    add_json,
     colour_of,
     columns,
+    log_text,
     print_json,
     print_json_line,
     print_yaml,
     say,
+    state_text,
 )
 from airflow_provider_ocidist.errors import OcidistError
 
@@ -53,7 +56,7 @@ def add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=10, metavar="N", help="default: %(default)s")
     note.add_backend(parser)
     add_connection(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.set_defaults(run=_list)
 
 
@@ -72,10 +75,9 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _node_line(node: NodeStatus) -> str:
-    phase = f" {node.report.phase}" if node.report else ""
     cause = f" {node.report.cause}" if node.report and node.report.cause else ""
     said = (node.report and node.report.message) or node.details or ""
-    return f"node {node.rank}: {node.state}{phase}{cause}  {said}".rstrip()
+    return f"node {node.rank}: {state_text(node)}{cause}  {said}".rstrip()
 
 
 def status_json(record: RunRecord, status: RunStatus) -> dict[str, Any]:
@@ -90,7 +92,7 @@ def _logs(options: argparse.Namespace) -> int:
         if options.json:
             print_json_line({"time": line.time, "rank": line.rank, "text": line.text})
         else:
-            say(f"[node {line.rank}] {line.text}", colour_of(line.rank))
+            say(log_text(line), colour_of(line.rank))
     return FINE
 
 

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_ocidist.cli.completion import complete_with, info_files, kinds_of
+from airflow_provider_ocidist.cli.completion import complete_with, kinds_of, yaml_files
 from airflow_provider_ocidist.cli.connection import add_connection, backend_of
-from airflow_provider_ocidist.cli.terminal import Unusable
+from airflow_provider_ocidist.cli.terminal import Unusable, add_json
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
@@ -29,10 +29,10 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="note of `ocidist run`, or OCID of a job or of any of its runs (default: %(default)s)",
     )
-    complete_with(target, info_files)
+    complete_with(target, _offered)
     add_connection(parser)
     add_backend(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +44,19 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
         help="where to look (default: %(default)s)",
     )
     complete_with(backend, kinds_of("backends"))
+
+
+def _offered(prefix: str, **_: Any) -> list[str]:
+    return [name for name in yaml_files(prefix) if name.endswith("/") or is_note(Path(name))]
+
+
+def is_note(path: Path) -> bool:
+    """Return whether a file is a note, which names the main run in one of its first lines; reads no more than those."""
+    try:
+        with path.expanduser().open(encoding="utf-8", errors="replace") as file:
+            return "mainJobRunId" in file.read(2000)
+    except OSError:
+        return False
 
 
 def is_id(target: str) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli.connection import add_connection, connection_of
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of
-from airflow_provider_ocidist.cli.terminal import FINE, print_json, print_yaml, say
+from airflow_provider_ocidist.cli.terminal import FINE, add_json, print_json, print_yaml, say
 from airflow_provider_ocidist.errors import JobFileError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ OWN_START = "the image's own start"
 def add_plan(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     add_connection(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from airflow_provider_ocidist.backends.base import Finding, Mark
 from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of
-from airflow_provider_ocidist.cli.terminal import FINE, WRONG, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, print_json, say
 
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.agent.git import Repository
+    from airflow_provider_ocidist.agent.git.repository import Repository
     from airflow_provider_ocidist.job import TrainingJob
 
 GIT_PATIENCE = 20.0
@@ -26,7 +26,7 @@ STYLES = {Mark.PASS: "green", Mark.WARN: "yellow", Mark.FAIL: "red"}
 def add_preflight(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     add_connection(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -55,18 +55,17 @@ def _print(findings: list[Finding]) -> None:
 
 def _source(job: TrainingJob) -> list[Finding]:
     """Return whether code in Git can be fetched; a private one only the nodes can open."""
-    from airflow_provider_ocidist.agent import git
+    from airflow_provider_ocidist.agent.git.repository import parse
 
-    repository = git.parse(job.program.source or "")
+    repository = parse(job.program.source or "")
     if repository is None:
         return []
     if job.program.source_secret is not None or repository.password is not None:
         what = f"{repository.url} is private: it was not tried, as only the nodes have its secret"
-        return [Finding("git", Mark.WARN, what, "try `git ls-remote` yourself")]
+        return [Finding.warned("git", what, "try `git ls-remote` yourself")]
     if shutil.which("git") is None:
-        return [
-            Finding("git", Mark.WARN, "git is not installed here, so the source was not tried", "install git")
-        ]
+        what = "git is not installed here, so the source was not tried"
+        return [Finding.warned("git", what, "install git")]
     return [_remote(repository)]
 
 
@@ -84,27 +83,27 @@ def _remote(repository: Repository) -> Finding:
         )
     except subprocess.TimeoutExpired:
         what = f"{repository.url}: no answer within {GIT_PATIENCE:.0f} s"
-        return Finding("git", Mark.FAIL, what, "check the address and the network")
+        return Finding.failed("git", what, "check the address and the network")
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or [f"git ended with {done.returncode}"])[-1]
         fix = "correct program.source; a private one needs program.source_secret"
-        return Finding("git", Mark.FAIL, f"{repository.url}: {said}", fix)
+        return Finding.failed("git", f"{repository.url}: {said}", fix)
     return ref_finding(repository, done.stdout)
 
 
 def ref_finding(repository: Repository, listing: str) -> Finding:
     """Return whether what `git ls-remote` has printed holds the wanted branch, tag or commit."""
-    from airflow_provider_ocidist.agent.git import COMMIT
+    from airflow_provider_ocidist.agent.git.repository import COMMIT
 
     refs = {name: commit for commit, _, name in (line.partition("\t") for line in listing.splitlines())}
     wanted = repository.ref or "HEAD"
     for name in (wanted, f"refs/heads/{wanted}", f"refs/tags/{wanted}"):
         if name in refs:
-            return Finding("git", Mark.PASS, f"{repository.url}: {wanted} is {refs[name][:12]}")
+            return Finding.passed("git", f"{repository.url}: {wanted} is {refs[name][:12]}")
     if COMMIT.fullmatch(wanted):
         if any(commit.startswith(wanted.lower()) for commit in refs.values()):
-            return Finding("git", Mark.PASS, f"{repository.url}: {wanted} is there")
+            return Finding.passed("git", f"{repository.url}: {wanted} is there")
         what = f"{repository.url}: commit {wanted} is the head of no branch"
-        return Finding("git", Mark.WARN, what, "it may be an older one; only a run can tell")
+        return Finding.warned("git", what, "it may be an older one; only a run can tell")
     what = f"{repository.url} has no branch or tag {wanted}"
-    return Finding("git", Mark.FAIL, what, "correct what follows # or @ in program.source")
+    return Finding.failed("git", what, "correct what follows # or @ in program.source")

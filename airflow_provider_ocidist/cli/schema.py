@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from airflow_provider_ocidist.cli.terminal import FINE, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, add_json, print_json, say
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +14,7 @@ def add_schema(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print where the schema lies on this machine, for an editor's settings",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, also for --path")
+    add_json(parser, "print JSON, also for --path")
     parser.set_defaults(run=run)
 
 

@@ -8,7 +8,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine
-from airflow_provider_ocidist.cli.terminal import colour_of, print_json_line, say, styled
+from airflow_provider_ocidist.cli.terminal import (
+    colour_of,
+    log_text,
+    print_json_line,
+    say,
+    state_text,
+    styled,
+)
 from airflow_provider_ocidist.watch import Watch
 
 if TYPE_CHECKING:
@@ -68,7 +75,7 @@ class Screen:
         say(text, style, stderr=True)
 
     def line(self, line: LogLine) -> None:
-        say(f"[node {line.rank}] {line.text}", colour_of(line.rank))
+        say(log_text(line), colour_of(line.rank))
 
     def status(self, status: RunStatus, said: str) -> None:
         """Show a state that is new, and the words for it; only where `takes_status`."""
@@ -180,7 +187,7 @@ class LiveScreen(Screen):
         super().warning(msg, *args)
 
     def line(self, line: LogLine) -> None:
-        self.words(f"[node {line.rank}] {line.text}", colour_of(line.rank))
+        self.words(log_text(line), colour_of(line.rank))
 
     def show(self, status: RunStatus | None) -> None:
         # The watch keeps the last status that it got: another object is another answer.
@@ -215,8 +222,7 @@ class LiveScreen(Screen):
             return Text(self._trouble, style="yellow")
         text = Text()
         for node in self._status.nodes[:SHOWN_NODES] if self._status else ():
-            phase = f" {node.report.phase}" if node.report else ""
-            text.append(f"{node.rank}: {node.state}{phase}  ", style=colour_of(node.rank))
+            text.append(f"{node.rank}: {state_text(node)}  ", style=colour_of(node.rank))
         rest = len(self._status.nodes) - SHOWN_NODES if self._status else 0
         return text.append(f"and {rest} more") if rest > 0 else text
 

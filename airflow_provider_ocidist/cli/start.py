@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_ocidist.cli import follow, note
 from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of
-from airflow_provider_ocidist.cli.terminal import FINE, Unusable, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, Unusable, add_json, counted, print_json, say
 from airflow_provider_ocidist.errors import BackendError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", action="store_true", help="follow it to its end; Ctrl-C ends the run too")
     add_connection(parser)
     follow.add_interval(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON; with --wait, one object a line")
+    add_json(parser, "print JSON; with --wait, one object a line")
     parser.set_defaults(run=run)
 
 
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     except BaseException:
         say(f"not complete; the same command goes on where it was, by {options.info}", "yellow", stderr=True)
         raise
-    nodes = "1 node" if record.ref.nodes == 1 else f"{record.ref.nodes} nodes"
+    nodes = counted(record.ref.nodes, "node")
     say(f"{record.ref.key.name}: {nodes}, noted in {options.info}", "green", stderr=True)
     return _wait(options, backend, record) if options.wait else _say_started(options, record)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import LogLine
+    from airflow_provider_ocidist.run import NodeStatus
 
 FINE, WRONG, UNUSABLE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes: all is well; what was looked at is not as it should be (a wrong job file, a failed check, a difference);
@@ -15,6 +20,25 @@ COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_
 
 class Unusable(Exception):
     """The command cannot be carried out; the message is one line for the user."""
+
+
+def add_json(parser: argparse.ArgumentParser, text: str = "print JSON") -> None:
+    """Let a command print for programs."""
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: `1 node`, `3 nodes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def log_text(line: LogLine) -> str:
+    return f"[node {line.rank}] {line.text}"
+
+
+def state_text(node: NodeStatus) -> str:
+    """Return what the service says of a node, and what the node itself says: `RUNNING training`."""
+    return f"{node.state} {node.report.phase}" if node.report else str(node.state)
 
 
 def colour_of(rank: int) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_ocidist.errors import Problem
-from airflow_provider_ocidist.job_schema import shown, unknown_key
+from airflow_provider_ocidist.job_schema import PLACEHOLDER, shown, unknown_key
+from airflow_provider_ocidist.launchers.command_line import Command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +70,18 @@ class Section:
         return Section(self.path, {back.get(key, key): item for key, item in self.value.items()}, spelled)
 
 
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """The value of an environment variable, and where it is written."""
+
+    path: str
+    value: Any
+
+
+Variables = dict[str, Variable]
+"""By their names."""
+
+
 @dataclass(slots=True)
 class Draft:
     """A job in our form as it comes to be."""
@@ -89,10 +102,32 @@ class Draft:
         holder[last] = value
         self.paths[ours] = theirs
 
+    def put_entry(self, ours: str, name: str, theirs: str, value: Any) -> None:
+        """Write one entry of a section of ours whose names are the user's own, and may hold dots."""
+        self.mapping.setdefault(ours, {})[name] = value
+        self.paths[f"{ours}.{name}"] = theirs
+
+    def put_command(self, theirs: str, command: Command) -> None:
+        """Write what a command line says; all of it was found at one path."""
+        self.put("launcher.kind", theirs, command.launcher)
+        if command.flags:
+            self.put("launcher.args", theirs, list(command.flags))
+        self.put("program.script", theirs, command.script)
+        if command.module:
+            self.put("program.module", theirs, value=True)
+        if command.args:
+            self.put("program.args", theirs, list(command.args))
+
     def copy(self, section: Section, table: Mapping[str, str]) -> None:
         for theirs, ours in table.items():
             if theirs in section.value:
                 self.put(ours, section.at(theirs), section.value[theirs])
+
+    def put_needed(self, ours: str, section: Section, key: str, missing: str = "is needed") -> None:
+        """Put a value that must be there; reports one that is not, and lets the rest be looked at."""
+        if key not in section.value:
+            self.complain(section.at(key), missing)
+        self.put(ours, section.at(key), section.value.get(key, PLACEHOLDER))
 
     def complain(self, path: str, message: str) -> None:
         self.problems.append(Problem(path, message))
@@ -138,6 +173,16 @@ class Draft:
                 self.complain(where, refused[key])
             elif key not in known:
                 self.complain(where, unknown_key(str(key), [*known, *refused]))
+
+    def listed(self, section: Section, key: str, what: str = "a list") -> list[tuple[str, Any]]:
+        """Return the entries of a list with their paths, none if it is absent; reports what is no list."""
+        value, path = section.value.get(key), section.at(key)
+        if value is None:
+            return []
+        if not isinstance(value, list | tuple):
+            self.complain(path, f"must be {what}, not {shown(value)}")
+            return []
+        return [(f"{path}.{index}", item) for index, item in enumerate(value)]
 
     def only(self, section: Section, key: str, *allowed: str) -> None:
         """Report a value other than those that mean something here."""

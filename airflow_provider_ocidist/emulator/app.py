@@ -18,7 +18,7 @@ from airflow_provider_ocidist.emulator.auth.signatures import Verifier
 from airflow_provider_ocidist.emulator.auth.users import Users
 from airflow_provider_ocidist.emulator.bodies import FileAnswer
 from airflow_provider_ocidist.emulator.context import Context
-from airflow_provider_ocidist.emulator.control import HEALTH, Control
+from airflow_provider_ocidist.emulator.control import HEALTH, Control, hide_par
 from airflow_provider_ocidist.emulator.data_science.service import DataScience
 from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault
@@ -185,7 +185,7 @@ class App:
         except (Dropped, ClientDisconnect):
             raise
         except Exception as error:
-            logger.exception("%s %s failed", call.method, call.raw_path)
+            logger.exception("%s %s failed", call.method, hide_par(call.raw_path))
             failure = ApiError(500, "InternalServerError", f"The emulator failed: {error}")
             return error_answer(failure, head=call.method == "HEAD")
 

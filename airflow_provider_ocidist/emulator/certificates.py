@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import ssl
 import tempfile
 from dataclasses import dataclass, field
@@ -14,6 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from airflow_provider_ocidist.emulator import private_files
 
 AUTHORITY_DAYS = 3650
 HOST_DAYS = 365
@@ -44,14 +45,16 @@ class Authority:
         path = folder / "ca.pem"
         if not path.exists():
             fresh = ec.generate_private_key(ec.SECP256R1())
-            _write(path, _pem(fresh) + _authority(fresh).public_bytes(serialization.Encoding.PEM))
+            private_files.write(
+                path, _pem(fresh) + _authority(fresh).public_bytes(serialization.Encoding.PEM)
+            )
         content = path.read_bytes()
         key = serialization.load_pem_private_key(content, password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         authority = cls(folder=folder, certificate=x509.load_pem_x509_certificate(content), key=key)
         public = authority.certificate.public_bytes(serialization.Encoding.PEM)
-        _write(authority.ca_file, public)
-        _write(authority.bundle_file, Path(certifi.where()).read_bytes() + b"\n" + public)
+        private_files.write(authority.ca_file, public)
+        private_files.write(authority.bundle_file, Path(certifi.where()).read_bytes() + b"\n" + public)
         return authority
 
     @property
@@ -132,11 +135,3 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that nobody else may read, whole or not at all."""
-    fresh = path.with_name(path.name + ".new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
-    fresh.replace(path)

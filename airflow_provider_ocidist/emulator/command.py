@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import math
 import random
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.emulator.server import Access
+    from airflow_provider_ocidist.emulator.access import Access, Client
 
 EXIT_UNUSABLE = 2
 DESCRIPTION = """A local OCI over plain HTTP, for the real SDK, CLI and ocifs: Data Science jobs whose
@@ -153,23 +152,13 @@ def run(args: argparse.Namespace) -> int:
 
 def guide(access: Access, seed: int | None) -> str:
     """Return how to point each client at the emulator; every line can be pasted."""
-    config = f"{access.config_file}"
-    exports = "\n".join(
-        f"             export {name}={value}" for name, value in access.proxy_environment().items()
-    )
-    fsspec = json.dumps({"config": config, "config_kwargs": {"service_endpoint": access.url}})
+    from airflow_provider_ocidist.emulator.access import clients
+
+    told = "\n".join(_told(client) for client in clients(access))
     return f"""The OCI emulator serves {access.url}   (Ctrl-C stops it and all its nodes)
 
   browser    {access.url}/ shows jobs, logs, objects and calls as they come
-  anything   without a change to it, also ADS:
-             export OCI_CONFIG_FILE={config}
-{exports}
-  OCI SDK    config = oci.config.from_file("{config}")
-             oci.data_science.DataScienceClient(config, service_endpoint="{access.url}")
-  ocifs      export FSSPEC_OCI='{fsspec}'
-             then oci://{access.bucket}@{access.namespace}/... works in fsspec and pandas
-  OCI CLI    export OCI_CLI_CONFIG_FILE={config} OCI_CLI_ENDPOINT={access.url}
-  Airflow    export AIRFLOW_CONN_OCI_DEFAULT='{connection(access)}'
+{told}
 
   namespace  {access.namespace}      bucket  {access.bucket}
   compartment {access.compartment_id}
@@ -179,20 +168,6 @@ def guide(access: Access, seed: int | None) -> str:
 """
 
 
-def connection(access: Access) -> str:
-    """Return the Airflow connection, in the JSON form that AIRFLOW_CONN_ variables take."""
-    extra = {
-        "auth": "config_file",
-        "config_file": access.config_file,
-        "profile": access.profile,
-        "region": access.region,
-        "endpoint": access.url,
-        "compartment_id": access.compartment_id,
-        "project_id": access.project_id,
-        "subnet_id": access.subnet_id,
-        "log_group_id": access.log_group_id,
-        "log_id": access.log_id,
-        "shape": "VM.Standard.E4.Flex",
-        "work_dir": f"oci://{access.bucket}@{access.namespace}/ocidist",
-    }
-    return json.dumps({"conn_type": "oci", "extra": extra})
+def _told(client: Client) -> str:
+    first, *others = [*([client.note] if client.note else []), *client.text.splitlines()]
+    return "\n".join([f"  {client.name:<10} {first}", *(f"{'':13}{line}" for line in others)])

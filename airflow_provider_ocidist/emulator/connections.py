@@ -9,6 +9,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from airflow_provider_ocidist.emulator.app import ABORT, App
+from airflow_provider_ocidist.emulator.listening import HEAD_S
 
 KEEP_ALIVE_S = 75
 """Longer than clients pause between polls: a connection that closes under a request costs them a retry."""
@@ -61,13 +62,31 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **options)
         # Whatever logging this process has: `/_emulator/calls` tells what was asked.
         self.access_log = False
+        self._head_limit: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", Corked(transport, self.loop)))
+        # Who connects and says nothing is as one who has nothing more to ask.
+        self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE_S, self.timeout_keep_alive_handler)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_is_here()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         cast("dict[str, Any]", self.scope)[ABORT] = self.transport.abort
+        self._head_limit = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def on_headers_complete(self) -> None:
+        self._head_is_here()
+        super().on_headers_complete()
+
+    def _head_is_here(self) -> None:
+        if self._head_limit is not None:
+            self._head_limit.cancel()
+            self._head_limit = None
 
 
 def config_of(app: App) -> uvicorn.Config:

@@ -154,14 +154,16 @@ class Control:
 
     async def create_session(self, call: Call) -> Response:
         """Issue what `oci session authenticate` would: a token of `lifetime_s` seconds and its key."""
-        details = await call.json()
+        lifetime_s = (await call.json()).get("lifetime_s", 3600)
+        if type(lifetime_s) not in (int, float) or not -math.inf < lifetime_s < math.inf:
+            raise invalid("lifetime_s must be a number of seconds.")
         context = self._context
         claims = {"sub": context.ids.user_id, "tenant": context.ids.tenancy_id, "ptype": "user"}
         token = tokens.issue(
             context.installation.issuer,
             context.installation.session.public_key(),
             claims,
-            lifetime_s=float(details.get("lifetime_s", 3600)),
+            lifetime_s=lifetime_s,
         )
         return answer({"token": token, "private_key": installation.pem(context.installation.session)})
 

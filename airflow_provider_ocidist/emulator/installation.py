@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import secrets
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from airflow_provider_ocidist.emulator import private_files
 from airflow_provider_ocidist.emulator.auth.instances import (
     Instance,
     InstanceAuthority,
@@ -91,7 +91,7 @@ class Installation:
             issuer=_key(folder / "issuer.pem"),
             session=_key(folder / "session.pem"),
         )
-        _write(installation.config_file, installation.config_text())
+        private_files.write(installation.config_file, installation.config_text().encode())
         return installation
 
     @property
@@ -151,13 +151,13 @@ def _identifiers(path: Path) -> Identifiers:
     ids = Identifiers(**known)
     if dataclasses.asdict(ids) != known:
         # A folder of an earlier version lacks the newer ones.
-        _write(path, json.dumps(dataclasses.asdict(ids), indent=2))
+        private_files.write(path, json.dumps(dataclasses.asdict(ids), indent=2).encode())
     return ids
 
 
 def _certificate(path: Path, key: rsa.RSAPrivateKey) -> x509.Certificate:
     if not path.exists():
-        _write(path, certificate_pem(make_authority(key)))
+        private_files.write(path, certificate_pem(make_authority(key)).encode())
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
@@ -167,7 +167,7 @@ def _key(path: Path, *, label: str = "") -> rsa.RSAPrivateKey:
         assert isinstance(key, rsa.RSAPrivateKey)
         return key
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    _write(path, pem(key) + label)
+    private_files.write(path, (pem(key) + label).encode())
     return key
 
 
@@ -177,11 +177,3 @@ def pem(key: rsa.RSAPrivateKey) -> str:
         serialization.PrivateFormat.TraditionalOpenSSL,
         serialization.NoEncryption(),
     ).decode()
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file that nobody else may read, whole or not at all."""
-    fresh = path.with_name(path.name + ".new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-    fresh.replace(path)

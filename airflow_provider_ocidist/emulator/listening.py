@@ -10,6 +10,8 @@ from airflow_provider_ocidist.emulator.errors import StartupError
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - to recognise it
+HEAD_S = 10.0
+"""How long a client may take, from its first byte on, to say what it wants."""
 EXPOSED = (
     "EXPOSED: whoever can reach %s port %s and has a key of this emulator can run programs on this machine"
     " as the user who started it, over plain http. The control API and the proxy stay with this machine."

@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import Any
 
 from airflow_provider_ocidist.emulator.certificates import Authority
+from airflow_provider_ocidist.emulator.listening import HEAD_S
 
 DOMAINS = ("oraclecloud.com", "customer-oci.com")
 """Hosts of the services, below these: objectstorage.us-ashburn-1.oraclecloud.com, auth.us-ashburn-1..., and so on."""
 MAX_HEAD_BYTES = 16 * 1024
 MAX_HOST, MAX_LABEL = 253, 63
 """Characters in a name, and between two of its dots."""
-HEAD_S = 10.0
 RETRY_S = 0.1
 GOODBYE_S = 0.2
 """How long a client may take to agree to the end of TLS. One that idles never does."""

@@ -14,7 +14,6 @@ import threading
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,45 +21,20 @@ from typing import Any, Self
 
 import uvicorn
 
+from airflow_provider_ocidist.emulator import private_files
+from airflow_provider_ocidist.emulator.access import Access
 from airflow_provider_ocidist.emulator.app import App, Services
 from airflow_provider_ocidist.emulator.certificates import Authority
 from airflow_provider_ocidist.emulator.connections import config_of, new_connection
 from airflow_provider_ocidist.emulator.context import Context, Options
 from airflow_provider_ocidist.emulator.errors import StartupError
-from airflow_provider_ocidist.emulator.installation import PROFILE, Identifiers, Installation
+from airflow_provider_ocidist.emulator.installation import Identifiers, Installation
 from airflow_provider_ocidist.emulator.listening import LOOPBACK, check_host, is_loopback, listen, url_of
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.proxy import Proxy
 from airflow_provider_ocidist.emulator.store import Store
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Access:
-    """All that a client needs to know of a running emulator; what `--ready` writes."""
-
-    url: str
-    proxy_url: str
-    """With `ca_file`, stands in for the hosts of OCI: see `proxy_environment`."""
-    ca_file: str
-    config_file: str
-    profile: str
-    region: str
-    tenancy_id: str
-    namespace: str
-    bucket: str
-    compartment_id: str
-    project_id: str
-    subnet_id: str
-    log_group_id: str
-    log_id: str
-    secret_id: str
-    secret_value: str
-
-    def proxy_environment(self) -> dict[str, str]:
-        """Return what makes a client that knows nothing of the emulator use it."""
-        return {"HTTPS_PROXY": self.proxy_url, "REQUESTS_CA_BUNDLE": self.ca_file}
 
 
 class Emulator:
@@ -118,26 +92,7 @@ class Emulator:
 
     @property
     def access(self) -> Access:
-        context = self._running()
-        ids = context.ids
-        return Access(
-            url=context.url,
-            proxy_url=context.proxy_url,
-            ca_file=str(context.ca_file),
-            config_file=str(self.config_file),
-            profile=PROFILE,
-            region=ids.region,
-            tenancy_id=ids.tenancy_id,
-            namespace=ids.namespace,
-            bucket=ids.bucket,
-            compartment_id=ids.compartment_id,
-            project_id=ids.project_id,
-            subnet_id=ids.subnet_id,
-            log_group_id=ids.log_group_id,
-            log_id=ids.log_id,
-            secret_id=ids.secret_id,
-            secret_value=ids.secret_value,
-        )
+        return Access.of(self._running())
 
     def _running(self) -> Context:
         if self._context is None:
@@ -252,13 +207,7 @@ async def _until_started(server: uvicorn.Server, serving: asyncio.Task[None]) ->
 
 
 def write_ready_file(path: Path, content: dict[str, Any]) -> None:
-    """Write the file at once: who waits for it never sees half of it, nor one that others may read."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(content, file, indent=2)
-        fresh.replace(path)
+        private_files.write(path, json.dumps(content, indent=2).encode())
     except OSError as error:
-        with suppress(OSError):
-            fresh.unlink()
         raise StartupError(f"the ready file {path} cannot be written: {error.strerror}") from error

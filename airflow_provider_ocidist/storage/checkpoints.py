@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import concurrent.futures
+import errno
 import json
 import logging
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.errors import CheckpointError, StorageError
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.local_store import LocalStore, local_errors
 from airflow_provider_ocidist.storage.locations import join, safe_name, unfinished_name
 from airflow_provider_ocidist.storage.stores import Entry, Store, open_store
@@ -30,6 +31,7 @@ MANIFEST = "manifest.json"
 _VERSION = 1
 _ABANDONED_AFTER_S = 3600.0
 """Files without a manifest that are this much older than the newest checkpoint belong to nobody any more."""
+_REPLACE_TRIES = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,22 +107,46 @@ def publish(
     """
     path = Path(folder_or_file)
     source, entries = _local_entries(path)
-    if any(entry.name == MANIFEST for entry in entries):
-        raise CheckpointError(f"{path} holds a {MANIFEST} of its own: rename it", uri=str(path))
     folder = _free_folder(open_store(uri, access), path.name, step)
     target = open_store(join(uri, folder), access)
-    copied = _copy(source, target, entries)
-    manifest = Manifest(
-        version=_VERSION,
-        name=path.name,
-        step=step,
-        loss=loss,
-        created_at=time.time(),
-        files=tuple(
-            ManifestFile(path=item.name, size=item.size, sha256=item.sha256 or "") for item in copied
-        ),
-        single_file=path.is_file(),
-    )
+    files = _send(source, target, entries)
+    manifest = _manifest(path.name, files, step=step, loss=loss, single_file=path.is_file())
+    target.write(MANIFEST, manifest.to_json())
+    return CheckpointRef(uri=target.uri, step=step, loss=loss)
+
+
+def reserve(uri: str, name: str, *, step: int, access: OciAccess | None = None) -> str:
+    """Return the URI of a folder for a checkpoint that several nodes send in parts; nobody has written to it yet."""
+    return join(uri, _free_folder(open_store(uri, access), name, step, empty=True))
+
+
+def send_part(
+    folder: Path, uri: str, *, leave_out: Container[str] = (), access: OciAccess | None = None
+) -> tuple[ManifestFile, ...]:
+    """Copy what one node has of a checkpoint to the reserved place, and return what was sent; raises as `publish`.
+
+    Nothing of it is offered before `seal`.
+    """
+    source, entries = _local_entries(folder)
+    wanted = [entry for entry in entries if entry.name not in leave_out]
+    return _send(source, open_store(uri, access), wanted)
+
+
+def seal(
+    uri: str,
+    name: str,
+    files: Sequence[ManifestFile],
+    *,
+    step: int,
+    loss: float | None = None,
+    access: OciAccess | None = None,
+) -> CheckpointRef:
+    """Make a checkpoint exist whose parts were sent. Raises CheckpointError unless all of them have arrived."""
+    target = open_store(uri, access)
+    manifest = _manifest(name, files, step=step, loss=loss)
+    fault = _fault(manifest, {entry.name: entry for entry in target.list()})
+    if fault:
+        raise CheckpointError(f"the checkpoint at {uri} is not complete: {fault}", uri=uri)
     target.write(MANIFEST, manifest.to_json())
     return CheckpointRef(uri=target.uri, step=step, loss=loss)
 
@@ -223,6 +249,25 @@ def _copy(source: Store, target: Store, entries: Sequence[Entry]) -> list[Copied
     return copy_entries(source, target, entries)
 
 
+def _send(source: Store, target: Store, entries: Sequence[Entry]) -> tuple[ManifestFile, ...]:
+    copied = _copy(source, target, entries)
+    return tuple(ManifestFile(path=item.name, size=item.size, sha256=item.sha256 or "") for item in copied)
+
+
+def _manifest(
+    name: str, files: Sequence[ManifestFile], *, step: int, loss: float | None, single_file: bool = False
+) -> Manifest:
+    return Manifest(
+        version=_VERSION,
+        name=name,
+        step=step,
+        loss=loss,
+        created_at=time.time(),
+        files=tuple(files),
+        single_file=single_file,
+    )
+
+
 def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
     is_file = path.is_file()
     source = LocalStore(path.parent if is_file else path, strict=True)
@@ -236,16 +281,19 @@ def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
         raise CheckpointError(
             f"{path} has links that lead out of it: {', '.join(source.skipped[:3])}", uri=str(path)
         )
+    if any(entry.name == MANIFEST for entry in entries):
+        raise CheckpointError(f"{path} holds a {MANIFEST} of its own: rename it", uri=str(path))
     return source, entries
 
 
-def _free_folder(store: Store, name: str, step: int) -> str:
-    """Return a folder name that no published checkpoint has."""
+def _free_folder(store: Store, name: str, step: int, *, empty: bool = False) -> str:
+    """Return a folder name that no published checkpoint has; `empty`: in which nothing at all lies."""
     wanted = name if step_of(name) == step else f"{name}.step-{step}"
-    taken = {entry.name for entry in store.list(wanted)}
+    places = (entry.name.partition("/") for entry in store.list(wanted))
+    taken = {folder for folder, _, name in places if empty or name == MANIFEST}
     candidates = (wanted, *(f"{wanted}.again-{count}" for count in range(2, 1000)))
     for folder in candidates:
-        if f"{folder}/{MANIFEST}" not in taken:
+        if folder not in taken:
             return folder
     raise CheckpointError(f"{join(store.uri, wanted)} was published a thousand times", uri=store.uri)
 
@@ -330,10 +378,18 @@ def _staging(target: Path) -> Iterator[Path]:
 
 def _replace(arrived: Path, final: Path) -> None:
     """Move a file or folder to its place; a folder that is there leaves when its successor is at hand."""
-    if not final.is_dir():
-        arrived.replace(final)
-        return
     former = final.with_name(unfinished_name(final.name))
-    final.rename(former)
-    arrived.rename(final)
-    shutil.rmtree(former, ignore_errors=True)
+    for _ in range(_REPLACE_TRIES):
+        if final.is_dir():
+            with suppress(FileNotFoundError):
+                final.rename(former)
+        try:
+            arrived.replace(final)
+            return
+        except OSError as error:
+            # Another node that shares this folder has brought the same a moment before.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR):
+                raise
+        finally:
+            shutil.rmtree(former, ignore_errors=True)
+    raise CheckpointError(f"{final} cannot be replaced: others write to it all the time", uri=str(final))

@@ -221,10 +221,15 @@ def http_errors(place: str) -> Iterator[None]:
     try:
         yield
     except urllib3.exceptions.MaxRetryError as error:
-        reason = error.reason or error
-        raise StorageError(f"{place}: {type(reason).__name__}: {_line(reason)}", uri=place) from error
-    except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise StorageError(f"{place}: {type(error).__name__}: {_line(error)}", uri=place) from error
+        raise _broken(place, error.reason or error, retryable=True) from error
+    except urllib3.exceptions.HTTPError as error:
+        raise _broken(place, error, retryable=True) from error
+    except OSError as error:
+        raise _broken(place, error, retryable=False) from error
+
+
+def _broken(place: str, reason: Exception, *, retryable: bool) -> StorageError:
+    return StorageError(f"{place}: {type(reason).__name__}: {_line(reason)}", uri=place, retryable=retryable)
 
 
 def _check(answer: Any, place: str, expected: set[int]) -> None:
@@ -235,7 +240,11 @@ def _check(answer: Any, place: str, expected: set[int]) -> None:
         raise FileNotFoundError(place)
     remedies = {401: "it asks for credentials", 403: "it refuses", 416: "it changed while it was read"}
     remedy = remedies.get(answer.status, "it failed" if answer.status >= 500 else "it refuses the request")
-    raise StorageError(f"{place}: {remedy} ({answer.status} {answer.reason})", uri=place)
+    raise StorageError(
+        f"{place}: {remedy} ({answer.status} {answer.reason})",
+        uri=place,
+        retryable=answer.status in _PASSING,
+    )
 
 
 def _remote(answer: Any, url: str) -> Remote:

@@ -35,7 +35,7 @@ class LocalStore(Store):
 
     def __init__(self, root: str | Path, *, strict: bool = False) -> None:
         """`strict`: refuse to read a file that was touched since it was listed."""
-        self.root = Path(root)
+        self.folder: Path = Path(root)
         self.uri = str(root)
         self.strict = strict
         self.skipped: tuple[str, ...] = ()  # links that lead outside or nowhere, sockets, pipes
@@ -58,8 +58,8 @@ class LocalStore(Store):
         skipped: set[str] = set()
         folder = prefix.rpartition("/")[0]
         found: list[Entry] = []
-        with local_errors(self.root):
-            walk = self._walk(self.root / folder, f"{folder}/" if folder else "", frozenset(), skipped)
+        with local_errors(self.folder):
+            walk = self._walk(self.folder / folder, f"{folder}/" if folder else "", frozenset(), skipped)
             found.extend(entry for entry in walk if entry.name.startswith(prefix))
         self.skipped = tuple(sorted(skipped))
         return sorted(found, key=lambda entry: entry.name)
@@ -70,7 +70,7 @@ class LocalStore(Store):
             path.unlink(missing_ok=True)
         # Object stores know no folders: an empty one that stayed behind would look like a leftover.
         for parent in path.parents:
-            if parent == self.root:
+            if parent == self.folder:
                 break
             try:
                 parent.rmdir()
@@ -91,8 +91,7 @@ class LocalStore(Store):
     def download(self, entry: Entry, part_size: int) -> Download:
         return LocalDownload(self._path(entry.name), entry, part_size, strict=self.strict)
 
-    def compute(self, entry: Entry, part_size: int | None) -> Checksum:
-        """Read a file and return its checksum, cut in parts of this size."""
+    def checksum_by_reading(self, entry: Entry, part_size: int | None) -> Checksum:
         size = entry.size or 0
         step = part_size or max(size, 1)
         download = self.download(entry, step)
@@ -103,7 +102,7 @@ class LocalStore(Store):
         return Checksum(value=in_text(digests, whole=part_size is None), part_size=part_size)
 
     def _path(self, name: str) -> Path:
-        return self.root / safe_name(name)
+        return self.folder / safe_name(name)
 
     def _walk(self, folder: Path, prefix: str, above: frozenset[str], skipped: set[str]) -> Iterator[Entry]:
         real = os.path.realpath(folder)
@@ -129,7 +128,7 @@ class LocalStore(Store):
                 skipped.add(name)
 
     def _inside(self, link: str) -> bool:
-        root = os.path.realpath(self.root)
+        root = os.path.realpath(self.folder)
         target = os.path.realpath(link)
         return Path(target).exists() and os.path.commonpath([root, target]) == root
 

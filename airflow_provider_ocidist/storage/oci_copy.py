@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
-from airflow_provider_ocidist.oci_clients import oci_errors
+from airflow_provider_ocidist.oci_errors import oci_errors
 from airflow_provider_ocidist.storage.oci_download import head_of
 from airflow_provider_ocidist.storage.stores import CannotTake, Entry
 
@@ -27,7 +27,7 @@ def copy_object(
     _wait(target, request, place, stop)
     before, after = head_of(source, entry.name), head_of(target, name)
     if before["etag"] != entry.etag:
-        raise StorageError(f"{source.place_of(entry.name)} changed while it was copied", uri=source.uri)
+        raise _changed(source, entry)
     told = [digest for digest in _DIGESTS if before.get(digest) and after.get(digest)]
     if before["content-length"] != after["content-length"] or any(before[it] != after[it] for it in told):
         raise StorageError(f"{place}: the checksum of the copy is wrong", uri=place)
@@ -54,8 +54,15 @@ def _ask(source: OciStore, entry: Entry, target: OciStore, name: str) -> str:
         # Without a policy for the service itself it refuses, whatever our own rights are.
         if error.status_code and 400 <= error.status_code < 500 and error.status_code not in (401, 412, 429):
             raise CannotTake(str(error), uri=place) from error
-        raise StorageError(str(error), uri=place) from error
+        if error.status_code == 412:
+            raise _changed(source, entry) from error
+        raise StorageError(str(error), uri=place, retryable=error.retryable) from error
     return str(headers["opc-work-request-id"])
+
+
+def _changed(source: OciStore, entry: Entry) -> StorageError:
+    place = source.place_of(entry.name)
+    return StorageError(f"{place} changed while it was copied", uri=place)
 
 
 def _wait(target: OciStore, request: str, place: str, stop: threading.Event) -> None:

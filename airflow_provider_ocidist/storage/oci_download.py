@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
-from airflow_provider_ocidist.oci_clients import oci_errors
+from airflow_provider_ocidist.oci_errors import oci_errors
 from airflow_provider_ocidist.storage import checksums
 from airflow_provider_ocidist.storage.oci_http import reading, storage_errors
 from airflow_provider_ocidist.storage.stores import Checksum, Download, Entry, not_the_promised_size
@@ -116,7 +116,7 @@ def head_of(store: OciStore, name: str) -> Mapping[str, str]:
     except BackendError as error:
         if error.status_code == 404:
             raise FileNotFoundError(place) from error
-        raise StorageError(str(error), uri=place) from error
+        raise StorageError(str(error), uri=place, retryable=error.retryable) from error
     return headers
 
 

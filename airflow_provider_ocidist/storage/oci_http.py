@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
-from airflow_provider_ocidist.oci_clients import oci_errors
+from airflow_provider_ocidist.oci_errors import oci_errors
 from airflow_provider_ocidist.oci_request import quoted
 from airflow_provider_ocidist.oci_rest import ObjectStorageClient, lowered
 from airflow_provider_ocidist.storage.stores import Buffer
@@ -177,7 +177,7 @@ def storage_errors(place: str) -> Iterator[None]:
     try:
         yield
     except BackendError as error:
-        raise StorageError(str(error), uri=place) from error
+        raise StorageError(str(error), uri=place, retryable=error.retryable) from error
 
 
 @contextmanager

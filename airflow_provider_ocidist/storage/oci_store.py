@@ -9,20 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist import oci_clients
-from airflow_provider_ocidist.oci_clients import OciAccess, oci_errors
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_errors import oci_errors
 from airflow_provider_ocidist.storage import checksums
 from airflow_provider_ocidist.storage.locations import Location, join, safe_name
 from airflow_provider_ocidist.storage.oci_copy import copy_object
 from airflow_provider_ocidist.storage.oci_download import LARGEST_RANGE, OciDownload, checksum_in, head_of
 from airflow_provider_ocidist.storage.oci_http import RestHttp, deleting, http_of, storage_errors
-from airflow_provider_ocidist.storage.oci_upload import OciUpload
+from airflow_provider_ocidist.storage.oci_upload import OciUpload, part_size_for
 from airflow_provider_ocidist.storage.stores import Buffer, Checksum, Download, Entry, Origin, Store, Upload
 
 CONNECTIONS = 64
 """Kept open per store: as many as a copy may use at a time. The SDK's own pool keeps 10."""
-_MOST_PARTS = 10_000
-"""Of one object: https://docs.oracle.com/iaas/Content/Object/Tasks/usingmultipartuploads.htm."""
-_MIB = 1 << 20
 _FIELDS = "name,size,etag,timeModified,md5"
 _WORTH_A_WORK_REQUEST = 1 << 20
 """Bytes. Below, reading and writing takes two requests, and a copy by the service as many and its queue."""
@@ -104,6 +102,9 @@ class OciStore(Store):
     def checksum(self, entry: Entry) -> Checksum | None:
         return super().checksum(entry) or checksum_in(head_of(self, entry.name))
 
+    def part_size_for(self, size: int | None, part_size: int) -> int:
+        return part_size_for(size, part_size)
+
     def takes_from(self, source: Store, entry: Entry) -> bool:
         # Another endpoint is another region, whose name only its credentials know.
         return (
@@ -134,9 +135,3 @@ class OciStore(Store):
             modified=item.time_modified.timestamp() if item.time_modified else None,
             md5=item.md5 if item.md5 and "-" not in item.md5 else None,
         )
-
-
-def part_size_for(size: int | None, part_size: int) -> int:
-    """Return a part size, in bytes, at least as asked, that makes no more parts than OCI takes."""
-    least = -(-(size or 0) // _MOST_PARTS)
-    return part_size if least <= part_size else -(-least // _MIB) * _MIB

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
-from airflow_provider_ocidist.oci_clients import oci_errors
+from airflow_provider_ocidist.oci_errors import oci_errors
 from airflow_provider_ocidist.storage import checksums
 from airflow_provider_ocidist.storage.journal import Journal, cache_folder, key_of
 from airflow_provider_ocidist.storage.oci_download import PART_SIZE_KEY
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.oci_store import OciStore
 
 log = logging.getLogger(__name__)
+
+_MOST_PARTS = 10_000
+"""Of one object: https://docs.oracle.com/iaas/Content/Object/Tasks/usingmultipartuploads.htm."""
+_MIB = 1 << 20
 
 
 class OciUpload(Upload):
@@ -155,3 +159,9 @@ class OciUpload(Upload):
 
     def _md5(self) -> str:
         return checksums.in_text([digest for _, digest in sorted(self.digests.items())], whole=False)
+
+
+def part_size_for(size: int | None, part_size: int) -> int:
+    """Return a part size, in bytes, at least as asked, that makes no more parts than OCI takes."""
+    least = -(-(size or 0) // _MOST_PARTS)
+    return part_size if least <= part_size else -(-least // _MIB) * _MIB

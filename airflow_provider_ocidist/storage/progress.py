@@ -5,27 +5,30 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from airflow_provider_ocidist.storage.transfer import TransferProgress
 
 
-class Log(Protocol):
-    """What Airflow's loggers and the standard library's have in common."""
+def progress_lines(
+    write: Callable[[str], object], label: str, every: float = 5.0
+) -> Callable[[TransferProgress], None]:
+    """Return a reporter that writes one line, as to a log, every so many seconds, and one at the end."""
+    last = time.monotonic()
 
-    def info(self, msg: Any, /, *args: Any) -> Any: ...
+    def report(now: TransferProgress) -> None:
+        nonlocal last
+        if _is_done(now) or time.monotonic() - last >= every:
+            last = time.monotonic()
+            write(describe(label, now))
 
-
-def log_progress(logger: Log, label: str, every: float = 5.0) -> Callable[[TransferProgress], None]:
-    """Return a reporter that logs one line every so many seconds, and one at the end."""
-    return _lines(lambda line: logger.info("%s", line), label, every)
+    return report
 
 
 def terminal_progress(label: str, every: float = 2.0) -> Callable[[TransferProgress], None]:
     """Return a reporter that draws a bar, or writes a line every so many seconds without a terminal."""
     if sys.stderr.isatty():
         return _Bar(label)
-    return _lines(_to_stderr, label, every)
+    return progress_lines(_to_stderr, label, every)
 
 
 def _to_stderr(line: str) -> None:
@@ -71,18 +74,6 @@ def describe(label: str, now: TransferProgress) -> str:
     elif now.eta is not None:
         parts.append(f"{_time(now.eta)} left")
     return f"{label}: {', '.join(parts)}"
-
-
-def _lines(write: Callable[[str], None], label: str, every: float) -> Callable[[TransferProgress], None]:
-    last = time.monotonic()
-
-    def report(now: TransferProgress) -> None:
-        nonlocal last
-        if _is_done(now) or time.monotonic() - last >= every:
-            last = time.monotonic()
-            write(describe(label, now))
-
-    return report
 
 
 def _is_done(now: TransferProgress) -> bool:

@@ -6,9 +6,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
 
 Buffer = bytes | memoryview
@@ -108,6 +109,8 @@ class Store(ABC):
     """Whether its uploads take a part in pieces."""
     skipped: Sequence[str] = ()
     """What the last `list` left out, for it cannot be copied."""
+    folder: Path | None = None
+    """Where the files are, for a store on this machine."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -159,6 +162,15 @@ class Store(ABC):
     def checksum(self, entry: Entry) -> Checksum | None:
         """Return what the place knows of a content without reading it."""
         return Checksum(value=entry.md5) if entry.md5 else None
+
+    def checksum_by_reading(self, entry: Entry, part_size: int | None) -> Checksum:
+        """Read a content that is on this machine and return its checksum, cut in parts of this size."""
+        raise NotImplementedError
+
+    def part_size_for(self, size: int | None, part_size: int) -> int:
+        """Return the size of the parts, at least as asked, in which the place takes a file of this size; in bytes."""
+        del size
+        return part_size
 
     def takes_from(self, source: Store, entry: Entry) -> bool:
         """Return whether the place itself can fetch this file from the source."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.copying.changes import unchanged
 from airflow_provider_ocidist.storage.copying.destination import destination
 from airflow_provider_ocidist.storage.copying.engine import Engine

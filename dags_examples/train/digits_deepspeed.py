@@ -2,8 +2,8 @@
 
     deepspeed digits_deepspeed.py --epochs 3
 
-It continues from the newest folder in `$OCIDIST_CHECKPOINT_DIR` (else `checkpoints/`). All processes write to it, so
-where they run on several nodes it must be one that the nodes share.
+It continues from the newest folder in `$OCIDIST_CHECKPOINT_DIR` (else `checkpoints/`). All processes write to
+it; nodes need not share it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     torchrun --nproc-per-node=2 gpt_fsdp.py --data book.txt
 
 It continues from the newest folder in `$OCIDIST_CHECKPOINT_DIR` (else `checkpoints/`), with as many processes as there
-are now. All of them write to it, so where they run on several nodes it must be one that the nodes share.
+are now. Nodes need not share that folder: ocidist brings together what each of them writes.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def resume(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 
 def drop_halves() -> None:
-    """Remove what a run that was killed left unfinished; its parts must not mix with ours."""
+    """Remove what a run that was killed left unfinished on this node; its parts must not mix with ours."""
     for path in CHECKPOINTS.glob("step-*"):
         if not (path / ".metadata").exists():
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def main() -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    if rank == 0:
+    if os.environ.get("LOCAL_RANK", "0") == "0":
         drop_halves()
     dist.barrier()
 

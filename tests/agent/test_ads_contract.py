@@ -166,11 +166,17 @@ def test_job_runs_of_their_own_share_the_run_of_the_main_node() -> None:
 @pytest.mark.parametrize(
     "command, kind, flags, script, module",
     [
-        ("python -u train.py --lr 1", "python", ("-u",), "train.py", False),
+        ("python -u train.py --lr 1", "python", (), "train.py", False),
         ("python3 -m pkg.train --lr 1", "python", (), "pkg.train", True),
         ("/opt/bin/torchrun --nnodes 2 train.py --lr 1", "torchrun", ("--nnodes", "2"), "train.py", False),
+        ("torchrun --log-dir=l --local-addr h.py train.py --lr 1", "torchrun",
+            ("--log-dir=l", "--local-addr", "h.py"), "train.py", False),
+        ("torchrun --standalone run.sh --lr 1", "torchrun", ("--standalone",), "run.sh", False),
         ("torchrun -m pkg.train --lr 1", "torchrun", (), "pkg.train", True),
         ("accelerate launch --num_machines 2 t.py --lr 1", "accelerate", ("--num_machines", "2"), "t.py", False),
+        ("accelerate launch --use_deepspeed --deepspeed_config_file make.py t.py --lr 1", "accelerate",
+            ("--use_deepspeed", "--deepspeed_config_file", "make.py"), "t.py", False),
+        ("python -m torch.distributed.run train.py --lr 1", "torchrun", (), "train.py", False),
         ("deepspeed train.py --lr 1", "deepspeed", (), "train.py", False),
         ("./train --lr 1", "command", (), "./train", False),
     ],
@@ -185,6 +191,24 @@ def test_launch_commands_are_taken_apart(
     assert (by_variable.launcher.kind, by_variable.launcher.args) == (kind, flags)
     program = by_variable.program
     assert (program.script, program.module, program.args) == (script, module, ("--lr", "1"))
+
+
+@pytest.mark.parametrize(
+    "command, arguments, message",
+    [
+        ("torchrun --nnodes 2", (), "OCI__LAUNCH_CMD names no program after torchrun and its flags"),
+        ("cd code && torchrun train.py", (), "OCI__LAUNCH_CMD holds '&&', but no shell reads it"),
+        ("torchrun it's.py", (), "OCI__LAUNCH_CMD cannot be split into arguments"),
+        ("", ("torchrun it's.py",), "the container's cmd cannot be split into arguments"),
+        ("", ("python",), "the container's cmd names no program after python"),
+        ("", (), "OCI__LAUNCH_CMD is not set: name the program in it"),
+    ],
+)
+def test_a_command_that_cannot_be_run_is_told_with_where_it_stands(
+    command: str, arguments: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(AgentError, match=message):
+        told(JOB | {"OCI__LAUNCH_CMD": command}, *arguments)
 
 
 def test_a_missing_meeting_place_is_told_with_its_remedy() -> None:

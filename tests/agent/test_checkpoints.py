@@ -15,7 +15,7 @@ from airflow_provider_ocidist.agent.checkpoints import CheckpointCourier, candid
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError
 from airflow_provider_ocidist.job import Checkpoints
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, newest, publish
 from tests.agent.gangs import until
 

@@ -14,12 +14,12 @@ import pytest
 from airflow_provider_ocidist.agent import disk
 from airflow_provider_ocidist.agent.code import announce, fetch_code, require_same
 from airflow_provider_ocidist.agent.config import AgentConfig
-from airflow_provider_ocidist.agent.git import GIT_URL
+from airflow_provider_ocidist.agent.git.repository import GIT_URL
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.workspace import Workspace, environment_paths
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Program
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.stores import open_store
 
 

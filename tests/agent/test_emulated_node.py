@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from airflow_provider_ocidist.agent import git
+from airflow_provider_ocidist.agent.git.credentials import TOKEN_USER
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.run import NodeState, RunRef
 from airflow_provider_ocidist.storage.stores import open_store
 from scripts.emulator_process import Access
@@ -43,7 +43,7 @@ def test_private_code_inputs_mounts_and_roles_come_together(
     bucket = f"oci://{emulator.bucket}@{emulator.namespace}/bring"
     access = OciAccess(config_file=emulator.config_file, profile=emulator.profile, endpoint=emulator.url)
     open_store(f"{bucket}/corpus", access).write("a.txt", b"data")
-    with serve(tmp_path, user=git.TOKEN_USER, password=emulator.secret_value) as server:
+    with serve(tmp_path, user=TOKEN_USER, password=emulator.secret_value) as server:
         program = {
             "source": f"{server.url}/project.git",
             "source_secret": emulator.secret_id,

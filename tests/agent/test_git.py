@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent import git
+from airflow_provider_ocidist.agent.git.credentials import TOKEN_USER
+from airflow_provider_ocidist.agent.git.repository import parse
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause
 from tests.agent.git_server import GitServer, serve
@@ -64,7 +66,7 @@ def commit_of(root: Path, name: str) -> str:
 
 
 def clone(source: str, folder: Path, secret: str | None = None, switch: StopSwitch | None = None) -> str:
-    repository = git.parse(source)
+    repository = parse(source)
     assert repository
     git.clone(repository, folder, secret, os.environ, switch or StopSwitch())
     return (folder / "train.py").read_text()
@@ -115,7 +117,7 @@ def test_a_token_opens_a_private_repository_and_is_nowhere_to_be_read(
         url = f"{server.url}/project.git"
         assert clone(url, tmp_path / "named", f"robot:{TOKEN}\n") == "project 3"
         assert clone(url.replace("//", f"//robot:{TOKEN}@"), tmp_path / "in-url") == "project 3"
-        server.user = git.TOKEN_USER
+        server.user = TOKEN_USER
         assert clone(url, tmp_path / "bare", TOKEN) == "project 3"
     files = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
     assert files == []
@@ -125,7 +127,7 @@ def test_a_token_opens_a_private_repository_and_is_nowhere_to_be_read(
 
 def test_a_token_is_not_sent_to_where_the_server_redirects(served: Path, tmp_path: Path) -> None:
     with (
-        serve(served, user=git.TOKEN_USER, password=TOKEN) as other,
+        serve(served, user=TOKEN_USER, password=TOKEN) as other,
         serve(served, redirect_to=other.url) as server,
         pytest.raises(AgentError, match="refuses us"),
     ):
@@ -178,7 +180,7 @@ def test_an_outage_is_waited_out_and_a_lasting_one_is_no_fault_of_the_job(
 
 
 def test_without_git_the_message_says_what_to_do(tmp_path: Path) -> None:
-    repository = git.parse("https://host.invalid/a.git")
+    repository = parse("https://host.invalid/a.git")
     assert repository
     with pytest.raises(AgentError, match="git is not installed on this node: choose an image") as caught:
         git.clone(repository, tmp_path / "code", None, {"PATH": str(tmp_path)}, StopSwitch())

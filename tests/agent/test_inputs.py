@@ -16,7 +16,7 @@ from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.vault import read_secret
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Input
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.testing import OciEmulator
 
 CONTENT = bytes(range(256)) * 4096

@@ -34,7 +34,7 @@ from airflow_provider_ocidist.agent.wheels import WheelCache
 from airflow_provider_ocidist.agent.workspace import Workspace, environment_paths, program_paths
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Dependencies, Program
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 
 
 def write_wheel(folder: Path, name: str, requires: str = "") -> None:

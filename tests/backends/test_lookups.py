@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.lookups import completed
 from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, a_job, a_key
 

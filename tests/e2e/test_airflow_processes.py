@@ -345,7 +345,7 @@ def test_a_decorated_function_runs_on_every_node(stage: Stage) -> None:
 
 def test_the_sensor_finds_the_checkpoint_of_a_run(stage: Stage) -> None:
     stage.wait_for_task("watched", "success", task_id="wait_for_checkpoint")
-    assert stage.api.xcom(*stage.run("watched"), "wait_for_checkpoint")["step"] == 8
+    assert stage.api.xcom(*stage.run("watched"), "wait_for_checkpoint")["step"] == 6
 
 
 def test_the_event_of_an_outlet_tells_of_the_checkpoint(stage: Stage) -> None:
@@ -354,7 +354,7 @@ def test_the_event_of_an_outlet_tells_of_the_checkpoint(stage: Stage) -> None:
     events = stage.api.call("GET", "/assets/events", params={"source_dag_id": "train_watched"})[
         "asset_events"
     ]
-    assert [(event["extra"]["checkpoint_uri"], event["extra"]["step"]) for event in events] == [(uri, 8)]
+    assert [(event["extra"]["checkpoint_uri"], event["extra"]["step"]) for event in events] == [(uri, 6)]
 
 
 def test_new_data_starts_a_dag(stage: Stage) -> None:

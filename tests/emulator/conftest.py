@@ -17,8 +17,9 @@ import oci
 import pytest
 from oci.data_science import models
 
+from airflow_provider_ocidist.emulator.access import Access
 from airflow_provider_ocidist.emulator.context import Options
-from airflow_provider_ocidist.emulator.server import Access, Emulator
+from airflow_provider_ocidist.emulator.server import Emulator
 
 OPTIONS = Options(grace_s=0.5, minute_s=0.5)
 ENDED = ("SUCCEEDED", "FAILED", "CANCELED")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import socket
+from urllib.parse import urlsplit
+
 import pytest
 from oci._vendor import requests
 from oci.exceptions import ServiceError
 from oci.object_storage.models import CreateMultipartUploadDetails
 
+from airflow_provider_ocidist.emulator import connections
 from tests.emulator.conftest import HTTP
 
 PROJECTS = "/20190101/projects"
@@ -69,3 +74,48 @@ def test_a_year_beyond_all_clocks_is_refused(emulator):
         'signature="YQ=="',
     }
     assert HTTP.get(f"{emulator.url}/n", headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize("lifetime", ["soon", "60", True, None, [1], 1e400])
+def test_a_session_lives_for_a_number_of_seconds(cloud, lifetime):
+    body = json.dumps({"lifetime_s": lifetime}).replace("Infinity", "1e400")
+    answer = requests.post(
+        f"{cloud.access.url}/_emulator/sessions", data=body, auth=cloud.jobs.base_client.signer
+    )
+    assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParameter")
+    assert "lifetime_s" in answer.json()["message"]
+
+
+def is_cut_off(drip):
+    """Send a byte now and then; tell whether the other side ends it within half a minute."""
+    drip.settimeout(0.05)
+    for _ in range(600):
+        try:
+            drip.sendall(b"z")
+            return drip.recv(1) == b""
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return True
+    return False
+
+
+def test_a_request_that_never_says_what_it_wants_is_cut_off(emulator, monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_S", 0.2)
+    place = urlsplit(emulator.url)
+    with socket.create_connection((place.hostname, place.port), timeout=30) as drip:
+        drip.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert drip.recv(4096).startswith(b"HTTP/1.1 200")
+        drip.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nx-slow: ")
+        assert is_cut_off(drip)
+    assert HTTP.get(f"{emulator.url}/health").status_code == 200
+
+
+def test_a_failure_is_logged_without_the_secret_of_a_url(emulator, monkeypatch, caplog):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("airflow_provider_ocidist.emulator.wire.Router.find", fail)
+    assert HTTP.get(f"{emulator.url}/p/the-secret/n/x/b/ocidist/o/y").status_code == 500
+    assert "/p/(hidden)/n/x" in caplog.text
+    assert "the-secret" not in caplog.text

@@ -21,9 +21,10 @@ import httpx
 import oci
 import pytest
 
+from airflow_provider_ocidist.emulator.access import Access
 from airflow_provider_ocidist.emulator.errors import StartupError
 from airflow_provider_ocidist.emulator.listening import check_host, is_this_machine, listen
-from airflow_provider_ocidist.emulator.server import Access, Emulator
+from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.conftest import OPTIONS, Cloud
 from tests.emulator.test_job_runs import STUBBORN, first_message, is_alive
 

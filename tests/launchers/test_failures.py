@@ -11,7 +11,7 @@ from airflow_provider_ocidist.job import LauncherOptions
 from tests.agent.gangs import Gang
 from tests.launchers.nodes import CACHE, PYTHON
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.launchers, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
 FAILS = """
 import os, sys, time

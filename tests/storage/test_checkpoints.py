@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -72,6 +73,17 @@ def test_a_folder_comes_back_under_its_own_name(place, tmp_path):
     assert fetched == tmp_path / "in/checkpoint-20"
     assert read_tree(fetched) == tree
     assert fetch(ref.uri, tmp_path / "in", access) == fetched
+    assert [found.name for found in (tmp_path / "in").iterdir()] == ["checkpoint-20"]
+
+
+def test_nodes_that_share_a_folder_may_all_fetch_into_it(tmp_path):
+    uri = str(tmp_path / "safe")
+    tree = make_tree(tmp_path / "checkpoint-20")
+    ref = publish(tmp_path / "checkpoint-20", uri, step=20)
+    with ThreadPoolExecutor(8) as pool:
+        for fetched in pool.map(lambda _: fetch(ref.uri, tmp_path / "in"), range(64)):
+            assert fetched == tmp_path / "in/checkpoint-20"
+    assert read_tree(fetched) == tree
     assert [found.name for found in (tmp_path / "in").iterdir()] == ["checkpoint-20"]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.copying.lanes import Lanes, Width, next_width
 from airflow_provider_ocidist.storage.stores import open_store
 from airflow_provider_ocidist.storage.transfer import copy
@@ -84,13 +84,15 @@ def test_what_the_service_will_not_copy_goes_through_here(
     assert open_store(bucket, unruly).read("y") == content
 
 
-def test_an_object_replaced_while_the_service_copies_is_an_error(
-    unruly: OciAccess, proxy: UnrulyProxy, bucket: str
+@pytest.mark.parametrize("method, path", [("POST", "copyObject"), ("GET", "workRequests")])
+def test_an_object_replaced_before_or_while_the_service_copies_is_an_error(
+    method: str, path: str, unruly: OciAccess, proxy: UnrulyProxy, bucket: str
 ) -> None:
     store = open_store(bucket, unruly)
     store.write("x", os.urandom(LARGE))
-    proxy.faults = [Fault(method="GET", path="workRequests", delay_s=2, times=1)]
-    threading.Timer(0.3, store.write, ("x", os.urandom(LARGE))).start()
+    proxy.faults = [
+        Fault(method=method, path=path, meanwhile=lambda: store.write("x", os.urandom(LARGE))),
+    ]
     with pytest.raises(StorageError, match="changed while"):
         copy(f"{bucket}/x", f"{bucket}/y", access=unruly)
 
@@ -335,7 +337,7 @@ def test_memory_stays_below_150_mb_with_large_files_both_ways(
 ) -> None:
     program = (
         "import pathlib, re, sys\n"
-        "from airflow_provider_ocidist.oci_clients import OciAccess\n"
+        "from airflow_provider_ocidist.oci_credentials import OciAccess\n"
         "from airflow_provider_ocidist.storage.transfer import copy\n"
         "access = OciAccess(config_file=sys.argv[3], endpoint=sys.argv[4])\n"
         "copy(sys.argv[1], sys.argv[2], access=access)\n"

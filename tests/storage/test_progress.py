@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from airflow_provider_ocidist.storage.progress import describe, log_progress, terminal_progress
+from airflow_provider_ocidist.storage.progress import describe, progress_lines, terminal_progress
 from airflow_provider_ocidist.storage.transfer import TransferProgress, copy
 from tests.storage.trees import make_tree
 
@@ -25,11 +25,11 @@ def test_one_line_tells_files_bytes_rate_and_time_left():
 
 def test_the_log_gets_one_line_every_so_many_seconds_and_one_at_the_end(caplog):
     caplog.set_level(logging.INFO)
-    report = log_progress(logging.getLogger("task"), "stage", every=1000)
+    report = progress_lines(logging.getLogger("task").info, "stage", every=1000)
     for done in range(41):
         report(progress(files_done=done))
     assert len(caplog.records) == 1
-    report = log_progress(logging.getLogger("task"), "stage", every=0)
+    report = progress_lines(logging.getLogger("task").info, "stage", every=0)
     for done in range(5):
         report(progress(files_done=done))
     assert len(caplog.records) == 6

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.journal import Journal
 from airflow_provider_ocidist.storage.local_store import gaps, merged
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 PART = 256 << 10
 COPY = """
 import sys
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.transfer import copy
 access = OciAccess(config_file=sys.argv[3], endpoint=sys.argv[4], max_attempts=4)
 told = lambda now: print(now.bytes_done, flush=True)

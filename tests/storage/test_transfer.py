@@ -415,7 +415,7 @@ def test_an_error_of_the_callers_own_stops_the_copy(tmp_path):
 
 
 def test_large_objects_get_parts_that_are_few_enough():
-    from airflow_provider_ocidist.storage.oci_store import part_size_for
+    from airflow_provider_ocidist.storage.oci_upload import part_size_for
 
     assert part_size_for(1 << 30, transfer.PART_SIZE) == transfer.PART_SIZE
     for size in (10 << 40, (10_000 << 24) + 1):

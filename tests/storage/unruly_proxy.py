@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
@@ -27,6 +28,8 @@ class Fault:
     lose_answer: bool = False
     """Let the server do its work, then close the connection without an answer."""
     delay_s: float = 0.0
+    meanwhile: Callable[[], object] | None = None
+    """Do this while the request waits."""
     skip: int = 0
     """Let so many fitting requests pass first."""
     damage: bool = False
@@ -99,6 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         fault = self.proxy.fault_for(self.command, self.path)
         time.sleep(fault.delay_s)
+        if fault.meanwhile:
+            fault.meanwhile()
         if fault.status is not None:
             self._refuse(fault)
             return

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits, Output, Program
+from airflow_provider_ocidist.storage.checkpoints import fetch
 from tests.agent.gangs import REPOSITORY, Gang
 from tests.launchers.nodes import CACHE, PYTHON
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.launchers, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
 EXAMPLES = REPOSITORY / "dags_examples" / "train"
 FEW_DIGITS = ("--images", "128", "--print-freq", "2")
 SMALL_GPT = ("--width", "32", "--layers", "1", "--heads", "2", "--block-size", "16")
+PARTS = [".metadata", "__0_0.distcp", "__1_0.distcp", "manifest.json"]
 
 
 def gang_of(tmp_path: Path, kind: str, script: str, *args: str, **changes: Any) -> Gang:
@@ -48,6 +50,10 @@ def run_alone(tmp_path: Path, script: str, *args: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 def losses(output: str) -> list[float]:
@@ -100,15 +106,30 @@ def test_deepspeed_trains_in_parts_and_its_tools_are_no_checkpoint(tmp_path: Pat
 
 
 def test_a_sharded_gpt_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
-    data = ("--data", pydoc_data.topics.__file__)
-    with gang_of(tmp_path, "torchrun", "gpt_fsdp.py", *data, "--steps", "20", *SMALL_GPT) as gang:
+    data, small = ("--data", pydoc_data.topics.__file__), (*SMALL_GPT, "--checkpoint-every", "10")
+    private = Checkpoints(path="checkpoints", uri=str(tmp_path / "safe"), keep=1)
+    first, second, alone = tmp_path / "first", tmp_path / "second", tmp_path / "alone"
+    with gang_of(
+        first, "torchrun", "gpt_fsdp.py", *data, "--steps", "20", *small, checkpoints=private
+    ) as gang:
         assert gang.run(**CACHE) == [0, 0], gang.agents[0].stderr.read_text()
-        printed, report = gang.agents[0].stdout.read_text(), gang.agents[0].report
+        printed = gang.agents[0].stdout.read_text() + gang.agents[1].stdout.read_text()
     assert "2 processes on cpu" in printed
     assert losses(printed)[-1] < losses(printed)[0] - 0.3
-    assert report.checkpoint
-    assert len(list(Path(report.checkpoint.uri).rglob("*.distcp"))) == 2
-    alone = run_alone(tmp_path, "gpt_fsdp.py", *data, "--steps", "30", *SMALL_GPT)
-    assert "1 processes on cpu" in alone
-    assert "from step 20" in alone
-    assert losses(alone)[0] < losses(printed)[0] - 0.3
+    assert names_in(tmp_path / "safe" / "step-000020") == PARTS
+
+    with gang_of(
+        second, "torchrun", "gpt_fsdp.py", *data, "--steps", "30", *small, checkpoints=private
+    ) as gang:
+        assert gang.run(**CACHE) == [0, 0], gang.agents[0].stderr.read_text()
+        further = gang.agents[0].stdout.read_text() + gang.agents[1].stdout.read_text()
+    assert "2 processes on cpu" in further
+    assert "from step 20" in further
+    assert losses(further)[0] < losses(printed)[0] - 0.3
+    assert names_in(tmp_path / "safe") == ["step-000030"]
+
+    fetch(str(tmp_path / "safe" / "step-000030"), alone / "shared")
+    last = run_alone(alone, "gpt_fsdp.py", *data, "--steps", "40", *small)
+    assert "1 processes on cpu" in last
+    assert "from step 30" in last
+    assert losses(last)[0] < losses(printed)[0] - 0.3

@@ -32,7 +32,8 @@ from airflow_provider_ocidist.backends.oci_data_science.submission import Submis
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES
 from airflow_provider_ocidist.errors import BackendError, Cause, CheckpointError, StorageError
 from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.oci_clients import OciAccess, oci_errors
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_errors import oci_errors
 from airflow_provider_ocidist.run import NodeState, Plan, Request, RunKey, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.storage import checkpoints
 from airflow_provider_ocidist.storage.stores import open_store

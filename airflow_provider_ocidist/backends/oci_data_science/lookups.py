@@ -12,7 +12,8 @@ from typing import Any
 from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel, pages
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.oci_clients import OciAccess, oci_errors
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_errors import oci_errors
 
 OPEN = re.compile(r"<(?P<what>mount target at|export|log group of) (?P<of>.+)>")
 """As `mounts` and `plans` write it."""

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_pa
 from airflow_provider_ocidist.backends.oci_data_science.rules import MAX_ARTIFACT
 from airflow_provider_ocidist.bundle import AGENT_ARCHIVE, CODE_ARCHIVE, agent_bundle, code_bundle
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
-from airflow_provider_ocidist.oci_clients import oci_errors
+from airflow_provider_ocidist.oci_errors import oci_errors
 from airflow_provider_ocidist.run import Plan, Request
 from airflow_provider_ocidist.storage.stores import Store
 

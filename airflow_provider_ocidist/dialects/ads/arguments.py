@@ -1,4 +1,4 @@
-"""Arguments and sources as ADS files write them."""
+"""Arguments, folders, counts and sources as ADS files write them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from airflow_provider_ocidist.job_schema import shown
 def text(value: Any) -> Any:
     """Return numbers and booleans as the text that ADS makes of them; anything else is looked at later."""
     return str(value) if isinstance(value, int | float) else value
+
+
+def put_words(draft: Draft, ours: str, section: Section, key: str) -> None:
+    """Put a list of arguments, where there is one."""
+    found = words(draft, section, key)
+    if found is not None:
+        draft.put(ours, section.at(key), found)
 
 
 def words(draft: Draft, section: Section, key: str) -> list[Any] | None:
@@ -31,15 +38,23 @@ def words(draft: Draft, section: Section, key: str) -> list[Any] | None:
     return None
 
 
-def folders(draft: Draft, section: Section, key: str) -> list[Any] | None:
-    """Return a list of folders, or those of a text joined by colons."""
-    value = section.value.get(key)
-    if value is None or isinstance(value, list | tuple):
-        return None if value is None else list(value)
+def put_python_path(draft: Draft, section: Section) -> None:
+    """Put a list of folders, or those of a text joined by colons."""
+    value, path = section.value.get("pythonPath"), section.at("pythonPath")
     if isinstance(value, str):
-        return [folder for folder in value.split(":") if folder]
-    draft.complain(section.at(key), f"must be a list, or text joined by colons, not {shown(value)}")
-    return None
+        draft.put("program.python_path", path, [folder for folder in value.split(":") if folder])
+    elif isinstance(value, list | tuple):
+        draft.put("program.python_path", path, list(value))
+    elif value is not None:
+        draft.complain(path, f"must be a list, or text joined by colons, not {shown(value)}")
+
+
+def replicas(draft: Draft, section: Section, least: int) -> tuple[str, int]:
+    """Return under which of two spellings a section says its nodes, and how many; without a word it is one."""
+    if {"replica", "replicas"} <= section.value.keys():
+        draft.complain(section.at("replica"), "says the same as 'replicas': remove one of them")
+    key = "replica" if "replica" in section.value and "replicas" not in section.value else "replicas"
+    return key, draft.whole_number(section, key, least, default=1)
 
 
 def put_code(draft: Draft, git: Section, url_key: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_ocidist.dialects.ads.arguments import words
+from airflow_provider_ocidist.dialects.ads.arguments import put_words
 from airflow_provider_ocidist.dialects.base import Draft, Section
-from airflow_provider_ocidist.job_schema import PLACEHOLDER, shown
+from airflow_provider_ocidist.job_schema import shown
 
 KNOWN = {"image", "entrypoint", "cmd", "imageDigest", "imageSignatureId"}
 REFUSED = {
@@ -18,18 +18,14 @@ COMPUTED = {"NODE_COUNT", "NODE_RANK", "MAIN_JOB_RUN_OCID"}
 
 def put(draft: Draft, runtime: Section) -> None:
     """Put all that only this runtime has."""
-    if "image" not in runtime.value:
-        draft.complain(runtime.at("image"), "is needed")
-    draft.put("image", runtime.at("image"), runtime.value.get("image", PLACEHOLDER))
+    draft.put_needed("image", runtime, "image")
     pinned = {"imageDigest": "backend.image_digest", "imageSignatureId": "backend.image_signature_id"}
     draft.copy(runtime, pinned)
     draft.mapping["container"] = {}
     for key, ours in (("entrypoint", "container.entrypoint"), ("cmd", "container.command")):
         if (value := _words(draft, runtime, key)) is not None:
             draft.put(ours, runtime.at(key), value)
-    arguments = words(draft, runtime, "args")
-    if arguments is not None:
-        draft.put("program.args", runtime.at("args"), arguments)
+    put_words(draft, "program.args", runtime, "args")
     if draft.mapping["nodes"] > 1:
         # Several nodes tell one another apart by what the service tells those of one run.
         draft.put("backend.topology", runtime.path, "multi_node")

@@ -12,10 +12,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_ocidist.dialects.ads import environment
-from airflow_provider_ocidist.dialects.ads.arguments import folders, put_code, text, words
-from airflow_provider_ocidist.dialects.ads.environment import Variable, Variables, tell
+from airflow_provider_ocidist.dialects.ads.arguments import (
+    put_code,
+    put_python_path,
+    put_words,
+    replicas,
+    text,
+)
+from airflow_provider_ocidist.dialects.ads.environment import tell
 from airflow_provider_ocidist.dialects.ads.infrastructure import infrastructure, put_name
-from airflow_provider_ocidist.dialects.base import Draft, Section, Translation
+from airflow_provider_ocidist.dialects.base import Draft, Section, Translation, Variable, Variables
 from airflow_provider_ocidist.job_schema import PLACEHOLDER, shown
 
 IMAGE_CODE_DIR = "/code"
@@ -116,19 +122,11 @@ def _nodes(draft: Draft, cluster: Section) -> None:
     main, worker = draft.section(cluster, "main", known), draft.section(cluster, "worker", known)
     if "main" not in cluster.value:
         draft.complain(main.path, "is needed")
-    key, count = _replicas(draft, main, least=1)
+    key, count = replicas(draft, main, least=1)
     if count != 1:
         draft.complain(main.at(key), f"must be 1, not {count}: there is one main node")
-    key, workers = _replicas(draft, worker, least=0) if "worker" in cluster.value else ("replicas", 0)
+    key, workers = replicas(draft, worker, least=0) if "worker" in cluster.value else ("replicas", 0)
     draft.put("nodes", worker.at(key), 1 + workers)
-
-
-def _replicas(draft: Draft, role: Section, least: int) -> tuple[str, int]:
-    """Return under which of two spellings a role says its nodes, and how many; without a word it is one."""
-    if "replica" in role.value and "replicas" in role.value:
-        draft.complain(role.at("replica"), "says the same as 'replicas': remove one of them")
-    key = "replica" if "replica" in role.value and "replicas" not in role.value else "replicas"
-    return key, draft.whole_number(role, key, least, default=1)
 
 
 def _ephemeral(draft: Draft, cluster: Section) -> None:
@@ -176,12 +174,8 @@ def _runtime(draft: Draft, spec: Section) -> tuple[Section, str]:
     source = str(outer.value.get("type") or "").casefold()
     source = source if source in ("git", "remote") else ""
     _code(draft, inner, source)
-    python_path = folders(draft, inner, "pythonPath")
-    if python_path is not None:
-        draft.put("program.python_path", inner.at("pythonPath"), python_path)
-    arguments = words(draft, inner, "args")
-    if arguments is not None:
-        draft.put("program.args", inner.at("args"), arguments)
+    put_python_path(draft, inner)
+    put_words(draft, "program.args", inner, "args")
     kwargs = inner.value.get("kwargs")
     if kwargs:
         # What a program finds in ADS; PyTorch's driver makes no arguments of it.
@@ -198,13 +192,10 @@ def _code(draft: Draft, runtime: Section, source: str) -> None:
         )
     if not source:
         return
-    if "uri" not in runtime.value:
-        draft.complain(runtime.at("uri"), "is needed")
-        draft.put("program.source", runtime.at("uri"), PLACEHOLDER)
-    elif source == "git":
+    if source == "git" and "uri" in runtime.value:
         put_code(draft, runtime, "uri")
     else:
-        draft.copy(runtime, {"uri": "program.source"})
+        draft.put_needed("program.source", runtime, "uri")
     told = {
         "OCI__RUNTIME_GIT_BRANCH": "branch",
         "OCI__RUNTIME_GIT_COMMIT": "commit",

@@ -5,41 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_ocidist.dialects.base import Draft, Section
-from airflow_provider_ocidist.job_schema import shown
+from airflow_provider_ocidist.dialects.base import Draft, Section, Variable, Variables
 
 REFERENCE = re.compile(r"\$(?:\$|\{(\w+)\})")
 FROM_THE_FILE = "is told to the nodes by what the file says elsewhere: remove it"
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """One variable and where it is written."""
-
-    path: str
-    value: Any
-
-
-Variables = dict[str, Variable]
-
-
 def listed(draft: Draft, section: Section, *, maps: bool = False) -> Variables:
     """Return the variables of a list of name and value, or with `maps` of a section of names and values."""
     entries, path = section.value.get("env"), section.at("env")
-    if entries is None:
-        return {}
     if maps and isinstance(entries, Mapping):
         return {str(name): Variable(f"{path}.{name}", value) for name, value in entries.items()}
-    if not isinstance(entries, list | tuple):
-        either = "a section or a list" if maps else "a list"
-        draft.complain(path, f"must be {either} of name and value, not {shown(entries)}")
-        return {}
+    either = "a section or a list" if maps else "a list"
     found: Variables = {}
-    for index, entry in enumerate(entries):
-        here = f"{path}.{index}"
+    for here, entry in draft.listed(section, "env", f"{either} of name and value"):
         if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str) or "value" not in entry:
             draft.complain(here, "must be a section with name and value")
             continue
@@ -63,8 +44,7 @@ def put(draft: Draft, section: str, variables: Variables, computed: Iterable[str
         if name in computed:
             draft.complain(variable.path, f"{name} {FROM_THE_FILE}")
             continue
-        draft.mapping.setdefault(section, {})[name] = variable.value
-        draft.paths[f"{section}.{name}"] = variable.path
+        draft.put_entry(section, name, variable.path, variable.value)
         draft.paths.setdefault(section, variable.path)
 
 

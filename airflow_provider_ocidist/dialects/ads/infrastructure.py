@@ -64,15 +64,8 @@ def _network(draft: Draft, inner: Section) -> None:
 
 
 def _mounts(draft: Draft, inner: Section) -> None:
-    mounts, path = inner.value.get("storageMount"), inner.at("storageMount")
-    if mounts is None:
-        return
-    if not isinstance(mounts, list | tuple):
-        draft.complain(path, f"must be a list of src and dest, not {shown(mounts)}")
-        return
     found: list[dict[str, Any]] = []
-    for index, mount in enumerate(mounts):
-        here = f"{path}.{index}"
+    for here, mount in draft.listed(inner, "storageMount", "a list of src and dest"):
         if not isinstance(mount, Mapping) or not {"src", "dest"} <= mount.keys():
             draft.complain(here, "must be a section with src and dest")
             continue
@@ -83,7 +76,8 @@ def _mounts(draft: Draft, inner: Section) -> None:
         place = f"mounts.{len(found)}"
         draft.paths |= {place: here, f"{place}.source": f"{here}.src", f"{place}.path": f"{here}.dest"}
         found.append({"source": mount["src"], "path": mount["dest"]})
-    draft.put("mounts", path, found)
+    if found:
+        draft.put("mounts", inner.at("storageMount"), found)
 
 
 def maximum_runtime(draft: Draft, section: Section) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_ocidist.dialects.ads import container, environment, pytorch
+from airflow_provider_ocidist.dialects.ads.arguments import replicas
 from airflow_provider_ocidist.dialects.ads.infrastructure import infrastructure, maximum_runtime, put_name
 from airflow_provider_ocidist.dialects.base import Draft, Section, Translation
 from airflow_provider_ocidist.job_schema import shown
@@ -38,7 +39,8 @@ def translate(mapping: Mapping[str, Any]) -> Translation:
     described = RUNTIMES[kind]
     runtime = draft.section(outer, "spec", COMMON | described.KNOWN, refused=described.REFUSED, respell=True)
     draft.put("backend.contract", outer.path, "ads_job")
-    _nodes(draft, runtime)
+    key, nodes = replicas(draft, runtime, least=1)
+    draft.put("nodes", runtime.at(key), nodes)
     variables = environment.resolved(environment.listed(draft, runtime, maps=True))
     environment.put(draft, "env", variables, described.COMPUTED)
     _name(draft, spec, place, {name: item.value for name, item in variables.items()})
@@ -68,13 +70,6 @@ def _name(draft: Draft, spec: Section, place: Section, variables: Mapping[str, A
     named = spec if "name" in spec.value else place if "displayName" in place.value else spec
     key = "displayName" if named is place else "name"
     put_name(draft, named.at(key), named.value.get(key), variables)
-
-
-def _nodes(draft: Draft, runtime: Section) -> None:
-    if {"replica", "replicas"} <= runtime.value.keys():
-        draft.complain(runtime.at("replica"), "says the same as 'replicas': remove one of them")
-    key = "replica" if "replica" in runtime.value and "replicas" not in runtime.value else "replicas"
-    draft.put("nodes", runtime.at(key), draft.whole_number(runtime, key, least=1, default=1))
 
 
 def _tags(draft: Draft, runtime: Section) -> None:

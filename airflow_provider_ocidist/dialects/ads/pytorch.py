@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.dialects import commands
 from airflow_provider_ocidist.dialects.ads import shell
-from airflow_provider_ocidist.dialects.ads.arguments import folders, put_code, words
+from airflow_provider_ocidist.dialects.ads.arguments import put_code, put_python_path, put_words, words
 from airflow_provider_ocidist.dialects.ads.environment import tell
 from airflow_provider_ocidist.dialects.base import Draft, Section
-from airflow_provider_ocidist.dialects.commands import Command
 from airflow_provider_ocidist.job_schema import PLACEHOLDER, shown
+from airflow_provider_ocidist.launchers import command_line
+from airflow_provider_ocidist.launchers.command_line import Command
 
 KNOWN = {
     "git",
@@ -73,9 +73,7 @@ def put(draft: Draft, runtime: Section) -> None:
     _inputs(draft, runtime)
     _outputs(draft, runtime)
     draft.copy(runtime, {"workingDir": "program.working_dir"})
-    python_path = folders(draft, runtime, "pythonPath")
-    if python_path is not None:
-        draft.put("program.python_path", runtime.at("pythonPath"), python_path)
+    put_python_path(draft, runtime)
     _launch(draft, runtime)
 
 
@@ -97,8 +95,8 @@ def _source(draft: Draft, runtime: Section) -> None:
     elif "scriptPathURI" in runtime.value:
         draft.copy(runtime, {"scriptPathURI": "program.source"})
     else:
-        draft.complain(runtime.at("git"), "is needed, or 'scriptPathURI': where the code is")
-        draft.put("program.source", runtime.at("git"), PLACEHOLDER)
+        missing = "is needed, or 'scriptPathURI': where the code is"
+        draft.put_needed("program.source", runtime, "git", missing)
 
 
 def _entrypoint(runtime: Section) -> tuple[str, Any]:
@@ -130,7 +128,7 @@ def _launch(draft: Draft, runtime: Section) -> None:
     if command is None:
         draft.put("program.script", where, PLACEHOLDER)
         return
-    commands.put(draft, where if text else entrypoint_path, _with_deepspeed(draft, runtime, command))
+    draft.put_command(where if text else entrypoint_path, _with_deepspeed(draft, runtime, command))
     if command.launcher == "python":
         # ADS starts it once on each node, so do we.
         draft.put("launcher.processes_per_node", where, 1)
@@ -155,7 +153,7 @@ def _command(
         if unknown := shell.variables(filled):
             draft.complain(where, f"${unknown[0]} is known on the nodes alone: read it in the program")
             return None
-        command = commands.parse(shell.split(filled))
+        command = command_line.parse(shell.split(filled))
     except ValueError as error:
         draft.complain(where, str(error))
         return None
@@ -204,7 +202,7 @@ def _with_deepspeed(draft: Draft, runtime: Section, command: Command) -> Command
             "is for the launchers deepspeed, accelerate and torchrun: write one of them before the script"
         )
         draft.complain(where, message)
-    if command.launcher == "accelerate" and "use-deepspeed" not in commands.values(
+    if command.launcher == "accelerate" and "use-deepspeed" not in command_line.values(
         command.flags, "accelerate"
     ):
         return replace(command, flags=(*command.flags, "--use_deepspeed"))
@@ -237,9 +235,7 @@ def _conda(draft: Draft, runtime: Section) -> None:
 def _dependencies(draft: Draft, runtime: Section) -> None:
     section = draft.section(runtime, "dependencies", {"pipRequirements", "pipPackages"})
     draft.copy(section, {"pipRequirements": "dependencies.requirements"})
-    packages = words(draft, section, "pipPackages")
-    if packages is not None:
-        draft.put("dependencies.packages", section.at("pipPackages"), packages)
+    put_words(draft, "dependencies.packages", section, "pipPackages")
 
 
 def _inputs(draft: Draft, runtime: Section) -> None:

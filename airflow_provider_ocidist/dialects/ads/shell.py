@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from airflow_provider_ocidist.dialects.commands import Command
+from airflow_provider_ocidist.launchers.command_line import Command
 
 TOKEN = re.compile(
     r"(?P<single>'[^']*')|(?P<escaped>\\.)|(?P<quote>\")|\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)\})",

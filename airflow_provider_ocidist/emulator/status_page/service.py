@@ -11,12 +11,12 @@ from typing import Any
 from starlette.responses import Response
 
 from airflow_provider_ocidist import __version__
+from airflow_provider_ocidist.emulator.access import Access, clients
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.control import BASE, Control
 from airflow_provider_ocidist.emulator.errors import not_found
 from airflow_provider_ocidist.emulator.status_page import call_list
 from airflow_provider_ocidist.emulator.status_page.browser import PAGE, PAGE_HEADERS
-from airflow_provider_ocidist.emulator.status_page.clients import clients
 from airflow_provider_ocidist.emulator.status_page.inside import Inside
 from airflow_provider_ocidist.emulator.status_page.log_tail import LogTail
 from airflow_provider_ocidist.emulator.status_page.storage import Storage
@@ -104,7 +104,7 @@ class StatusPage:
                 "counts": counts,
                 "rate": call_list.rate(self._control.calls),
                 "jobs": self._training.jobs(search="", start=0, limit=5)["jobs"],
-                "clients": clients(context),
+                "clients": [asdict(client) for client in clients(Access.of(context))],
                 "ids": {name: ids[name] for name in SHOWN_IDS},
             }
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Sequence
 
-from airflow_provider_ocidist.storage.local_store import LocalStore
-from airflow_provider_ocidist.storage.stores import Checksum, Entry, Store
+from airflow_provider_ocidist.storage.stores import Entry, Store
 
 _THREADS = 16
 
@@ -27,20 +26,16 @@ def unchanged(source: Store, entries: Sequence[Entry], target: Store, rename: st
 def is_same(source: Store, ours: Entry, target: Store, theirs: Entry) -> bool:
     if ours.size is None or ours.size != theirs.size:
         return False
-    known = _known(source, ours), _known(target, theirs)
-    if isinstance(source, LocalStore) and isinstance(target, LocalStore):
-        return source.compute(ours, None) == target.compute(theirs, None)
-    if isinstance(source, LocalStore) and known[1]:
-        return source.compute(ours, known[1].part_size) == known[1]
-    if isinstance(target, LocalStore) and known[0]:
-        return target.compute(theirs, known[0].part_size) == known[0]
+    known = source.checksum(ours), target.checksum(theirs)
+    if source.folder and target.folder:
+        return source.checksum_by_reading(ours, None) == target.checksum_by_reading(theirs, None)
+    if source.folder and known[1]:
+        return source.checksum_by_reading(ours, known[1].part_size) == known[1]
+    if target.folder and known[0]:
+        return target.checksum_by_reading(theirs, known[0].part_size) == known[0]
     if all(known):
         return known[0] == known[1]
     return bool(ours.modified and theirs.modified and theirs.modified >= ours.modified)
-
-
-def _known(store: Store, entry: Entry) -> Checksum | None:
-    return None if isinstance(store, LocalStore) else store.checksum(entry)
 
 
 def _present(target: Store, rename: str | None) -> dict[str, Entry]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.copying.engine import is_interruption
 from airflow_provider_ocidist.storage.copying.open_file import Copied
@@ -68,8 +68,8 @@ def destination(
         return
     store = open_store(target, access)
     refuse_overlap(found, absolute(store), None)
-    if isinstance(store, LocalStore) and not os.path.lexists(store.root):
-        with _staged(store.root, found.store.uri, resume=resume) as made:
+    if store.folder and not os.path.lexists(store.folder):
+        with _staged(store.folder, found.store.uri, resume=resume) as made:
             yield made
     else:
         with _journaled(_journal_of(store, found.store.uri) if resume else None) as journal:
@@ -78,9 +78,9 @@ def destination(
 
 def _journal_of(store: Store, source: str) -> Journal | None:
     key = key_of(source, store.uri)
-    if isinstance(store, LocalStore):
+    if store.folder:
         return Journal.open(
-            store.root / locations.unfinished_name("journal", key), _subject(source, store.root)
+            store.folder / locations.unfinished_name("journal", key), _subject(source, store.folder)
         )
     return Journal.open(cache_folder() / f"tree-{key}", {"from": source, "to": store.uri})
 

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from airflow_provider_ocidist.errors import BackendError, StorageError
+from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.copying.lanes import Lanes
 from airflow_provider_ocidist.storage.copying.memory import SMALL, Memory, gathered
 from airflow_provider_ocidist.storage.copying.meter import Meter
 from airflow_provider_ocidist.storage.copying.open_file import Copied, OpenFile
-from airflow_provider_ocidist.storage.oci_store import part_size_for
 from airflow_provider_ocidist.storage.stores import CannotTake, Entry, Origin, Store
 
 log = logging.getLogger(__name__)
@@ -91,7 +90,7 @@ class Engine:
         if self.declined is not None and not self.sha256 and self.target.takes_from(self.source, entry):
             self._submit(_LEAST_CHARGE, self._take, file)
             return
-        part_size = part_size_for(entry.size, self.part_size)
+        part_size = self.target.part_size_for(entry.size, self.part_size)
         with _absence_is_an_error(self.source, entry):
             file.download = self.source.download(entry, part_size)
         if file.download is None or entry.size is None:
@@ -233,12 +232,9 @@ class Engine:
 
 def is_interruption(error: BaseException) -> bool:
     """Whether the same copy may well succeed when it is tried again, and so should find what it has done."""
-    if not isinstance(error, Exception):
-        return True
-    cause = error.__cause__
-    if isinstance(cause, BackendError):
-        return cause.retryable
-    return isinstance(error, StorageError) and type(cause).__module__.startswith("urllib3")
+    if isinstance(error, StorageError):
+        return error.retryable
+    return not isinstance(error, Exception)
 
 
 @contextmanager

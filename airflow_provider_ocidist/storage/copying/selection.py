@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.oci_clients import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
-from airflow_provider_ocidist.storage.local_store import LocalStore
 from airflow_provider_ocidist.storage.stores import Entry, Store, open_store
 
 
@@ -65,6 +64,4 @@ def refuse_overlap(found: Selection, target: str, rename: str | None) -> None:
 
 def absolute(store: Store) -> str:
     """Return what two stores share when they are the same place."""
-    return (
-        os.path.realpath(store.root).rstrip("/") if isinstance(store, LocalStore) else store.uri.rstrip("/")
-    )
+    return (os.path.realpath(store.folder) if store.folder else store.uri).rstrip("/")

@@ -58,7 +58,7 @@ with DAG(dag_id="train_watched", schedule=None, catchup=False, params=PARAMS) as
     CheckpointSensor(
         task_id="wait_for_checkpoint",
         uri="{{ ti.xcom_pull('train', key='run')['checkpoints_uri'] }}",
-        after_step="7",
+        after_step="5",
         poke_interval=2.0,
     ).set_upstream(started)
 
@@ -75,7 +75,7 @@ with DAG(dag_id="train_function", schedule=None, catchup=False, params=PARAMS) a
 
         print(f"{word} from rank {os.environ['RANK']}")
         if os.environ["RANK"] == "0":
-            Path("checkpoints").mkdir()
+            Path("checkpoints").mkdir(exist_ok=True)
             Path("checkpoints", f"step-{count:06}.pt").write_text(word)
 
     steps(5, word="hello {{ dag.dag_id }}")

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_ocidist.dialects.base import Draft
-
 PYTHON = re.compile(r"python(3(\.\d+)?)?")
 SWITCHES = {
     # torch/distributed/run.py
@@ -98,18 +96,6 @@ def parse(words: Sequence[str]) -> Command:
     if PYTHON.fullmatch(name):
         return _python(first, rest)
     return Command(launcher="command", script=first, args=tuple(rest))
-
-
-def put(draft: Draft, where: str, command: Command) -> None:
-    """Write a command into a draft; all of it was found at one path."""
-    draft.put("launcher.kind", where, command.launcher)
-    if command.flags:
-        draft.put("launcher.args", where, list(command.flags))
-    draft.put("program.script", where, command.script)
-    if command.module:
-        draft.put("program.module", where, value=True)
-    if command.args:
-        draft.put("program.args", where, list(command.args))
 
 
 def values(flags: Sequence[str], launcher: str) -> Mapping[str, str]:

@@ -1,0 +1,484 @@
+"""Deliveries: every node sends its shards of one checkpoint to one place; the main node alone makes it exist."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.agent.checkpoints import (
+    FIRST_PAUSE,
+    LAST_TRIES,
+    LONGEST_PAUSE,
+    LOOK_INTERVAL,
+    Candidate,
+    Signature,
+    candidates,
+    signature,
+)
+from airflow_provider_ocidist.agent.report import NodeReport, Phase
+from airflow_provider_ocidist.agent.shards import (
+    METADATA,
+    REMEDY,
+    is_shard,
+    may_have_others,
+    missing,
+    needs_others,
+    union,
+)
+from airflow_provider_ocidist.agent.topology import read_report
+from airflow_provider_ocidist.errors import IncompleteCheckpoint, OcidistError, StorageError
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, ManifestFile
+from airflow_provider_ocidist.storage.stores import Store
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+BOARD_FILE = "shards/board.json"
+IDLE_INTERVAL = 10.0
+"""Seconds between looks at the board on a node that has no shards."""
+CLAIM_LIMIT = 120.0
+"""Seconds that a node has to find its part of a checkpoint; how long sending takes is not limited."""
+QUIET = 10.0
+"""Seconds without a change after which parts count as whole where no format says so: ZeRO pauses between files."""
+GONE_AFTER = 60.0
+"""Seconds without a heartbeat after which nothing more is expected of a node."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """The main node's word to the others: send your files of this checkpoint."""
+
+    number: int
+    name: str
+    """Of the entry in every node's own checkpoint folder."""
+    uri: str
+    """Where all nodes send their files."""
+    ranks: tuple[int, ...]
+    """The nodes that are to answer."""
+    written: bool
+    """Whether the format says that every process, on every node, has written its files."""
+    everywhere: bool
+    """Whether every node must have some: ZeRO has parts on all, without a list of them."""
+    leave_out: tuple[str, ...]
+    """Files that the main node sends, and that are the same for all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Board:
+    """What the main node has to say just now."""
+
+    call: Call | None = None
+    closed: bool = False
+    """Whether there will be no further call."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A node's answer to a call."""
+
+    files: tuple[ManifestFile, ...] | None = None
+    """What it has sent; None: not yet all."""
+    fault: str | None = None
+    """Why it will never come."""
+
+
+# Which nodes share the folder
+
+
+def show_folder(folder: Path, run_name: str, rank: int) -> None:
+    """Leave a mark in this node's checkpoint folder, until `nodes_apart` or `hide_folder`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _mark(folder, run_name, rank).touch()
+    except OSError as error:
+        logger.warning("the checkpoint folder %s cannot be written: %s", folder, error)
+
+
+def nodes_apart(folder: Path, run_name: str, rank: int, nodes: int) -> tuple[int, ...]:
+    """Return the ranks of the nodes that have a checkpoint folder of their own; remove the marks of all others."""
+    apart = []
+    for other in range(nodes):
+        # Asked for by name: a network file system may list a folder as it was some seconds ago.
+        if other != rank and not _is_marked(folder, run_name, other):
+            apart.append(other)
+        else:
+            _unmark(folder, run_name, other)
+    return tuple(apart)
+
+
+def hide_folder(folder: Path, run_name: str, rank: int, main_rank: int) -> None:
+    """Remove this node's own mark, unless the main node sees it too, and may not have looked yet."""
+    if not _is_marked(folder, run_name, main_rank):
+        _unmark(folder, run_name, rank)
+
+
+def _mark(folder: Path, run_name: str, rank: int) -> Path:
+    return folder / f".{run_name}-{rank}"
+
+
+def _is_marked(folder: Path, run_name: str, rank: int) -> bool:
+    return os.path.exists(_mark(folder, run_name, rank))  # noqa: PTH110 - Path.exists raises where it may not look
+
+
+def _unmark(folder: Path, run_name: str, rank: int) -> None:
+    with contextlib.suppress(OSError):
+        _mark(folder, run_name, rank).unlink(missing_ok=True)
+
+
+# On the main node
+
+
+class ShardCollector:
+    """Publishes checkpoints of which other nodes have shards."""
+
+    def __init__(
+        self, folder: Path, store: Store, rank: int, apart: Sequence[int], access: OciAccess
+    ) -> None:
+        """`store`: the run directory; `apart`: the nodes that have a checkpoint folder of their own."""
+        self.store = store
+        self.rank = rank
+        self.apart = tuple(apart)
+        self.access = access
+        self._own = OwnFiles(folder)
+        self._calls: dict[tuple[Path, Signature], Call] = {}
+
+    def open(self) -> None:
+        """Let the other nodes go at once where all share the folder: all that there is is here."""
+        if not self.apart:
+            self.close()
+
+    def needs_others(self, path: Path) -> bool:
+        """Whether other nodes have parts of this entry; pointless to ask where all share the folder."""
+        if not self.apart or not path.is_dir():
+            return False
+        return needs_others(self._own.names(path), _metadata(path))
+
+    def rest_of(self, path: Path) -> float:
+        """Return for how many seconds an entry must not change before it counts as whole."""
+        in_parts = (
+            self.apart and path.is_dir() and any(may_have_others(name) for name in self._own.names(path))
+        )
+        return QUIET if in_parts and not _metadata(path) else 0.0
+
+    def publish(self, item: Candidate, uri: str, *, loss: float | None) -> CheckpointRef:
+        """Have all nodes send their files, and make the checkpoint exist once they have.
+
+        Raises IncompleteCheckpoint when a part is missing for good, StorageError when another try may help.
+        """
+        from airflow_provider_ocidist.storage.checkpoints import seal, send_part
+
+        call = self._call(item, uri)
+        stale = self._own.stale(item.path)
+        own = send_part(item.path, call.uri, leave_out=stale, access=self.access)
+        files = union({self.rank: own, **self._await(call)})
+        if signature(item.path) != item.signature:
+            raise StorageError(f"{item.path} changed while the other nodes sent their parts")
+        absent = missing([file.path for file in files], _metadata(item.path))
+        if absent:
+            raise IncompleteCheckpoint(f"no node has sent {_few(absent)}, which belong to it")
+        return seal(call.uri, item.path.name, files, step=item.step, loss=loss, access=self.access)
+
+    def close(self) -> None:
+        """Let the other nodes go: there will be no further call."""
+        try:
+            _write(self.store, BOARD_FILE, Board(closed=True))
+        except (OcidistError, OSError) as error:
+            logger.warning("the other nodes could not be told that no checkpoint follows: %s", error)
+
+    def _call(self, item: Candidate, uri: str) -> Call:
+        """Return the call for an entry; another try repeats the first, so that what was sent is not sent again."""
+        from airflow_provider_ocidist.storage.checkpoints import reserve
+
+        call = self._calls.get((item.path, item.signature))
+        if call is None:
+            names, written = self._own.names(item.path), bool(_metadata(item.path))
+            call = Call(
+                number=len(self._calls) + 1,
+                name=item.path.name,
+                uri=reserve(uri, item.path.name, step=item.step, access=self.access),
+                ranks=self.apart,
+                written=written,
+                everywhere=not written and any(is_shard(name) for name in names),
+                leave_out=tuple(sorted(name for name in names if not is_shard(name))),
+            )
+        _write(self.store, BOARD_FILE, Board(call=call))
+        self._calls[item.path, item.signature] = call
+        return call
+
+    def _await(self, call: Call) -> dict[int, Sequence[ManifestFile]]:
+        signs = SignsOfLife(self.store)
+        found: dict[int, Sequence[ManifestFile]] = {}
+        claim_until = time.monotonic() + CLAIM_LIMIT
+        while True:
+            for rank in set(call.ranks) - set(found):
+                files = self._part_of(rank, call, signs, overdue=time.monotonic() > claim_until)
+                if files is not None:
+                    found[rank] = files
+            if len(found) == len(call.ranks):
+                return found
+            time.sleep(LOOK_INTERVAL)
+
+    def _part_of(
+        self, rank: int, call: Call, signs: SignsOfLife, *, overdue: bool
+    ) -> Sequence[ManifestFile] | None:
+        # In this order, for a node writes its part before it says that it has ended.
+        gone = signs.ended(rank)
+        part = _read(self.store, _part_name(call, rank), Part)
+        if part and part.fault:
+            raise IncompleteCheckpoint(f"node {rank} cannot send its part: {part.fault}")
+        if part and part.files is not None:
+            return part.files
+        if gone and part is None and not call.everywhere:
+            return ()  # it had nothing to send; if it had, the metadata names it
+        if gone and part:
+            raise IncompleteCheckpoint(f"node {rank} has ended before it had sent its part")
+        if gone or (part is None and overdue):
+            when = "at its end" if gone else f"after {CLAIM_LIMIT:.0f} s"
+            raise IncompleteCheckpoint(f"node {rank} had no part of it {when}; {REMEDY}")
+        return None
+
+
+# On the other nodes
+
+
+class ShardCourier:
+    """Sends this node's shards of each checkpoint that the main node calls for."""
+
+    def __init__(self, folder: Path, store: Store, rank: int, main_rank: int, access: OciAccess) -> None:
+        """`store`: the run directory."""
+        self.folder = folder
+        self.store = store
+        self.rank = rank
+        self.main_rank = main_rank
+        self.access = access
+        self._own = OwnFiles(folder)
+        self._seen: dict[Path, Signature] = {}
+        self._changed_at: dict[Path, float] = {}
+        self._has_shards = False
+        self._claimed: set[int] = set()
+        self._answered: set[int] = set()
+        self._tries = 0
+        self._pause = FIRST_PAUSE
+        self._look_again_at = time.monotonic() + IDLE_INTERVAL
+        self._training_ended = threading.Event()
+        self._killed_at: int | None = None
+        self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self, *, clean: bool, limit: float | None) -> str | None:
+        """Answer what the main node still asks for, for at most `limit` seconds; return why that did not work.
+
+        `clean`: the program ended by itself, so that whatever it wrote last is whole. A node without shards does not
+        wait.
+        """
+        self._killed_at = None if clean else time.time_ns()
+        self._training_ended.set()
+        self._thread.join(limit)
+        if self._thread.is_alive():
+            return f"shards of this node were still on their way after {limit:.0f} s"
+        return None
+
+    def _run(self) -> None:
+        try:
+            if self._watch():
+                return
+            self._look()
+            self._serve_to_the_end()
+        except Exception:
+            # The main node notices that no part comes, and says so.
+            logger.exception("unexpected")
+
+    def _watch(self) -> bool:
+        """Answer calls while the training runs; return whether there will be none any more."""
+        while not self._training_ended.wait(LOOK_INTERVAL):
+            self._look()
+            if time.monotonic() >= self._look_again_at:
+                board = self._board()
+                if board.closed:
+                    return True
+                self._answer(board.call)
+        return False
+
+    def _serve_to_the_end(self) -> None:
+        signs = SignsOfLife(self.store)
+        self._look_again_at, self._tries, self._pause = 0.0, 0, FIRST_PAUSE
+        while self._has_shards and not signs.ended(self.main_rank):
+            if time.monotonic() >= self._look_again_at:
+                board = self._board()
+                if board.closed:
+                    return
+                self._answer(board.call)
+            time.sleep(LOOK_INTERVAL)
+
+    def _look(self) -> None:
+        """Note what there is, and when it last changed."""
+        found = {item.path: item.signature for item in candidates(self.folder)}
+        changed = [path for path in found if self._seen.get(path) != found[path]]
+        self._changed_at |= dict.fromkeys(changed, time.monotonic())
+        self._seen = found
+        if not self._has_shards and any(is_shard(name) for path in changed for name in self._own.names(path)):
+            self._has_shards = True
+            self._look_again_at = 0.0
+
+    def _board(self) -> Board:
+        self._look_again_at = time.monotonic() + (0.0 if self._has_shards else IDLE_INTERVAL)
+        try:
+            return _read(self.store, BOARD_FILE, Board) or Board()
+        except (OcidistError, OSError) as error:
+            logger.debug("no word of the main node: %s", error)
+            return Board()
+
+    def _answer(self, call: Call | None) -> None:
+        if call is None or self.rank not in call.ranks or call.number in self._answered:
+            return
+        try:
+            part = self._part_of(call)
+            if part:
+                self._tell(call, part)
+                self._answered.add(call.number)
+                self._tries, self._pause = 0, FIRST_PAUSE
+        except (OcidistError, OSError) as error:
+            self._failed(call, error)
+
+    def _part_of(self, call: Call) -> Part | None:
+        """Return the answer to a call; None while there is none yet."""
+        path = self.folder / call.name
+        if not any(call.written or is_shard(name) for name in self._own.names(path)):
+            return self._nothing(call)
+        if call.number not in self._claimed:
+            self._tell(call, Part())
+            self._claimed.add(call.number)
+        if self._killed_at and not call.written and signature(path).modified_ns > self._killed_at - 10**9:
+            return Part(fault="its processes were killed while they wrote")
+        if not self._training_ended.is_set() and not self._is_at_rest(path, call):
+            return None
+        return Part(files=self._send(path, call))
+
+    def _is_at_rest(self, path: Path, call: Call) -> bool:
+        since = self._changed_at.get(path, time.monotonic())
+        return time.monotonic() - since >= (LOOK_INTERVAL if call.written else QUIET)
+
+    def _nothing(self, call: Call) -> Part | None:
+        if call.number in self._claimed:
+            return Part(fault=f"the program has deleted {call.name} there")
+        if not call.everywhere:
+            return Part(files=())
+        return (
+            Part(fault=f"the program has not written {call.name} there")
+            if self._training_ended.is_set()
+            else None
+        )
+
+    def _send(self, path: Path, call: Call) -> tuple[ManifestFile, ...]:
+        from airflow_provider_ocidist.storage.checkpoints import send_part
+
+        before = signature(path)
+        leave_out = self._own.stale(path) | set(call.leave_out)
+        files = send_part(path, call.uri, leave_out=leave_out, access=self.access)
+        if signature(path) != before:
+            raise StorageError(f"{path} changed while it was read", uri=str(path))
+        logger.info("sent %d files of %s", len(files), call.name)
+        return files
+
+    def _failed(self, call: Call, error: Exception) -> None:
+        logger.warning(
+            "the shards of %s cannot be sent: %s; trying again in %.0f s", call.name, error, self._pause
+        )
+        self._look_again_at = time.monotonic() + min(
+            self._pause, 5.0 if self._training_ended.is_set() else 60.0
+        )
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+        self._tries += 1
+        if self._training_ended.is_set() and self._tries >= LAST_TRIES:
+            self._answered.add(call.number)
+            with contextlib.suppress(OcidistError, OSError):
+                self._tell(call, Part(fault=str(error)))
+
+    def _tell(self, call: Call, part: Part) -> None:
+        _write(self.store, _part_name(call, self.rank), part)
+
+
+class OwnFiles:
+    """Which files of an entry this node's processes have written, rather than been given to go on from."""
+
+    def __init__(self, folder: Path) -> None:
+        self._before = {item.path: _stamps(item.path) for item in candidates(folder)}
+
+    def names(self, path: Path) -> set[str]:
+        return set(_stamps(path)) - self.stale(path)
+
+    def stale(self, path: Path) -> set[str]:
+        """Return the shards that lay there before the start: now other nodes may have written newer ones."""
+        before, now = self._before.get(path, {}), _stamps(path)
+        return {name for name in now if is_shard(name) and before.get(name) == now[name]}
+
+
+class SignsOfLife:
+    """Whether other nodes are still there to answer."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._heard: dict[int, tuple[float, float]] = {}
+        """By rank: the last heartbeat, and when it was new to us."""
+
+    def ended(self, rank: int) -> bool:
+        report = read_report(self.store, rank)
+        return report is not None and (report.phase is Phase.DONE or self._is_silent(report))
+
+    def _is_silent(self, report: NodeReport) -> bool:
+        now = time.monotonic()
+        beat, since = self._heard.get(report.rank, (None, now))
+        if beat != report.heartbeat_at:
+            since = now
+        self._heard[report.rank] = (report.heartbeat_at, since)
+        return now - since > GONE_AFTER
+
+
+def _stamps(path: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of each file in a folder."""
+    found = {}
+    for file in path.rglob("*"):
+        with contextlib.suppress(OSError):
+            if file.is_file():
+                status = file.stat()
+                found[file.relative_to(path).as_posix()] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+def _metadata(path: Path) -> dict[str, bytes]:
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob(METADATA)}
+
+
+def _part_name(call: Call, rank: int) -> str:
+    return f"shards/{call.number}/{rank}.json"
+
+
+def _write(store: Store, name: str, value: Board | Part) -> None:
+    store.write(name, json.dumps(codec.encode(value)).encode())
+
+
+def _read(store: Store, name: str, kind: type[T]) -> T | None:
+    """Return what was written there, None where nothing was. Raises StorageError when it cannot be read just now."""
+    try:
+        return codec.decode(kind, json.loads(store.read(name)))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise StorageError(f"{store.place_of(name)} cannot be read: {error}") from error
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

@@ -1,0 +1,95 @@
+"""Shards: what belongs to a checkpoint that several nodes have written, by its own word. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from airflow_provider_ocidist.errors import IncompleteCheckpoint
+from airflow_provider_ocidist.storage.checkpoints import ManifestFile
+
+METADATA = ".metadata"
+"""What torch.distributed.checkpoint writes on one node alone, last of all: it names the files of all processes."""
+DISTCP = re.compile(rb"__\d+_\d+\.distcp")
+SHARD = re.compile(
+    r"""
+    __\d+_\d+\.distcp                                            # torch.distributed.checkpoint
+    | shard-\d+-model-\d+-of-\d+\.safetensors                    # the same, as Hugging Face's format
+    | (bf16_|fp16_)?(zero_pp|expp)_rank_\d+_mp_rank_\d+_\w+\.pt  # DeepSpeed: ZeRO, experts
+    | layer_\d+[-_](model|expert)_.+\.pt                         # DeepSpeed: pipelines, experts
+    | mp_rank_(0*[1-9]|\d+_\d*[1-9]).*                           # Megatron, DeepSpeed: all but the first model part
+    """,
+    re.VERBOSE,
+)
+FIRST = re.compile(r"mp_rank_0+(_0+)?(_model_states\.pt)?")
+"""Megatron's and DeepSpeed's first part of the model: all of it, or one of several, which its name does not tell."""
+ZERO_RANK = re.compile(r"(?<=zero_pp_rank_)(\d+)(?=_)")
+REMEDY = (
+    "let checkpoints.path be a folder that all nodes share, such as a mounted file system, "
+    "or save whole checkpoints from global rank 0"
+)
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file, or a folder above it, is called as only a part of a checkpoint is."""
+    return any(SHARD.fullmatch(part) for part in PurePosixPath(name).parts)
+
+
+def may_have_others(name: str) -> bool:
+    """Whether a file, or a folder above it, is called as the first part of a model is, or as any other part."""
+    return is_shard(name) or any(FIRST.fullmatch(part) for part in PurePosixPath(name).parts)
+
+
+def needs_others(names: Collection[str], metadata: Mapping[str, bytes]) -> bool:
+    """Whether other nodes may have parts of a checkpoint of which this one has these files.
+
+    `metadata`: the content of each file among them that is called `.metadata`. What it says is exact; without it, names
+    decide.
+    """
+    if missing(names, metadata):
+        return True
+    if any(DISTCP.search(text) for text in metadata.values()):
+        return False
+    return any(may_have_others(name) for name in names)
+
+
+def missing(names: Collection[str], metadata: Mapping[str, bytes]) -> list[str]:
+    """Return the files that a checkpoint says it has, in its metadata or by its numbers, and has not."""
+    return sorted((_named(metadata) | _numbered(names)) - set(names))
+
+
+def _named(metadata: Mapping[str, bytes]) -> set[str]:
+    # A pickle, which is not for us to load; but it holds the names as they are.
+    return {
+        str(PurePosixPath(place).with_name(file.decode()))
+        for place, text in metadata.items()
+        for file in DISTCP.findall(text)
+    }
+
+
+def _numbered(names: Collection[str]) -> set[str]:
+    """Return the names of ZeRO's parts from the first to the last that is there."""
+    found: set[str] = set()
+    for name in names:
+        rank = ZERO_RANK.search(name)
+        if rank:
+            found |= {ZERO_RANK.sub(str(number), name) for number in range(int(rank[1]))}
+    return found
+
+
+def union(parts: Mapping[int, Sequence[ManifestFile]]) -> tuple[ManifestFile, ...]:
+    """Return the files of all nodes, by rank of the node, as one checkpoint.
+
+    Raises IncompleteCheckpoint, naming the file, where two nodes have sent different ones to the same place.
+    """
+    found: dict[str, tuple[int, ManifestFile]] = {}
+    for rank, files in sorted(parts.items()):
+        for file in files:
+            owner, known = found.setdefault(file.path, (rank, file))
+            if known != file:
+                raise IncompleteCheckpoint(
+                    f"nodes {owner} and {rank} have both written {file.path}, and not the same: "
+                    "give each process a file of its own"
+                )
+    return tuple(file for _, (_, file) in sorted(found.items()))

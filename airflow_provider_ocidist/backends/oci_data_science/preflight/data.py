@@ -1,0 +1,76 @@
+"""Checks of where data comes from and goes to."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+from airflow_provider_ocidist.backends.base import Finding
+from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Target
+from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage import locations
+from airflow_provider_ocidist.storage.stores import open_store
+
+WRITE_POLICY = (
+    "create the bucket, or: allow group <yours>, and the dynamic group of job runs, to manage objects in "
+    "compartment <it> where target.bucket.name='<it>'"
+)
+READ_POLICY = (
+    "correct the URI, or: allow group <yours>, and the dynamic group of job runs, to read objects in "
+    "compartment <it>"
+)
+
+
+def work_dir(target: Target) -> Iterator[Finding]:
+    yield _writable("work_dir", str(target.job.work_dir), target.access)
+
+
+def checkpoints(target: Target) -> Iterator[Finding]:
+    kept = target.job.checkpoints
+    if kept is not None and kept.uri is not None:
+        yield _writable("checkpoints", kept.uri, target.access)
+
+
+def outputs(target: Target) -> Iterator[Finding]:
+    for output in target.job.outputs:
+        # What is filled in on the nodes is unknown here.
+        if "${" not in output.uri:
+            yield _writable("output", output.uri, target.access)
+
+
+def inputs(target: Target) -> Iterator[Finding]:
+    for source in target.job.inputs:
+        yield _readable(source.source, target.access)
+
+
+def _writable(subject: str, uri: str, access: OciAccess) -> Finding:
+    """Write a small file, read it back and remove it."""
+    name, content = f"ocidist-preflight-{secrets.token_hex(8)}", b"ocidist preflight"
+    try:
+        store = open_store(uri, access)
+        store.write(name, content)
+        try:
+            found = store.read(name)
+        finally:
+            store.delete(name)
+    except (StorageError, OSError) as error:
+        return Finding.failed(subject, str(error), WRITE_POLICY)
+    if found != content:
+        message = f"{uri}: what was written is not what is read"
+        return Finding.failed(subject, message, "name another place")
+    return Finding.passed(subject, f"{uri} can be written, read and cleaned")
+
+
+def _readable(uri: str, access: OciAccess) -> Finding:
+    place = locations.parse(uri)
+    try:
+        if place.is_folder:
+            there = bool(open_store(place.uri, access).list())
+        else:
+            there = open_store(place.parent + place.query, access).exists(place.name)
+    except (StorageError, OSError) as error:
+        return Finding.failed("input", str(error), READ_POLICY)
+    if not there:
+        return Finding.failed("input", f"{place.uri}: nothing is there", READ_POLICY)
+    return Finding.passed("input", f"{place.uri} is there")

@@ -1,0 +1,96 @@
+"""Checks of who asks, where the job is to be, its logs and its secret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_provider_ocidist import oci_credentials
+from airflow_provider_ocidist.backends.base import Finding
+from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements import (
+    compartment_finding,
+    log_finding,
+    project_finding,
+)
+from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Target
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_errors import oci_errors
+
+
+def sign_in(target: Target) -> Iterator[Finding]:
+    client = target.client("object_storage")
+    with oci_errors("signing in"):
+        namespace = client.get_namespace().data
+    yield Finding.passed("sign-in", f"{_principal(target.access)}, namespace {namespace}")
+
+
+def _principal(access: OciAccess) -> str:
+    """Return who signs, as far as this side knows."""
+    if access.auth == "api_key":
+        return f"API key of {access.user}"
+    if access.auth in ("config_file", "session_token"):
+        config, signer = oci_credentials.credentials(access)
+        kind = "session token" if "Token" in type(signer).__name__ else "API key"
+        return f"{kind} of {config.get('user', 'a user')} (profile {access.profile})"
+    return access.auth.replace("_", " ")
+
+
+def compartment(target: Target) -> Iterator[Finding]:
+    client = target.client("identity")
+    with oci_errors("reading the compartment"):
+        found = client.get_compartment(target.options.compartment_id).data
+    yield compartment_finding(found)
+
+
+def project(target: Target) -> Iterator[Finding]:
+    client = target.client("data_science")
+    with oci_errors("reading the project"):
+        found = client.get_project(target.options.project_id).data
+    yield project_finding(found, target.options.compartment_id)
+
+
+def jobs(target: Target) -> Iterator[Finding]:
+    client = target.client("data_science")
+    with oci_errors("listing jobs"):
+        client.list_jobs(target.options.compartment_id, limit=1)
+    yield Finding.passed("jobs", "these credentials may list jobs here")
+
+
+def log_group(target: Target) -> Iterator[Finding]:
+    if target.options.log_group_id is None:
+        yield Finding.warned(
+            "log group",
+            "there is none: no line that the nodes print will be seen, here or in Airflow",
+            "set log_group_id in the job or the connection",
+        )
+        return
+    client = target.client("logging")
+    with oci_errors("reading the log group"):
+        group = client.get_log_group(target.options.log_group_id).data
+    yield Finding.passed("log group", group.display_name)
+
+
+def log(target: Target) -> Iterator[Finding]:
+    if target.options.log_id is None or target.options.log_group_id is None:
+        return
+    client = target.client("logging")
+    with oci_errors("reading the log"):
+        found = client.get_log(target.options.log_group_id, target.options.log_id).data
+    yield log_finding(found)
+
+
+def secret(target: Target) -> Iterator[Finding]:
+    secret_id = target.job.program.source_secret
+    if secret_id is not None:
+        client = target.client("secrets")
+        with oci_errors("reading the secret's versions"):
+            client.list_secret_bundle_versions(secret_id, limit=1)
+        yield Finding.passed("secret", "it is there; whether the nodes may read it, only a run can tell")
+
+
+def rights_of_nodes(_: Target) -> Iterator[Finding]:
+    yield Finding.warned(
+        "rights of nodes",
+        "nodes sign in as themselves, which nobody else can try",
+        "see that a dynamic group holds resource.type='datasciencejobrun', and may manage objects in work_dir's bucket "
+        "and use log-content",
+    )

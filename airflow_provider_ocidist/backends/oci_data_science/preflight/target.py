@@ -1,0 +1,29 @@
+"""Target: a job and the place that it is for, as the checks ask about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_ocidist import oci_clients
+from airflow_provider_ocidist.backends.base import Finding
+from airflow_provider_ocidist.backends.oci_data_science.options import OciDataScienceOptions
+from airflow_provider_ocidist.job import TrainingJob
+from airflow_provider_ocidist.oci_credentials import OciAccess
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Everything is filled in, from the job and from the connection."""
+
+    job: TrainingJob
+    options: OciDataScienceOptions
+    access: OciAccess
+
+    def client(self, service: oci_clients.Service) -> Any:
+        return oci_clients.client(self.access, service)
+
+
+Check = Callable[[Target], Iterable[Finding]]
+"""Asks the service; may raise OcidistError where it could not even ask."""

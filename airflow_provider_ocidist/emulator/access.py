@@ -1,0 +1,115 @@
+"""Access: all that a client needs to know of a running emulator, and how each kind of client is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Self
+
+from airflow_provider_ocidist.emulator.context import Context
+from airflow_provider_ocidist.emulator.installation import PROFILE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Access:
+    """What `--ready` writes."""
+
+    url: str
+    proxy_url: str
+    """With `ca_file`, stands in for the hosts of OCI: see `proxy_environment`."""
+    ca_file: str
+    config_file: str
+    profile: str
+    region: str
+    tenancy_id: str
+    namespace: str
+    bucket: str
+    compartment_id: str
+    project_id: str
+    subnet_id: str
+    log_group_id: str
+    log_id: str
+    secret_id: str
+    secret_value: str
+
+    @classmethod
+    def of(cls, context: Context) -> Self:
+        ids = context.ids
+        return cls(
+            url=context.url,
+            proxy_url=context.proxy_url,
+            ca_file=str(context.ca_file),
+            config_file=str(context.installation.config_file),
+            profile=PROFILE,
+            region=ids.region,
+            tenancy_id=ids.tenancy_id,
+            namespace=ids.namespace,
+            bucket=ids.bucket,
+            compartment_id=ids.compartment_id,
+            project_id=ids.project_id,
+            subnet_id=ids.subnet_id,
+            log_group_id=ids.log_group_id,
+            log_id=ids.log_id,
+            secret_id=ids.secret_id,
+            secret_value=ids.secret_value,
+        )
+
+    def proxy_environment(self) -> dict[str, str]:
+        """Return what makes a client that knows nothing of the emulator use it."""
+        return {"HTTPS_PROXY": self.proxy_url, "REQUESTS_CA_BUNDLE": self.ca_file}
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """How one kind of client is pointed at the emulator."""
+
+    name: str
+    text: str
+    """Lines to paste: shell, or Python where the client is a library."""
+    note: str = ""
+
+
+def clients(access: Access) -> list[Client]:
+    config, url = access.config_file, access.url
+    proxy = {"OCI_CONFIG_FILE": config, **access.proxy_environment()}
+    fsspec = json.dumps({"config": config, "config_kwargs": {"service_endpoint": url}})
+    return [
+        Client(
+            "anything",
+            "\n".join(f"export {name}={value}" for name, value in proxy.items()),
+            "without a change to it, also ADS: a proxy stands in for OCI's hosts",
+        ),
+        Client(
+            "OCI SDK",
+            f'config = oci.config.from_file("{config}")\n'
+            f'oci.data_science.DataScienceClient(config, service_endpoint="{url}")',
+            "every client takes service_endpoint",
+        ),
+        Client(
+            "ocifs",
+            f"export FSSPEC_OCI='{fsspec}'",
+            f"oci://{access.bucket}@{access.namespace}/... then works in fsspec and pandas",
+        ),
+        Client("OCI CLI", f"export OCI_CLI_CONFIG_FILE={config} OCI_CLI_ENDPOINT={url}"),
+        Client("Airflow", f"export AIRFLOW_CONN_OCI_DEFAULT='{connection(access)}'"),
+        Client("curl", f"curl {url}/_emulator/calls", "the control API needs no signature"),
+    ]
+
+
+def connection(access: Access) -> str:
+    """Return the Airflow connection, in the JSON form that AIRFLOW_CONN_ variables take."""
+    extra = {
+        "auth": "config_file",
+        "config_file": access.config_file,
+        "profile": access.profile,
+        "region": access.region,
+        "endpoint": access.url,
+        "compartment_id": access.compartment_id,
+        "project_id": access.project_id,
+        "subnet_id": access.subnet_id,
+        "log_group_id": access.log_group_id,
+        "log_id": access.log_id,
+        "shape": "VM.Standard.E4.Flex",
+        "work_dir": f"oci://{access.bucket}@{access.namespace}/ocidist",
+    }
+    return json.dumps({"conn_type": "oci", "extra": extra})

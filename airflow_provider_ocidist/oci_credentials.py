@@ -1,0 +1,190 @@
+"""Credentials: who we are and where the service is, and what signs for us. Imports `oci` late."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.oci_errors import first_line, is_foreign
+
+AuthKind = Literal["config_file", "api_key", "session_token", "instance_principal", "resource_principal"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OciAccess:
+    """Credentials and place. Secrets stay out of `repr`."""
+
+    auth: AuthKind = "config_file"
+    config_file: str | None = None
+    profile: str = "DEFAULT"
+    tenancy: str | None = None
+    user: str | None = None
+    fingerprint: str | None = None
+    key_content: str | None = field(default=None, repr=False)
+    pass_phrase: str | None = field(default=None, repr=False)
+    region: str | None = None
+    endpoint: str | None = None
+    """Service endpoint for every client, as `http://127.0.0.1:8080`; None: the region's own."""
+    max_attempts: int = 8
+    """Of each request, with exponential back-off and jitter: from 0.2 s to 8 s, 20 s in all."""
+    pool_size: int = 32
+    """Connections kept open; also how many transfers one client serves at a time."""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], endpoint: str | None = None) -> OciAccess:
+        """Return what a node has: its resource principal, or else the usual OCI config file."""
+        auth: AuthKind = (
+            "resource_principal" if "OCI_RESOURCE_PRINCIPAL_VERSION" in environ else "config_file"
+        )
+        return cls(
+            auth=auth,
+            config_file=environ.get("OCI_CLI_CONFIG_FILE") or environ.get("OCI_CONFIG_FILE"),
+            profile=environ.get("OCI_CLI_PROFILE", "DEFAULT"),
+            endpoint=endpoint,
+        )
+
+
+SECRETS = {"private_key_content": "key_content", "passphrase": "pass_phrase"}
+"""Airflow masks secrets by the names of their fields, and does not know the SDK's own names."""
+
+
+def fields_of(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a connection's extra, under the names that backends and storage use."""
+    return {SECRETS.get(name, name): value for name, value in extra.items() if value not in (None, "")}
+
+
+def access_of(fields: Mapping[str, Any]) -> OciAccess:
+    """Return the credentials and place among the fields of a connection."""
+    known = OciAccess.__dataclass_fields__
+    return OciAccess(**{name: value for name, value in fields.items() if name in known})
+
+
+def credentials(access: OciAccess) -> tuple[dict[str, Any], Any]:
+    """Return the SDK's configuration and signer. Raises BackendError that says what is missing."""
+    if access.endpoint and not re.match(r"https?://[^/\s]+", access.endpoint):
+        raise BackendError(
+            f"endpoint is {access.endpoint!r}; it must be a URL as http://127.0.0.1:8080", cause=Cause.CONFIG
+        )
+    if access.auth not in SIGNERS:
+        known = ", ".join(SIGNERS)
+        raise BackendError(f"auth is {access.auth!r}; it must be one of {known}", cause=Cause.CONFIG)
+    try:
+        config, signer = SIGNERS[access.auth](access)
+    except BackendError:
+        raise
+    except Exception as error:
+        if is_foreign(error) or isinstance(error, OSError | ValueError | KeyError | configparser.Error):
+            raise BackendError(
+                f"no usable OCI credentials: {_credential_fault(access, error)}", cause=Cause.CONFIG
+            ) from error
+        raise
+    region = access.region or config.get("region") or getattr(signer, "region", None)
+    if access.endpoint:
+        # The SDK insists on a region even where the endpoint says it all.
+        region = region or "us-ashburn-1"
+    return {**config, "region": region}, signer
+
+
+def _from_config_file(access: OciAccess) -> tuple[dict[str, Any], Any]:
+    import oci
+
+    config = dict(oci.config.from_file(access.config_file or oci.config.DEFAULT_LOCATION, access.profile))
+    if config.get("security_token_file"):
+        return _from_session_token(access)
+    if access.region:
+        config["region"] = access.region
+    if access.pass_phrase:
+        config["pass_phrase"] = access.pass_phrase
+    return config, _api_key_signer(_with_region(config, access))
+
+
+def _from_api_key(access: OciAccess) -> tuple[dict[str, Any], Any]:
+    given = {
+        "tenancy": access.tenancy,
+        "user": access.user,
+        "fingerprint": access.fingerprint,
+        "key_content": access.key_content,
+        "pass_phrase": access.pass_phrase,
+        "region": access.region,
+    }
+    config = {key: value for key, value in given.items() if value}
+    return config, _api_key_signer(_with_region(config, access))
+
+
+def _with_region(config: dict[str, Any], access: OciAccess) -> dict[str, Any]:
+    return {"region": "us-ashburn-1", **config} if access.endpoint else config
+
+
+def _api_key_signer(config: dict[str, Any]) -> Any:
+    import oci
+
+    oci.config.validate_config(config)
+    return oci.signer.Signer(
+        tenancy=config["tenancy"],
+        user=config["user"],
+        fingerprint=config["fingerprint"],
+        private_key_file_location=config.get("key_file"),
+        pass_phrase=config.get("pass_phrase"),
+        private_key_content=config.get("key_content"),
+    )
+
+
+def _from_session_token(access: OciAccess) -> tuple[dict[str, Any], Any]:
+    import oci
+
+    config = dict(oci.config.from_file(access.config_file or oci.config.DEFAULT_LOCATION, access.profile))
+    if not config.get("security_token_file"):
+        raise ValueError(f"profile {access.profile} names no security_token_file")
+    token = Path(config["security_token_file"]).expanduser().read_text().strip()
+    key = oci.signer.load_private_key_from_file(
+        config["key_file"], access.pass_phrase or config.get("pass_phrase")
+    )
+    return config, oci.auth.signers.SecurityTokenSigner(token, key)
+
+
+def _from_instance_principal(access: OciAccess) -> tuple[dict[str, Any], Any]:
+    import oci
+
+    options: dict[str, Any] = {
+        # The SDK's own would keep a machine that has no metadata service waiting for minutes.
+        "retry_strategy": oci.retry.RetryStrategyBuilder(max_attempts=2).get_retry_strategy(),
+        "federation_client_circuit_breaker_strategy": oci.circuit_breaker.NoCircuitBreakerStrategy(),
+    }
+    if access.endpoint and "OCI_METADATA_BASE_URL" in os.environ:
+        # Both are overridden only where somebody else plays OCI; then the token service is played there, too.
+        options["federation_endpoint"] = f"{access.endpoint.rstrip('/')}/v1/x509"
+    return {}, oci.auth.signers.InstancePrincipalsSecurityTokenSigner(**options)
+
+
+def _from_resource_principal(_: OciAccess) -> tuple[dict[str, Any], Any]:
+    import oci
+
+    return {}, oci.auth.signers.get_resource_principals_signer()
+
+
+SIGNERS: Mapping[AuthKind, Callable[[OciAccess], tuple[dict[str, Any], Any]]] = {
+    "config_file": _from_config_file,
+    "api_key": _from_api_key,
+    "session_token": _from_session_token,
+    "instance_principal": _from_instance_principal,
+    "resource_principal": _from_resource_principal,
+}
+
+
+def _credential_fault(access: OciAccess, error: Exception) -> str:
+    """Say what is wrong with the credentials, and what to do about it."""
+    found = first_line(error)
+    place = f"{access.config_file or '~/.oci/config'}, profile {access.profile}"
+    if access.auth in ("config_file", "session_token"):
+        make = "oci session authenticate" if access.auth == "session_token" else "oci setup config"
+        return f"{place}: {found} (make one with `{make}`, or name another file or profile)"
+    if access.auth == "api_key":
+        return f"the API key as given: {found} (needs tenancy, user, fingerprint, region, key in PEM form)"
+    kind = access.auth.replace("_", " ")
+    return f"this machine has no {kind}: {found} (only OCI's own machines have one; elsewhere use an API key)"

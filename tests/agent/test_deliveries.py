@@ -1,0 +1,376 @@
+"""Checkpoints of which each node holds a part, on disks of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.agent import deliveries
+from airflow_provider_ocidist.agent.checkpoints import candidates, resume
+from airflow_provider_ocidist.agent.deliveries import (
+    ShardCollector,
+    ShardCourier,
+    hide_folder,
+    nodes_apart,
+    show_folder,
+)
+from airflow_provider_ocidist.agent.heartbeat import report_name
+from airflow_provider_ocidist.agent.report import NodeReport, Phase
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
+from airflow_provider_ocidist.job import Checkpoints
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, newest, retain
+from airflow_provider_ocidist.storage.stores import open_store
+from tests.agent.gangs import Gang
+
+PROGRAM = """
+import os, pickle, sys, time
+from pathlib import Path
+
+meeting, kind, steps = Path(sys.argv[1]), sys.argv[2], [int(step) for step in sys.argv[3].split(",")]
+pause = float(sys.argv[4]) if len(sys.argv) > 4 else 0
+rank, nodes = int(os.environ["OCIDIST_NODE_RANK"]), int(os.environ["OCIDIST_NODES"])
+folder = Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
+print("found", sorted(str(path.relative_to(folder)) for path in folder.rglob("*")), flush=True)
+
+
+def barrier(name):
+    meeting.mkdir(parents=True, exist_ok=True)
+    meeting.joinpath(f"{name}-{rank}").touch()
+    while not all(meeting.joinpath(f"{name}-{other}").exists() for other in range(nodes)):
+        time.sleep(0.05)
+
+
+def distcp(place):
+    place.joinpath(f"__{rank}_0.distcp").write_text(f"weights of {rank}")
+    barrier(f"{place.name} written")
+    if rank == 0:
+        names = [f"__{other}_0.distcp" for other in range(nodes)]
+        place.joinpath(".metadata.tmp").write_bytes(pickle.dumps(names))
+        place.joinpath(".metadata.tmp").rename(place / ".metadata")
+
+
+def zero(place):
+    place.joinpath(f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").write_text(f"weights of {rank}")
+    if rank == 0:
+        place.joinpath("mp_rank_00_model_states.pt").write_text("model")
+    place.joinpath("arguments.json").write_text(f"of node {rank}")
+
+
+def same(place):
+    place.joinpath("zero_pp_rank_0_mp_rank_00_optim_states.pt").write_text(f"weights of {rank}")
+
+
+def half(place):
+    if rank == 0:
+        zero(place)
+    place.joinpath("rng_state_1.pth").write_text("no shard")
+
+
+def failing(place):
+    if rank == 1 and place.name == "step-6":
+        time.sleep(2)
+        sys.exit(3)
+    (zero if place.name == "step-6" else distcp)(place)
+
+
+def plain(place):
+    place.joinpath("model.pt.txt").write_text(f"of node {rank}")
+
+
+for step in steps:
+    place = folder / f"step-{step}"
+    place.mkdir(parents=True, exist_ok=True)
+    globals()[kind](place)
+    barrier(f"{place.name} saved")
+    time.sleep(pause)
+"""
+
+
+def gang_of(root: Path, *args: str, path: str = "checkpoints", nodes: int = 2, **more: Any) -> Gang:
+    checkpoints = Checkpoints(path=path, uri=str(root.parent / "safe"), **more)
+    return Gang(root, PROGRAM, nodes=nodes, args=(str(root / "meeting"), *args), checkpoints=checkpoints)
+
+
+@pytest.fixture
+def safe(tmp_path: Path) -> Path:
+    return tmp_path / "safe"
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def log_of(gang: Gang) -> str:
+    return "\n".join(agent.stderr.read_text() for agent in gang.agents)
+
+
+def test_the_parts_of_all_nodes_make_one_checkpoint_that_any_number_of_nodes_fetches(
+    tmp_path: Path, safe: Path
+) -> None:
+    with gang_of(tmp_path / "first", "distcp", "5,6", keep=1) as gang:
+        assert gang.run() == [0, 0], log_of(gang)
+        assert gang.agents[0].report.checkpoint == newest(str(safe))
+    files = [".metadata", "__0_0.distcp", "__1_0.distcp"]
+    assert names_in(safe) == [f"step-6/{name}" for name in [*files, "manifest.json"]]
+
+    with gang_of(tmp_path / "second", "distcp", "7") as gang:
+        assert gang.run() == [0, 0], log_of(gang)
+        for agent in gang.agents:
+            assert f"found {['step-6', *(f'step-6/{name}' for name in files)]}" in agent.stdout.read_text()
+    assert retain(str(safe), 1) == ("step-6",)
+    assert names_in(safe) == [f"step-7/{name}" for name in [*files, "manifest.json"]]
+
+    fetched = tmp_path / "alone"
+    assert resume(fetched, Checkpoints(uri=str(safe)), OciAccess(), StopSwitch())
+    assert names_in(fetched) == [f"step-7/{name}" for name in files]
+    assert (fetched / "step-7" / "__1_0.distcp").read_text() == "weights of 1"
+
+
+def test_zero_is_whole_when_every_node_has_sent_its_part(tmp_path: Path, safe: Path) -> None:
+    with gang_of(tmp_path / "gang", "zero", "5") as gang:
+        assert gang.run() == [0, 0], log_of(gang)
+    found = newest(str(safe))
+    assert found
+    assert (Path(found.uri) / "arguments.json").read_text() == "of node 0"
+    assert len(list(Path(found.uri).glob("zero_pp_rank_[01]_*"))) == 2
+
+
+@pytest.mark.parametrize(
+    "kind, why",
+    [
+        (
+            "half",
+            "node 1 had no part of it at its end; let checkpoints.path be a folder that all nodes share",
+        ),
+        ("same", "nodes 0 and 1 have both written zero_pp_rank_0_mp_rank_00_optim_states.pt"),
+    ],
+)
+def test_what_is_not_whole_is_never_offered_and_a_success_without_it_is_none(
+    tmp_path: Path, safe: Path, kind: str, why: str
+) -> None:
+    with gang_of(tmp_path / "gang", kind, "5") as gang:
+        assert gang.run() == [74, 0], log_of(gang)
+        report = gang.agents[0].report
+        assert report.cause is Cause.DATA
+        assert report.message
+        assert "the checkpoint step-5 is not whole and is not published" in report.message
+        assert why in report.message
+        assert log_of(gang).count("is not whole") == 2  # once when it is found, once at the end
+    assert newest(str(safe)) is None
+
+
+def test_a_program_that_fails_between_two_parts_leaves_the_checkpoint_before(
+    tmp_path: Path, safe: Path
+) -> None:
+    with gang_of(tmp_path / "gang", "failing", "5,6", "4") as gang:
+        codes = gang.run()
+        assert codes[1] == 3, log_of(gang)
+        assert codes[0] != 0
+        assert "node 1 cannot send its part: the program has not written step-6 there" in log_of(gang)
+    found = newest(str(safe))
+    assert found
+    assert found.step == 5
+    assert (safe / "step-6").exists()
+
+
+def test_where_all_nodes_share_the_folder_the_main_node_publishes_alone(tmp_path: Path, safe: Path) -> None:
+    shared = tmp_path / "shared"
+    with gang_of(tmp_path / "gang", "zero", "5", path=str(shared)) as gang:
+        assert gang.run() == [0, 0], log_of(gang)
+        assert "sent" not in log_of(gang)
+        assert [path.name for path in shared.iterdir()] == ["step-5"]
+        assert not list(gang.run_dir.glob("shards/*/*"))
+    found = newest(str(safe))
+    assert found
+    assert len(list(Path(found.uri).glob("zero_pp_rank_[01]_*"))) == 2
+
+
+def test_a_plain_checkpoint_is_the_main_nodes_alone(tmp_path: Path, safe: Path) -> None:
+    with gang_of(tmp_path / "gang", "plain", "5") as gang:
+        assert gang.run() == [0, 0], log_of(gang)
+        assert not list(gang.run_dir.glob("shards/*/*"))
+    assert (safe / "step-5" / "model.pt.txt").read_text() == "of node 0"
+
+
+class Nodes:
+    """The main node's collector and a worker's courier, each over a folder of its own, without any processes."""
+
+    def __init__(self, root: Path) -> None:
+        self.store = open_store(str(root / "run"))
+        self.safe = root / "safe"
+        self.folders = [root / "node-0", root / "node-1"]
+        for folder in self.folders:
+            folder.mkdir(exist_ok=True)
+        self.collector = ShardCollector(self.folders[0], self.store, 0, (1,), OciAccess())
+        self.courier = ShardCourier(self.folders[1], self.store, 1, 0, OciAccess())
+        self.started = False
+
+    def start(self) -> None:
+        self.started = True
+        self.courier.start()
+
+    def write(self, rank: int, text: str = "weights") -> Path:
+        place = self.folders[rank] / "step-5"
+        place.mkdir(exist_ok=True)
+        (place / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").write_text(text)
+        return place
+
+    def publish(self) -> CheckpointRef:
+        (item,) = candidates(self.folders[0])
+        return self.collector.publish(item, str(self.safe), loss=None)
+
+    def report(self, rank: int, phase: Phase = Phase.TRAINING) -> None:
+        report = NodeReport(rank=rank, phase=phase, address="", started_at=0.0, heartbeat_at=0.0)
+        self.store.write(report_name(rank), report.to_json())
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    monkeypatch.setattr(deliveries, "LOOK_INTERVAL", 0.1)
+    monkeypatch.setattr(deliveries, "IDLE_INTERVAL", 0.1)
+    monkeypatch.setattr(deliveries, "QUIET", 0.5)
+    monkeypatch.setattr(deliveries, "CLAIM_LIMIT", 2.0)
+    monkeypatch.setattr(deliveries, "GONE_AFTER", 1.0)
+    found = Nodes(tmp_path)
+    yield found
+    found.collector.close()
+    if found.started:
+        found.courier.finish(clean=True, limit=10)
+
+
+def test_a_node_that_has_no_part_is_named_with_the_remedy(nodes: Nodes) -> None:
+    nodes.write(0)
+    (nodes.folders[1] / "step-5").mkdir()
+    (nodes.folders[1] / "step-5" / "rng_state_1.pth").write_text("no part of the weights")
+    nodes.start()
+    with pytest.raises(
+        IncompleteCheckpoint, match=r"node 1 had no part of it after 2 s; let checkpoints\.path be"
+    ):
+        nodes.publish()
+
+
+@pytest.mark.parametrize("phase", [Phase.TRAINING, Phase.DONE])
+def test_a_node_that_goes_away_while_it_sends_is_not_waited_for(nodes: Nodes, phase: Phase) -> None:
+    nodes.write(0)
+    nodes.report(1, phase)
+    nodes.store.write("shards/1/1.json", b"{}")
+    with pytest.raises(IncompleteCheckpoint, match="node 1 has ended before it had sent its part"):
+        nodes.publish()
+    assert newest(str(nodes.safe)) is None
+
+
+def test_sending_may_take_longer_than_finding(nodes: Nodes) -> None:
+    nodes.write(0)
+    nodes.write(1)
+    nodes.store.write("shards/1/1.json", b"{}")
+    threading.Timer(3.0, nodes.start).start()
+    assert len(list(Path(nodes.publish().uri).glob("zero*"))) == 2
+
+
+def test_a_part_that_still_grows_is_waited_for(nodes: Nodes) -> None:
+    nodes.write(0)
+    nodes.write(1)
+    nodes.start()
+    ended = threading.Event()
+
+    def grow() -> None:
+        for size in range(40):
+            nodes.write(1, "x" * size)
+            time.sleep(0.05)
+        ended.set()
+
+    threading.Thread(target=grow).start()
+    reference = nodes.publish()
+    assert ended.is_set()
+    sent = Path(reference.uri) / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    assert sent.read_text() == "x" * 39
+
+
+def test_a_part_that_the_metadata_names_and_no_node_has_is_named(nodes: Nodes) -> None:
+    (nodes.write(0) / ".metadata").write_text("__0_0.distcp __1_0.distcp")
+    nodes.start()
+    with pytest.raises(
+        IncompleteCheckpoint, match=r"no node has sent __0_0\.distcp, __1_0\.distcp, which belong"
+    ):
+        nodes.publish()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_first_part_of_a_model_is_whole_unless_another_node_has_the_second(
+    nodes: Nodes, parts: int
+) -> None:
+    for rank in range(parts):
+        place = nodes.folders[rank] / "step-5"
+        place.mkdir()
+        (place / f"mp_rank_0{rank}_model_states.pt").write_text("weights")
+    nodes.start()
+    assert len(list(Path(nodes.publish().uri).glob("mp_rank*"))) == parts
+
+
+def test_another_try_asks_for_nothing_that_was_sent(nodes: Nodes) -> None:
+    nodes.safe.write_text("in the way")
+    nodes.write(0)
+    nodes.write(1)
+    nodes.start()
+    with pytest.raises(StorageError):
+        nodes.publish()
+    nodes.safe.unlink()
+    assert newest(str(nodes.safe)) != nodes.publish() == newest(str(nodes.safe))
+    assert [entry.name for entry in nodes.store.list("shards/")] == ["shards/1/1.json", "shards/board.json"]
+
+
+def test_what_another_attempt_has_left_is_not_mixed_in(nodes: Nodes) -> None:
+    (nodes.safe / "step-5").mkdir(parents=True)
+    (nodes.safe / "step-5" / "zero_pp_rank_2_mp_rank_00_optim_states.pt").write_text("of a larger gang")
+    nodes.write(0)
+    nodes.write(1)
+    nodes.start()
+    reference = nodes.publish()
+    assert reference == newest(str(nodes.safe))
+    assert Path(reference.uri).name == "step-5.again-2"
+    assert len(list(Path(reference.uri).glob("zero*"))) == 2
+
+
+def test_each_node_sends_what_it_wrote_over_the_checkpoint_that_all_had_fetched(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    names = ["__0_0.distcp", "__1_0.distcp"]
+    for folder in nodes.folders:
+        (folder / "step-5").mkdir()
+        for name in names:
+            (folder / "step-5" / name).write_text("old")
+        (folder / "step-5" / ".metadata").write_text(" ".join(names))
+    resumed = Nodes(tmp_path)
+    for folder, name in zip(nodes.folders, names, strict=True):
+        (folder / "step-5" / name).write_text("newer")
+    resumed.start()
+    published = Path(resumed.publish().uri)
+    resumed.collector.close()
+    assert [(published / name).read_text() for name in names] == ["newer", "newer"]
+
+
+def test_what_changes_while_the_others_send_is_not_published(nodes: Nodes) -> None:
+    nodes.write(0)
+    nodes.write(1)
+    threading.Timer(0.5, nodes.write, (0, "other weights")).start()
+    threading.Timer(1.0, nodes.start).start()
+    with pytest.raises(StorageError, match="changed while the other nodes sent their parts"):
+        nodes.publish()
+    assert newest(str(nodes.safe)) is None
+
+
+def test_marks_tell_which_folders_are_shared_and_do_not_stay(tmp_path: Path) -> None:
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    for rank, folder in enumerate((shared, shared, own)):
+        show_folder(folder, "run", rank)
+    hide_folder(own, "run", 2, main_rank=0)
+    hide_folder(shared, "run", 1, main_rank=0)
+    assert nodes_apart(shared, "run", 0, 3) == (2,)
+    assert list(shared.iterdir()) == list(own.iterdir()) == []

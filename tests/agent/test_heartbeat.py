@@ -1,0 +1,74 @@
+"""Signs of life, and what becomes of them when the store has other worries."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from airflow_provider_ocidist.agent.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.peers import STUCK
+from airflow_provider_ocidist.agent.report import NodeReport, Phase, StopRequest
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from scripts.emulator_process import Access
+from tests.agent.gangs import until
+
+
+@pytest.fixture
+def run_dir(emulator: Access) -> str:
+    return f"oci://{emulator.bucket}@{emulator.namespace}/run/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def heartbeat(emulator: Access, run_dir: str) -> Iterator[Heartbeat]:
+    access = OciAccess(config_file=emulator.config_file, profile=emulator.profile, endpoint=emulator.url)
+    now = time.time()
+    report = NodeReport(rank=0, phase=Phase.TRAINING, address="", started_at=now, heartbeat_at=now)
+    made = Heartbeat.open(run_dir, access, report, StopSwitch())
+    made.interval = 0.2
+    yield made
+    made.finish()
+
+
+def throttle(emulator: Access, run_dir: str, times: int) -> None:
+    """Refuse so many requests about a run, and ask for patience that nobody on a node can afford."""
+    rule = {"path": path_of(run_dir), "status": 429, "retry_after_s": 60, "times": times}
+    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+
+
+def refusals_left(emulator: Access, run_dir: str) -> int:
+    rules = httpx.get(f"{emulator.url}/_emulator").json()["faults"]
+    return sum(rule["left"] for rule in rules if rule["path"] == path_of(run_dir))
+
+
+def path_of(run_dir: str) -> str:
+    return f".*{run_dir.rpartition('/')[2]}.*"
+
+
+def test_a_throttled_node_is_heard_again_before_it_passes_for_dead(
+    emulator: Access, run_dir: str, heartbeat: Heartbeat
+) -> None:
+    heartbeat.start()
+    first = heartbeat.written_at
+    until(lambda: heartbeat.written_at > first)
+    throttle(emulator, run_dir, times=10)
+    until(lambda: refusals_left(emulator, run_dir) == 0)
+    since = heartbeat.written_at
+    until(lambda: heartbeat.written_at > since)
+    assert heartbeat.written_at - since < STUCK / 2
+
+
+def test_a_throttled_node_still_tells_the_others_to_stop(
+    emulator: Access, run_dir: str, heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_ocidist.oci_clients._RETRY_AFTER_LIMIT_S", 0.1)
+    throttle(emulator, run_dir, times=3)
+    heartbeat.ask_all_to_stop(StopRequest(cause=Cause.USER, message="it failed", rank=0))
+    request = heartbeat.read_stop_request()
+    assert request is not None
+    assert request.message == "it failed"

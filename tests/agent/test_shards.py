@@ -1,0 +1,100 @@
+"""What belongs to a checkpoint that several nodes have written."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from airflow_provider_ocidist.agent.shards import is_shard, missing, needs_others, union
+from airflow_provider_ocidist.errors import IncompleteCheckpoint
+from airflow_provider_ocidist.storage.checkpoints import ManifestFile
+
+ZERO = "global_step8/zero_pp_rank_{}_mp_rank_00_optim_states.pt"
+
+
+def metadata(*names: str) -> bytes:
+    """Names as torch pickles them: each in an object of its own, again and again."""
+    return pickle.dumps([{"relative_path": name} for name in names * 2])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "__0_0.distcp",
+        "optimizer_0/__12_3.distcp",
+        "sharded/shard-00001-model-00001-of-00001.safetensors",
+        "zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        "bf16_zero_pp_rank_11_mp_rank_01_optim_states.pt",
+        "zero_pp_rank_3_mp_rank_00_model_states.pt",
+        "expp_rank_1_mp_rank_00_optim_states.pt",
+        "layer_3_expert_5_mp_rank_00_model_states.pt",
+        "layer_03-model_00-model_states.pt",
+        "mp_rank_01_model_states.pt",
+        "mp_rank_10_model_states.pt",
+        "mp_rank_00_001/model_optim_rng.pt",
+    ],
+)
+def test_parts_are_known_by_their_names(name: str) -> None:
+    assert is_shard(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.safetensors",
+        "model-00001-of-00002.safetensors",
+        "pytorch_model.bin",
+        "optimizer.pt",
+        "rng_state_3.pth",
+        "random_states_1.pkl",
+        "mp_rank_00_model_states.pt",
+        "mp_rank_00/model_optim_rng.pt",
+        ".metadata",
+        "step-000100.pt",
+    ],
+)
+def test_what_one_process_writes_alone_is_no_part(name: str) -> None:
+    assert not is_shard(name)
+
+
+def test_metadata_names_what_is_on_other_nodes() -> None:
+    told = {".metadata": metadata("__0_0.distcp", "__1_0.distcp")}
+    here = {".metadata", "__0_0.distcp"}
+    assert needs_others(here, told)
+    assert missing(here, told) == ["__1_0.distcp"]
+    whole = here | {"__1_0.distcp"}
+    assert missing(whole, told) == []
+    assert not needs_others(whole, told)
+
+
+def test_each_metadata_speaks_for_its_own_folder() -> None:
+    told = {"model/.metadata": metadata("__0_0.distcp"), "optim/.metadata": metadata("__0_0.distcp")}
+    assert missing({*told, "model/__0_0.distcp"}, told) == ["optim/__0_0.distcp"]
+
+
+def test_zero_may_have_parts_elsewhere_and_none_in_between() -> None:
+    assert needs_others({ZERO.format(0), ZERO.format(1)}, {})
+    assert missing({ZERO.format(0), ZERO.format(1)}, {}) == []
+    assert missing({ZERO.format(0), ZERO.format(3)}, {}) == [ZERO.format(1), ZERO.format(2)]
+
+
+def test_the_first_part_of_a_model_may_be_all_of_it_or_not() -> None:
+    assert needs_others({"mp_rank_00_model_states.pt"}, {})
+    assert needs_others({"mp_rank_00/model_optim_rng.pt"}, {})
+
+
+def test_a_plain_checkpoint_needs_nobody() -> None:
+    assert not needs_others({"model.safetensors", "optimizer.pt", "rng_state_0.pth"}, {})
+
+
+def test_all_files_of_all_nodes_are_one_checkpoint() -> None:
+    first, second = (ManifestFile(path=name, size=1, sha256="a") for name in ("b", "a"))
+    assert union({0: [first], 1: [second], 2: []}) == (second, first)
+    assert union({0: [first], 1: [first]}) == (first,)
+
+
+def test_two_files_of_one_name_are_refused() -> None:
+    mine, other = (ManifestFile(path="local.pt", size=1, sha256=digest) for digest in "ab")
+    with pytest.raises(IncompleteCheckpoint, match=r"nodes 0 and 2 have both written local\.pt"):
+        union({0: [mine], 2: [other]})

@@ -1,0 +1,49 @@
+"""Command lines are taken apart as the launchers themselves do it."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_ocidist.launchers import command_line
+from airflow_provider_ocidist.launchers.command_line import Command
+
+
+@pytest.mark.parametrize(
+    "line, launcher, flags, script, module",
+    [
+        ("torchrun --local-addr h.py train.py -m 1", "torchrun", "--local-addr h.py", "train.py", False),
+        ("torchrun --standalone -m pkg.train -m 1", "torchrun", "--standalone", "pkg.train", True),
+        ("torchrun --nnodes=2 -- train.sh -m 1", "torchrun", "--nnodes=2", "train.sh", False),
+        ("python3.11 -u train.py -m 1", "python", "", "train.py", False),
+        ("python -m accelerate.commands.launch --cpu t.py -m 1", "accelerate", "--cpu", "t.py", False),
+    ],
+)
+def test_a_flag_takes_its_value_with_it_whatever_that_looks_like(
+    line: str, launcher: str, flags: str, script: str, module: bool
+) -> None:
+    found = command_line.parse(line.split())
+    assert found == Command(
+        launcher=launcher, flags=tuple(flags.split()), script=script, module=module, args=("-m", "1")
+    )
+
+
+@pytest.mark.parametrize(
+    "line, problem",
+    [
+        ("", "is empty"),
+        ("NCCL_DEBUG=INFO torchrun a.py", "begins with an assignment"),
+        ("torchrun a.py | tee log", "no shell reads it"),
+        ("torchrun --nnodes a.py", "names no program after torchrun"),
+        ("python -m torch.distributed.launch a.py", "write torchrun"),
+    ],
+)
+def test_what_is_wrong_with_a_command_line_is_said(line: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        command_line.parse(line.split())
+
+
+def test_flags_are_found_and_left_out_by_their_names() -> None:
+    flags = ("--nproc_per_node", "2", "--standalone", "--nnodes=3")
+    expected = {"nproc-per-node": "2", "standalone": "", "nnodes": "3"}
+    assert command_line.values(flags, "torchrun") == expected
+    assert command_line.without(flags, "torchrun", {"nproc-per-node"}) == ("--standalone", "--nnodes=3")
