@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from airflow_provider_ocidist.agent import code, outcome, outputs
-from airflow_provider_ocidist.agent.checkpoints import CheckpointCourier, folder_of, resume
+from airflow_provider_ocidist.agent.checkpoints import CheckpointCourier, candidates, folder_of, resume
 from airflow_provider_ocidist.agent.config import CONFIG_VARIABLE, RANK_VARIABLE, AgentConfig
 from airflow_provider_ocidist.agent.deliveries import (
     ShardCollector,
@@ -286,7 +286,7 @@ class Node:
             if error:
                 raise AgentError(error, cause=Cause.DATA)
             if self.is_main:
-                self._require_checkpoint()
+                self._require_checkpoint(workspace)
         self.heartbeat.update(outputs=outputs.copy_outputs(self._parcels(workspace), self.access))
         return outcome.success(tail_of(self.output.end))
 
@@ -311,14 +311,20 @@ class Node:
             failed_run=failed_run,
         )
 
-    def _require_checkpoint(self) -> None:
+    def _require_checkpoint(self, workspace: Workspace) -> None:
         checkpoints = self.config.checkpoints
-        if checkpoints and checkpoints.required and self.heartbeat.report.checkpoint is None:
-            raise AgentError(
-                f"the training succeeded but wrote no checkpoint into {checkpoints.path!r}: "
-                "each entry there needs a step number in its name",
-                cause=Cause.USER,
-            )
+        if checkpoints is None or not checkpoints.required or self.heartbeat.report.checkpoint is not None:
+            return
+        unusable = [entry.path.name for entry in candidates(folder_of(checkpoints, workspace.working_dir))]
+        why = (
+            f"what is there is not whole, by its own format: {', '.join(unusable[:3])}"
+            if unusable
+            else "each entry there needs a step number in its name"
+        )
+        raise AgentError(
+            f"the training succeeded but wrote no checkpoint into {checkpoints.path!r}: {why}",
+            cause=Cause.USER,
+        )
 
     # What others see
 

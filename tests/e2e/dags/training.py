@@ -76,7 +76,7 @@ with DAG(dag_id="train_function", schedule=None, catchup=False, params=PARAMS) a
         print(f"{word} from rank {os.environ['RANK']}")
         if os.environ["RANK"] == "0":
             Path("checkpoints").mkdir(exist_ok=True)
-            Path("checkpoints", f"step-{count:06}.pt").write_text(word)
+            Path("checkpoints", f"step-{count:06}.txt").write_text(word)
 
     steps(5, word="hello {{ dag.dag_id }}")
 
