@@ -180,7 +180,7 @@ class Checkpoints:
     __pydantic_config__ = STRICT
 
     path: str = "checkpoints"
-    """Folder relative to the working directory; each entry in it whose name ends in a number is one checkpoint."""
+    """Folder relative to the working directory; an entry with a number in its name is one, the last number its step."""
     uri: str | None = None
     """Where they go; None: under `work_dir`. The key of the task is appended, so runs never mix."""
     keep: Annotated[int, AtLeast(1)] = 3

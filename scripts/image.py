@@ -46,7 +46,7 @@ class Build:
 
     @property
     def tag(self) -> str:
-        local = "" if self.tool == "docker" or "/" in self.name else "localhost/"
+        local = "" if "/" in self.name else "localhost/"
         return f"{local}{self.name}:{self.device}"
 
     def command(self, folder: Path, environ: Mapping[str, str]) -> list[str]:

@@ -54,7 +54,8 @@ def is_note(path: Path) -> bool:
     """Return whether a file is a note, which names the main run in one of its first lines; reads no more than those."""
     try:
         with path.expanduser().open(encoding="utf-8", errors="replace") as file:
-            return "mainJobRunId" in file.read(2000)
+            start = file.read(2000)
+            return "mainJobRunId" in start or start.startswith("begun:")
     except OSError:
         return False
 
@@ -129,7 +130,10 @@ def read(path: Path) -> dict[str, Any]:
 
     info = _load(path)
     if isinstance(info, dict) and "begun" in info:
-        raise Unusable(f"{path}: its run is not complete: the same `ocidist run` again goes on where it was")
+        raise Unusable(
+            f"{path}: its run is not complete: the same `ocidist run` again goes on where it was; "
+            f"if it created nothing (`ocidist list`), remove {path}"
+        )
     try:
         RunRecord.from_json(info["record"])
     except (LookupError, TypeError, ValueError) as error:

@@ -22,6 +22,8 @@ EXAMPLE_NETWORK = "10.0.0."
 SHOWN_NODES = 4
 """Nodes whose environment is printed; the others differ by their rank alone."""
 OWN_START = "the image's own start"
+LONGEST_TEXT = 400
+"""Characters of a text that a person may want to read."""
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -143,6 +145,18 @@ def _example_launch(job: TrainingJob) -> str:
     return shlex.join(["python" if interpreter == sys.executable else interpreter, *rest])
 
 
+def _shortened(value: Any) -> Any:
+    """Return a request with long texts cut, for a person; `--json` prints it to the letter."""
+    match value:
+        case Mapping():
+            return {name: _shortened(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_shortened(item) for item in value]
+        case str() if len(value) > LONGEST_TEXT and not value.startswith("{"):
+            return f"<{len(value)} characters; --json shows them>"
+    return value
+
+
 def _print_plan(report: dict[str, Any]) -> None:
     say(f"nothing has been created; {report['reason']}", "bold")
     for name in ("code", "run_dir", "checkpoints_uri"):
@@ -150,7 +164,7 @@ def _print_plan(report: dict[str, Any]) -> None:
     for number, request in enumerate(report["requests"], 1):
         times = f" ({request['count']} times)" if request["count"] > 1 else ""
         say(f"\n# request {number}: {request['verb']}{times}", "cyan")
-        print_yaml(request["body"])
+        print_yaml(_shortened(request["body"]))
     for rank, environment in enumerate(report["environment"][:SHOWN_NODES]):
         cores = ", as if it had one core" if "OMP_NUM_THREADS" in environment else ""
         say(f"\n# environment of the training on node {rank}{cores}", "cyan")
@@ -158,7 +172,7 @@ def _print_plan(report: dict[str, Any]) -> None:
     if report["nodes"] > SHOWN_NODES:
         say(f"\n# and so on up to node {report['nodes'] - 1}", "cyan")
     say(
-        "\n# example of the launch line on node 0; the real addresses are known when the nodes have met",
+        "\n# example of the launch line on node 0; addresses and GPUs are known when the nodes have met",
         "cyan",
     )
     say(report["example_launch"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_ocidist.backends.base import Finding, Mark
 from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of
-from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, counted, print_json, say
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.agent.git.repository import Repository
@@ -50,7 +50,7 @@ def _print(findings: list[Finding]) -> None:
             say(f"{'':<4}  {'':<{width}}  -> {finding.fix}")
     failed = sum(finding.mark is Mark.FAIL for finding in findings)
     warned = sum(finding.mark is Mark.WARN for finding in findings)
-    say(f"{len(findings)} checks: {failed} failed, {warned} to look at", "bold")
+    say(f"{counted(len(findings), 'check')}: {failed} failed, {warned} to look at", "bold")
 
 
 def _source(job: TrainingJob) -> list[Finding]:

@@ -156,7 +156,11 @@ class OciDataScience(Backend):
     def recent(self, limit: int, name: str = "") -> list[RunRef]:
         place = self.defaults.compartment_id
         if place is None:
-            raise BackendError("the connection names no compartment_id to look in", cause=Cause.CONFIG)
+            raise BackendError(
+                "the connection names no compartment_id to look in: add it to its extra, or on the command line "
+                "--field compartment_id=ocid1.compartment...",
+                cause=Cause.CONFIG,
+            )
         with oci_errors("listing the jobs"):
             jobs = pages(self._client.list_jobs, place, sort_by="timeCreated", sort_order="DESC")
             ours = (job for job in jobs if _is_gang(job) and name in job.display_name)

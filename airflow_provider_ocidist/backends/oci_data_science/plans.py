@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -45,8 +44,6 @@ NO_SUBNET_FOR_IMAGE = (
     "is needed: the nodes of this image talk through a subnet that allows traffic within itself; where the image "
     "starts the agent of ocidist, topology multi_node needs none"
 )
-OLD_PYTHON = re.compile(r"_p(2\d|3\d|310)_")
-"""Service conda environments say their Python in their name, as `pytorch20_p39_gpu_v1`."""
 MISSING = "is needed here: the job does not say it, and the connection has no default for it"
 
 
@@ -103,8 +100,6 @@ def resolved(job: TrainingJob, defaults: Defaults) -> tuple[TrainingJob, OciData
     problems = [Problem(path, MISSING) for path in missing]
     if job.nodes > 1 and not filled["subnet_id"] and job.backend.topology == "job_runs":
         problems.append(Problem("backend.subnet_id", NO_SUBNET_FOR_IMAGE if job.container else NO_SUBNET))
-    if OLD_PYTHON.search(job.backend.conda_slug or ""):
-        problems.append(Problem("backend.conda_slug", "has a Python older than 3.11, which the agent needs"))
     if problems:
         raise JobFileError(problems, job.name)
     placed = mounts.in_work_dir(job, str(work_dir))

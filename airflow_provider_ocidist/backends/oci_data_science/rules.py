@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,6 +24,10 @@ MAX_ARGUMENTS = 4_000
 """Characters of the command line arguments (Oracle's documentation, jobs-env-vars)."""
 MAX_ARTIFACT = 4 * 1024**3 - 16 * 1024**2
 """Bytes of the user's part of a job artifact, 4 GB (Oracle's documentation, jobs-artifact) less room for the agent."""
+
+
+OLD_PYTHON = re.compile(r"_p(2\d|3\d|310)_")
+"""Service conda environments say their Python in their name, as `pytorch20_p39_gpu_v1`."""
 
 
 def _shape(job: TrainingJob) -> Iterator[Problem]:
@@ -55,6 +60,11 @@ def _conda(job: TrainingJob) -> Iterator[Problem]:
         yield from (Problem(f"backend.{name}", "is for jobs without an image") for name in given)
     elif len(given) > 1:
         yield Problem("backend.conda_uri", "says the same as 'conda_slug': remove one of them")
+    if OLD_PYTHON.search(options.conda_slug or ""):
+        message = (
+            "has a Python older than 3.11, which the agent needs: choose one with p311 or later, or an image"
+        )
+        yield Problem("backend.conda_slug", message)
     if options.conda_uri is not None:
         yield from _pack(options.conda_uri)
     elif options.conda_region is not None:
