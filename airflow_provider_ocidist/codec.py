@@ -31,6 +31,8 @@ def encode(value: Any) -> Any:
 
 def decode(cls: type[T], value: Mapping[str, Any]) -> T:
     """Return the dataclass that `encode` wrote; unknown keys are dropped, so that older code reads newer records."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{cls.__name__} must be an object, not {type(value).__name__}")
     hints = typing.get_type_hints(cls)
     known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     return cls(**{key: _decode_as(hints[key], item) for key, item in value.items() if key in known})

@@ -61,6 +61,10 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
         op_kwargs: Mapping[str, Any],
         **kwargs: Any,
     ) -> None:
+        if inspect.iscoroutinefunction(python_callable) or inspect.isgeneratorfunction(python_callable):
+            raise TypeError(
+                f"{python_callable.__name__} must be a plain function: nobody would await or iterate it"
+            )
         super().__init__(
             job=job, python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs
         )
@@ -93,7 +97,15 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
 def source_of(function: Callable[..., Any]) -> str:
     """Return a function's source without its decorators, which mean nothing on a node."""
     source = textwrap.dedent(inspect.getsource(function))
-    (definition,) = ast.parse(source).body
+    try:
+        (definition,) = ast.parse(source).body
+    except IndentationError:
+        # A text in it begins at the left margin, so that nothing can be taken off.
+        source = f"if True:\n{source}"
+        (block,) = ast.parse(source).body
+        assert isinstance(block, ast.If)
+        definition = block.body[0]
+        return "\n".join(["if True:", *source.splitlines()[definition.lineno - 1 :]])
     return "\n".join(source.splitlines()[definition.lineno - 1 :])
 
 

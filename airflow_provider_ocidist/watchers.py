@@ -41,7 +41,10 @@ class Deliveries:
     """Decides from listings, one after the other, when new data is there as a whole. Pure."""
 
     def __init__(self, told: str | None, settle: float) -> None:
-        """`told`: digest of what was told of last; None: what is found first is no news. `settle` is in seconds."""
+        """`told`: digest of what was told of last; None: what is found first is no news. `settle` is in seconds.
+
+        Of what was told of by somebody else only the digest is known: then any difference counts.
+        """
         self.told = told
         self._settle = settle
         self._known: Listing | None = None

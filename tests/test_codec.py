@@ -86,3 +86,11 @@ def test_keys_of_a_newer_version_are_dropped():
 
 def test_a_default_that_is_none_can_be_set_to_none():
     assert codec.decode(Limits, {"hang_timeout": None}) == Limits(hang_timeout=None)
+
+
+def test_what_is_no_object_is_a_type_error():
+    from airflow_provider_ocidist.run import RunRecord
+
+    for value in (5, {"ref": 5}, None):
+        with pytest.raises(TypeError):
+            RunRecord.from_json(value)  # type: ignore[arg-type]

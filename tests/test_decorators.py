@@ -11,7 +11,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
 
-from airflow_provider_ocidist.decorators import distributed_training_task
+from airflow_provider_ocidist.decorators import PROGRAM, distributed_training_task, source_of
 
 JOB = {"name": "x", "backend": {"shape": "VM.Standard.E4.Flex", "ocpus": 1, "memory_gb": 8}}
 
@@ -49,3 +49,29 @@ def test_the_jobs_fields_and_the_functions_arguments_are_both_templated():
     operator = operator_of("{{ params.data }}")
     assert {"job", "nodes", "op_args", "op_kwargs"} <= set(operator.template_fields)
     assert json.loads(json.dumps(operator.job))["name"] == "x"
+
+
+def test_a_nested_function_with_a_text_at_the_left_margin_keeps_its_text(tmp_path: Path):
+    def train(word: str) -> None:
+        print(
+            f"""{word}
+at the margin"""
+        )
+
+    (tmp_path / "train.py").write_text(PROGRAM.format(source=source_of(train), call="{}", name="train"))
+    program = (tmp_path / "train.py").read_text().replace("call = json.loads('{}')", "call = CALL")
+    (tmp_path / "train.py").write_text('CALL = {"args": ["x"], "kwargs": {}}\n' + program.partition("\n")[2])
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "train.py")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "x\nat the margin\n"
+
+
+def test_a_coroutine_is_refused_when_the_dag_is_read():
+    with DAG("dag", schedule=None):
+
+        @distributed_training_task(job=JOB)
+        async def train() -> None: ...
+
+        with pytest.raises(TypeError, match="must be a plain function"):
+            train()

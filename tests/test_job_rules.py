@@ -84,6 +84,10 @@ WRONG = [
     ({"dependencies": {"packages": ["a\n-r x"]}}, "dependencies.packages.0: must be one package"),
     ({"program": {"python_path": ["src", "/abs"]}}, "program.python_path.1: must be a relative path"),
     ({"program": {"python_path": ["../x"]}}, "program.python_path.0: must not leave its folder"),
+    (
+        {"program": {"source": "https://user:t0ken@host/repo.git"}},
+        "program.source: holds a password, which the service would keep as plain text",
+    ),
     ({"program": {"source_secret": SECRET}}, "program.source_secret: is for code that comes from Git"),
     (
         {"program": {"source": GIT, "source_secret": "ghp_token"}},

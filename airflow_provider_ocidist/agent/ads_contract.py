@@ -158,7 +158,10 @@ def _source(environ: Mapping[str, str]) -> str:
 def _python_path(text: str) -> tuple[str, ...]:
     """Take a list apart, also one that ADS has turned to text as Python writes it."""
     if text.startswith("["):
-        return tuple(map(str, ast.literal_eval(text)))
+        try:
+            return tuple(map(str, ast.literal_eval(text)))
+        except (ValueError, SyntaxError) as error:
+            raise AgentError(f"the Python path {text!r} is no list: {error}", cause=Cause.CONFIG) from error
     return tuple(part for part in text.split(":") if part)
 
 

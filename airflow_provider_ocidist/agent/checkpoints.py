@@ -258,7 +258,11 @@ class CheckpointCourier:
     def _has_rested(self, item: Candidate) -> bool:
         if self.shards is None or item.path not in self._changed_at:
             return True
-        return time.monotonic() - self._changed_at[item.path] >= self.shards.rest_of(item.path)
+        try:
+            return time.monotonic() - self._changed_at[item.path] >= self.shards.rest_of(item.path)
+        except OSError:
+            # The program is deleting it while it is looked at.
+            return False
 
     def _left_over(self) -> list[Candidate]:
         """Return what is new after the end: nobody writes any more, but killing may have left a half."""

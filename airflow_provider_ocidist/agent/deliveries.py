@@ -106,14 +106,13 @@ def show_folder(folder: Path, run_name: str, rank: int) -> None:
 
 def nodes_apart(folder: Path, run_name: str, rank: int, nodes: int) -> tuple[int, ...]:
     """Return the ranks of the nodes that have a checkpoint folder of their own; remove the marks of all others."""
-    apart = []
-    for other in range(nodes):
-        # Asked for by name: a network file system may list a folder as it was some seconds ago.
-        if other != rank and not _is_marked(folder, run_name, other):
-            apart.append(other)
-        else:
-            _unmark(folder, run_name, other)
-    return tuple(apart)
+    others = [other for other in range(nodes) if other != rank]
+    # Asked for by name: a network file system may list a folder as it was some seconds ago.
+    apart = tuple(other for other in others if not _is_marked(folder, run_name, other))
+    # Our own goes last: a node that does not see it any more takes its own away.
+    for seen in [*(other for other in others if other not in apart), rank]:
+        _unmark(folder, run_name, seen)
+    return apart
 
 
 def hide_folder(folder: Path, run_name: str, rank: int, main_rank: int) -> None:
@@ -458,7 +457,12 @@ def _stamps(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def _metadata(path: Path) -> dict[str, bytes]:
-    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob(METADATA)}
+    found = {}
+    for file in path.rglob(METADATA):
+        # The program may be deleting it.
+        with contextlib.suppress(OSError):
+            found[file.relative_to(path).as_posix()] = file.read_bytes()
+    return found
 
 
 def _part_name(call: Call, rank: int) -> str:

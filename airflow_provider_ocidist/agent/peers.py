@@ -56,6 +56,8 @@ class PeerWatch:
         """Rank, its last sign of life, and when that was new to us."""
         self._answered: tuple[int, float] | None = None
         """Rank, and when its machine last answered."""
+        self._anybody_answers = False
+        """Whether any machine has ever answered: where a firewall drops what we ask, silence means nothing."""
         self._closing = threading.Event()
 
     def start(self) -> None:
@@ -85,13 +87,16 @@ class PeerWatch:
         if peer is None:
             return None
         answers = self.answers(peer.address)
+        self._anybody_answers = self._anybody_answers or answers
         return self._silent(peer, now, SILENCE if not answers else STUCK) or self._unreachable(
             peer, now, answers
         )
 
     def _cut_off(self, silent_for: float) -> str | None:
         asked = self.others[:PROBED]
-        if silent_for < self.alone_after or any(self.answers(peer.address) for peer in asked):
+        if silent_for < self.alone_after or not self._anybody_answers:
+            return None
+        if any(self.answers(peer.address) for peer in asked):
             return None
         return (
             f"this node is cut off: its run directory could not be written for {silent_for:.0f} s, "

@@ -12,6 +12,7 @@ from airflow_provider_ocidist.cli.connection import add_connection, connection_o
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of
 from airflow_provider_ocidist.cli.terminal import FINE, add_json, print_json, print_yaml, say
 from airflow_provider_ocidist.errors import JobFileError
+from airflow_provider_ocidist.job import is_placeholder
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.job import TrainingJob
@@ -22,6 +23,7 @@ EXAMPLE_NETWORK = "10.0.0."
 SHOWN_NODES = 4
 """Nodes whose environment is printed; the others differ by their rank alone."""
 OWN_START = "the image's own start"
+LATER = "<known when Airflow has filled in launcher.kind>"
 LONGEST_TEXT = 400
 """Characters of a text that a person may want to read."""
 
@@ -104,6 +106,8 @@ def _node_environment(job: TrainingJob, plan: Plan, rank: int) -> dict[str, str]
     """
     if job.container is not None:
         return _requested_environment(plan, rank)
+    if is_placeholder(job.launcher.kind):
+        return {"launcher.kind": LATER}
     role = {**job.env, **(job.main_env if rank == 0 else job.worker_env)}
     from airflow_provider_ocidist import kinds
     from airflow_provider_ocidist.agent.config import RANK_VARIABLE
@@ -137,6 +141,8 @@ def _example_launch(job: TrainingJob) -> str:
     if job.container is not None:
         own = [*(job.container.entrypoint or ()), *job.container.command]
         return shlex.join(own) if own else OWN_START
+    if is_placeholder(job.launcher.kind):
+        return LATER
     from airflow_provider_ocidist import kinds
 
     launcher = kinds.load("launchers", job.launcher.kind).LAUNCHER

@@ -154,7 +154,11 @@ class Draft:
             return Section(path, {})
         section = Section(path, value)
         if respell:
+            written = section
             section = section.respelled({*known, *(refused or {})})
+            for name, spelling in section.spelled.items():
+                if name in written.value:
+                    self.complain(f"{path}.{spelling}", f"says the same as {name!r}: remove one of them")
         self.keys(section.value, path, known, refused)
         return section
 

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import os
 import posixpath
+import re
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.job import Program, TrainingJob, is_placeholder
 from airflow_provider_ocidist.job_rules.values import arguments, inside, location
 
+PASSWORD = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
+"""`://user:password@` in a URI."""
+
 
 def program(job: TrainingJob) -> Iterator[Problem]:
     program = job.program
@@ -22,6 +26,9 @@ def program(job: TrainingJob) -> Iterator[Problem]:
     if program.source is None:
         if job.image is None and _is_file(job) and program.script and not is_placeholder(program.script):
             yield Problem("program.source", "is needed: there is no image that could hold the code")
+    elif PASSWORD.search(program.source):
+        what = "holds a password, which the service would keep as plain text: put it into a Vault secret"
+        yield Problem("program.source", f"{what} and name that in 'source_secret'")
     elif not is_placeholder(program.source):
         yield from _local_code(job) if program.is_local else location("program.source", program.source)
     if program.script:

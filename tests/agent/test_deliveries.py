@@ -366,6 +366,22 @@ def test_what_changes_while_the_others_send_is_not_published(nodes: Nodes) -> No
     assert newest(str(nodes.safe)) is None
 
 
+def test_a_node_that_hides_while_the_main_looks_still_counts_as_sharing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(3):
+        show_folder(tmp_path, "run", rank)
+    unmark = deliveries._unmark
+
+    def and_the_last_hides(folder: Path, run_name: str, rank: int) -> None:
+        unmark(folder, run_name, rank)
+        if not deliveries._is_marked(folder, run_name, 0):
+            unmark(folder, run_name, 2)
+
+    monkeypatch.setattr(deliveries, "_unmark", and_the_last_hides)
+    assert nodes_apart(tmp_path, "run", 0, 3) == ()
+
+
 def test_marks_tell_which_folders_are_shared_and_do_not_stay(tmp_path: Path) -> None:
     shared, own = tmp_path / "shared", tmp_path / "own"
     for rank, folder in enumerate((shared, shared, own)):

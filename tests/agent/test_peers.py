@@ -106,6 +106,7 @@ def test_an_outage_of_the_store_ends_nothing(gang: Gangway) -> None:
 
 
 def test_a_node_that_is_cut_off_from_store_and_nodes_ends_itself(gang: Gangway) -> None:
+    assert gang.looks(2, beating=(1,)) == []
     gang.answering = False
     assert gang.looks(59, writes=False) == []
     said = gang.looks(2, writes=False)[0]
@@ -113,6 +114,12 @@ def test_a_node_that_is_cut_off_from_store_and_nodes_ends_itself(gang: Gangway) 
         "this node is cut off: its run directory could not be written for 60 s, "
         "and no other node answers (asked 10.0.0.1, 10.0.0.2)"
     )
+
+
+def test_where_a_firewall_drops_probes_an_outage_of_the_store_ends_nothing(gang: Gangway) -> None:
+    gang.answering = False
+    assert gang.looks(10, beating=(1,)) == []
+    assert gang.looks(600, writes=False) == []
 
 
 def test_a_refused_connection_is_an_answer() -> None:

@@ -280,3 +280,8 @@ def test_runtimes_for_one_node_are_refused_by_name(kind):
     with pytest.raises(JobFileError, match=f"{kind} runs on one node") as caught:
         job_file.build(mapping)
     assert len(caught.value.problems) == 1
+
+
+def test_a_key_in_two_spellings_is_refused_rather_than_dropped() -> None:
+    found = problems_of(scriptPathURI="/one", script_path_uri="/other", remove=("git",))
+    assert any("script_path_uri: says the same as 'scriptPathURI'" in line for line in found), found
