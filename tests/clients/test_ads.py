@@ -87,11 +87,11 @@ def test_opctl_runs_the_distributed_file_of_the_documents(clients, emulator, job
         *("ads", "opctl", "run", "-f", "train.yaml", "--nobuild", "--nopush"), folder=tmp_path
     )
     nodes = 3
-    assert job_calls(emulator)[: 3 + 2 * nodes] == [
+    # How often ADS looks meanwhile depends on how fast the runs begin.
+    assert [call for call in job_calls(emulator) if not call.startswith("GET ")] == [
         "POST /20190101/jobs",
-        "GET /20190101/jobs/ID",
         "HEAD /20190101/jobs/ID/artifact/content",
-        *["POST /20190101/jobRuns", "GET /20190101/jobRuns/ID"] * nodes,
+        *["POST /20190101/jobRuns"] * nodes,
     ]
     info = yaml.safe_load(printed[printed.index("jobId:") :])
     runs = [*info["mainJobRunId"].values(), *(run for one in info["otherJobRunIds"] for run in one.values())]
@@ -166,12 +166,10 @@ def test_three_nodes_train_under_adss_own_driver(clients, emulator, jobs, object
         "command": "torchrun training.py",
         "runs": 2,
     }
-    assert job_calls(emulator)[:5] == [
+    assert [call for call in job_calls(emulator) if not call.startswith("GET ")][:3] == [
         "POST /20190101/jobs",
-        "GET /20190101/jobs/ID",
         "POST /20190101/jobs/ID/artifact",
         "POST /20190101/jobRuns",
-        "GET /20190101/jobRuns/ID",
     ]
     job = jobs.get_job(ocids(printed, "datasciencejob")[0])
     layout = job.data.job_node_configuration_details
