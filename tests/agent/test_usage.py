@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,12 @@ def test_processor_time_counts_all_processes_of_the_training() -> None:
             meter = UsageMeter(process.pid, lambda _: None, lambda: None)
             meter.look()
             process.stdout.readline()
-            while (cores := meter.look().cores or 0.0) < 0.05:
-                pass
+            time.sleep(1)  # the kernel counts in hundredths: over milliseconds a rate means nothing
+            cores = meter.look().cores
         finally:
             os.killpg(process.pid, 9)
-    assert cores <= (os.cpu_count() or 1) + 1
+    assert cores is not None
+    assert 0.05 < cores <= (os.cpu_count() or 1) + 0.5
 
 
 def test_memory_is_that_of_the_machine_where_no_container_limits_it(tmp_path: Path, monkeypatch) -> None:
