@@ -25,7 +25,10 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "hooks": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.hooks"]}],
         "operators": [
-            {"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.operators"]}
+            {
+                "integration-name": "OCI Data Science Jobs",
+                "python-modules": [f"{PACKAGE}.operators", f"{PACKAGE}.transfers"],
+            }
         ],
         "sensors": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.sensors"]}],
         "triggers": [

@@ -8,11 +8,8 @@ from pathlib import Path
 
 from airflow.sdk import DAG, Param, task
 
-from airflow_provider_ocidist.operators import (
-    CopyOutputsOperator,
-    DistributedTrainingOperator,
-    StageDataOperator,
-)
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.transfers import CopyOutputsOperator, StageDataOperator
 
 WORK_DIR = "{{ conn.oci_default.extra_dejson.work_dir }}"
 """The folder that the connection names for everything that runs leave behind."""

@@ -22,6 +22,7 @@ FACE = {
     "provider_info",
     "retries",
     "sensors",
+    "transfers",
     "triggers",
     "watchers",
 }
@@ -66,7 +67,9 @@ def test_every_module_is_kept_from_the_emulator():
     }
 
 
-@pytest.mark.parametrize("module", ["operators", "sensors", "triggers", "hooks", "links", "provider_info"])
+@pytest.mark.parametrize(
+    "module", ["operators", "transfers", "sensors", "triggers", "hooks", "links", "provider_info"]
+)
 def test_reading_a_dag_file_loads_no_heavy_library(module):
     program = (
         f"import sys, {PACKAGE}.{module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
