@@ -194,6 +194,14 @@ def test_plan_of_a_wrong_file_says_what_is_wrong_and_nothing_else(folder, capsys
     assert captured.err.startswith("wrong.yaml:2: nods: unknown key")
 
 
+def test_plan_refuses_a_field_that_no_connection_has(folder, capsys):
+    assert main(["plan", "good.yaml", "--field", "compartement_id=ocid1.compartment.oc1..a"]) == 2
+    assert (
+        "compartement_id: a connection has no such field; did you mean compartment_id?"
+        in capsys.readouterr().err
+    )
+
+
 def test_plan_refuses_a_field_without_a_value(folder, capsys):
     assert main(["plan", "good.yaml", "--field", "compartment_id"]) == 2
     assert "write it as NAME=VALUE" in capsys.readouterr().err

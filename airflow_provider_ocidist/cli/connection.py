@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from airflow_provider_ocidist.cli.completion import VARIABLE, complete_with, connection_ids
 from airflow_provider_ocidist.cli.terminal import Unusable
-from airflow_provider_ocidist.oci_credentials import fields_of
+from airflow_provider_ocidist.oci_credentials import SECRETS, OciAccess, fields_of
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
@@ -47,7 +48,7 @@ def connection_of(options: argparse.Namespace) -> dict[str, Any]:
     except ValueError as error:
         # Not the text itself: it may hold a key.
         raise Unusable(f"{variable} holds no connection: {error}") from error
-    return {**fields_of(extra), **dict(map(_field, options.field))}
+    return fields_of(extra) | fields_of(dict(map(_field, options.field)))
 
 
 def absence_of(options: argparse.Namespace) -> str | None:
@@ -98,5 +99,16 @@ def _mapping(text: str) -> dict[str, Any]:
 def _field(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator:
-        raise Unusable(f"--field {text}: write it as NAME=VALUE")
+        raise Unusable(f"--field {name}: write it as NAME=VALUE")
+    known = _known_fields()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+        raise Unusable(f"--field {name}: a connection has no such field; {hint}")
     return name, value
+
+
+def _known_fields() -> set[str]:
+    from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
+
+    return {*Defaults.__dataclass_fields__, *OciAccess.__dataclass_fields__, *SECRETS}

@@ -80,6 +80,10 @@ def pack(uri: str) -> dict[str, str]:
             {"backend": {"managed_network": True, "subnet_id": "s"}},
             "backend.managed_network: is the opposite of 'subnet_id': remove one of them",
         ),
+        (
+            {"backend": {"subnet_id": "ocid1.vcn.oc1.iad.a"}},
+            "backend.subnet_id: must be the OCID of a subnet, not of a vcn",
+        ),
     ],
 )
 def test_a_limit_of_the_service_is_told_by_its_path(job: dict[str, Any], problem: str) -> None:

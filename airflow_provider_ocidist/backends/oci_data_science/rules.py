@@ -29,6 +29,30 @@ MAX_ARTIFACT = 4 * 1024**3 - 16 * 1024**2
 OLD_PYTHON = re.compile(r"_p(2\d|3\d|310)_")
 """Service conda environments say their Python in their name, as `pytorch20_p39_gpu_v1`."""
 
+OCID = re.compile(r"ocid1\.([a-z0-9]+)\.")
+KINDS = {
+    "compartment_id": ("compartment", "tenancy"),
+    "project_id": ("datascienceproject",),
+    "subnet_id": ("subnet",),
+    "log_group_id": ("loggroup",),
+    "log_id": ("log",),
+    "image_signature_id": ("containerimagesignature",),
+}
+"""What an OCID must be of, by its second part (Oracle's documentation, resource identifiers)."""
+_COMMON_KINDS = {kind for kinds in KINDS.values() for kind in kinds} | {
+    "vcn",
+    "datasciencejob",
+    "datasciencejobrun",
+}
+
+
+def _ocids(job: TrainingJob) -> Iterator[Problem]:
+    """Tell OCIDs of the wrong kind: the service would say "not authorized or not found"."""
+    for name, kinds in KINDS.items():
+        ocid = OCID.match(getattr(job.backend, name) or "")
+        if ocid and ocid[1] in _COMMON_KINDS and ocid[1] not in kinds:
+            yield Problem(f"backend.{name}", f"must be the OCID of a {kinds[0]}, not of a {ocid[1]}")
+
 
 def _shape(job: TrainingJob) -> Iterator[Problem]:
     options: Any = job.backend
@@ -146,4 +170,4 @@ def _defined_tags(job: TrainingJob) -> Iterator[Problem]:
                 yield Problem(path, f"a value has at most {MAX_TAG_VALUE} characters")
 
 
-RULES = (_shape, _place, _conda, _container, _artifact, mounts.rules, _tags, _defined_tags)
+RULES = (_ocids, _shape, _place, _conda, _container, _artifact, mounts.rules, _tags, _defined_tags)
