@@ -13,6 +13,11 @@ CLIENTS := .venv-clients
 CLIENTS_READY := $(CLIENTS)/.ready
 LAUNCHERS := .venv-launchers
 LAUNCHERS_READY := $(LAUNCHERS)/.ready
+OLDER_AIRFLOWS := $(patsubst requirements/airflow-%.txt,%,$(sort $(wildcard requirements/airflow-*.txt)))
+OLDER_READY := $(OLDER_AIRFLOWS:%=.venv-airflow-%/.ready)
+OWN_AIRFLOW := $(shell sed -nE 's/^apache-airflow==([0-9]+\.[0-9]+).*/\1/p' requirements/constraints.txt)
+AIRFLOW ?= $(OLDER_AIRFLOWS)
+AIRFLOW_READY = $(filter $(AIRFLOW:%=.venv-airflow-%/.ready),$(OLDER_READY))
 TESTS ?=
 ROWS ?=
 CONTAINER_TOOLS := podman runc netavark aardvark-dns iptables mmdebstrap podman-compose iproute2
@@ -20,7 +25,7 @@ DEVICE ?=
 BASE ?=
 NAME ?=
 
-.PHONY: help demo up down test test-clients test-launchers test-containers image check format bench lock clean
+.PHONY: help demo up down test test-clients test-airflow test-launchers test-matrix test-containers test-chaos image check format bench lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -36,7 +41,10 @@ down: ## end what `make up` started
 
 test: $(READY) ## run the test suite; TESTS=path runs a part
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 -m "not launchers" \
-	  $(or $(TESTS),tests --ignore tests/clients --ignore tests/containers)
+	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples))
+
+test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarted: in Airflow's own processes; and every example DAG
+	@$(BIN)/python -m pytest --durations 10 tests/e2e tests/examples
 
 test-clients: $(READY) $(CLIENTS_READY) ## the emulator under the real `oci` command line, Oracle ADS and ocifs
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 tests/clients
@@ -44,11 +52,29 @@ test-clients: $(READY) $(CLIENTS_READY) ## the emulator under the real `oci` com
 test-launchers: $(READY) $(LAUNCHERS_READY) ## train with real accelerate, DeepSpeed and FSDP2, and let each fail
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10 -m launchers tests/launchers tests/train
 
+# The minor that .venv holds is tested by `make test` and `make test-airflow`: here only when it is named.
+test-matrix: $(READY) $(AIRFLOW_READY) ## what meets Airflow, on the newest patch of each older minor; AIRFLOW=3.1 names one
+	@unknown="$(filter-out $(OLDER_AIRFLOWS) $(OWN_AIRFLOW),$(AIRFLOW))"; [ -z "$$unknown" ] || { \
+	  echo "no Airflow $$unknown here: there are $(OLDER_AIRFLOWS) $(OWN_AIRFLOW)" >&2; exit 2; }
+	@failed=; for minor in $(AIRFLOW); do \
+	  environment=.venv-airflow-$$minor; [ $$minor != $(OWN_AIRFLOW) ] || environment=$(VENV); \
+	  echo "Airflow $$minor, in $$environment"; \
+	  $$environment/bin/python -m pytest -n 2 --dist loadfile --durations 10 -m "airflow and not launchers" \
+	    $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos examples)) || failed="$$failed $$minor"; \
+	done; \
+	[ -z "$$failed" ] || { echo "failed on Airflow$$failed" >&2; exit 1; }
+
 test-containers: $(READY) ## the image, a gang in containers, three hosts that lose one another; as root
 	@if [ "$$(id -u)" = 0 ] && ! dpkg -s $(CONTAINER_TOOLS) >/dev/null 2>&1; then \
 	  { apt-get update -q && apt-get install -y -q --no-install-recommends $(CONTAINER_TOOLS); } \
 	  || echo "some of these cannot be installed, so tests are skipped: $(CONTAINER_TOOLS)" >&2; fi
 	@$(BIN)/python -m pytest --durations 10 tests/containers
+
+test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL; CHAOS_SEED=7 CHAOS_KILLS=70 make another campaign
+	@if [ "$$(id -u)" = 0 ] && ! dpkg -s postgresql >/dev/null 2>&1; then \
+	  { apt-get update -q && apt-get install -y -q --no-install-recommends postgresql; } \
+	  || echo "postgresql cannot be installed, so its tests are skipped" >&2; fi
+	@$(BIN)/python -m pytest --durations 10 tests/chaos
 
 image: ## build a node's image with podman, buildah or docker; DEVICE=gpu, BASE=packages, NAME=... (docs/containers.md)
 	@$(PYTHON) -m scripts.image $(if $(DEVICE),--device $(DEVICE)) $(if $(BASE),--base $(BASE)) $(if $(NAME),--name $(NAME))
@@ -121,4 +147,20 @@ $(LAUNCHERS_READY): requirements/launchers.txt requirements/torch.txt | $(READY)
 	grep -v '^deepspeed==' requirements/launchers.txt | $$install \
 	&& grep '^deepspeed==' requirements/launchers.txt | DS_BUILD_OPS=0 $$install --no-build-isolation
 	@$(PIP) --python $(LAUNCHERS)/bin/python check >/dev/null
+	@touch $@
+
+# An older Airflow, and beside it what the tests need; torch is the same for all, so it is linked.
+$(OLDER_READY): .venv-airflow-%/.ready: pyproject.toml requirements/airflow-%.txt requirements/torch.txt \
+    | $(READY) .venv-airflow-%/bin/python
+	@echo "installing into $(@D): a minute; later runs skip this"
+	@cd $(@D)/lib/python3.11/site-packages \
+	  && ln -sfn ../../../../$(VENV)/lib/python3.11/site-packages/{torch,torchgen,functorch,torch-*.dist-info} .
+	@install="$(PIP) --python $(@D)/bin/python install -qq --progress-bar off --no-deps --no-compile -r /dev/stdin"; \
+	grep '^oci==' requirements/airflow-$*.txt | $$install & large=$$!; \
+	grep -v '^oci==' requirements/airflow-$*.txt | $$install & small=$$!; \
+	trap 'kill $$large $$small 2>/dev/null' INT TERM; \
+	wait $$large && wait $$small
+	@$(PIP) --python $(@D)/bin/python install -qq --no-deps --no-build-isolation -e .
+	@sed '1s|.*|#!$(CURDIR)/$(@D)/bin/python|' $(BIN)/torchrun > $(@D)/bin/torchrun && chmod +x $(@D)/bin/torchrun
+	@$(PIP) --python $(@D)/bin/python check >/dev/null
 	@touch $@

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import json
 import tempfile
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,9 +44,10 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
     """Make a function's source the program of a job, and its arguments what the program calls it with."""
 
     custom_operator_name = "@task.distributed_training"
+    # The arguments come before the plan, which is made of them too.
     template_fields: Sequence[str] = (
-        *DistributedTrainingOperator.template_fields,
         *DecoratedOperator.template_fields,
+        *DistributedTrainingOperator.template_fields,
     )
     template_fields_renderers: ClassVar = {
         **DistributedTrainingOperator.template_fields_renderers,
@@ -70,7 +72,17 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
         )
 
     def execute(self, context: Context) -> Any:
-        # Needed until the gang is there; what waits for its end needs none of it.
+        with self._written_program():
+            return DistributedTrainingOperator.execute(self, context)
+
+    def shown_plan(self, context: Context) -> str:
+        with self._written_program():
+            return super().shown_plan(context)
+
+    @contextlib.contextmanager
+    def _written_program(self) -> Iterator[None]:
+        """Keep the program in a folder until the gang is there; what waits for its end needs none of it."""
+        overrides = self.overrides
         with tempfile.TemporaryDirectory(prefix="ocidist-") as place:
             name = self.python_callable.__name__
             # The same name in each attempt: what travels to the nodes must be the same, too.
@@ -78,11 +90,14 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
             folder.mkdir()
             (folder / SCRIPT.format(name=name)).write_text(self._program(name))
             self.overrides = {
-                **(self.overrides or {}),
+                **(overrides or {}),
                 "program.source": str(folder),
                 "program.script": SCRIPT.format(name=name),
             }
-            return DistributedTrainingOperator.execute(self, context)
+            try:
+                yield
+            finally:
+                self.overrides = overrides
 
     def _program(self, name: str) -> str:
         try:
@@ -116,6 +131,8 @@ def distributed_training_task(
 
     The function's source alone goes to the nodes: it imports what it needs itself. Its arguments travel as JSON.
     """
+    # What the function returns stays on the nodes: its annotation says nothing about the task's XCom.
+    kwargs.setdefault("multiple_outputs", False)
     return task_decorator_factory(
         python_callable=python_callable,
         decorated_operator_class=DistributedTrainingDecoratedOperator,

@@ -5,6 +5,7 @@ OcidistError
     BackendError                  the service refused or failed           .status_code .code .request_id .retryable
         RunNotFound               what a reference points at is gone (or hidden from these credentials)
     StorageError                  data could not be moved                 .uri .retryable
+        CopyInterrupted           on a node that only copies: the same may well succeed later
         CheckpointError           a checkpoint is missing, partial or corrupt
             IncompleteCheckpoint  the nodes do not have all parts of it; to try again is of no use
     TrainingFailed                the service worked, the training did not .cause
@@ -42,6 +43,8 @@ class Cause(StrEnum):
     """The job ran into the time limit that it, or its Airflow task, was given."""
     CANCELED = "CANCELED"
     """Somebody ended the run on purpose."""
+    ABANDONED = "ABANDONED"
+    """Nobody waited for the run any more, and so its nodes ended it."""
 
 
 class OcidistError(Exception):
@@ -107,6 +110,10 @@ class StorageError(OcidistError):
         super().__init__(message)
         self.uri = uri
         self.retryable = retryable
+
+
+class CopyInterrupted(StorageError):
+    """What was to be copied may well arrive at the next try; a node's log carries an error's name, not its fields."""
 
 
 class CheckpointError(StorageError):

@@ -15,6 +15,7 @@ from airflow_provider_ocidist.errors import OcidistError
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.oci_credentials import OciAccess
+    from airflow_provider_ocidist.storage.stores import Store
 
 
 class OciHook(BaseHook):
@@ -34,10 +35,21 @@ class OciHook(BaseHook):
 
     @cached_property
     def fields(self) -> Mapping[str, Any]:
-        """The connection's fields, under the names that backends and storage use."""
-        from airflow_provider_ocidist.oci_credentials import fields_of
+        """The connection's fields, under the names that backends and storage use.
 
-        return fields_of(self.get_connection(self.conn_id).extra_dejson)
+        Raises BackendError for a secret under a name that Airflow would show.
+        """
+        from airflow.sdk.log import mask_secret
+
+        from airflow_provider_ocidist.oci_credentials import fields_of, secrets_of
+
+        extra = self.get_connection(self.conn_id).extra_dejson
+        refuse_shown_secrets(self.conn_id, extra)
+        fields = fields_of(extra)
+        # Airflow registers the text of the whole extra with its masker, and none of the values in it.
+        for secret in secrets_of(fields):
+            mask_secret(secret)
+        return fields
 
     @cached_property
     def access(self) -> OciAccess:
@@ -51,6 +63,29 @@ class OciHook(BaseHook):
         backend: Backend = kinds.load("backends", kind).BACKEND.connect(self.fields)
         return backend
 
+    def uri(self, place: str) -> str:
+        """Return a place as a URI: a relative path lies in the connection's `work_dir`. A `/` at its end stays.
+
+        Raises StorageError when the connection has none.
+        """
+        from airflow_provider_ocidist.errors import StorageError
+        from airflow_provider_ocidist.storage.locations import join
+
+        if "://" in place or place.startswith("/"):
+            return place
+        if not self.fields.get("work_dir"):
+            raise StorageError(
+                f"{place!r} is relative, and the connection {self.conn_id!r} has no work_dir: name a whole URI"
+            )
+        return join(self.fields["work_dir"], place) + ("/" if place.endswith("/") else "")
+
+    def store(self, place: str) -> Store:
+        """Return the folder at a URI, or in `work_dir`, whose files can be listed, read, written and deleted."""
+        from airflow_provider_ocidist.storage.stores import open_store
+
+        uri = self.uri(place)
+        return open_store(uri, self.access if uri.startswith("oci://") else None)
+
     def get_conn(self) -> OciAccess:
         return self.access
 
@@ -59,6 +94,37 @@ class OciHook(BaseHook):
         from airflow_provider_ocidist.oci_clients import namespace
 
         try:
-            return True, f"connected: Object Storage namespace {namespace(self.access)}"
+            found = f"connected: Object Storage namespace {namespace(self.access)}"
         except OcidistError as error:
             return False, str(error)
+        if unknown := unknown_fields(self.get_connection(self.conn_id).extra_dejson):
+            return False, f"{found}; but a connection has no field {', '.join(unknown)}"
+        return True, found
+
+
+def refuse_shown_secrets(conn_id: str, extra: Mapping[str, Any]) -> None:
+    """Raise BackendError when a secret has a name that Airflow does not hide: its API would show it to readers."""
+    from airflow.providers.common.compat.sdk import redact
+
+    from airflow_provider_ocidist.errors import BackendError, Cause
+    from airflow_provider_ocidist.oci_credentials import SECRETS
+
+    for ours, oci_name in SECRETS.items():
+        if extra.get(oci_name) and redact("shown", oci_name) == "shown":
+            raise BackendError(
+                f"connection {conn_id!r}: Airflow's API and UI show a field named {oci_name} as it is; name it {ours}, "
+                f"or add {oci_name} to the setting [core] sensitive_var_conn_names",
+                cause=Cause.CONFIG,
+            )
+
+
+def unknown_fields(extra: Mapping[str, Any]) -> list[str]:
+    """Return the names in a connection that mean nothing to us, each with what was probably meant."""
+    import difflib
+
+    from airflow_provider_ocidist.oci_credentials import SECRETS, OciAccess
+    from airflow_provider_ocidist.provider_info import CONNECTION_FIELDS
+
+    known = {*CONNECTION_FIELDS, *OciAccess.__dataclass_fields__, *SECRETS}
+    near = {name: difflib.get_close_matches(name, known, n=1) for name in sorted(extra.keys() - known)}
+    return [f"{name} (did you mean {found[0]}?)" if found else name for name, found in near.items()]

@@ -25,9 +25,12 @@ class AtLeast:
         return {**handler(source), "ge": self.minimum}
 
 
+@dataclass(frozen=True, slots=True)
 class Duration:
     """Seconds, written as a number or as `90s`, `15m`, `2h`, `1d`."""
 
+    zero: bool = False
+    """Whether 0 means something too."""
     UNITS: ClassVar = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
     @classmethod
@@ -40,19 +43,21 @@ class Duration:
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
         from pydantic_core import core_schema
 
-        seconds = core_schema.float_schema(gt=0, allow_inf_nan=False)
+        least, above = (0, None) if self.zero else (None, 0)
+        seconds = core_schema.float_schema(ge=least, gt=above, allow_inf_nan=False)
         return core_schema.no_info_before_validator_function(self.parse, seconds)
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
         return {
             "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "number", "minimum" if self.zero else "exclusiveMinimum": 0},
                 {"type": "string", "pattern": r"^\d+(\.\d+)?[smhd]$"},
             ]
         }
 
 
 Seconds = Annotated[float, Duration()]
+SecondsOrZero = Annotated[float, Duration(zero=True)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,6 +192,8 @@ class Checkpoints:
     """How many stay at the target; the newest valid one is never deleted."""
     resume: bool = True
     """Fetch the newest valid checkpoint of this task before the training starts."""
+    start_from: str = ""
+    """URI of a checkpoint of another run, to go on from while this task has none of its own; empty: begin anew."""
     required: bool = True
     """Whether a run that wrote none is a failure."""
 
@@ -209,6 +216,9 @@ class Limits:
     """Without a sign of life from a node that the service calls running."""
     stop_grace: Seconds = 20.0
     """Between SIGTERM and SIGKILL of the training."""
+    lease: SecondsOrZero | None = None
+    """Without a sign that anybody still waits for the run; then its nodes end it themselves. 0: never. None: as whoever
+    starts it thinks fit, which is 2 hours for an Airflow task and never for the command line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

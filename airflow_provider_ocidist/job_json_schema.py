@@ -96,8 +96,8 @@ def _value(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 def _present(plain: Any, notes: tuple[Any, ...], definitions: dict[str, Any]) -> dict[str, Any]:
     origin, arguments = typing.get_origin(plain), typing.get_args(plain)
-    if any(note is Duration or isinstance(note, Duration) for note in notes):
-        duration = Duration().__get_pydantic_json_schema__(None, dict)
+    for length in [note for note in notes if isinstance(note, Duration)]:
+        duration = length.__get_pydantic_json_schema__(None, dict)
         return {"anyOf": [*duration["anyOf"], JINJA]}
     if dataclasses.is_dataclass(plain):
         name = typing.cast("type[Any]", plain).__name__

@@ -166,8 +166,9 @@ def _advice(expected: str, value: Any) -> str:
 
 def _expected(hint: Any) -> str:
     bare, metadata = plain_of(hint), metadata_of(hint)
-    if any(isinstance(item, Duration) or item is Duration for item in metadata):
-        return "a number of seconds above 0, or as 90s, 15m, 2h, 1d"
+    duration = next((item for item in metadata if isinstance(item, Duration)), None)
+    if duration is not None:
+        return f"a number of seconds{', 0 or' if duration.zero else ''} above 0, or as 90s, 15m, 2h, 1d"
     least = next((f" of at least {item.minimum:g}" for item in metadata if isinstance(item, AtLeast)), "")
     if typing.get_origin(bare) is Literal:
         return "one of " + ", ".join(map(repr, typing.get_args(bare)))

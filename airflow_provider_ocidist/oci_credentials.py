@@ -27,7 +27,11 @@ class OciAccess:
     user: str | None = None
     fingerprint: str | None = None
     key_content: str | None = field(default=None, repr=False)
+    key_file: str | None = None
+    """Path of the private key, where `key_content` does not hold it."""
     pass_phrase: str | None = field(default=None, repr=False)
+    security_token_file: str | None = None
+    """Path of a session's token; with `key_file`, instead of a config file that names both."""
     region: str | None = None
     endpoint: str | None = None
     """Service endpoint for every client, as `http://127.0.0.1:8080`; None: the region's own."""
@@ -54,9 +58,40 @@ SECRETS = {"private_key_content": "key_content", "passphrase": "pass_phrase"}
 """Airflow masks secrets by the names of their fields, and does not know the SDK's own names."""
 
 
+NUMBERS = ("max_attempts", "pool_size")
+"""Fields that are text where a connection is written as a URI."""
+
+
 def fields_of(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a connection's extra, under the names that backends and storage use."""
-    return {SECRETS.get(name, name): value for name, value in extra.items() if value not in (None, "")}
+    """Return the fields of a connection's extra, under the names that backends and storage use.
+
+    Raises BackendError for a number that is none.
+    """
+    given = {SECRETS.get(name, name): value for name, value in extra.items() if value not in (None, "")}
+    return {name: _number(name, value) if name in NUMBERS else value for name, value in given.items()}
+
+
+def _number(name: str, value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise BackendError(
+            f"the connection's {name} is {value!r}; it must be a whole number", cause=Cause.CONFIG
+        ) from None
+
+
+def secrets_of(fields: Mapping[str, Any]) -> list[str]:
+    """Return every text among a connection's fields that no log may show; of a key each line, too."""
+    whole = [str(fields[name]) for name in SECRETS.values() if name in fields]
+    return [*whole, *(line for text in whole for line in text.split("\n") if _tells_of_a_key(line))]
+
+
+def _tells_of_a_key(line: str) -> bool:
+    return len(line) >= LINE_OF_A_KEY and not line.startswith("-----")
+
+
+LINE_OF_A_KEY = 20
+"""Characters from which on a line of a PEM file could be of use to somebody."""
 
 
 def access_of(fields: Mapping[str, Any]) -> OciAccess:
@@ -110,6 +145,7 @@ def _from_api_key(access: OciAccess) -> tuple[dict[str, Any], Any]:
         "user": access.user,
         "fingerprint": access.fingerprint,
         "key_content": access.key_content,
+        "key_file": access.key_file,
         "pass_phrase": access.pass_phrase,
         "region": access.region,
     }
@@ -138,14 +174,26 @@ def _api_key_signer(config: dict[str, Any]) -> Any:
 def _from_session_token(access: OciAccess) -> tuple[dict[str, Any], Any]:
     import oci
 
-    config = dict(oci.config.from_file(access.config_file or oci.config.DEFAULT_LOCATION, access.profile))
+    config = _session(access)
     if not config.get("security_token_file"):
         raise ValueError(f"profile {access.profile} names no security_token_file")
     token = Path(config["security_token_file"]).expanduser().read_text().strip()
-    key = oci.signer.load_private_key_from_file(
-        config["key_file"], access.pass_phrase or config.get("pass_phrase")
-    )
+    pass_phrase = access.pass_phrase or config.get("pass_phrase")
+    if access.key_content:
+        key = oci.signer.load_private_key(access.key_content, pass_phrase)
+    else:
+        key = oci.signer.load_private_key_from_file(config["key_file"], pass_phrase)
     return config, oci.auth.signers.SecurityTokenSigner(token, key)
+
+
+def _session(access: OciAccess) -> dict[str, Any]:
+    """Return what names the token and its key: the connection, or else a profile of the config file."""
+    import oci
+
+    if access.security_token_file:
+        given = {"security_token_file": access.security_token_file, "key_file": access.key_file}
+        return {name: value for name, value in given.items() if value}
+    return dict(oci.config.from_file(access.config_file or oci.config.DEFAULT_LOCATION, access.profile))
 
 
 def _from_instance_principal(access: OciAccess) -> tuple[dict[str, Any], Any]:

@@ -2,51 +2,82 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowFailException, BaseOperator, conf
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, BaseOperator, conf
 
 from airflow_provider_ocidist.airflow_errors import as_airflow_errors, training_failure
-from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, Problem, StorageError
 from airflow_provider_ocidist.hooks import OciHook
-from airflow_provider_ocidist.links import JobRunLink, job_run_url
+from airflow_provider_ocidist.links import (
+    CheckpointLink,
+    JobRunLink,
+    LogsLink,
+    checkpoint_url,
+    links_of_run,
+)
 
 # What only a running task needs is imported there: every DAG file pays for what stands here, every time it is parsed.
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.failure import Failure
     from airflow_provider_ocidist.job import TrainingJob
-    from airflow_provider_ocidist.run import RunKey, RunRecord, RunRef
+    from airflow_provider_ocidist.run import Plan, RunKey, RunRecord, RunRef
     from airflow_provider_ocidist.watch import Watch
+
+DEFAULT_LEASE = 7200.0
+"""Seconds that the nodes of a task go on when nobody waits for them: Airflow may be down for an hour."""
+LOOKS_IN_A_LEASE = 3
+DATA_VERSIONS = "data_versions"
+TRIGGER_FAILED, TRIGGER_TIMEOUT = "__fail__", "Trigger timeout"
+"""How Airflow resumes a task whose trigger broke, or took longer than it was deferred for (`sdk.bases.operator`)."""
+
+
+def show_plan(context: Context, jinja_env: Any) -> str:  # noqa: ARG001 - Airflow calls values of fields like this
+    """Return what the field `plan` shows in the tab of rendered templates: what the task is about to create."""
+    task = context.get("task")
+    return task.shown_plan(context) if isinstance(task, DistributedTrainingOperator) else ""
 
 
 class DistributedTrainingOperator(BaseOperator):
     """Run a training job on several nodes and wait for its checkpoint.
 
     The run survives this task: a worker that dies, or a triggerer that restarts, finds it again and waits on. Killing,
-    failing or clearing the task ends it. XCom: `checkpoint_uri`, `run` (what was created) and the result as a whole.
+    failing or clearing the task ends it. XCom: `checkpoint_uri`, `run` (what was created) and the result as a whole;
+    after a failure `failure` (cause, message, remedy, rank, exit code, last lines).
     The events of the task's outlets tell of the checkpoint too: an Asset gets its URI, step and loss as extra, an
     AssetAlias an event of the checkpoint's own URI.
+
+    Where Airflow is gone for good, the nodes end by themselves once nobody has waited for them for `limits.lease`: for
+    2 hours, unless the job says otherwise.
 
     Any string in the job may hold Jinja, also where a number is wanted.
 
     :param job: path of a job file (relative to the DAG file), its URI, a mapping of the same form, or a TrainingJob
     :param conn_id: Airflow connection of type `oci`
     :param nodes: replaces the job's number of nodes
+    :param shape: replaces the job's shape of a node
     :param env: added to the job's environment
     :param overrides: any other value of the job, by dotted path, as `{"limits.max_runtime": "2h"}`
     :param deferrable: wait in the triggerer instead of on a worker; needs Airflow 3.3 to end the run when killed
     :param poll_interval: seconds between two looks at the run
     """
 
-    template_fields: Sequence[str] = ("job", "conn_id", "nodes", "env", "overrides")
-    template_fields_renderers: ClassVar = {"job": "yaml", "env": "json", "overrides": "json"}
-    operator_extra_links = (JobRunLink(),)
+    # The plan comes last: it is made of all the others, once they are filled in.
+    template_fields: Sequence[str] = ("job", "conn_id", "nodes", "shape", "env", "overrides", "plan")
+    template_fields_renderers: ClassVar = {"job": "yaml", "env": "json", "overrides": "json", "plan": "yaml"}
+    operator_extra_links = (JobRunLink(), LogsLink(), CheckpointLink())
     ui_color = "#f3d6cf"
 
     def __init__(
@@ -55,6 +86,7 @@ class DistributedTrainingOperator(BaseOperator):
         job: str | Path | Mapping[str, Any] | TrainingJob,
         conn_id: str = OciHook.default_conn_name,
         nodes: int | str | None = None,
+        shape: str | None = None,
         env: Mapping[str, str] | None = None,
         overrides: Mapping[str, Any] | None = None,
         deferrable: bool | None = None,
@@ -69,26 +101,39 @@ class DistributedTrainingOperator(BaseOperator):
         self.job = str(job) if isinstance(job, str | Path) else _renderable(job)
         self.conn_id = conn_id
         self.nodes = nodes
+        self.shape = shape
         self.env = env
         self.overrides = overrides
         fallback = conf.getboolean("operators", "default_deferrable", fallback=False)
         self.deferrable = fallback if deferrable is None else deferrable
         self.poll_interval = poll_interval
+        self.plan: Any = show_plan
         self._stop = threading.Event()
+        self._said_why_it_waits = False
         self._ref: RunRef | None = None
+        self._number = 1
+        self._planned: tuple[TrainingJob, Plan] | None = None
+        self._result: dict[str, Any] | None = None
+        self._failure: Failure | None = None
         self._connected: Backend | None = None
 
     # the life of the task
 
     def execute(self, context: Context) -> dict[str, Any]:
+        return self.train(context)
+
+    def train(self, context: Context) -> dict[str, Any]:
+        """Do all that `execute` does; for tasks that train as a part of what they do."""
         from airflow_provider_ocidist.gang import Gang
 
-        with as_airflow_errors():
-            job = self._training_job(context)
+        self._number = context["ti"].try_number
+        with as_airflow_errors(), self._telling_of_failure(context):
+            job = self._leased(self._training_job(context))
+            self._note_data_versions(job, context)
             gang = Gang(
                 self._backend(job.backend.kind), job, self.log, context.get("task_state_store"), self._stop
             )
-            record = gang.adopt_or_submit(_key(context), self._task_deadline())
+            record = gang.adopt_or_submit(_key(context), self._task_deadline(), self._number)
         self._ref = record.ref
         self._announce(record.ref, context)
         return self._supervise(record, context)
@@ -97,38 +142,76 @@ class DistributedTrainingOperator(BaseOperator):
         """Go on after the trigger has seen something to do; Airflow calls this on a worker."""
         from airflow_provider_ocidist.run import RunRecord
 
+        self._number = context["ti"].try_number
         return self._supervise(RunRecord.from_json(event), context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Go on also where Airflow would fail this task for its trigger's sake, and leave the run to itself."""
+        ref = _created(context) if next_method == TRIGGER_FAILED else None
+        if ref is None:
+            return super().resume_execution(next_method, next_kwargs, context)
+        told = next_kwargs or {}
+        if told.get("error") == TRIGGER_TIMEOUT:
+            with as_airflow_errors():
+                self._backend(ref.backend).cancel(ref)
+            why = f"{ref.key.name}: cancelled, since the time of its task's deferral is over"
+            self.log.error("%s", why)
+            self._tell_of_failure(_failure(Cause.DEADLINE, why), context)
+            return super().resume_execution(next_method, next_kwargs, context)
+        self.log.error(
+            "the trigger failed: %s\n%s", told.get("error"), "\n".join(told.get("traceback") or ())
+        )
+        self.log.warning("%s goes on; waiting for it on this worker from here", ref.key.name)
+        self.deferrable = False
+        return self.resume(context, self._left_behind(ref, context).to_json())
+
+    def _left_behind(self, ref: RunRef, context: Context) -> RunRecord:
+        """Return the record of what this task has created; its trigger's own is lost with it."""
+        with as_airflow_errors():
+            record = self._backend(ref.backend).open(ref.job_id)
+        deadlines = [record.deadline, self._task_deadline(context["ti"].start_date)]
+        return replace(
+            record,
+            deadline=min((time for time in deadlines if time is not None), default=None),
+            logs_since=(time.time(),) * ref.nodes,
+        )
 
     def on_kill(self) -> None:
         """End the remote runs; Airflow kills this process five seconds after it has called this."""
         self._stop.set()
         if self._ref is not None:
-            self._backend(self._ref.backend).cancel(self._ref)
-            self.log.info("%s: cancelled, since this task was killed", self._ref.key.name)
+            from airflow_provider_ocidist.gang import end_unless_claimed
+
+            end_unless_claimed(self._backend(self._ref.backend), self._ref, self._number, self.log)
 
     def _supervise(self, record: RunRecord, context: Context) -> dict[str, Any]:
         from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait
         from airflow_provider_ocidist.watch import Watch
 
         self._ref = record.ref
-        backend = self._backend(record.ref.backend)
-        watch = Watch(backend, record, self.log)
-        while True:
-            action = watch.look(time.time())
-            match action:
-                case Wait():
-                    self._wait(watch, context)
-                case Cancel(ending):
-                    if not watch.end(ending):
-                        self._stop.wait(watch.pause(self.poll_interval))
-                case Succeed():
-                    return self._succeed(watch, context)
-                case Fail(cause, message):
-                    self._fail(watch, cause, message, context)
+        with self._telling_of_failure(context):
+            watch = Watch(self._backend(record.ref.backend), record, self.log)
+            while True:
+                match watch.look(time.time()):
+                    case Wait():
+                        self._wait(watch, context)
+                    case Cancel(ending):
+                        if not watch.end(ending):
+                            self._stop.wait(watch.pause(self.poll_interval))
+                    case Succeed():
+                        return self._succeed(watch, context)
+                    case Fail(cause, message):
+                        self._fail(watch, cause, message, context)
 
     def _wait(self, watch: Watch, context: Context) -> None:
         from airflow_provider_ocidist.triggers import CAN_KILL, DistributedTrainingTrigger
 
+        if self.deferrable and not CAN_KILL and not self._said_why_it_waits:
+            self._said_why_it_waits = True
+            self.log.warning(
+                "waiting on this worker in spite of deferrable=True: before Airflow 3.3 a trigger is not told that its "
+                "task was killed, and the nodes would run on"
+            )
         if not (self.deferrable and CAN_KILL):
             self._stop.wait(watch.pause(self.poll_interval))
             if self._stop.is_set():
@@ -147,19 +230,26 @@ class DistributedTrainingOperator(BaseOperator):
     def _succeed(self, watch: Watch, context: Context) -> dict[str, Any]:
         from airflow_provider_ocidist.run import TrainingResult
 
+        watch.tell_the_rest()
         assert watch.status is not None
         result = TrainingResult.of(watch.record, watch.status).to_json()
-        context["ti"].xcom_push(key="checkpoint_uri", value=result["checkpoint_uri"])
+        self._hand_on_checkpoint(result["checkpoint_uri"], watch.record.ref, context)
         self.log.info("trained; newest checkpoint: %s", result["checkpoint_uri"])
         self._tell_outlets(result, context)
+        self._result = result
         return result
 
     def _tell_outlets(self, result: Mapping[str, Any], context: Context) -> None:
         """Put the checkpoint into the events of this task's outlets, for the DAGs that they schedule."""
         from airflow.sdk import Asset, AssetAlias
 
+        if not self.outlets:
+            return
         checkpoint = result.get("checkpoint") or {}
+        ti = context["ti"]
         told = {
+            "job": self._planned[0].name if self._planned else None,
+            "data": ti.xcom_pull(task_ids=ti.task_id, key=DATA_VERSIONS, map_indexes=ti.map_index) or {},
             "checkpoint_uri": result["checkpoint_uri"],
             "step": checkpoint.get("step"),
             "loss": checkpoint.get("loss"),
@@ -172,14 +262,103 @@ class DistributedTrainingOperator(BaseOperator):
             elif isinstance(outlet, AssetAlias) and result["checkpoint_uri"]:
                 context["outlet_events"][outlet].add(Asset(result["checkpoint_uri"]), extra=told)
 
+    def _note_data_versions(self, job: TrainingJob, context: Context) -> None:
+        """Note what is about to be trained on, for the events of the outlets; it may change before the end."""
+        from airflow_provider_ocidist.data_version import data_version
+        from airflow_provider_ocidist.storage.locations import shown
+
+        if not self.outlets or not job.inputs:
+            return
+        access = OciHook(self.conn_id).access
+        versions: dict[str, str | None] = {}
+        for source in dict.fromkeys(item.source for item in job.inputs):
+            try:
+                versions[shown(source)] = data_version(source, access)
+            except StorageError as error:
+                self.log.warning("no version of %s for the events of the outlets: %s", shown(source), error)
+        context["ti"].xcom_push(key=DATA_VERSIONS, value=versions)
+
     def _fail(self, watch: Watch, cause: Cause, message: str, context: Context) -> NoReturn:
+        from airflow_provider_ocidist.failure import Failure
+
+        watch.tell_the_rest()
         assert watch.status is not None
-        if watch.status.checkpoint is not None:
-            context["ti"].xcom_push(key="checkpoint_uri", value=watch.status.checkpoint.uri)
+        failure = Failure.of(cause, message, watch.record, watch.status)
+        if failure.checkpoint_uri is not None:
+            self._hand_on_checkpoint(failure.checkpoint_uri, watch.record.ref, context)
         for node in watch.status.nodes:
             if node.report is not None and node.report.cause is not None and node.report.tail:
                 self.log.error("last lines of node %d:\n%s", node.rank, node.report.tail)
-        raise training_failure(cause, message)
+        self._tell_of_failure(failure, context)
+        raise training_failure(cause, failure.sentence)
+
+    @contextlib.contextmanager
+    def _telling_of_failure(self, context: Context) -> Iterator[None]:
+        """Tell also of what fails before there is a gang, when the service will not say how it is, and of time-outs."""
+        try:
+            yield
+        except (JobFileError, BackendError) as error:
+            cause = error.cause if isinstance(error, BackendError) else Cause.CONFIG
+            self._tell_of_failure(_failure(cause, str(error)), context)
+            raise
+        except AirflowTaskTimeout as error:
+            if self._failure is None:
+                self._tell_of_failure(_failure(Cause.DEADLINE, str(error)), context)
+            raise
+
+    def _tell_of_failure(self, failure: Failure, context: Context) -> None:
+        """Hand on what happened. A task cannot write its own note: Airflow 3.3 gives workers no call for it.
+
+        Airflow masks what is logged, but not what is handed on.
+        """
+        from airflow.providers.common.compat.sdk import redact
+
+        self._failure = failure
+        context["ti"].xcom_push(key="failure", value=redact(failure.to_json()))
+
+    def _hand_on_checkpoint(self, uri: str | None, ref: RunRef, context: Context) -> None:
+        ti = context["ti"]
+        ti.xcom_push(key="checkpoint_uri", value=uri)
+        if uri and (url := checkpoint_url(uri, ref, OciHook(self.conn_id).access)):
+            ti.xcom_push(key=CheckpointLink.xcom_key, value=url)
+
+    def shown_plan(self, context: Context) -> str:
+        """Return what the task is about to create, without secrets; and keep them from its logs and other fields."""
+        from airflow.sdk.log import mask_secret
+
+        from airflow_provider_ocidist.masking import secrets_in
+        from airflow_provider_ocidist.plan_view import readable
+
+        try:
+            job = self._leased(self._training_job(context))
+            plan = self._backend(job.backend.kind).plan(job, _key(context))
+        except Exception as error:  # noqa: BLE001 - it fails again when the task needs it, and is told of there
+            return f"no plan: {error}"
+        for secret in secrets_in(job.to_mapping()):
+            mask_secret(secret)
+        self._planned = job, plan
+        return readable(plan, conf.getint("core", "max_templated_field_length", fallback=4096))
+
+    # what OpenLineage's provider asks for, where it is installed
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any] | None:
+        return self._lineage()
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:  # noqa: ARG002
+        return self._lineage()
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:  # noqa: ARG002
+        return self._lineage()
+
+    def _lineage(self) -> OperatorLineage[Any, Any] | None:
+        if self._planned is None:
+            return None
+        from airflow_provider_ocidist.lineage import lineage_of_training
+
+        page = None
+        if self._ref is not None:
+            page = links_of_run(self._ref, OciHook(self.conn_id).access).get(JobRunLink.xcom_key)
+        return lineage_of_training(*self._planned, self._ref, self._result, self._failure, page)
 
     # small parts
 
@@ -195,6 +374,8 @@ class DistributedTrainingOperator(BaseOperator):
         overrides = dict(self.overrides or {})
         if self.nodes is not None:
             overrides["nodes"] = self.nodes
+        if self.shape is not None:
+            overrides["backend.shape"] = self.shape
         overrides |= {f"env.{name}": str(value) for name, value in (self.env or {}).items()}
         if isinstance(self.job, Mapping):
             return job_file.build(self.job, base_dir=self._folder, overrides=overrides)
@@ -203,6 +384,14 @@ class DistributedTrainingOperator(BaseOperator):
         return job_file.load(
             place, access=access, overrides=overrides, render=lambda text: self._filled_in(text, context)
         )
+
+    def _leased(self, job: TrainingJob) -> TrainingJob:
+        """Return the job with the lease of a task, where it says nothing of its own."""
+        lease = DEFAULT_LEASE if job.limits.lease is None else job.limits.lease
+        if 0 < lease < LOOKS_IN_A_LEASE * self.poll_interval:
+            rare = f"is {lease:g} s, and the task looks every {self.poll_interval:g} s only: lower its poll_interval"
+            raise JobFileError([Problem("limits.lease", rare)], job.name)
+        return replace(job, limits=replace(job.limits, lease=lease))
 
     def _filled_in(self, text: str, context: Context) -> Any:
         """Return what Airflow makes of a text with Jinja. Raises ValueError with what is wrong with it."""
@@ -217,11 +406,11 @@ class DistributedTrainingOperator(BaseOperator):
     def _folder(self) -> Path:
         return Path(self.dag.fileloc).parent
 
-    def _task_deadline(self) -> float | None:
+    def _task_deadline(self, begun: datetime | None = None) -> float | None:
         """Return until when this attempt may take; Airflow forgets `execution_timeout` while a task is deferred."""
         if self.execution_timeout is None:
             return None
-        return time.time() + self.execution_timeout.total_seconds()
+        return (begun.timestamp() if begun else time.time()) + self.execution_timeout.total_seconds()
 
     def _announce(self, ref: RunRef, context: Context) -> None:
         ti = context["ti"]
@@ -229,9 +418,23 @@ class DistributedTrainingOperator(BaseOperator):
             "gang %s: job %s, %d nodes, main run %s", ref.key.name, ref.job_id, ref.nodes, ref.main_run_id
         )
         ti.xcom_push(key="run", value=ref.to_json())
-        if not OciHook(self.conn_id).access.endpoint:
-            # The console knows nothing of an emulator's runs.
-            ti.xcom_push(key=JobRunLink.xcom_key, value=job_run_url(ref))
+        for key, url in links_of_run(ref, OciHook(self.conn_id).access).items():
+            ti.xcom_push(key=key, value=url)
+
+
+def _created(context: Context) -> RunRef | None:
+    """Return what this task has created before it was deferred."""
+    from airflow_provider_ocidist.run import RunRef
+
+    ti = context["ti"]
+    told = ti.xcom_pull(task_ids=ti.task_id, key="run", map_indexes=ti.map_index)
+    return RunRef.from_json(told) if told else None
+
+
+def _failure(cause: Cause, message: str) -> Failure:
+    from airflow_provider_ocidist.failure import Failure, remedy_of
+
+    return Failure(cause=cause, message=message, remedy=remedy_of(cause, message))
 
 
 def _renderable(value: Any) -> Any:

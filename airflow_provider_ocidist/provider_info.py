@@ -27,7 +27,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": "OCI Data Science Jobs",
-                "python-modules": [f"{PACKAGE}.operators", f"{PACKAGE}.transfers"],
+                "python-modules": [f"{PACKAGE}.operators", f"{PACKAGE}.endings", f"{PACKAGE}.transfers"],
             }
         ],
         "sensors": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.sensors"]}],
@@ -46,7 +46,19 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "filesystems": [f"{PACKAGE}.filesystem"],
-        "extra-links": [f"{PACKAGE}.links.JobRunLink"],
+        "remote-logging": [{"classpath": f"{PACKAGE}.task_logs.OciTaskLogs", "scheme": "oci"}],
+        "asset-uris": [
+            {
+                "schemes": ["oci"],
+                "handler": f"{PACKAGE}.lineage.normalized_uri",
+                "to_openlineage_converter": f"{PACKAGE}.lineage.dataset_of_asset",
+            }
+        ],
+        "extra-links": [
+            f"{PACKAGE}.links.JobRunLink",
+            f"{PACKAGE}.links.LogsLink",
+            f"{PACKAGE}.links.CheckpointLink",
+        ],
         "connection-types": [_oci_connection()],
     }
 
@@ -61,38 +73,44 @@ def _oci_connection() -> dict[str, Any]:
             "relabeling": {},
             "placeholders": {},
         },
-        "conn-fields": {
-            "auth": _field(
-                "Credentials",
-                "Where they come from",
-                enum=["config_file", "api_key", "session_token", "instance_principal", "resource_principal"],
-                default="config_file",
-            ),
-            "config_file": _field("Config file", "Path on the workers; empty: ~/.oci/config"),
-            "profile": _field("Profile", "Section of the config file; empty: DEFAULT"),
-            "region": _field("Region", "As us-ashburn-1; empty: the config file's"),
-            "tenancy": _field("Tenancy OCID", "For api_key"),
-            "user": _field("User OCID", "For api_key"),
-            "fingerprint": _field("Key fingerprint", "For api_key"),
-            "private_key_content": _field("Private key (PEM)", "For api_key", format="password"),
-            "passphrase": _field("Pass phrase of the key", "For api_key", format="password"),
-            "endpoint": _field(
-                "Endpoint", "Replaces every service endpoint, as http://127.0.0.1:8080 of the emulator"
-            ),
-            "compartment_id": _field("Compartment OCID", "Default of jobs that name none"),
-            "project_id": _field("Project OCID", "Default of jobs that name none"),
-            "subnet_id": _field(
-                "Subnet OCID", "Default of jobs that name none; must allow traffic within itself"
-            ),
-            "log_group_id": _field("Log group OCID", "Default of jobs that name none"),
-            "log_id": _field("Log OCID", "Empty: the service makes one for each job run"),
-            "shape": _field("Shape", "Default of jobs that name none, as VM.GPU.A10.1"),
-            "work_dir": _field(
-                "Work directory", "Where nodes meet and checkpoints go, as oci://bucket@namespace/ocidist"
-            ),
-        },
+        "conn-fields": CONNECTION_FIELDS,
     }
 
 
 def _field(title: str, description: str, **schema: Any) -> dict[str, Any]:
     return {"label": title, "description": description, "schema": {"type": ["string", "null"], **schema}}
+
+
+CONNECTION_FIELDS = {
+    "auth": _field(
+        "Credentials",
+        "Where they come from",
+        enum=["config_file", "api_key", "session_token", "instance_principal", "resource_principal"],
+        default="config_file",
+    ),
+    "config_file": _field("Config file", "Path on the workers; empty: ~/.oci/config"),
+    "profile": _field("Profile", "Section of the config file; empty: DEFAULT"),
+    "region": _field("Region", "As us-ashburn-1; empty: the config file's"),
+    "tenancy": _field("Tenancy OCID", "For api_key"),
+    "user": _field("User OCID", "For api_key"),
+    "fingerprint": _field("Key fingerprint", "For api_key"),
+    "private_key_content": _field("Private key (PEM)", "For api_key", format="password"),
+    "key_file": _field("Key file", "Path of the private key on the workers; instead of its text"),
+    "passphrase": _field("Pass phrase of the key", "For api_key", format="password"),
+    "security_token_file": _field(
+        "Token file",
+        "For session_token: path of the token on the workers; with the key file, instead of a config file",
+    ),
+    "endpoint": _field(
+        "Endpoint", "Replaces every service endpoint, as http://127.0.0.1:8080 of the emulator"
+    ),
+    "compartment_id": _field("Compartment OCID", "Default of jobs that name none"),
+    "project_id": _field("Project OCID", "Default of jobs that name none"),
+    "subnet_id": _field("Subnet OCID", "Default of jobs that name none; must allow traffic within itself"),
+    "log_group_id": _field("Log group OCID", "Default of jobs that name none"),
+    "log_id": _field("Log OCID", "Empty: the service makes one for each job run"),
+    "shape": _field("Shape", "Default of jobs that name none, as VM.GPU.A10.1"),
+    "work_dir": _field(
+        "Work directory", "Where nodes meet and checkpoints go, as oci://bucket@namespace/ocidist"
+    ),
+}

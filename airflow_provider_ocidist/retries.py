@@ -13,8 +13,8 @@ from airflow_provider_ocidist.errors import BackendError, Cause, TrainingFailed
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-AT_ONCE = {Cause.NODE, Cause.PREEMPTED}
-"""Causes that are gone with the node that had them."""
+AT_ONCE = {Cause.NODE, Cause.PREEMPTED, Cause.ABANDONED}
+"""Causes that are gone with the node that had them, or now that somebody waits again."""
 LATER = {Cause.CAPACITY, Cause.QUOTA}
 """Causes that only time mends."""
 FIRST_DELAY = timedelta(minutes=1)
@@ -40,7 +40,7 @@ class TrainingRetries(RetryPolicy):
         if cause in HOPELESS:
             return RetryDecision.fail(f"{cause}: the same again would fail again")
         if cause in AT_ONCE:
-            return RetryDecision.retry(timedelta(0), f"{cause}: another node may do")
+            return RetryDecision.retry(timedelta(0), f"{cause}: nothing to wait for")
         if cause in LATER:
             delay = delay_before(try_number + 1)
             return RetryDecision.retry(delay, f"{cause}: looking again in {delay.total_seconds():.0f} s")

@@ -102,6 +102,8 @@ class Plan:
     code: str | None = None
     """Local path whose content travels with the job; None when nothing does."""
     expects: Expectations = Expectations()
+    lease: float | None = None
+    """Seconds after which the nodes end a run that nobody waits for; None: never."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +125,8 @@ class RunRef:
     log_id: str | None = None
     topology: str = "job_runs"
     """As in the plan; the default is for records of older versions."""
+    lease: float | None = None
+    """Seconds after which its nodes, as they were told, end a run that nobody waits for; None: never."""
 
     @property
     def main_run_id(self) -> str:
@@ -177,6 +181,8 @@ class NodeStatus:
     started_at: float | None = None
     finished_at: float | None = None
     report: NodeReport | None = None
+    report_at: float | None = None
+    """When `report` was known to be the newest; None: just now. Of many gangs, not every report is always read."""
 
     @property
     def exit_code(self) -> int | None:
@@ -236,6 +242,8 @@ class RunRecord:
     start_deadline: float | None = None
     hang_timeout: float | None = None
     lost_timeout: float | None = None
+    lease: float | None = None
+    """Set for whoever may end the run, and so has to show that it is waited for; None for those who only watch."""
     ending: Ending | None = None
     logs_since: tuple[float, ...] = ()
     """By rank: log lines up to this time are in the task log already."""
@@ -261,6 +269,7 @@ class RunRecord:
             start_deadline=ref.submitted_at + limits.start_timeout,
             hang_timeout=limits.hang_timeout,
             lost_timeout=limits.lost_timeout,
+            lease=ref.lease,
             logs_since=(ref.submitted_at,) * ref.nodes,
         )
 

@@ -2,30 +2,127 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import time
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import BaseSensorOperator, conf
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    BaseSensorOperator,
+    conf,
+)
 
-from airflow_provider_ocidist.airflow_errors import as_airflow_errors, training_failure
+from airflow_provider_ocidist.airflow_errors import as_airflow_errors
+from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.hooks import OciHook
 
 # What only a running task needs is imported there, as in operators.py.
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.run import RunRecord, RunRef
+    from airflow_provider_ocidist.watch import Watch
 
 
-class DistributedTrainingSensor(BaseSensorOperator):
+class Waiting(BaseSensorOperator):
+    """What both sensors do alike: the same outcome in poke, reschedule and deferrable, the same time-outs."""
+
+    def __init__(self, *, deferrable: bool | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        fallback = conf.getboolean("operators", "default_deferrable", fallback=False)
+        self.deferrable = fallback if deferrable is None else deferrable
+        self._result: dict[str, Any] | None = None
+
+    @abstractmethod
+    def _awaited(self) -> str:
+        """Return what has not happened when the time is up, for a person."""
+
+    @abstractmethod
+    def _trigger(self) -> Any:
+        """Return what waits in the triggerer."""
+
+    def execute(self, context: Context) -> Any:
+        if not self.deferrable:
+            super().execute(context)
+            return self._result
+        if self.exponential_backoff:
+            self.log.warning(
+                "exponential_backoff is for workers: the triggerer looks every %g s", self.poke_interval
+            )
+        return self._defer_unless_done(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Say what was waited for in vain; Airflow itself says "Trigger timeout" only."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except AirflowSensorTimeout as error:
+            raise self._too_late() from error
+        except AirflowSkipException as skip:
+            if isinstance(skip.__cause__, AirflowSensorTimeout):
+                raise AirflowSkipException(f"{self._too_late()}; skipped (soft_fail)") from skip
+            raise
+
+    def _defer_unless_done(self, context: Context) -> Any:
+        if not self._poke_as_airflow_does(context):
+            left = self._seconds_left(context)
+            if left <= 0:
+                raise self._skip_or(self._too_late())
+            self.defer(trigger=self._trigger(), method_name="resume", timeout=timedelta(seconds=left))
+        return self._result
+
+    def _poke_as_airflow_does(self, context: Context) -> bool:
+        """Look once; what an error then means is as in BaseSensorOperator.execute."""
+        try:
+            return bool(self.poke(context))
+        except (AirflowSensorTimeout, AirflowTaskTimeout, AirflowFailException) as error:
+            raise self._skip_or(error) from error
+        except AirflowSkipException:
+            raise
+        except Exception as error:
+            if self.silent_fail:
+                self.log.exception("will look again")
+                return False
+            if self.never_fail:
+                raise AirflowSkipException(f"{error}; skipped (never_fail)") from error
+            raise
+
+    def _skip_or(self, error: BaseException) -> BaseException:
+        if self.soft_fail or self.never_fail:
+            return AirflowSkipException(f"{error}; skipped (soft_fail)")
+        return error
+
+    def _seconds_left(self, context: Context) -> float:
+        """Return how long may still be waited, over all deferrals; Airflow forgets `execution_timeout` meanwhile."""
+        now = datetime.now(UTC)
+        begun = context["ti"].start_date or now
+        return self._patience() - float((now - begun).total_seconds())
+
+    def _patience(self) -> float:
+        own = self.execution_timeout.total_seconds() if self.execution_timeout else self.timeout
+        return float(min(own, self.timeout))
+
+    def _too_late(self) -> BaseException:
+        patience = self._patience()
+        if patience < self.timeout:
+            return AirflowTaskTimeout(f"{self._awaited()} within {patience:g} s (execution_timeout)")
+        return AirflowSensorTimeout(f"{self._awaited()} within {patience:g} s (timeout)")
+
+
+class DistributedTrainingSensor(Waiting):
     """Wait until a run has succeeded; never ends it. Returns the same result as the operator that started it.
 
-    :param run: the `run` XCom of a DistributedTrainingOperator, as a mapping or as JSON
+    A run that has failed, was ended or deleted makes this task fail for good, or skip with `soft_fail`: only its own
+    task can make another. Neither does it keep a run alive that its own task has left (`limits.lease`).
+
+    :param run: the `run` XCom of a DistributedTrainingOperator: `train.output["run"]`, a mapping, or either as text
     :param conn_id: Airflow connection of type `oci`
     :param require_checkpoint: whether a run without a checkpoint counts as failed
     :param deferrable: wait in the triggerer
@@ -39,7 +136,6 @@ class DistributedTrainingSensor(BaseSensorOperator):
         run: Mapping[str, Any] | str,
         conn_id: str = OciHook.default_conn_name,
         require_checkpoint: bool = False,
-        deferrable: bool | None = None,
         poke_interval: float = 30.0,
         **kwargs: Any,
     ) -> None:
@@ -47,80 +143,98 @@ class DistributedTrainingSensor(BaseSensorOperator):
         self.run = run
         self.conn_id = conn_id
         self.require_checkpoint = require_checkpoint
-        fallback = conf.getboolean("operators", "default_deferrable", fallback=False)
-        self.deferrable = fallback if deferrable is None else deferrable
-        self._result: dict[str, Any] | None = None
+        self._watched: Watch | None = None
 
-    def execute(self, context: Context) -> Any:
-        if self.deferrable and not self.poke(context):
-            self._defer(self._record())
-        elif not self.deferrable:
-            super().execute(context)
-        return self._result
-
-    def resume(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ARG002 - Airflow's signature
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on after the trigger has seen the run end."""
         from airflow_provider_ocidist.run import RunRecord
 
-        record = RunRecord.from_json(event)
-        if not self._ended(record):
-            self._defer(record)
-        return self._result
+        self._watched = self._watch(RunRecord.from_json(event))
+        return self._defer_unless_done(context)
 
     def poke(self, context: Context) -> bool:  # noqa: ARG002 - Airflow's signature
-        return self._ended(self._record())
+        from airflow_provider_ocidist.run import TrainingResult
+        from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed
 
-    def _defer(self, record: RunRecord) -> None:
+        if self._watched is None:
+            self._watched = self._watch(self._record())
+        with as_airflow_errors():
+            action = self._watched.look(time.time())
+        match action:
+            case Succeed():
+                self._watched.tell_the_rest()
+                assert self._watched.status is not None
+                self._result = TrainingResult.of(self._watched.record, self._watched.status).to_json()
+                return True
+            case Fail(cause, message):
+                self._watched.tell_the_rest()
+                raise _failed(cause, message)
+            case Cancel(ending):
+                # A node has failed; the owner ends the others, and the outcome is not in doubt.
+                raise _failed(ending.cause, ending.message)
+        return False
+
+    def _awaited(self) -> str:
+        return f"the run {self._ref().key.name} has not ended"
+
+    def _trigger(self) -> Any:
         from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
 
-        self.defer(
-            trigger=DistributedTrainingTrigger(
-                conn_id=self.conn_id, record=record.to_json(), owner={}, poll_interval=self.poke_interval
-            ),
-            method_name="resume",
-            timeout=timedelta(seconds=self.timeout),
+        assert self._watched is not None
+        return DistributedTrainingTrigger(
+            conn_id=self.conn_id,
+            record=self._watched.record.to_json(),
+            owner={},
+            poll_interval=self.poke_interval,
         )
 
     def _record(self) -> RunRecord:
-        from airflow_provider_ocidist.run import Expectations, RunRecord, RunRef
+        from airflow_provider_ocidist.run import Expectations, RunRecord
 
-        # No limits: this task watches, and whoever started the run ends it.
-        ref = RunRef.from_json(json.loads(self.run) if isinstance(self.run, str) else self.run)
+        # No limits and no lease: this task watches, and whoever started the run ends it.
+        ref = self._ref()
         return RunRecord(
             ref=ref,
             expects=Expectations(checkpoint=self.require_checkpoint),
             logs_since=(time.time(),) * ref.nodes,
         )
 
-    def _ended(self, record: RunRecord) -> bool:
-        from airflow_provider_ocidist.run import TrainingResult
-        from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed
+    def _ref(self) -> RunRef:
+        from airflow_provider_ocidist.run import RunRef
+
+        try:
+            return RunRef.from_json(_mapping_in(self.run))
+        except (ValueError, TypeError, SyntaxError, LookupError) as error:
+            raise AirflowFailException(
+                f"run is {str(self.run)[:80]!r}, which names no run ({error}): give it the XCom `run` of a training "
+                'task, as run=train.output["run"]; that is there once the task has created its run'
+            ) from error
+
+    def _watch(self, record: RunRecord) -> Watch:
         from airflow_provider_ocidist.watch import Watch
 
-        watch = Watch(self._backend(record.ref), record, self.log)
-        with as_airflow_errors():
-            action = watch.look(time.time())
-        match action:
-            case Succeed():
-                assert watch.status is not None
-                self._result = TrainingResult.of(record, watch.status).to_json()
-                return True
-            case Fail(cause, message):
-                raise training_failure(cause, message)
-            case Cancel(ending):
-                # A node has failed; the owner ends the others, and the outcome is not in doubt.
-                raise training_failure(ending.cause, ending.message)
-        return False
+        return Watch(self._hook.backend(record.ref.backend), record, self.log)
 
     @cached_property
     def _hook(self) -> OciHook:
         return OciHook(self.conn_id)
 
-    def _backend(self, ref: RunRef) -> Backend:
-        return self._hook.backend(ref.backend)
+
+def _failed(cause: Cause, message: str) -> AirflowFailException:
+    """Return what ends the wait for good: this very run will not succeed any more."""
+    return AirflowFailException(f"{cause}: {message}")
 
 
-class CheckpointSensor(BaseSensorOperator):
+def _mapping_in(value: Any) -> Mapping[str, Any]:
+    """Return a mapping that Jinja may have written as text, in Python's own way or as JSON."""
+    if isinstance(value, str):
+        value = json.loads(value) if value.lstrip().startswith('{"') else ast.literal_eval(value)
+    if not isinstance(value, Mapping):
+        raise TypeError(f"it is of type {type(value).__name__}")
+    return value
+
+
+class CheckpointSensor(Waiting):
     """Wait for a whole checkpoint below a URI; returns its uri, step and loss.
 
     :param uri: the folder that holds checkpoints, as a run's `checkpoints.uri`
@@ -137,7 +251,6 @@ class CheckpointSensor(BaseSensorOperator):
         uri: str,
         conn_id: str = OciHook.default_conn_name,
         after_step: int | str = -1,
-        deferrable: bool | None = None,
         poke_interval: float = 60.0,
         **kwargs: Any,
     ) -> None:
@@ -145,38 +258,31 @@ class CheckpointSensor(BaseSensorOperator):
         self.uri = uri
         self.conn_id = conn_id
         self.after_step = after_step
-        fallback = conf.getboolean("operators", "default_deferrable", fallback=False)
-        self.deferrable = fallback if deferrable is None else deferrable
-        self._found: dict[str, Any] | None = None
 
-    def execute(self, context: Context) -> Any:
-        if self.deferrable and not self.poke(context):
-            self._defer()
-        elif not self.deferrable:
-            super().execute(context)
-        return self._found
-
-    def resume(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ARG002 - Airflow's signature
-        """Return what the trigger has found."""
-        return event
+    def resume(self, context: Context, event: dict[str, Any] | None) -> Any:
+        """Return what the trigger has found; where it could not look, look here, which says why in the right place."""
+        self._result = event
+        return event or self._defer_unless_done(context)
 
     def poke(self, context: Context) -> bool:  # noqa: ARG002 - Airflow's signature
-        from airflow_provider_ocidist.watchers import later_checkpoint
+        from airflow_provider_ocidist.watchers import look_for_checkpoint
 
-        with as_airflow_errors():
-            self._found = later_checkpoint(self.uri, self.conn_id, int(self.after_step))
-        return self._found is not None
+        try:
+            self._result = look_for_checkpoint(self.uri, self.conn_id, int(self.after_step), self.log)
+        except (BackendError, StorageError) as error:
+            raise AirflowFailException(str(error)) from error
+        return self._result is not None
 
-    def _defer(self) -> None:
+    def _awaited(self) -> str:
+        after = f" after step {self.after_step}" if int(self.after_step) >= 0 else ""
+        return f"there is no whole checkpoint{after} below {self.uri}"
+
+    def _trigger(self) -> Any:
         from airflow_provider_ocidist.watchers import CheckpointTrigger
 
-        self.defer(
-            trigger=CheckpointTrigger(
-                uri=self.uri,
-                conn_id=self.conn_id,
-                after_step=int(self.after_step),
-                poll_interval=self.poke_interval,
-            ),
-            method_name="resume",
-            timeout=timedelta(seconds=self.timeout),
+        return CheckpointTrigger(
+            uri=self.uri,
+            conn_id=self.conn_id,
+            after_step=int(self.after_step),
+            poll_interval=self.poke_interval,
         )

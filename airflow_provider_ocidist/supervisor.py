@@ -111,6 +111,11 @@ def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | 
     return _diagnose(min(failed, key=_guilt), record.expects) if failed else None
 
 
+def node_of(record: RunRecord, status: RunStatus, message: str) -> NodeStatus | None:
+    """Return the node of which a message of `Fail` tells; None where it tells of all, or of none that has failed."""
+    return next((node for node in status.nodes if _diagnose(node, record.expects)[1] == message), None)
+
+
 def _guilt(node: NodeStatus) -> tuple[bool, bool, float]:
     """Order failed nodes, the root of the trouble first: nodes that were only told to stop name no cause."""
     named = node.report is not None and node.report.cause is not None
@@ -181,12 +186,18 @@ def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Findin
         return None
     for node in status.nodes:
         seen = _last_seen(node, record.expects)
-        if seen is not None and now - seen > record.lost_timeout:
+        known = _known_at(node, now)
+        if seen is not None and known - seen > record.lost_timeout:
             return (
                 Cause.NODE,
-                f"node {node.rank} has shown no sign of life for {now - seen:.0f} s (limits.lost_timeout)",
+                f"node {node.rank} has shown no sign of life for {known - seen:.0f} s (limits.lost_timeout)",
             )
     return None
+
+
+def _known_at(node: NodeStatus, now: float) -> float:
+    """Return as of when a node is known: whoever has not been asked is not silent."""
+    return now if node.report_at is None else min(now, node.report_at)
 
 
 def _last_seen(node: NodeStatus, expects: Expectations) -> float | None:
@@ -212,11 +223,12 @@ def _stuck(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
         report.progress.updated_at for report in reports if report.progress and report.progress.updated_at
     ]
     moved += [report.finished_at for report in reports if report.finished_at is not None]
-    if not moved or now - max(moved) <= record.hang_timeout + HANG_MARGIN:
+    known = min(_known_at(node, now) for node in status.nodes)
+    if not moved or known - max(moved) <= record.hang_timeout + HANG_MARGIN:
         return None
     return (
         Cause.HANG,
-        f"no output, step or checkpoint on any node for {now - max(moved):.0f} s (limits.hang_timeout)",
+        f"no output, step or checkpoint on any node for {known - max(moved):.0f} s (limits.hang_timeout)",
     )
 
 

@@ -2,96 +2,334 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_ocidist.airflow_errors import as_airflow_errors
 from airflow_provider_ocidist.hooks import OciHook
+from airflow_provider_ocidist.operators import TRIGGER_FAILED, DistributedTrainingOperator
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
+
+    from airflow_provider_ocidist.oci_credentials import OciAccess
+    from airflow_provider_ocidist.storage.batch import Sides
+    from airflow_provider_ocidist.storage.copy_items import CopyItem
+    from airflow_provider_ocidist.watch import Watch
+
+RUN_ON = ("worker", "platform")
+FOLDER, ORDER = "copy_data", "order.json"
+"""What travels to a node: a folder of this name with this file."""
 
 
 class CopyOperator(BaseOperator):
     """Copy files and folders between any two places that fsspec knows, fast where one of them is `oci://`.
 
-    A target appears whole or not at all. A source that ends in `/` is a folder.
+    A target appears whole or not at all, checked by its digest. A source that ends in `/` is a folder; one with `*`,
+    `?`, `[` or `**` is all that fits. All items are looked at before anything is copied; then they are copied some at
+    a time, and one that fails does not end the others. A retry goes on where the attempt before it has ended.
 
-    :param data: what goes where, each as `{"source": URI, "target": URI}`
+    XCom: files, bytes and seconds of all, and the same of each item. After a failure the same is in XCom `report`.
+
+    :param data: what goes where: a list of `{"source": URI or list of URIs, "target": URI}`, each of which may have its
+        own `include`, `exclude`, `mode`, `verify` and `delete_extra`; or a mapping of sources to targets; or JSON of it
     :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
+    :param source_conn_id: the same for sources alone, of another tenancy or region
+    :param target_conn_id: the same for targets alone
     :param include: patterns of relative paths; empty means all
     :param exclude: patterns of relative paths
     :param mode: `changed` leaves alone what is at the target already, the same; `all` copies everything
+    :param verify: compare all files with their source once more at the end
+    :param delete_extra: delete at the target what its source folder does not have; what is excluded stays
+    :param run_on: `platform`: copy on a node of its own on OCI, near the data, and not on the Airflow worker
+    :param shape: of that node
+    :param ocpus: of that node; each brings 1 Gbit/s of network, up to the shape's limit
+    :param memory_gb: of that node
+    :param image: container image of that node; needs Python 3.11 or later
+    :param overrides: any other value of that node's job, by dotted path, as `{"backend.conda_slug": "..."}`
+    :param deferrable: on the platform, wait in the triggerer; copying itself cannot be deferred
+    :param poll_interval: on the platform, seconds between two looks at the node
     """
 
-    template_fields: Sequence[str] = ("data", "conn_id", "include", "exclude", "mode")
+    template_fields: Sequence[str] = (
+        "data",
+        "conn_id",
+        "source_conn_id",
+        "target_conn_id",
+        "include",
+        "exclude",
+        "mode",
+        "verify",
+        "delete_extra",
+        "run_on",
+        "shape",
+        "ocpus",
+        "memory_gb",
+        "image",
+        "overrides",
+    )
+    template_fields_renderers: ClassVar = {"data": "json", "overrides": "json"}
+    operator_extra_links = DistributedTrainingOperator.operator_extra_links
     label = "copy"
 
     def __init__(
         self,
         *,
-        data: Sequence[Mapping[str, str]],
+        data: Any,
         conn_id: str = OciHook.default_conn_name,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-        mode: Literal["all", "changed"] = "all",
+        source_conn_id: str | None = None,
+        target_conn_id: str | None = None,
+        include: Sequence[str] | str = (),
+        exclude: Sequence[str] | str = (),
+        mode: str = "all",
+        verify: bool | str = False,
+        delete_extra: bool | str = False,
+        run_on: str = "worker",
+        shape: str = "VM.Standard.E4.Flex",
+        ocpus: float | str = 4,
+        memory_gb: float | str = 16,
+        image: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        deferrable: bool | None = None,
+        poll_interval: float = 10.0,
         **kwargs: Any,
     ) -> None:
+        if hasattr(BaseOperator, "retry_policy"):
+            from airflow_provider_ocidist.retries import TrainingRetries
+
+            kwargs.setdefault("retry_policy", TrainingRetries())
         super().__init__(**kwargs)
-        self.data = data
+        self.data = _as_items(data)
         self.conn_id = conn_id
+        self.source_conn_id = source_conn_id
+        self.target_conn_id = target_conn_id
         self.include = include
         self.exclude = exclude
         self.mode = mode
+        self.verify = verify
+        self.delete_extra = delete_extra
+        self.run_on = run_on
+        self.shape = shape
+        self.ocpus = ocpus
+        self.memory_gb = memory_gb
+        self.image = image
+        self.overrides = overrides
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
         self._stop = threading.Event()
+        self._job: CopyJob | None = None
 
-    def execute(self, context: Context) -> list[dict[str, Any]]:  # noqa: ARG002 - Airflow's signature
+    # the life of the task
+
+    def execute(self, context: Context) -> dict[str, Any]:
         with as_airflow_errors():
-            return [self._copy(item["source"], item["target"]) for item in self.data]
+            items = self._items()
+            if self.run_on == "platform":
+                return self._copy_on_platform(items, context)
+            return self._copy_here(items, context)
+
+    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Go on after the trigger has seen something to do; Airflow calls this on a worker."""
+        with as_airflow_errors():
+            self._job = self._copy_job("", context)
+            return self._told_by(self._job.resume(context, event))
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Go on also where Airflow would fail this task for its trigger's sake; see the training operator."""
+        if next_method != TRIGGER_FAILED:
+            return super().resume_execution(next_method, next_kwargs, context)
+        with as_airflow_errors():
+            self._job = self._copy_job("", context)
+            return self._told_by(self._job.resume_execution(next_method, next_kwargs, context))
 
     def on_kill(self) -> None:
         self._stop.set()
+        if self._job is not None:
+            self._job.on_kill()
 
-    def _copy(self, source: str, target: str) -> dict[str, Any]:
-        from airflow_provider_ocidist.storage.progress import progress_lines
-        from airflow_provider_ocidist.storage.transfer import copy
+    # what OpenLineage's provider asks for, where it is installed: the same before, after, and after a failure
 
-        self.log.info("%s: %s -> %s", self.label, source, target)
-        report = copy(
-            source,
-            target,
-            access=OciHook(self.conn_id).access if self._needs_oci(source, target) else None,
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        from airflow_provider_ocidist.lineage import lineage_of_copy
+
+        return lineage_of_copy((item.source, item.target) for item in self._items())
+
+    # on the worker
+
+    def _copy_here(self, items: Sequence[CopyItem], context: Context) -> dict[str, Any]:
+        from airflow_provider_ocidist.storage.batch import copy_all
+
+        report = copy_all(
+            items,
+            sides=self._sides(items),
+            write=self.log.info,
+            label=self.label,
+            repeated=context["ti"].try_number > 1,
+            cancel=self._stop,
+        )
+        if report.error is not None:
+            context["ti"].xcom_push(key="report", value=report.to_json())
+            raise report.error
+        return report.to_json()
+
+    def _sides(self, items: Sequence[CopyItem]) -> Sides:
+        from airflow_provider_ocidist.storage.batch import Sides
+
+        return Sides.of(
+            self._access_for(self.source_conn_id, [item.source for item in items]),
+            self._access_for(self.target_conn_id, [item.target for item in items]),
+        )
+
+    def _access_for(self, conn_id: str | None, uris: Sequence[str]) -> OciAccess | None:
+        if not any(uri.startswith("oci://") for uri in uris):
+            return None
+        return OciHook(conn_id or self.conn_id).access
+
+    # on the platform
+
+    def _copy_on_platform(self, items: Sequence[CopyItem], context: Context) -> dict[str, Any]:
+        from airflow_provider_ocidist import codec
+        from airflow_provider_ocidist.storage.copy_program import Order
+
+        self._refuse_what_a_node_cannot_do(items)
+        order = Order(items=tuple(items), label=self.label, endpoint=OciHook(self.conn_id).access.endpoint)
+        self._job = self._copy_job(json.dumps(codec.encode(order)), context)
+        return self._told_by(self._job.train(context))
+
+    def _copy_job(self, order: str, context: Context) -> CopyJob:
+        return CopyJob(
+            task_id=self.task_id,
+            conn_id=self.conn_id,
+            job=self._job_of(context),
+            order=order,
+            overrides=self.overrides,
+            deferrable=self.deferrable,
+            poll_interval=self.poll_interval,
+            execution_timeout=self.execution_timeout,
+        )
+
+    def _job_of(self, context: Context) -> dict[str, Any]:
+        """Return the job of one node whose program copies; its report comes back as its output."""
+        from airflow_provider_ocidist.storage import copy_program
+
+        backend = {"shape": self.shape, "ocpus": self.ocpus, "memory_gb": self.memory_gb}
+        if not str(self.shape).endswith(".Flex"):
+            backend = {"shape": self.shape}
+        return {
+            "name": self.label,
+            "nodes": 1,
+            "program": {
+                "script": copy_program.__name__,
+                "module": True,
+                "args": [ORDER],
+                "working_dir": FOLDER,
+            },
+            "launcher": {"kind": "python", "processes_per_node": 1},
+            "outputs": [{"path": copy_program.REPORT, "uri": self._report_folder(context)}],
+            "backend": backend,
+            **({"image": self.image} if self.image else {}),
+        }
+
+    def _report_folder(self, context: Context) -> str:
+        from airflow_provider_ocidist.errors import JobFileError, Problem
+        from airflow_provider_ocidist.storage.locations import join
+
+        work_dir = (self.overrides or {}).get("work_dir") or OciHook(self.conn_id).fields.get("work_dir")
+        if not work_dir:
+            missing = f"neither the connection {self.conn_id} nor `overrides` has one; the copy leaves its report there"
+            raise JobFileError([Problem("work_dir", missing)], "the data to copy")
+        ti = context["ti"]
+        index = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
+        return join(str(work_dir), "copies", ti.dag_id, ti.run_id, ti.task_id, *index)
+
+    def _told_by(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the report that a node has left."""
+        from airflow_provider_ocidist.storage import locations
+        from airflow_provider_ocidist.storage.stores import open_store
+
+        place = locations.parse(result["outputs"][0])
+        report = open_store(place.parent, OciHook(self.conn_id).access).read(place.name)
+        return {**json.loads(report), "job_id": result["job_id"], "run_ids": list(result["run_ids"])}
+
+    def _refuse_what_a_node_cannot_do(self, items: Sequence[CopyItem]) -> None:
+        from airflow_provider_ocidist.errors import JobFileError, Problem
+        from airflow_provider_ocidist.storage import locations
+
+        problems = [
+            Problem(
+                f"item {item.number}",
+                f"{uri} is on the worker, which the platform cannot see: name a bucket, or take run_on='worker'",
+            )
+            for item in items
+            for uri in (item.source, item.target)
+            if locations.parse(uri).kind == "local"
+        ]
+        for name in ("source_conn_id", "target_conn_id"):
+            if getattr(self, name) not in (None, self.conn_id):
+                why = "keys do not travel, a node has its own identity: let its dynamic group read and write there"
+                problems.append(Problem(name, f"{why}, or take run_on='worker'"))
+        if problems:
+            raise JobFileError(problems, "the data to copy")
+
+    # small parts
+
+    def _items(self) -> tuple[CopyItem, ...]:
+        from airflow_provider_ocidist.errors import JobFileError, Problem
+        from airflow_provider_ocidist.storage.copy_items import read_items, rules_of
+
+        if self.run_on not in RUN_ON:
+            problem = Problem("run_on", f"must be one of {', '.join(RUN_ON)}, not {self.run_on!r}")
+            raise JobFileError([problem], "the data to copy")
+        rules = rules_of(
             include=self.include,
             exclude=self.exclude,
             mode=self.mode,
-            on_progress=progress_lines(self.log.info, self.label),
-            cancel=self._stop,
+            verify=self.verify,
+            delete_extra=self.delete_extra,
         )
-        self.log.info(
-            "%s: %d files, %d bytes in %.1f s; %d files were there already, %d names were skipped",
-            self.label,
-            report.files,
-            report.bytes,
-            report.seconds,
-            len(report.unchanged),
-            len(report.skipped),
-        )
-        return {
-            "source": source,
-            "target": target,
-            "files": report.files,
-            "bytes": report.bytes,
-            "unchanged": len(report.unchanged),
-            "skipped": list(report.skipped[:100]),
-            "seconds": round(report.seconds, 3),
-        }
+        return read_items(self.data, rules)
 
-    @staticmethod
-    def _needs_oci(*uris: str) -> bool:
-        return any(uri.startswith("oci://") for uri in uris)
+
+class CopyJob(DistributedTrainingOperator):
+    """The training operator as a part of a copying task: adopted, waited for and ended as any training."""
+
+    def __init__(self, *, order: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.order = order
+
+    def train(self, context: Context) -> dict[str, Any]:
+        # Needed until the node is there, under the same name in each attempt: what travels must be the same, too.
+        with tempfile.TemporaryDirectory(prefix="ocidist-") as place:
+            folder = Path(place) / FOLDER
+            folder.mkdir()
+            (folder / ORDER).write_text(self.order)
+            self.overrides = {**(self.overrides or {}), "program.source": str(folder)}
+            return super().train(context)
+
+    def _succeed(self, watch: Watch, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it has no checkpoint to tell of
+        from airflow_provider_ocidist.run import TrainingResult
+
+        assert watch.status is not None
+        return TrainingResult.of(watch.record, watch.status).to_json()
+
+    @property
+    def _folder(self) -> Path:
+        # It is in no DAG, and nothing that it names lies beside a DAG file.
+        return Path()
+
+
+def _as_items(data: Any) -> Any:
+    """Return a mapping of sources to targets as a list: Airflow fills in the values of a mapping, not its keys."""
+    if isinstance(data, Mapping) and "source" not in data and "target" not in data:
+        return [{"source": source, "target": target} for source, target in data.items()]
+    return data
 
 
 class StageDataOperator(CopyOperator):

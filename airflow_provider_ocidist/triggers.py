@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_ocidist.beside_loop import in_thread, keep
+from airflow_provider_ocidist.shared_connections import LogOf, SharedConnection, place_of, shared_connection
 
 # What only a running trigger needs is imported there, as in operators.py.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
-    from airflow_provider_ocidist.run import RunRecord
+    from airflow_provider_ocidist.run import RunRecord, RunRef
     from airflow_provider_ocidist.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ END_PAUSE = 1.0
 
 
 class DistributedTrainingTrigger(BaseTrigger):
-    """Fires when there is something to do about a gang; the task then does it. Never creates or cancels by itself,
-    but for `on_kill`.
+    """Fires when there is something to do about a gang; the task then does it. Creates nothing, and cancels only when a
+    user has ended the task.
 
     :param conn_id: connection of the gang's backend
     :param record: what is known of the gang, as JSON
@@ -48,7 +49,6 @@ class DistributedTrainingTrigger(BaseTrigger):
         self.record = dict(record)
         self.owner = dict(owner)
         self.poll_interval = poll_interval
-        self._connected: Backend | None = None
         self._ending: asyncio.Task[None] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -73,32 +73,41 @@ class DistributedTrainingTrigger(BaseTrigger):
 
     async def _watch_until_action(self) -> RunRecord:
         earliest = time.monotonic() + FIRST_EVENT_AFTER
+        poller = await self._connection.open()
         watch: Watch = await in_thread(self._watch)
-        while not await self._wants_action(watch):  # noqa: ASYNC110 - the event is at the service
-            await asyncio.sleep(watch.pause(self.poll_interval))
+        outcome = await poller.until_action(watch, self.poll_interval)
+        if isinstance(outcome, Exception):
+            # The task asks once more and fails with this error in the right place.
+            self.log.warning("%s", outcome)
         await asyncio.sleep(max(0.0, earliest - time.monotonic()))
         return watch.record
 
     def _watch(self) -> Watch:
         from airflow_provider_ocidist.watch import Watch
 
-        return Watch(self._backend(), self._record(), self.log)
+        self._mask_secrets(self._connection.backend)
+        # Airflow drops what a trigger logs in the moment before its event.
+        return Watch(self._connection.backend, self._record(), LogOf(self.log), leaves_the_end=True)
+
+    def _mask_secrets(self, backend: Backend) -> None:
+        """Keep what the nodes were told, and may print, from the log. A run without a log group has no lines here."""
+        from airflow.sdk.log import mask_secret
+
+        ref = self._record().ref
+        if ref.log_group_id is None:
+            return
+        try:
+            secrets = backend.secrets_told(ref)
+        except Exception as error:  # noqa: BLE001 - the watch meets it again, if it lasts, and tells of it
+            log.debug("%s: its secrets cannot be masked: %s", ref.key.name, error)
+            return
+        for secret in secrets:
+            mask_secret(secret)
 
     def _record(self) -> RunRecord:
         from airflow_provider_ocidist.run import RunRecord
 
         return RunRecord.from_json(self.record)
-
-    async def _wants_action(self, watch: Watch) -> bool:
-        from airflow_provider_ocidist.errors import BackendError
-        from airflow_provider_ocidist.supervisor import Wait
-
-        try:
-            return not isinstance(await in_thread(lambda: watch.look(time.time())), Wait)
-        except BackendError as error:
-            # The task asks once more and fails with this error in the right place.
-            self.log.warning("%s", error)
-            return True
 
     async def on_kill(self) -> None:
         """End the gang; called when a user fails, clears or marks the task while it is deferred.
@@ -117,7 +126,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         """Try until it has worked: nobody else will."""
         for attempt in range(END_ATTEMPTS):
             try:
-                return await self._end_gang()
+                return await self._end_gang(anew=attempt > 0)
             except Exception as error:
                 name = self._record().ref.key.name
                 if attempt == END_ATTEMPTS - 1:
@@ -127,13 +136,19 @@ class DistributedTrainingTrigger(BaseTrigger):
                 await asyncio.sleep(END_PAUSE * 2**attempt)
         return None
 
-    async def _end_gang(self) -> None:
+    async def _end_gang(self, *, anew: bool) -> None:
         record = self._record()
         if not self.owner or await in_thread(lambda: self._still_owned(record)):
             log.info("%s goes on: its task waits for it elsewhere", record.ref.key.name)
             return
-        await in_thread(lambda: self._backend().cancel(record.ref))
+        await in_thread(lambda: self._cancel(record.ref, anew=anew))
         log.info("%s: cancelled, since its task was killed", record.ref.key.name)
+
+    def _cancel(self, ref: RunRef, *, anew: bool) -> None:
+        backend = self._connection.connect()
+        if anew:
+            self._connection.reconnect(anew=True)
+        backend.cancel(ref)
 
     def _still_owned(self, record: RunRecord) -> bool:
         """Return whether the task is deferred for this very gang: then the trigger was moved, not killed.
@@ -163,10 +178,8 @@ class DistributedTrainingTrigger(BaseTrigger):
         )
         return isinstance(run, dict) and run.get("job_id") == record.ref.job_id
 
-    def _backend(self) -> Backend:
-        """Return the connected backend; made once, so that `on_kill` finds it warm."""
-        if self._connected is None:
-            from airflow_provider_ocidist.hooks import OciHook
-
-            self._connected = OciHook(self.conn_id).backend(self._record().ref.backend)
-        return self._connected
+    @property
+    def _connection(self) -> SharedConnection:
+        ref = self.record["ref"]
+        place = place_of(ref["job_id"], ref.get("compartment_id"))
+        return shared_connection(self.conn_id, ref["backend"], place)

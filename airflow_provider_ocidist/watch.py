@@ -1,18 +1,32 @@
-"""One look at a gang: its state, its new log lines, its progress, and what to do next. No Airflow."""
+"""One look at a gang, or at many together: state, new log lines, progress, and what to do next. No Airflow."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import logging
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from airflow_provider_ocidist.agent.report import Phase
-from airflow_provider_ocidist.backends.base import Backend, LogFollower, LogLine
+from airflow_provider_ocidist.backends.base import Backend, LogFollower, LogLine, LogPart
 from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.renewals import Renewals
 from airflow_provider_ocidist.run import Ending, NodeState, RunRecord, RunStatus
 from airflow_provider_ocidist.supervisor import Action, Wait, decide
 
+log = logging.getLogger(__name__)
+
 NEAR_THE_END = (Phase.SAVING, Phase.DONE)
 NEAR_THE_END_INTERVAL = 1.0
+SAME_WARNING_AFTER = 60.0
+"""Seconds after which a warning is worth repeating."""
+UNFORESEEN = 3
+"""Looks in a row that fail for a reason nobody has thought of, before whoever waits is told."""
+LAST_LINES_AFTER = 2.0
+"""Seconds; the last lines of a run can be found a moment later than its end."""
+LAST_LINES_PATIENCE = 60.0
+"""Seconds for which a service that gives no lines is asked for the last ones."""
 
 
 class TaskLog(Protocol):
@@ -26,31 +40,101 @@ class TaskLog(Protocol):
 class Watch:
     """Looks at one gang again and again; tells a logger what is new."""
 
-    def __init__(self, backend: Backend, record: RunRecord, logger: TaskLog) -> None:
+    def __init__(
+        self, backend: Backend, record: RunRecord, logger: TaskLog, *, leaves_the_end: bool = False
+    ) -> None:
+        """`leaves_the_end`: what is new when there is something to do, whoever then does it will see and tell."""
         self.backend = backend
         self.record = record
+        self.leaves_the_end = leaves_the_end
         self.status: RunStatus | None = None
         self._log = logger
         self._follower = LogFollower(record.logs_since)
+        self._renewals = Renewals(backend, logger.warning)
         self._said: str | None = None
         self._logged: str | None = None
         self._has_lines = False
+        self._warned = ("", 0.0)
+        self._unforeseen = 0
 
     def look(self, now: float) -> Action:
         """Return what to do next. A service that cannot answer now is waited for: silence is no failure.
 
         Raises BackendError when asking again cannot help.
         """
-        try:
-            (self.status,) = self.backend.status([self.record.ref])
-        except BackendError as error:
-            if not error.retryable:
-                raise
-            self._log.warning("%s; will ask again", error)
-            return Wait()
-        self._pass_on_logs(now)
-        self._say_progress(self.status)
-        return decide(self.record, self.status, now)
+        self.keep_lease()
+        (outcome,) = look_together(self.backend, [self], now).outcomes
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    @property
+    def lease_due_at(self) -> float:
+        return self._renewals.due_at(self.record)
+
+    def keep_lease(self) -> bool:
+        """Show the nodes, when it is time, that somebody waits for them; return False where the store refused."""
+        return self._renewals.keep_up(self.record)
+
+    def observe(self, status: RunStatus, part: LogPart | None, now: float) -> Action:
+        """Take the state and the lines (None: not read) that were found; tell what is new, return what to do next."""
+        self.status = status
+        self._unforeseen = 0
+        action = decide(self.record, status, now)
+        if self.leaves_the_end and not isinstance(action, Wait):
+            return action
+        if part is not None:
+            self._take(part, now)
+        self._say_progress(status)
+        return action
+
+    def tell_the_rest(self) -> None:
+        """Pass on the lines that the look which saw the end did not find. Raises nothing: the outcome stands.
+
+        Takes two seconds, and more only while the service gives no answer (a minute at most) or more lines than fit
+        into one look.
+        """
+        if self.record.ref.log_group_id is None:
+            return
+        give_up_at = time.monotonic() + LAST_LINES_PATIENCE
+        while True:
+            time.sleep(LAST_LINES_AFTER)
+            now = time.time()
+            try:
+                since = self._follower.since(now, again=True)
+                (part,) = self.backend.logs_of([(self.record.ref, since)])
+                self._take(part, now)
+            except Exception as error:  # noqa: BLE001 - the outcome is known, and must not change
+                passes = isinstance(error, BackendError) and error.retryable
+                if not passes or time.monotonic() > give_up_at:
+                    self._log.warning("%s; lines may be missing here: the service's log has them", error)
+                    return
+                self.warn("%s; waiting for the last lines", error, now)
+                continue
+            if not self._follower.is_behind:
+                return
+            give_up_at = time.monotonic() + LAST_LINES_PATIENCE
+
+    def lines_since(self, now: float) -> list[float]:
+        """Return from when on the lines of each node are to be read at `now`. Unix times, by rank."""
+        return self._follower.since(now)
+
+    def warn(self, message: str, error: Exception, now: float) -> None:
+        """Pass on what is wrong, unless the same was said a moment ago: an outage lasts many looks."""
+        # What follows the first bracket is the id of a request, another each time.
+        subject = str(error).partition(" (")[0]
+        said, at = self._warned
+        if subject != said or now - at >= SAME_WARNING_AFTER:
+            self._warned = (subject, now)
+            self._log.warning(message, error)
+
+    def after_unforeseen(self, error: Exception, now: float) -> Action | Exception:
+        """Return what comes of a look that failed for a reason nobody has thought of: the next may be as always."""
+        self._unforeseen += 1
+        if self._unforeseen >= UNFORESEEN:
+            return error
+        self.warn(f"{type(error).__name__}: %s; will look again", error, now)
+        return Wait()
 
     def end(self, ending: Ending) -> bool:
         """Cancel the gang and remember why; False when the service cannot answer now: then the next look asks again.
@@ -88,12 +172,10 @@ class Watch:
         self._logged = said
         self._log.info("%s", said)
 
-    def _pass_on_logs(self, now: float) -> None:
-        try:
-            lines = self._follower.new_lines(self.backend, self.record.ref, now)
-        except BackendError as error:
-            self._log.warning("%s; the lines will come later", error)
-            return
+    def _take(self, part: LogPart, now: float) -> None:
+        self._pass_on(self._follower.take(part.lines, now, part.unread_from))
+
+    def _pass_on(self, lines: Sequence[LogLine]) -> None:
         for line in lines:
             self.tell_line(line)
         if lines:
@@ -105,6 +187,78 @@ class Watch:
         if said != self._said:
             self._said = said
             self.tell_status(status, said)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a look at several gangs has found."""
+
+    outcomes: tuple[Action | Exception, ...]
+    """In the order of the gangs; an exception where asking again cannot help."""
+    trouble: BackendError | None = None
+    """Of the service, and likely to pass: a reason to ask less often."""
+
+
+def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> Looked:
+    """Look at gangs of one backend in as few calls as it allows; what befalls one does not touch the others."""
+    outcomes: dict[Watch, Action | Exception] = {}
+    statuses: dict[Watch, RunStatus] = {}
+    lines: dict[Watch, LogPart] = {}
+    trouble: BackendError | None = None
+    for group in _grouped(watches, _compartment):
+        try:
+            statuses.update(zip(group, backend.status([watch.record.ref for watch in group]), strict=True))
+        except BackendError as error:
+            trouble = error
+            outcomes.update((watch, _after(error, watch, now)) for watch in group)
+        except Exception as error:
+            log.exception("the states of %d gangs could not be made out", len(group))
+            outcomes.update((watch, watch.after_unforeseen(error, now)) for watch in group)
+    for group in _grouped(statuses, _log_place):
+        try:
+            found = backend.logs_of([(watch.record.ref, watch.lines_since(now)) for watch in group])
+            lines.update(zip(group, found, strict=True))
+        except BackendError as error:
+            trouble = error
+            for watch in group:
+                watch.warn("%s; the lines will come later", error, now)
+        except Exception as error:
+            log.exception("the lines of %d gangs could not be made out", len(group))
+            for watch in group:
+                watch.warn("its lines could not be made out (%s); will try again", error, now)
+    for watch, status in statuses.items():
+        outcomes[watch] = _attempt(watch.observe, status, lines.get(watch), now)
+    return Looked(tuple(outcomes[watch] for watch in watches), trouble)
+
+
+def _after(error: BackendError, watch: Watch, now: float) -> Action | Exception:
+    if not error.retryable:
+        return error
+    watch.warn("%s; will ask again", error, now)
+    return Wait()
+
+
+def _attempt(work: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return work(*args)
+    except Exception as error:  # noqa: BLE001 - the others' look goes on
+        return error
+
+
+def _grouped(watches: Iterable[Watch], key: Callable[[Watch], Hashable]) -> list[list[Watch]]:
+    groups: dict[Hashable, list[Watch]] = {}
+    for watch in watches:
+        groups.setdefault(key(watch), []).append(watch)
+    return list(groups.values())
+
+
+def _compartment(watch: Watch) -> Hashable:
+    return watch.record.ref.compartment_id
+
+
+def _log_place(watch: Watch) -> Hashable:
+    ref = watch.record.ref
+    return ref.compartment_id, ref.log_group_id, ref.log_id
 
 
 def describe(status: RunStatus, *, with_step: bool = True) -> str:

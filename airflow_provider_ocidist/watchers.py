@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_provider_ocidist.beside_loop import in_thread
-from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.errors import BackendError, OcidistError, StorageError
 
 # What only a running trigger needs is imported there, as in operators.py.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.oci_credentials import OciAccess
+    from airflow_provider_ocidist.watch import TaskLog
 
 DEFAULT_CONN_ID = "oci_default"
 SEEN = "ocidist_seen"
@@ -29,6 +30,7 @@ class Listing:
 
     files: frozenset[tuple[str, str | None]]
     bytes: int = 0
+    uri: str = ""
 
     @property
     def digest(self) -> str:
@@ -75,7 +77,7 @@ class NewDataTrigger(BaseEventTrigger):
     first looked at is no news. On Airflow 3.3 what was told is remembered over restarts of the triggerer, so that data
     which lands meanwhile is told of too.
 
-    :param uri: the prefix, at any place that a copy can read
+    :param uri: the prefix, at any place that a copy can read; a relative one lies in the connection's `work_dir`
     :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
     :param poll_interval: seconds between two looks
     :param settle: seconds without a change after which a delivery is taken to be whole
@@ -100,7 +102,7 @@ class NewDataTrigger(BaseEventTrigger):
             if found is not None:
                 before = deliveries.told
                 if deliveries.complete(found, time.monotonic()):
-                    yield TriggerEvent({"uri": self.uri, "files": len(found.files), "bytes": found.bytes})
+                    yield TriggerEvent({"uri": found.uri, "files": len(found.files), "bytes": found.bytes})
                 if deliveries.told is not None and deliveries.told != before:
                     # Noted after it was told: a triggerer that dies in between tells twice, not never.
                     await self._note(deliveries.told)
@@ -115,11 +117,12 @@ class NewDataTrigger(BaseEventTrigger):
         return found
 
     def _listing(self) -> Listing:
-        from airflow_provider_ocidist.storage.stores import open_store
+        from airflow_provider_ocidist.hooks import OciHook
 
-        entries = open_store(self.uri, _access(self.uri, self.conn_id)).list()
+        store = OciHook(self.conn_id).store(self.uri)
+        entries = store.list()
         files = frozenset((entry.name, entry.etag) for entry in entries)
-        return Listing(files, sum(entry.size or 0 for entry in entries))
+        return Listing(files, sum(entry.size or 0 for entry in entries), store.uri)
 
     async def _recall(self) -> str | None:
         store = getattr(self, "asset_state_store", None)
@@ -144,8 +147,13 @@ class NewDataTrigger(BaseEventTrigger):
         return f"{SEEN}_{hashlib.sha256(self.uri.encode()).hexdigest()[:12]}"
 
 
+FIRST_LOOK_AFTER = 10.0
+"""Seconds; whoever defers has just looked, and Airflow fails a task whose event comes before its executor knows that it
+has deferred."""
+
+
 class CheckpointTrigger(BaseTrigger):
-    """Fires once there is a whole checkpoint of a later step below a URI.
+    """Fires once there is a whole checkpoint of a later step below a URI; with nothing, where that can never be seen.
 
     :param uri: the folder that holds checkpoints
     :param after_step: fire for steps above this one only
@@ -162,19 +170,36 @@ class CheckpointTrigger(BaseTrigger):
         return _serialized(self, "uri", "conn_id", "after_step", "poll_interval")
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        while (found := await self._look()) is None:  # noqa: ASYNC110 - what is waited for is in storage
-            await asyncio.sleep(self.poll_interval)
+        await asyncio.sleep(FIRST_LOOK_AFTER)
+        try:
+            while (found := await self._look()) is None:  # noqa: ASYNC110 - what is waited for is in storage
+                await asyncio.sleep(self.poll_interval)
+        except OcidistError as error:
+            # The task looks once more and fails with this error in the right place.
+            self.log.warning("%s", error)
+            found = None
         yield TriggerEvent(found)
 
     async def _look(self) -> dict[str, Any] | None:
-        try:
-            found: dict[str, Any] | None = await in_thread(
-                lambda: later_checkpoint(self.uri, self.conn_id, self.after_step)
-            )
-        except (OcidistError, OSError) as error:
-            self.log.warning("%s; will look again", error)
-            return None
+        found: dict[str, Any] | None = await in_thread(
+            lambda: look_for_checkpoint(self.uri, self.conn_id, self.after_step, self.log)
+        )
         return found
+
+
+def look_for_checkpoint(uri: str, conn_id: str, after_step: int, log: TaskLog) -> dict[str, Any] | None:
+    """Return what `later_checkpoint` does; None, with a warning, where the place may be readable again later.
+
+    Raises StorageError or BackendError when OCI has said that looking again cannot help.
+    """
+    try:
+        return later_checkpoint(uri, conn_id, after_step)
+    except (OcidistError, OSError) as error:
+        refusal = error.__cause__ if isinstance(error, StorageError) else error
+        if isinstance(refusal, BackendError) and not refusal.retryable:
+            raise
+        log.warning("%s; will look again", error)
+        return None
 
 
 def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] | None:

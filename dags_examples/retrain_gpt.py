@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import pydoc_data.topics
-from pathlib import Path
 
 from airflow.sdk import DAG, Param, task
 
+from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.transfers import CopyOutputsOperator, StageDataOperator
 
@@ -19,7 +19,6 @@ with DAG(
     description="Train a character-level GPT by DDP on two nodes, on any text",
     schedule=None,
     catchup=False,
-    render_template_as_native_obj=False,
     params={
         "data_uri": Param(
             f"file://{pydoc_data.topics.__file__}",
@@ -48,7 +47,7 @@ with DAG(
         task_id="train",
         job="jobs/retrain_gpt.yaml",
         nodes="{{ params.nodes }}",
-        poll_interval=2.0,
+        poll_interval=2.0,  # seconds; for a run of a minute
         deferrable=True,
     )
 
@@ -58,11 +57,11 @@ with DAG(
     )
 
     @task
-    def report(checkpoint_uri: str, results_dir: str) -> dict[str, object]:
+    def report(checkpoint_uri: str, run_id: str) -> dict[str, object]:
         """Print what the training was worth; a real DAG would evaluate and promote here."""
-        summary = json.loads(Path(results_dir, "summary.json").read_text())
+        summary = json.loads(OciHook().store(f"outputs/{run_id}").read("summary.json"))
         print("checkpoint:", checkpoint_uri)
         print("summary:", summary)
         return {"checkpoint_uri": checkpoint_uri, **summary}
 
-    stage_data >> train >> copy_outputs >> report(train.output["checkpoint_uri"], "{{ params.results_dir }}")
+    stage_data >> train >> copy_outputs >> report(train.output["checkpoint_uri"])

@@ -7,6 +7,7 @@ from airflow.sdk import DAG, Param
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
 from airflow_provider_ocidist.job import (
     Checkpoints,
+    Dependencies,
     LauncherOptions,
     Limits,
     Output,
@@ -23,6 +24,7 @@ JOB = TrainingJob(
         script="digits.py",
         args=("--epochs", "{{ params.epochs }}", "--images", "{{ params.images }}", "--workers", "0"),
     ),
+    dependencies=Dependencies(packages=("scikit-learn",)),
     launcher=LauncherOptions(kind="torchrun", processes_per_node=1),
     checkpoints=Checkpoints(keep=2),
     outputs=(
@@ -32,10 +34,15 @@ JOB = TrainingJob(
             when="always",
         ),
     ),
-    limits=Limits(max_runtime=1800, start_timeout=300),
-    backend=OciDataScienceOptions(shape="VM.Standard.E4.Flex", ocpus=1, memory_gb=8),
+    limits=Limits(max_runtime=1800),
+    backend=OciDataScienceOptions(
+        shape="VM.Standard.E4.Flex",
+        ocpus=1,
+        memory_gb=8,
+        conda_slug="your_pytorch_p311_env",  # with torch; the emulator, which knows it not, takes its own Python
+    ),
 )
-"""Like any job it can be written as YAML: `print(JOB.to_yaml())`. Its program needs scikit-learn on the nodes."""
+"""Like any job it can be written as YAML: `print(JOB.to_yaml())`. Nodes that lack scikit-learn install it from PyPI."""
 
 with DAG(
     dag_id="train_digits",
@@ -49,4 +56,4 @@ with DAG(
     },
     tags=["example", "ocidist"],
 ) as dag:
-    DistributedTrainingOperator(task_id="train", job=JOB, deferrable=True, poll_interval=2.0)
+    DistributedTrainingOperator(task_id="train", job=JOB, deferrable=True)

@@ -64,7 +64,7 @@ class AirflowClient:
 
     def warm_up(self) -> None:
         """Have the api-server build the API that tasks speak to; else the first task waits some seconds for it."""
-        self._http.get("/execution/health", timeout=60)
+        self._http.get("/execution/health", timeout=180)
 
     def import_errors(self) -> list[str]:
         """Return what keeps DAG files from loading, one text for each."""
@@ -79,6 +79,10 @@ class AirflowClient:
         """Start a DAG run; return its id."""
         body = {"logical_date": None, "conf": dict(conf or {})}
         return str(self.call("POST", f"/dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
+
+    def unpause(self, dag_id: str) -> None:
+        """Let a DAG run; one that has a schedule begins at once."""
+        self.call("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
 
     def dag_run(self, dag_id: str, run_id: str) -> dict[str, Any]:
         return dict(self.call("GET", _run(dag_id, run_id)))
@@ -112,8 +116,10 @@ class AirflowClient:
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """Return a value that a task handed on; None where there is none."""
+        name, _, index = task_id.rstrip("]").partition("[")
+        path = f"{_task(dag_id, run_id, name)}/xcomEntries/{quote(key, safe='')}"
         try:
-            entry = self.call("GET", f"{_task(dag_id, run_id, task_id)}/xcomEntries/{quote(key, safe='')}")
+            entry = self.call("GET", path, params={"map_index": index or -1})
         except AirflowApiError as error:
             if ": 404 " in str(error):
                 return None

@@ -39,6 +39,11 @@ ROOT = Path(__file__).resolve().parent.parent
 DAG_ID = "retrain_gpt"
 BROWSER_PORT = 8080
 RUN_TIMEOUT_S = 900.0
+ONE_AMONG_MANY = {
+    "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
+}
+"""The other examples, some of which have a schedule, wait for a person; files that change are read at once anyway."""
 
 
 class DemoError(Exception):
@@ -126,12 +131,13 @@ def stage(place: Place, view: View, *, port: int = 0) -> Iterator[Stage]:
         airflow = LocalAirflow(
             place.folder / "airflow",
             dags=ROOT / "dags_examples",
-            env=access.airflow_env(),
+            env={**access.airflow_env(), **ONE_AMONG_MANY},
             port=port,
             database=place.database,
         )
         stack.enter_context(airflow)
         airflow.api.wait_for_dag(DAG_ID)
+        airflow.api.unpause(DAG_ID)
         yield Stage(access, airflow, time.monotonic() - began)
 
 

@@ -2,7 +2,8 @@
 
 The keeper adopts whatever its program leaves behind (PR_SET_CHILD_SUBREAPER), and the kernel tells it when its own
 parent dies (PR_SET_PDEATHSIG). On that word, on SIGTERM, or when the program has ended, every descendant gets SIGTERM,
-and SIGKILL after GRACE seconds. Standard library only: it starts in 20 ms.
+and SIGKILL after GRACE seconds; after SIGUSR1 the program's own end is no such word. Standard library only: it starts
+in 20 ms.
 """
 
 from __future__ import annotations
@@ -82,6 +83,11 @@ def bound_to_keeper() -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def outlast(_number: int, _frame: object) -> None:
+    """The program is about to be killed, and its children shall live on until we are told."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
 def told(number: int, _frame: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Told(number)
@@ -90,6 +96,7 @@ def told(number: int, _frame: object) -> None:
 def main() -> int:
     grace_s, parent, *command = sys.argv[1:]
     signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGUSR1, outlast)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -99,6 +106,9 @@ def main() -> int:
             return code
         program = subprocess.Popen(command, preexec_fn=bound_to_keeper)  # noqa: PLW1509  one thread, nothing imported
         code = program.wait()
+        while signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN and descendants(os.getpid()):
+            reap()
+            time.sleep(0.2)
     except Told:
         pass
     finally:

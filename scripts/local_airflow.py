@@ -1,4 +1,4 @@
-"""LocalAirflow: Airflow's four processes on free loopback ports, in one folder, on SQLite."""
+"""LocalAirflow: Airflow's four processes on free loopback ports, in one folder, on SQLite or another database."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class LocalAirflow:
     """Airflow by hand: `with LocalAirflow(home, dags=folder) as airflow: airflow.api.trigger(...)`.
 
     `database` names a migrated, empty SQLite file to start from; it is made where it is missing and can be shared.
+    `database_url` names an empty database to use instead, as SQLAlchemy does.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class LocalAirflow:
         env: Mapping[str, str] | None = None,
         port: int = 0,
         database: Path | None = None,
+        database_url: str | None = None,
         start_timeout: float = 180,
     ) -> None:
         self.home = home.resolve()
@@ -52,6 +54,7 @@ class LocalAirflow:
         self._port = port or free_port()
         self._start_timeout = start_timeout
         self._database = database or self.home / "empty.db"
+        self._database_url = database_url
         self.env = {**os.environ, **self._settings(dags.resolve()), **(env or {})}
         self.url = f"http://127.0.0.1:{self._port}"
         self.api = AirflowClient(self.url, USER, self.password)
@@ -78,8 +81,11 @@ class LocalAirflow:
         (self.home / "logs").mkdir(parents=True, exist_ok=True)
         self._passwords.write_text(json.dumps({USER: self.password}))
         self._passwords.chmod(0o600)
-        make_database(self._database, self.env)
-        shutil.copyfile(self._database, self.home / "airflow.db")
+        if self._database_url is not None:
+            migrate(self._database_url, self.env)
+        else:
+            make_database(self._database, self.env)
+            shutil.copyfile(self._database, self.home / "airflow.db")
 
     def start(self, component: str) -> None:
         self._services[component].start()
@@ -95,12 +101,23 @@ class LocalAirflow:
         if number in (signal.SIGKILL, signal.SIGTERM):
             service.wait(timeout=30)
 
+    def orphan(self, component: str) -> None:
+        """SIGKILL one component but for its children, and make room for its successor; all end with the rest."""
+        service = self._services[component]
+        service.orphan()
+        self._services[f"{component}-{service.pid_of_keeper}"] = service
+        self._services[component] = self._service(component, COMPONENTS[component])
+
     def start_second(self, component: str) -> Service:
         """Start another process of a kind that runs already, as on a second machine; ends with the rest."""
         name = f"{component}-2"
         self._services[name] = self._service(name, COMPONENTS[component])
         self._services[name].start()
         return self._services[name]
+
+    def wait_gone(self, component: str) -> None:
+        """Wait until nothing is left of a component that was killed."""
+        self._services[component].wait(timeout=30)
 
     def pid(self, component: str) -> int:
         return self._services[component].pid
@@ -156,7 +173,7 @@ class LocalAirflow:
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
             "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
             "CORE__TEST_CONNECTION": "Enabled",
-            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db",
+            "DATABASE__SQL_ALCHEMY_CONN": self._database_url or f"sqlite:///{self.home}/airflow.db",
             "API__HOST": "127.0.0.1",
             "API__PORT": str(self._port),
             "API__BASE_URL": url,
@@ -193,12 +210,17 @@ def make_database(path: Path, env: Mapping[str, str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
     draft.unlink(missing_ok=True)
+    migrate(f"sqlite:///{draft}", env)
+    draft.replace(path)
+
+
+def migrate(url: str, env: Mapping[str, str]) -> None:
+    """Make Airflow's tables in an empty database."""
     command = [sys.executable, "-m", "airflow", "db", "migrate"]
-    settings = {**env, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{draft}"}
-    result = subprocess.run(command, env=settings, capture_output=True, text=True, check=False, timeout=180)
+    settings = {**env, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url}
+    result = subprocess.run(command, env=settings, capture_output=True, text=True, check=False, timeout=600)
     if result.returncode:
         raise ServiceError(f"airflow db migrate failed:\n{result.stderr[-2000:] or result.stdout[-2000:]}")
-    draft.replace(path)
 
 
 def free_port() -> int:

@@ -25,6 +25,12 @@ HEADER = """\
 CLIENTS = ["oci-cli", "oracle-ads[opctl]"]
 """Real clients that tests hold against the emulator; they clash with Airflow."""
 
+OLDER_AIRFLOWS = ("3.1", "3.2")
+"""Minors that are supported besides the one in constraints.txt; `make test-matrix` tests the newest patch of each."""
+
+BUILD = ["editables", "hatchling"]
+"""What installs us in place, in an environment that is not isolated."""
+
 LAUNCHERS = ["accelerate", "deepspeed", "ninja", "scikit-learn", "setuptools", "wheel"]
 """What nodes need besides torch to train the examples, and to build DeepSpeed."""
 
@@ -60,18 +66,14 @@ def write(name: str, what: str, versions: dict[str, str]) -> None:
 
 
 def main() -> None:
-    everything = pins(ours("dev,kubernetes"))
-    kept = pins(ours("dev")).keys() & everything.keys()
-    write(
-        "constraints.txt",
-        "All that `pip install -e .[dev]` needs, torch excepted",
-        {name: version for name, version in everything.items() if name in kept},
-    )
-    write(
-        "constraints-kubernetes.txt",
-        "What the extra `kubernetes` adds",
-        {name: version for name, version in everything.items() if name not in kept},
-    )
+    write("constraints.txt", "All that `pip install -e .[dev]` needs, torch excepted", pins(ours("dev")))
+    for minor in OLDER_AIRFLOWS:
+        versions = pins([*ours("test"), f"apache-airflow~={minor}.0", *BUILD])
+        write(
+            f"airflow-{minor}.txt",
+            f"The tests' needs beside the newest Airflow {minor}, torch excepted",
+            versions,
+        )
     write("clients.txt", "The clients of OCI that clash with Airflow, torch excepted", pins(CLIENTS))
     # In isolation DeepSpeed, which comes as source only, would fetch a torch for CUDA to tell its dependencies.
     launchers = pins(LAUNCHERS, ["--no-build-isolation"])

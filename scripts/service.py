@@ -76,6 +76,18 @@ class Service:
         """Send a signal to the program itself, as a crash or an administrator would."""
         os.kill(self.pid, number)
 
+    def orphan(self) -> None:
+        """SIGKILL the program but for its children, as where no supervisor has them in a group."""
+        program = self.pid
+        os.kill(self.pid_of_keeper, signal.SIGUSR1)
+        time.sleep(0.1)  # else the kernel may tell the keeper of the death first
+        os.kill(program, signal.SIGKILL)
+
+    @property
+    def pid_of_keeper(self) -> int:
+        assert self._keeper is not None
+        return self._keeper.pid
+
     def ask_to_stop(self) -> None:
         """Begin to end the program and all that it started; returns at once."""
         if self.running:

@@ -35,12 +35,15 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScience  #
 from airflow_provider_ocidist.run import RunRef  # noqa: E402
 from scripts.emulator_process import Access, EmulatorProcess  # noqa: E402
 from scripts.local_airflow import LocalAirflow  # noqa: E402
+from tests.airflow_versions import mark_by_version  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest; `--dist loadfile` gives each file to one worker."""
+    mark_by_version(items)
     items.sort(key=lambda item: "e2e" not in item.path.parts and item.path.name != "test_local_airflow.py")
 
 
@@ -55,7 +58,8 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
 def local_airflow(tmp_path_factory: pytest.TempPathFactory, emulator: Access) -> Iterator[LocalAirflow]:
     """Airflow's four processes with the example DAGs, connected to the emulator."""
     home = tmp_path_factory.mktemp("airflow")
-    with LocalAirflow(home, dags=ROOT / "dags_examples", env=emulator.airflow_env()) as airflow:
+    paused = {"AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True"}
+    with LocalAirflow(home, dags=ROOT / "dags_examples", env={**emulator.airflow_env(), **paused}) as airflow:
         yield airflow
 
 

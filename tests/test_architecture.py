@@ -14,14 +14,19 @@ PACKAGE = "airflow_provider_ocidist"
 FACE = {
     "airflow_errors",
     "decorators",
+    "endings",
     "filesystem",
     "hooks",
+    "lineage",
     "links",
     "operators",
     "plugin",
     "provider_info",
     "retries",
     "sensors",
+    "shared_connections",
+    "task_log_settings",
+    "task_logs",
     "transfers",
     "triggers",
     "watchers",
@@ -68,7 +73,7 @@ def test_every_module_is_kept_from_the_emulator():
 
 
 @pytest.mark.parametrize(
-    "module", ["operators", "transfers", "sensors", "triggers", "hooks", "links", "provider_info"]
+    "module", ["operators", "endings", "transfers", "sensors", "triggers", "hooks", "links", "provider_info"]
 )
 def test_reading_a_dag_file_loads_no_heavy_library(module):
     program = (

@@ -122,6 +122,16 @@ def test_plan_prints_requests_environments_and_a_launch_line(folder, capsys):
         assert part in text
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_plan_masks_secrets(folder, capsys, form):
+    secret = "hunter-22"
+    given = ["--set", f"env.DB_PASSWORD={secret}", "--set", f"env.URL=http://me:{secret}@host/"]
+    assert main(["plan", "good.yaml", *form, *given]) == 0
+    shown = capsys.readouterr().out
+    assert secret not in shown
+    assert "DB_PASSWORD" in shown
+
+
 def test_plan_takes_what_a_connection_would_say(folder, capsys):
     fields = ["--field", "compartment_id=ocid1.compartment.oc1..a", "--field", "work_dir=oci://b@n/work"]
     assert main(["plan", "good.yaml", "--json", "--nodes", "3", *fields]) == 0

@@ -70,6 +70,12 @@ def test_a_job_that_can_run_passes_and_leaves_nothing_behind(preflight: Prefligh
     assert open_store(fields["work_dir"], access_of(fields)).list() == []
 
 
+def test_a_checkpoint_to_start_from_that_is_not_there_is_found(preflight: Preflight, fields) -> None:
+    findings = preflight(1, checkpoints={"start_from": f"{fields['work_dir']}/nothing"})
+    assert failed(findings) == {"checkpoints"}
+    assert "there is no checkpoint at" in findings["checkpoints"]["message"]
+
+
 def test_everything_that_is_wrong_is_found_at_once(preflight: Preflight, emulator: Access) -> None:
     findings = preflight(
         1,

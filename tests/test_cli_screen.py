@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from airflow_provider_ocidist.agent.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.cli.look import age_of, state_of
-from airflow_provider_ocidist.cli.screen import Pace, Screen, summary
+from airflow_provider_ocidist.cli.screen import Screen, summary
 from airflow_provider_ocidist.cli.terminal import columns, styled
+from airflow_provider_ocidist.pace import Pace
 from airflow_provider_ocidist.run import NodeState, NodeStatus, RunStatus
 
 

@@ -23,7 +23,7 @@ def operator_of(*args: object, **kwargs: object):
             job=JOB,
             nodes=2,
         )
-        def train(data: str, epochs: int = 1, **more: object) -> list[Unknown] | None:  # noqa: F821
+        def train(data: str, epochs: int = 1, **more: object) -> dict[str, Unknown] | None:  # noqa: F821
             # The annotation names what only the DAG file knows.
             print(data, epochs, more)
             return None
@@ -51,6 +51,15 @@ def test_the_jobs_fields_and_the_functions_arguments_are_both_templated():
     assert json.loads(json.dumps(operator.job))["name"] == "x"
 
 
+def test_a_functions_return_annotation_does_not_split_the_tasks_result():
+    @distributed_training_task(job=JOB)
+    def train() -> dict[str, int]:
+        return {}
+
+    with DAG("dag", schedule=None):
+        assert train().operator.multiple_outputs is False
+
+
 def test_a_nested_function_with_a_text_at_the_left_margin_keeps_its_text(tmp_path: Path):
     def train(word: str) -> None:
         print(
@@ -75,3 +84,32 @@ def test_a_coroutine_is_refused_when_the_dag_is_read():
 
         with pytest.raises(TypeError, match="must be a plain function"):
             train()
+
+
+@pytest.mark.parametrize("setting", [True, False])
+def test_whether_a_function_is_deferred_follows_airflows_own_setting(
+    monkeypatch: pytest.MonkeyPatch, setting: bool
+):
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(setting))
+    assert operator_of("x").deferrable is setting
+
+
+def test_a_function_can_be_mapped_over_its_arguments():
+    with DAG("dag", schedule=None) as dag:
+
+        @distributed_training_task(job=JOB)
+        def train(data: str, epochs: int = 1) -> None: ...
+
+        train.partial(epochs=3).expand(data=["a", "b"])
+    (mapped,) = dag.tasks
+    assert mapped.is_mapped
+    assert set(mapped.template_fields) >= {"op_args", "op_kwargs", "job", "plan"}
+
+
+def test_the_program_of_a_function_is_there_only_while_it_is_needed():
+    operator = operator_of("data")
+    with operator._written_program():
+        folder = Path(operator.overrides["program.source"])
+        assert (folder / "train.py").exists()
+    assert not folder.exists()
+    assert operator.overrides is None

@@ -37,7 +37,7 @@ def test_a_found_path_can_be_used_like_one_that_was_written_down(folder):
     (ObjectStoragePath(folder) / "a" / "b.json").write_text(json.dumps({"x": 1}))
     (found,) = ObjectStoragePath(folder).rglob("*.json")
     assert json.loads(found.read_text()) == {"x": 1}
-    assert found.conn_id == "training"
+    assert found == ObjectStoragePath(folder) / "a" / "b.json"
 
 
 def test_a_path_copies_to_a_local_file(folder, tmp_path):

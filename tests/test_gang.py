@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,9 +16,9 @@ from airflow_provider_ocidist import gang as gang_module
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
 from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.gang import NOTE, Gang
+from airflow_provider_ocidist.gang import NOTE, Gang, end_unless_claimed
 from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.run import NodeState, RunKey, RunRef
+from airflow_provider_ocidist.run import NodeState, NodeStatus, RunKey, RunRef
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key, wait_until
 
@@ -62,6 +63,42 @@ def test_after_a_failure_the_next_attempt_is_a_new_gang(backend: OciDataScience,
     second = ends(submit(backend, job, key))
     assert second.key == dataclasses.replace(key, attempt=2)
     assert second.job_id != first.job_id
+
+
+def test_a_gang_that_is_just_being_ended_is_not_waited_for(
+    backend: OciDataScience, ends: Ends, tmp_path: Path
+) -> None:
+    (tmp_path / "deaf.py").write_text(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('step 1', flush=True)\ntime.sleep(60)\n"
+    )
+    program = {"source": str(tmp_path), "script": "deaf.py"}
+    key, job = a_key(), a_job(program=program, limits={"stop_grace": 5})
+    first = ends(submit(backend, job, key))
+    wait_until(backend, first, lambda status: all(_has_begun(node) for node in status.nodes))
+    backend.cancel(first)
+    wait_until(backend, first, lambda status: all(node.state is NodeState.ENDING for node in status.nodes))
+    second = ends(submit(backend, job, key))
+    assert second.key.attempt == 2
+    (status,) = backend.status([first])
+    assert status.ended
+
+
+def test_a_try_that_airflow_gave_up_does_not_end_what_a_later_one_waits_for(
+    backend: OciDataScience, ends: Ends
+) -> None:
+    key, job, log = a_key(), a_job(seconds=30), logging.getLogger("test")
+    ref = ends(submit(backend, job, key))
+    assert Gang(backend, job, log, None, threading.Event()).adopt_or_submit(key, None, 2).ref == ref
+    end_unless_claimed(backend, ref, 1, log)
+    (status,) = backend.status([ref])
+    assert not {node.state for node in status.nodes} & {NodeState.ENDING, NodeState.CANCELED}
+    end_unless_claimed(backend, ref, 2, log)
+    wait_until(backend, ref, lambda status: status.ended)
+
+
+def _has_begun(node: NodeStatus) -> bool:
+    return bool(node.report and node.report.progress and node.report.progress.step == 1)
 
 
 def test_after_a_clear_the_old_gang_has_ended_before_the_new_one_exists(

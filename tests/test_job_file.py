@@ -251,6 +251,7 @@ WRONG = {
     "checkpoints: {path: /abs}": ["line 3: checkpoints.path: must be a relative path, not '/abs'"],
     "checkpoints: {path: ''}": ["line 3: checkpoints.path: must not be empty"],
     "checkpoints: {uri: there}": [f"line 3: checkpoints.uri: {PLACE}, not 'there'"],
+    "checkpoints: {start_from: there}": [f"line 3: checkpoints.start_from: {PLACE}, not 'there'"],
     "checkpoints: {resume: 'yes'}": ["line 3: checkpoints.resume: must be true or false, not 'yes'"],
     "inputs: [{source: 'oci://b@n/x'}]": ["line 3: inputs.0.target: is needed"],
     "inputs: [{source: 'oci://b@n/x', target: ../up}]": [

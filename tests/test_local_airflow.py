@@ -84,6 +84,21 @@ def test_a_killed_service_leaves_no_children(tmp_path, monkeypatch):
     assert processes_of(tmp_path) == {}
 
 
+def test_the_children_of_an_orphaned_service_live_until_it_is_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr("scripts.service.GRACE_S", 0.5)
+    running = service(tmp_path, STUBBORN)
+    running.start()
+    wait_for_words(running.log, "started")
+    program = running.pid
+    running.orphan()
+    time.sleep(1)
+    left = processes_of(tmp_path)
+    assert program not in left
+    assert any("SIG_IGN" in command for command in left.values())
+    running.stop()
+    assert processes_of(tmp_path) == {}
+
+
 def test_a_service_ends_when_whoever_started_it_is_killed(tmp_path):
     starter = f"""
 import os, sys, time

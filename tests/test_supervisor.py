@@ -282,3 +282,24 @@ def test_the_failure_of_a_node_without_an_agent_points_at_its_log():
     assert decide(record(nodes=1, expects=Expectations(reports=False)), failed, START + 60) == Fail(
         Cause.USER, "node 0: the service gives no reason; its log says more"
     )
+
+
+def test_a_node_whose_report_was_not_read_lately_is_not_taken_for_silent_or_stuck() -> None:
+    limits = record(lost_timeout=120.0, hang_timeout=1800.0)
+    at_work = report(0, heartbeat_at=START + 10, progress=Progress(step=1, updated_at=START + 10))
+    nodes = [node(rank, NodeState.RUNNING, report=replace(at_work, rank=rank)) for rank in range(2)]
+    unread = RunStatus(nodes=tuple(replace(each, report_at=START + 12) for each in nodes))
+    assert decide(limits, unread, START + 10_000) == Wait()
+    read = RunStatus(nodes=(nodes[0], replace(nodes[1], report_at=START + 200)))
+    action = decide(limits, read, START + 150)
+    assert isinstance(action, Cancel)
+    assert "node 0 has shown no sign of life for 140 s" in action.ending.message
+
+
+def test_of_two_nodes_only_the_one_that_is_known_to_be_silent_is_lost() -> None:
+    beating = node(0, NodeState.RUNNING, report=report(0, heartbeat_at=START), report_at=START + 1)
+    silent = node(1, NodeState.RUNNING, report=report(1, heartbeat_at=START), report_at=START + 300)
+    action = decide(record(lost_timeout=120.0), RunStatus(nodes=(beating, silent)), START + 310)
+    assert isinstance(action, Cancel)
+    assert "node 1" in action.ending.message
+    assert "300 s" in action.ending.message

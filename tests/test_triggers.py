@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from tests.training_jobs import a_job, a_key, wait_until
 
 OWNER = {"dag_id": "dag", "run_id": "run", "task_id": "train", "map_index": -1}
 USER_ACTION = "__airflow_user_action__"
+tells_of_kills = pytest.mark.since_airflow("3.3", "a trigger is told that its task was killed")
 
 
 class Trigger(DistributedTrainingTrigger):
@@ -23,27 +27,30 @@ class Trigger(DistributedTrainingTrigger):
 
     owned = False
     failures: Iterator[Exception] = iter(())
-    fields: dict[str, Any]
 
     def _still_owned(self, record: RunRecord) -> bool:
         for failure in self.failures:
             raise failure
         return self.owned
 
-    def _backend(self) -> OciDataScience:
-        return OciDataScience.connect(self.fields)
+
+@pytest.fixture
+def conn_id(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    """A connection of its own for each test: what triggers share lives as long as their process."""
+    name = f"oci_{uuid.uuid4().hex[:8]}"
+    connection = json.dumps({"conn_type": "oci", "extra": fields})
+    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", connection)
+    return name
 
 
 @pytest.fixture
 def trigger(
-    backend: OciDataScience, fields: dict[str, Any], ends: Callable[[RunRef], RunRef]
+    backend: OciDataScience, conn_id: str, ends: Callable[[RunRef], RunRef]
 ) -> DistributedTrainingTrigger:
     job = a_job(nodes=1, seconds=30)
     plan = backend.plan(job, a_key())
     ref = ends(backend.submit(plan))
-    made = Trigger("none", RunRecord.of(ref, job, plan.expects).to_json(), OWNER, 0.2)
-    made.fields = fields
-    return made
+    return Trigger(conn_id, RunRecord.of(ref, job, plan.expects).to_json(), OWNER, 0.2)
 
 
 def ref_of(trigger: DistributedTrainingTrigger) -> RunRef:
@@ -76,6 +83,7 @@ async def cancelled(trigger: DistributedTrainingTrigger, *message: str, rest: fl
         await trigger._ending
 
 
+@tells_of_kills
 def test_a_users_cancel_ends_the_gang_even_if_airflow_never_calls_on_kill(trigger, backend) -> None:
     asyncio.run(cancelled(trigger, USER_ACTION))
     wait_until(backend, ref_of(trigger), canceled)
@@ -92,8 +100,36 @@ def test_a_trigger_that_moved_ends_nothing(trigger, backend) -> None:
     assert not state(trigger, backend).terminal
 
 
+@tells_of_kills
 def test_ending_is_tried_again_when_airflow_cannot_answer(trigger, backend, monkeypatch) -> None:
     monkeypatch.setattr(triggers, "END_PAUSE", 0.05)
     trigger.failures = iter([RuntimeError("database is locked"), OSError("connection refused")])
     asyncio.run(cancelled(trigger, USER_ACTION))
     wait_until(backend, ref_of(trigger), canceled)
+
+
+def test_what_nodes_may_print_of_their_secrets_is_masked_in_one_request_for_each_gang(
+    backend: OciDataScience, conn_id: str, ends: Callable[[RunRef], RunRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_job(nodes=1, seconds=30, env={"HF_TOKEN": "hf_abcdef", "EPOCHS": "a-hundred"})
+    plan = backend.plan(job, a_key())
+    ref = ends(backend.submit(plan))
+    masked: list[str] = []
+    monkeypatch.setattr("airflow.sdk.log.mask_secret", masked.append)
+    asked: list[str] = []
+    get_job = OciDataScience._job
+    monkeypatch.setattr(
+        OciDataScience, "_job", lambda self, job_id: asked.append(job_id) or get_job(self, job_id)
+    )
+    for group, expected in (("ocid1.loggroup.oc1.iad.x", ["hf_abcdef"]), (None, [])):
+        known = RunRecord.of(replace(ref, log_group_id=group), job, plan.expects)
+        masked.clear()
+        Trigger(conn_id, known.to_json(), OWNER, 0.2)._mask_secrets(backend)
+        assert masked == expected
+    assert asked == [ref.job_id]
+
+
+def test_a_watch_begins_also_where_the_secrets_cannot_be_had(trigger, backend, monkeypatch) -> None:
+    monkeypatch.setattr(OciDataScience, "_job", lambda *_: 1 / 0)
+    trigger.record["ref"]["log_group_id"] = "ocid1.loggroup.oc1.iad.x"
+    trigger._mask_secrets(backend)

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
+import pytest
 
+from airflow_provider_ocidist import watch as watch_module
+from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.run import Ending, Expectations, RunRecord, RunRef
+from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.run import (
+    Ending,
+    Expectations,
+    NodeState,
+    NodeStatus,
+    RunKey,
+    RunRecord,
+    RunRef,
+    RunStatus,
+)
+from airflow_provider_ocidist.supervisor import Succeed
 from airflow_provider_ocidist.watch import Watch
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key, wait_until
@@ -35,3 +48,89 @@ def test_a_gang_that_cannot_be_ended_now_is_ended_later(
     assert watch.end(ending)
     assert watch.record.ending == ending
     wait_until(backend, ref, lambda status: status.ended)
+
+
+class Late(Backend):
+    """A gang that has ended, and its log: answers of the log service, the last one again and again."""
+
+    def __init__(self, *answers: LogPart | BackendError) -> None:
+        self.answers = list(answers)
+        self.asked: list[Sequence[float]] = []
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        node = NodeStatus(rank=0, run_id="run", state=NodeState.SUCCEEDED)
+        return [RunStatus(nodes=(node,)) for _ in refs]
+
+    def logs_of(self, wanted: Any, most: int = 0) -> list[LogPart]:
+        self.asked += [since for _, since in wanted]
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, BackendError):
+            raise answer
+        return [answer]
+
+    connect = plan = submit = find = logs = cancel = delete = None  # type: ignore[assignment]
+
+
+Late.__abstractmethods__ = frozenset()
+
+
+def ended(backend: Backend) -> Watch:
+    key = RunKey(dag_id="dag", run_id="run", task_id="train")
+    began = time.time() - 100
+    ref = RunRef(
+        backend="x",
+        key=key,
+        nodes=1,
+        job_id="job",
+        run_ids=("run",),
+        run_dir="dir",
+        submitted_at=began,
+        log_group_id="g",
+    )
+    record = RunRecord(ref=ref, expects=Expectations(checkpoint=False), logs_since=(began,))
+    return Watch(backend, record, logging.getLogger("test"))
+
+
+def a_line(number: int) -> LogLine:
+    return LogLine(str(number), time.time() - 50 + number, 0, f"line {number}")
+
+
+def test_the_last_lines_are_told_though_the_log_fails_at_the_end_and_has_some_late(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch_module, "LAST_LINES_AFTER", 0.01)
+    caplog.set_level(logging.INFO)
+    first, second, third = map(a_line, range(3))
+    cut = LogPart([first, second], {0: second.time})
+    log_fails = BackendError("the log search does not answer", retryable=True)
+    backend = Late(log_fails, log_fails, cut, LogPart([second, third]))
+    watch = ended(backend)
+    assert watch.look(time.time()) == Succeed()
+    watch.tell_the_rest()
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("[node")]
+    assert told == [f"[node 0] line {number}" for number in range(3)]
+    assert backend.asked[-1] == [second.time]
+
+
+def test_a_line_that_is_found_only_after_the_end_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch_module, "LAST_LINES_AFTER", 0.01)
+    caplog.set_level(logging.INFO)
+    early, late = a_line(5), a_line(4)
+    watch = ended(Late(LogPart([early]), LogPart([late, early])))
+    watch.look(time.time())
+    watch.tell_the_rest()
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("[node")]
+    assert told == ["[node 0] line 5", "[node 0] line 4"]
+
+
+def test_a_log_service_that_stays_silent_does_not_hold_up_the_outcome(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch_module, "LAST_LINES_AFTER", 0.01)
+    monkeypatch.setattr(watch_module, "LAST_LINES_PATIENCE", 0.1)
+    watch = ended(Late(BackendError("the log search does not answer", retryable=True)))
+    watch.look(time.time())
+    watch.tell_the_rest()
+    assert "lines may be missing here" in caplog.text

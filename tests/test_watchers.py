@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.sensors import CheckpointSensor
 from airflow_provider_ocidist.storage import checkpoints
 from airflow_provider_ocidist.watchers import CheckpointTrigger, Deliveries, Listing, NewDataTrigger
@@ -91,6 +93,24 @@ def test_a_file_that_lands_in_a_folder_fires_even_if_the_triggerer_was_away(tmp_
     assert event.payload["files"] == 2
 
 
+def test_a_relative_place_lies_in_the_work_dir_of_the_connection(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": {"work_dir": str(tmp_path)}})
+    )
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "incoming" / "day1.csv").write_text("1,2,3\n")
+    found = NewDataTrigger("incoming")._listing()
+    assert (found.uri, found.bytes) == (f"{tmp_path}/incoming", 6)
+
+
+def test_a_relative_place_without_a_work_dir_is_refused(monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": {}}))
+    with pytest.raises(
+        StorageError, match="'incoming' is relative, and the connection 'oci_default' has no work_dir"
+    ):
+        NewDataTrigger("incoming")._listing()
+
+
 @pytest.fixture
 def folder(emulator: Access, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in emulator.airflow_env().items():
@@ -116,10 +136,13 @@ def test_the_sensor_waits_for_a_later_checkpoint(emulator: Access, folder: str, 
     assert sensor.execute({})["step"] == 20
 
 
-def test_the_trigger_finds_a_checkpoint_that_comes_later(emulator: Access, folder: str, tmp_path: Path):
+def test_the_trigger_finds_a_checkpoint_that_comes_later(
+    emulator: Access, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path, arguments = CheckpointTrigger(folder, "oci_default", 5, 0.05).serialize()
 
     async def wait() -> dict[str, Any]:
+        monkeypatch.setattr("airflow_provider_ocidist.watchers.FIRST_LOOK_AFTER", 0.0)
         waiting = asyncio.create_task(anext(CheckpointTrigger(**arguments).run()))
         await asyncio.sleep(0.3)
         assert not waiting.done()

@@ -92,6 +92,27 @@ def resume(
     return None
 
 
+def start_from(folder: Path, checkpoints: Checkpoints, access: OciAccess, switch: StopSwitch) -> None:
+    """Bring the checkpoint of another run into the folder, for a task that has none of its own.
+
+    Raises AgentError when it is not there whole: to begin anew would lose what it was asked to go on from.
+    """
+    if not checkpoints.start_from:
+        return
+    from airflow_provider_ocidist.storage.checkpoints import fetch
+
+    switch.check()
+    try:
+        _point_deepspeed_to(fetch(checkpoints.start_from, folder, access))
+    except (OcidistError, OSError) as error:
+        raise AgentError(
+            f"the checkpoint to start from cannot be fetched: {error}; correct checkpoints.start_from, "
+            "or leave it empty to begin anew",
+            cause=Cause.DATA,
+        ) from error
+    logger.info("starting from %s", checkpoints.start_from)
+
+
 def _fetch_whole(reference: CheckpointRef, folder: Path, access: OciAccess) -> bool:
     """Fetch a checkpoint; False when it is damaged at its place, rather than on its way."""
     from airflow_provider_ocidist.storage.checkpoints import fetch

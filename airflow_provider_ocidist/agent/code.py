@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +15,12 @@ from airflow_provider_ocidist.agent.workspace import PACKAGE_ROOT, Workspace, fr
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.job import Program
 from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage.locations import WEB_USER, shown
 from airflow_provider_ocidist.storage.stores import Store
 
 logger = logging.getLogger(__name__)
 
 CODE_VARIABLE = "OCIDIST_CODE_DIR"
-WEB_USER = re.compile(r"((?:https?|ftp)://)(?:[^/@\s]*@)?")
 COMMIT = "commit"
 """Name in the run directory."""
 
@@ -96,11 +95,6 @@ def _copy(program: Program, source: str, folder: Path, access: OciAccess, switch
         else:
             copy(source, str(folder / name) if name else str(folder), access=access, cancel=switch.event)
     switch.check()
-
-
-def shown(source: str) -> str:
-    """Return a URI without what may be as good as a password: the query of a web address, and a user before `@`."""
-    return WEB_USER.sub(r"\1", source.partition("?")[0]) if WEB_USER.match(source) else source
 
 
 @contextlib.contextmanager

@@ -9,7 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
-from airflow_provider_ocidist.agent.report import NODES_FOLDER, STOP_FILE, NodeReport, StopRequest
+from airflow_provider_ocidist.agent.report import (
+    LEASE_FILE,
+    NODES_FOLDER,
+    STOP_FILE,
+    NodeReport,
+    StopRequest,
+)
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import Cause, OcidistError
 from airflow_provider_ocidist.oci_credentials import OciAccess
@@ -78,6 +84,13 @@ class Heartbeat:
         while not self._write() and time.monotonic() < deadline:
             time.sleep(1.0)
 
+    def read_lease(self) -> bytes | None:
+        """Return what the last one who waits for the run has left; None: nobody yet. Raises StorageError, OSError."""
+        try:
+            return self._hasty.read(LEASE_FILE)
+        except FileNotFoundError:
+            return None
+
     def read_stop_request(self) -> StopRequest | None:
         """Return who asks this node to stop, as far as can be told at once."""
         return _stop_request(self._hasty)
@@ -105,7 +118,7 @@ class Heartbeat:
         self._write()
         request = self.read_stop_request()
         if request is not None:
-            self.switch.ask(Stop(message=describe(request), stacks=request.cause is Cause.HANG))
+            self.switch.ask(stop_for(request))
 
     def _write(self) -> bool:
         self.update(heartbeat_at=time.time())
@@ -135,6 +148,15 @@ def _stop_request(store: Store) -> StopRequest | None:
 
 def report_name(rank: int) -> str:
     return f"{NODES_FOLDER}/{rank}.json"
+
+
+def stop_for(request: StopRequest) -> Stop:
+    """Return the reason to end that another has given."""
+    return Stop(
+        message=describe(request),
+        stacks=request.cause is Cause.HANG,
+        hurried=request.cause is not Cause.ABANDONED,
+    )
 
 
 def describe(request: StopRequest) -> str:

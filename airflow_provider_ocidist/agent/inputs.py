@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent import disk
-from airflow_provider_ocidist.agent.code import shown, storage_errors
+from airflow_provider_ocidist.agent.code import storage_errors
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.job import Input
 from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage.locations import shown
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.transfer import CopyReport, TransferProgress

@@ -12,7 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from airflow_provider_ocidist.agent import code, outcome, outputs
-from airflow_provider_ocidist.agent.checkpoints import CheckpointCourier, candidates, folder_of, resume
+from airflow_provider_ocidist.agent.checkpoints import (
+    CheckpointCourier,
+    candidates,
+    folder_of,
+    resume,
+    start_from,
+)
 from airflow_provider_ocidist.agent.config import CONFIG_VARIABLE, RANK_VARIABLE, AgentConfig
 from airflow_provider_ocidist.agent.deliveries import (
     ShardCollector,
@@ -25,6 +31,7 @@ from airflow_provider_ocidist.agent.diagnosis import Failure, diagnose, tail_of
 from airflow_provider_ocidist.agent.heartbeat import Heartbeat, describe
 from airflow_provider_ocidist.agent.inputs import fetch_inputs
 from airflow_provider_ocidist.agent.launch import check_tools, load_launcher, public_key, write_files
+from airflow_provider_ocidist.agent.lease import LeaseWatch
 from airflow_provider_ocidist.agent.mounts import check_mounts
 from airflow_provider_ocidist.agent.outcome import Outcome
 from airflow_provider_ocidist.agent.peers import silent_nodes
@@ -136,6 +143,9 @@ class Node:
             found = resume(folder, self.config.checkpoints, self.access, self.switch)
             if found:
                 self.heartbeat.update(checkpoint=found)
+            else:
+                # Not reported: it is another run's, and proves nothing of this one.
+                start_from(folder, self.config.checkpoints, self.access, self.switch)
             if self.config.nodes > 1 and self.config.checkpoints.uri:
                 show_folder(folder, self.config.run_name, self.rank)
         return workspace
@@ -243,7 +253,7 @@ class Node:
         else:
             result = self._failed(diagnose(ended.exit_code, output, process, ended.oom_killed))
         self.heartbeat.update(phase=Phase.SAVING, now=True)
-        in_a_hurry = ended.stop is not None and ended.stop.cause is None
+        in_a_hurry = ended.stop is not None and ended.stop.cause is None and ended.stop.hurried
         limit = self.config.limits.stop_grace if in_a_hurry else SAVE_LIMIT
         if courier:
             error = courier.finish(clean=ended.exit_code >= 0 and not ended.killed, limit=limit)
@@ -342,7 +352,16 @@ class Node:
         except OcidistError as error:
             raise AgentError(f"the run directory cannot be used: {error}", cause=Cause.CONFIG) from error
         heartbeat.watches.append(self._report_progress)
+        if self.config.limits.lease:
+            # From the first moment on: fetching terabytes costs as much as training on them.
+            lease = LeaseWatch(self.config.limits.lease, heartbeat.read_lease, declare=self._abandoned)
+            heartbeat.watches.append(lease.look)
         return heartbeat
+
+    def _abandoned(self, message: str) -> None:
+        checkpoint = self.heartbeat.report.checkpoint
+        rest = f": ended; a retry goes on from step {checkpoint.step} or later" if checkpoint else ": ended"
+        self._end_gang(Stop(cause=Cause.ABANDONED, message=message + rest))
 
     def _report_progress(self) -> None:
         self.meter.read()

@@ -7,6 +7,7 @@ The exit code is the training's own (128 + n for signal n). Where there is none 
     70  a fault of the agent itself
     74  data could not be read or written
     75  the training hung
+    76  nobody waited for the run any more
     78  the job cannot run as it is configured
    143  this node was told to stop, by a signal or by another node's failure
 """
@@ -27,6 +28,7 @@ EXIT_CODES = {
     Cause.SERVICE: 70,
     Cause.DATA: 74,
     Cause.HANG: 75,
+    Cause.ABANDONED: 76,
     Cause.CONFIG: 78,
 }
 REMEDIES = {
@@ -35,6 +37,7 @@ REMEDIES = {
     Cause.DATA: "check that it exists, that there is room, and that this node may read and write it",
     Cause.CONFIG: "correct the job",
     Cause.HANG: "see above where it stood; raise limits.hang_timeout if the program is merely silent",
+    Cause.ABANDONED: "run it again, from Airflow or with `ocidist run --wait`: it goes on from its newest checkpoint",
     Cause.NODE: "nothing points at the program itself; run it again",
     Cause.SERVICE: "this is a fault of ocidist or of its storage; the traceback above says more",
 }

@@ -15,6 +15,31 @@ from airflow_provider_ocidist.agent.tensorboard import EventFiles
 LOOKED_AT = 4096
 """Bytes at the end of each piece of output that are searched: the newest step is all that counts."""
 LOSSES_KEPT = 1000
+CURVE_POINTS = 100
+"""Losses that a report carries at the most."""
+
+
+class LossCurve:
+    """The losses of all steps, thinned evenly whenever they have become too many."""
+
+    def __init__(self) -> None:
+        self._points: list[tuple[float, float]] = []
+        self._stride = 1
+        self._seen = 0
+
+    @property
+    def points(self) -> tuple[tuple[float, float], ...]:
+        return tuple(self._points)
+
+    def add(self, step: int, loss: float) -> None:
+        if self._points and step <= self._points[-1][0]:
+            return
+        if self._seen % self._stride == 0:
+            self._points.append((step, float(f"{loss:.5g}")))
+        self._seen += 1
+        if len(self._points) > CURVE_POINTS:
+            self._points = self._points[::2]
+            self._stride *= 2
 
 
 class ProgressMeter:
@@ -27,13 +52,15 @@ class ProgressMeter:
         self._lock = threading.Lock()
         self._progress = Progress(updated_at=time.time())
         self._losses: dict[int, float] = {}
+        self._curve = LossCurve()
         self._events: EventFiles | None = None
         self._told = False
         """Whether output or progress file have named a step: then nothing else is looked at."""
 
     @property
     def progress(self) -> Progress:
-        return self._progress
+        with self._lock:
+            return replace(self._progress, losses=self._curve.points)
 
     @property
     def updated_at(self) -> float:
@@ -94,5 +121,6 @@ class ProgressMeter:
             self._progress = replace(now, updated_at=time.time(), **found)
             if "loss" in found and self._progress.step is not None:
                 self._losses[self._progress.step] = found["loss"]
+                self._curve.add(self._progress.step, found["loss"])
             if len(self._losses) > LOSSES_KEPT:
                 del self._losses[next(iter(self._losses))]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.errors import Cause
@@ -12,6 +15,7 @@ from airflow_provider_ocidist.storage.checkpoints import CheckpointRef
 
 NODES_FOLDER = "nodes"
 STOP_FILE = "stop.json"
+LEASE_FILE = "lease.json"
 
 
 class Phase(StrEnum):
@@ -43,6 +47,8 @@ class Progress:
     """Whether the step was read in the program's output, so that a log which has that need not repeat it."""
     updated_at: float | None = None
     """Unix time of the last output, step or checkpoint: what a hang is measured from."""
+    losses: tuple[tuple[float, float], ...] = ()
+    """Step and loss, from the first step of this attempt on, thinned evenly: what a plot needs, in at most 2 KB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +102,23 @@ class NodeReport:
     @classmethod
     def from_json(cls, text: bytes) -> NodeReport:
         return codec.decode(cls, json.loads(text))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Renewal:
+    """A sign to all nodes that somebody waits for their run. That it changes counts, not what it says."""
+
+    renewed_at: float
+    """Unix time, by the clock of whoever waits."""
+    token: str
+    """Another at each renewal, whatever that clock does."""
+
+    @classmethod
+    def now(cls) -> Self:
+        return cls(renewed_at=time.time(), token=uuid.uuid4().hex)
+
+    def to_json(self) -> bytes:
+        return json.dumps(codec.encode(self)).encode()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

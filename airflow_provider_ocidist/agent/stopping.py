@@ -21,6 +21,8 @@ class Stop:
     """Set when this node itself found the fault; None when it was told to stop."""
     stacks: bool = False
     """Whether the processes are to print where they stand before they end."""
+    hurried: bool = True
+    """Whether somebody waits for the end of a node that was told to stop."""
 
 
 class Stopped(Exception):

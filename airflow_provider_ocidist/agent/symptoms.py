@@ -77,6 +77,18 @@ SYMPTOMS = (
         remedy="take a larger disk, keep fewer checkpoints, or write less on the node",
     ),
     Symptom(
+        name="copy interrupted",
+        words=r"^airflow_provider_ocidist\.errors\.CopyInterrupted\b",
+        cause=Cause.SERVICE,
+        remedy="network or storage failed for longer than a copy waits; run it again, it goes on where it was",
+    ),
+    Symptom(
+        name="copy impossible",
+        words=r"^airflow_provider_ocidist\.errors\.StorageError\b",
+        cause=Cause.DATA,
+        remedy="check that it exists, and that this node's dynamic group may read and write it",
+    ),
+    Symptom(
         name="file cannot be written",
         words=(
             r"PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] \. (?:unexpected pos|write)"

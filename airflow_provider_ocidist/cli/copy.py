@@ -26,6 +26,14 @@ def add_copy(parser: argparse.ArgumentParser) -> None:
         help="changed: leave alone what is there already, the same (default: %(default)s)",
     )
     parser.add_argument(
+        "--verify", action="store_true", help="compare all files with their source once more at the end"
+    )
+    parser.add_argument(
+        "--delete-extra",
+        action="store_true",
+        help="delete at the target what the source folder does not have",
+    )
+    parser.add_argument(
         "--no-resume", action="store_true", help="begin anew where an earlier copy was cut off"
     )
     add_connection(parser)
@@ -48,6 +56,8 @@ def run(options: argparse.Namespace) -> int:
         exclude=options.exclude,
         on_progress=terminal_progress("copy"),
         mode=options.mode,
+        verify=options.verify,
+        delete_extra=options.delete_extra,
         resume=not options.no_resume,
     )
     if options.json:
@@ -56,6 +66,10 @@ def run(options: argparse.Namespace) -> int:
     say(f"{counted(report.files, 'file')}, {counted(report.bytes, 'byte')} in {report.seconds:.1f} s")
     if report.unchanged:
         say(f"{counted(len(report.unchanged), 'file')} there already")
+    if report.deleted:
+        say(f"{counted(len(report.deleted), 'file')} deleted that only the target had")
+    if report.unverified:
+        say(f"{counted(len(report.unverified), 'file')} compared by size only")
     if report.resumed_bytes:
         say(f"{counted(report.resumed_bytes, 'byte')} there from a copy that was cut off")
     for name in report.skipped:

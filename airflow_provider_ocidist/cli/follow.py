@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli import note
@@ -51,15 +52,20 @@ def to_the_end(options: argparse.Namespace, backend: Backend, record: RunRecord,
     from airflow_provider_ocidist.cli.screen import screen_for
     from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait
 
+    if not may_end_it:
+        # Whoever may end it renews its lease; to look on keeps nothing alive.
+        record = replace(record, lease=None)
     with screen_for(record, as_json=options.json) as screen:
         watch = screen.watch(backend, record)
         while True:
             match _look(watch, screen):
                 case Succeed():
+                    watch.tell_the_rest()
                     assert watch.status is not None
                     screen.succeeded(status_json(watch.record, watch.status), watch.status)
                     return FINE
                 case Fail(cause, message):
+                    watch.tell_the_rest()
                     result = status_json(watch.record, watch.status) if watch.status else None
                     screen.failed(str(cause), message, result)
                     return FAILED

@@ -13,6 +13,7 @@ from airflow_provider_ocidist.cli.files import add_file, load, problems_of
 from airflow_provider_ocidist.cli.terminal import FINE, add_json, print_json, print_yaml, say
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.job import is_placeholder
+from airflow_provider_ocidist.masking import masked
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.job import TrainingJob
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     job = load(options.file, options, templates=True)
     with problems_of(options.file):
         plan = plan_of(job, connection_of(options))
-    report = _plan_report(job, plan)
+    report = masked(_plan_report(job, plan))
     if options.json:
         print_json(report)
     else:
@@ -140,7 +141,7 @@ def _example_launch(job: TrainingJob) -> str:
     """Return the command line of node 0: the launcher's, or the container's own."""
     if job.container is not None:
         own = [*(job.container.entrypoint or ()), *job.container.command]
-        return shlex.join(own) if own else OWN_START
+        return shlex.join(masked(own)) if own else OWN_START
     if is_placeholder(job.launcher.kind):
         return LATER
     from airflow_provider_ocidist import kinds
@@ -148,11 +149,11 @@ def _example_launch(job: TrainingJob) -> str:
     launcher = kinds.load("launchers", job.launcher.kind).LAUNCHER
     interpreter, *rest = launcher.command(job.program, job.launcher, _topology(job, 0))
     # The node's own interpreter, not that of this machine.
-    return shlex.join(["python" if interpreter == sys.executable else interpreter, *rest])
+    return shlex.join(masked(["python" if interpreter == sys.executable else interpreter, *rest]))
 
 
 def _shortened(value: Any) -> Any:
-    """Return a request with long texts cut, for a person; `--json` prints it to the letter."""
+    """Return a request with long texts cut, for a person; `--json` prints them whole."""
     match value:
         case Mapping():
             return {name: _shortened(item) for name, item in value.items()}

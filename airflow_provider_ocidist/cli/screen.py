@@ -16,6 +16,7 @@ from airflow_provider_ocidist.cli.terminal import (
     state_text,
     styled,
 )
+from airflow_provider_ocidist.pace import Pace
 from airflow_provider_ocidist.watch import Watch
 
 if TYPE_CHECKING:
@@ -225,35 +226,6 @@ class LiveScreen(Screen):
             text.append(f"{node.rank}: {state_text(node)}  ", style=colour_of(node.rank))
         rest = len(self._status.nodes) - SHOWN_NODES if self._status else 0
         return text.append(f"and {rest} more") if rest > 0 else text
-
-
-class Pace:
-    """How many steps the training takes a second, over the last minute."""
-
-    WINDOW = 60.0
-
-    def __init__(self) -> None:
-        self._seen: list[tuple[float, int]] = []
-
-    def add(self, status: RunStatus, now: float) -> None:
-        """Take a look at a gang; `now` is a Unix time, in seconds."""
-        progress = status.progress
-        if progress is None or progress.step is None:
-            return
-        when = progress.updated_at or now
-        if self._seen and progress.step < self._seen[-1][1]:
-            # It began anew, from a checkpoint.
-            self._seen = []
-        if not self._seen or progress.step > self._seen[-1][1]:
-            self._seen.append((when, progress.step))
-        self._seen = [each for each in self._seen if when - each[0] <= self.WINDOW] or self._seen[-1:]
-
-    @property
-    def steps_per_second(self) -> float | None:
-        if len(self._seen) < 2:
-            return None
-        (began, first), (ended, last) = self._seen[0], self._seen[-1]
-        return (last - first) / (ended - began) if ended > began else None
 
 
 def summary(name: str, status: RunStatus | None, pace: Pace, elapsed: float) -> str:

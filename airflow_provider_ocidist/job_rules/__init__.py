@@ -63,6 +63,7 @@ RULES: Sequence[Rule] = (
     node.environment,
     node.dependencies,
     node.container,
+    node.lease,
     data.mounts,
     data.inputs,
     data.outputs,

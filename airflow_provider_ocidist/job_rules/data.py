@@ -66,3 +66,5 @@ def meeting_points(job: TrainingJob) -> Iterator[Problem]:
         yield from inside("checkpoints.path", job.checkpoints.path)
         if job.checkpoints.uri is not None:
             yield from location("checkpoints.uri", job.checkpoints.uri)
+        if job.checkpoints.start_from:
+            yield from location("checkpoints.start_from", job.checkpoints.start_from)

@@ -13,6 +13,8 @@ from airflow_provider_ocidist.job_rules.values import arguments, can_be_argument
 
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OURS = "OCIDIST_"
+SHORTEST_LEASE = 60.0
+"""Seconds: Airflow gives up a triggerer after 30 s without a heartbeat."""
 
 
 def launcher(job: TrainingJob) -> Iterator[Problem]:
@@ -66,6 +68,16 @@ def _package(path: str, package: str) -> Iterator[Problem]:
         yield Problem(path, "must be one package, as fire==0.4.0")
     elif re.search(r"\s-", package):
         yield Problem(path, "must be one package without pip's options: they belong into a requirements file")
+
+
+def lease(job: TrainingJob) -> Iterator[Problem]:
+    wanted = job.limits.lease
+    if wanted and wanted < SHORTEST_LEASE:
+        yield Problem(
+            "limits.lease",
+            f"is {wanted:g} s: a triggerer that is restarted takes longer to renew it. "
+            f"Name {SHORTEST_LEASE:.0f} s or more, or 0 for none",
+        )
 
 
 def container(job: TrainingJob) -> Iterator[Problem]:

@@ -79,6 +79,27 @@ def join(uri: str, *parts: str) -> str:
     return "/".join([root, *pieces])
 
 
+def shown(uri: str) -> str:
+    """Return a URI without what may be as good as a password.
+
+    That is, of a web address: its query, a user before `@`, the token of a pre-authenticated request (`/p/TOKEN/`).
+    """
+    return (
+        WEB_TOKEN.sub(r"\1***", WEB_USER.sub(r"\1", re.split("[?#]", uri)[0])) if WEB_USER.match(uri) else uri
+    )
+
+
+def shown_in(text: str) -> str:
+    """Return a text with every web address in it as `shown` returns one."""
+    return WEB_ADDRESS.sub(lambda found: shown(found[0]), text)
+
+
+WEB_USER = re.compile(r"((?:https?|ftp)://)(?:[^/@\s]*@)?")
+WEB_TOKEN = re.compile(r"(://[^/\s]+/p/)[^/\s]+")
+"""As Object Storage writes it: https://HOST/p/TOKEN/n/NAMESPACE/b/BUCKET/o/NAME."""
+WEB_ADDRESS = re.compile(r"(?:https?|ftp)://[^\s'\"<>]+")
+
+
 def safe_name(name: str) -> str:
     """Return the relative name if it stays inside its folder on any store, else raise StorageError."""
     if not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_credentials import OciAccess
@@ -124,6 +125,10 @@ class Store(ABC):
     def list(self, prefix: str = "") -> list[Entry]:
         """Return all files, of subfolders too, whose name starts with the prefix, sorted by name."""
 
+    def list_each(self, prefixes: Sequence[str]) -> Mapping[str, Sequence[Entry]]:
+        """Return what `list` does for each of many prefixes, none of which begins another, in few requests."""
+        return {prefix: self.list(prefix) for prefix in prefixes}
+
     @abstractmethod
     def delete(self, name: str) -> None:
         """Remove a file; it need not exist."""
@@ -208,6 +213,30 @@ def open_store(uri: str, access: OciAccess | None = None) -> Store:
     from airflow_provider_ocidist.storage.fsspec_store import FsspecStore
 
     return FsspecStore.connect(place)
+
+
+class Stores:
+    """Opens stores with one set of credentials; those in Object Storage share a client. Safe between threads."""
+
+    def __init__(self, access: OciAccess | None = None) -> None:
+        """`access` None: the credentials of this machine."""
+        self._access = access
+        self._client: Any = None
+        self._lock = threading.Lock()
+
+    def open(self, uri: str) -> Store:
+        """Return the store at a URI. Raises StorageError as `open_store` does."""
+        place = locations.parse(uri)
+        if place.kind != "oci":
+            return open_store(uri)
+        from airflow_provider_ocidist.storage.oci_store import OciStore
+
+        with self._lock:
+            if self._client is None:
+                store = OciStore.connect(place, self._access)
+                self._client = store.client
+                return store
+        return OciStore.reached_by(self._client, place)
 
 
 def not_the_promised_size(place: str, expected: int | None, found: int) -> StorageError:

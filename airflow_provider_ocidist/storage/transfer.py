@@ -10,15 +10,32 @@ from typing import Literal
 
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.storage.copying.changes import unchanged
-from airflow_provider_ocidist.storage.copying.destination import destination
+from airflow_provider_ocidist.storage.copying.budget import Budget
+from airflow_provider_ocidist.storage.copying.changes import delete, extra, proven, unchanged, verdicts
+from airflow_provider_ocidist.storage.copying.destination import Destination, destination, landing
 from airflow_provider_ocidist.storage.copying.engine import Engine
 from airflow_provider_ocidist.storage.copying.meter import Meter, TransferProgress
 from airflow_provider_ocidist.storage.copying.open_file import Copied
-from airflow_provider_ocidist.storage.copying.selection import find, is_wanted
-from airflow_provider_ocidist.storage.stores import Entry, Store
+from airflow_provider_ocidist.storage.copying.selection import (
+    Selection,
+    absolute,
+    find,
+    is_wanted,
+    refuse_loss,
+)
+from airflow_provider_ocidist.storage.stores import Entry, Store, Stores
 
-__all__ = ["MODES", "Copied", "CopyReport", "Mode", "TransferProgress", "copy", "copy_entries"]
+__all__ = [
+    "MODES",
+    "Copied",
+    "CopyReport",
+    "CopyRules",
+    "Mode",
+    "TransferProgress",
+    "copy",
+    "copy_entries",
+    "copy_selection",
+]
 
 PART_SIZE = 8 << 20
 """Bytes. Eight of them are in memory at a time on their way up; larger gained nothing where it was measured."""
@@ -26,6 +43,23 @@ THREADS = 64
 """At most; how many work at a time is found out (see `copying.lanes`)."""
 Mode = Literal["all", "changed"]
 MODES: tuple[Mode, ...] = ("all", "changed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopyRules:
+    """Which files are copied, and what is done besides."""
+
+    include: tuple[str, ...] = ()
+    """Shell patterns for names relative to the tree, or for any part of them; none: everything."""
+    exclude: tuple[str, ...] = ()
+    mode: Mode = "all"
+    verify: bool = False
+    """Compare all files with their source once more at the end."""
+    delete_extra: bool = False
+    """Delete at the target, at the end, what the source does not have; what is excluded stays."""
+
+    def wants(self, name: str) -> bool:
+        return is_wanted(name, self.include, self.exclude)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +76,10 @@ class CopyReport:
     """With mode `changed`: names that were at the target already."""
     resumed_bytes: int = 0
     """Of `bytes`: what was not moved again, because an interrupted attempt had moved it."""
+    deleted: tuple[str, ...] = ()
+    """With `delete_extra`: names that only the target had."""
+    unverified: tuple[str, ...] = ()
+    """With `verify`: names of which size alone could be compared, for a place knows no checksum."""
 
 
 def copy(
@@ -49,9 +87,12 @@ def copy(
     target: str,
     *,
     access: OciAccess | None = None,
+    target_access: OciAccess | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     mode: Mode = "all",
+    verify: bool = False,
+    delete_extra: bool = False,
     resume: bool = True,
     on_progress: Callable[[TransferProgress], None] | None = None,
     cancel: threading.Event | None = None,
@@ -61,21 +102,64 @@ def copy(
     """Copy a file or a tree; the target appears whole or not at all, the source stays as it is.
 
     A source that is a folder, or ends in `/`, is a tree: what it holds comes to lie under `target`. A file
-    becomes `target`, or goes into it when that ends in `/` or is a local folder. `include` and `exclude` are
-    shell patterns for names relative to the tree, or for any part of them; `include` empty means everything.
-    A tree that goes to a local folder which exists already replaces its files one by one, each whole. Empty
-    folders are not copied. Mode `changed` leaves out files that are at the target already. With `resume`, a
-    copy that was killed, or that the network ended, goes on where it was when it is asked for again.
-    `part_size` is in bytes, `threads` the most at a time. Raises StorageError, also when `cancel` was set.
+    becomes `target`, or goes into it when that ends in `/` or is a local folder. A source with `*`, `?`, `[`
+    or `**` in its names is all that fits; it comes to lie under `target`, by its path from the first such name.
+    `include` and `exclude` are shell patterns for names relative to the tree, or for any part of them;
+    `include` empty means everything. A tree that goes to a local folder which exists already replaces its files
+    one by one, each whole. Empty folders are not copied. Mode `changed` leaves out files that are at the target
+    already. `verify` compares all files once more at the end, `delete_extra` deletes what only the target has.
+    With `resume`, a copy that was killed, or that the network ended, goes on where it was when it is asked for
+    again. `target_access` is for a target that has other credentials than the source. `part_size` is in bytes,
+    `threads` the most at a time. Raises StorageError, also when `cancel` was set.
     """
-    if mode not in MODES:
-        raise StorageError(f"mode is {mode!r}; it must be one of {', '.join(MODES)}")
+    rules = CopyRules(
+        include=tuple(include), exclude=tuple(exclude), mode=mode, verify=verify, delete_extra=delete_extra
+    )
+    stores = Stores(access)
+    return copy_selection(
+        find(source, stores),
+        target,
+        rules,
+        stores=Stores(target_access) if target_access else stores,
+        budget=Budget(threads, part_size),
+        resume=resume,
+        on_progress=on_progress,
+        cancel=cancel,
+        part_size=part_size,
+    )
+
+
+def copy_selection(
+    found: Selection,
+    target: str,
+    rules: CopyRules,
+    *,
+    stores: Stores,
+    budget: Budget,
+    resume: bool = True,
+    repeated: bool = False,
+    on_progress: Callable[[TransferProgress], None] | None = None,
+    cancel: threading.Event | None = None,
+    part_size: int = PART_SIZE,
+) -> CopyReport:
+    """Copy what was found; `stores` opens the target. See `copy` for the rest.
+
+    `repeated`: an earlier attempt, maybe on another machine, may have brought some files: those whose checksum proves
+    that they are there are not moved again.
+    """
+    if rules.mode not in MODES:
+        raise StorageError(f"mode is {rules.mode!r}; it must be one of {', '.join(MODES)}")
     meter = Meter(on_progress)
-    found = find(source, access)
-    wanted = [entry for entry in found.entries if is_wanted(entry.name, include, exclude)]
-    with destination(target, found, access, resume=resume) as place:
-        same = unchanged(found.store, wanted, place.store, place.rename) if mode == "changed" else set()
+    wanted = [entry for entry in found.entries if rules.wants(entry.name)]
+    if rules.delete_extra:
+        _require_tree(found, wanted)
+        refuse_loss(found, absolute(landing(target, found, stores)[0]))
+    with destination(target, found, stores, resume=resume) as place, budget.member():
+        same = unchanged(found.store, wanted, place.store, place.rename) if rules.mode == "changed" else set()
         arrived = place.arrived(wanted)
+        if repeated:
+            left = [entry for entry in wanted if entry.name not in same | arrived]
+            arrived |= proven(found.store, left, place.store, place.rename)
         rest = [entry for entry in wanted if entry.name not in same | arrived]
         engine = Engine(
             found.store,
@@ -83,11 +167,13 @@ def copy(
             meter,
             cancel=cancel,
             part_size=part_size,
-            threads=threads,
+            budget=budget,
             resume=resume,
             on_arrival=place.note,
         )
         copied = engine.run(rest, place.rename)
+        unverified = _verified(found.store, wanted, place) if rules.verify else ()
+    deleted = _delete_extra(found, target, stores, rules) if rules.delete_extra else ()
     kept = [entry.size or 0 for entry in wanted if entry.name in arrived - same]
     return CopyReport(
         files=len(copied) + len(kept),
@@ -96,7 +182,44 @@ def copy(
         skipped=tuple(found.store.skipped),
         unchanged=tuple(sorted(same)),
         resumed_bytes=meter.resumed_bytes + sum(kept),
+        deleted=deleted,
+        unverified=unverified,
     )
+
+
+def _require_tree(found: Selection, wanted: Sequence[Entry]) -> None:
+    """Raise StorageError where what the source has is no measure of what the target shall keep."""
+    if not found.is_tree or found.pattern:
+        raise StorageError(
+            f"delete_extra needs a folder as its source, and {found.uri} is none: name a folder, with include",
+            uri=found.uri,
+        )
+    if not wanted:
+        raise StorageError(
+            f"there is no file to copy at {found.uri}, and delete_extra would empty the target: correct the "
+            "source, or delete the target by hand",
+            uri=found.uri,
+        )
+
+
+def _verified(source: Store, wanted: Sequence[Entry], place: Destination) -> tuple[str, ...]:
+    """Return the names of which size alone can be compared. Raises StorageError for what is not the same."""
+    found = verdicts(source, wanted, place.store, place.rename)
+    wrong = [name for name, verdict in found.items() if verdict == "different"]
+    if wrong:
+        raise StorageError(
+            f"{len(wrong)} of {len(found)} files at {place.store.uri} are not what they are at {source.uri}: "
+            f"{', '.join(sorted(wrong)[:5])}; copy again with mode changed",
+            uri=place.store.uri,
+        )
+    return tuple(sorted(name for name, verdict in found.items() if verdict == "same size"))
+
+
+def _delete_extra(found: Selection, target: str, stores: Stores, rules: CopyRules) -> tuple[str, ...]:
+    store, _ = landing(target, found, stores)
+    names = extra(found.store, found.entries, store, rules.wants)
+    delete(store, names)
+    return tuple(names)
 
 
 def copy_entries(
@@ -111,5 +234,7 @@ def copy_entries(
 ) -> list[Copied]:
     """Copy these files under their own names and return their SHA-256, taken from the bytes on their way."""
     meter = Meter(on_progress)
-    engine = Engine(source, target, meter, cancel=cancel, part_size=part_size, threads=threads, sha256=True)
-    return engine.run(entries)
+    budget = Budget(threads, part_size)
+    engine = Engine(source, target, meter, cancel=cancel, part_size=part_size, budget=budget, sha256=True)
+    with budget.member():
+        return engine.run(entries)

@@ -17,6 +17,7 @@ from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.report import Phase, StopRequest
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, Input, LauncherOptions, Limits, Output, Program
+from airflow_provider_ocidist.storage.checkpoints import publish
 from tests.agent.gangs import REPOSITORY, Gang, processes_with, until
 
 TRAINS = """
@@ -50,6 +51,16 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
 print("ready")
 time.sleep(60)
+"""
+
+
+GOES_ON = """
+import os, pathlib
+folder = pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
+first = max(int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.txt"))
+print("goes on from", first)
+if STEPS and os.environ["RANK"] == "0":
+    (folder / f"step-{first + STEPS}.txt").write_text("weights")
 """
 
 
@@ -466,3 +477,32 @@ def test_it_runs_from_an_artifact_with_the_code_beside_it(tmp_path: Path) -> Non
     done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["near0", "near1"]
+
+
+@pytest.fixture
+def other_run(tmp_path: Path) -> str:
+    """Return the checkpoint of another run, of step 20."""
+    (tmp_path / "step-20.txt").write_text("weights")
+    return publish(tmp_path / "step-20.txt", str(tmp_path / "other"), step=20).uri
+
+
+def test_a_run_goes_on_from_the_checkpoint_of_another_until_it_has_one_of_its_own(
+    tmp_path: Path, other_run: str
+) -> None:
+    checkpoints = Checkpoints(uri=str(tmp_path / "safe"), start_from=other_run)
+    for attempt, (first, last) in enumerate([(20, 25), (25, 30)]):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        with Gang(folder, f"STEPS = 5\n{GOES_ON}", nodes=2, checkpoints=checkpoints) as gang:
+            assert gang.run() == [0, 0], gang.agents[0].stderr.read_text()
+            assert f"goes on from {first}" in gang.agents[1].stdout.read_text()
+            assert gang.agents[0].report.checkpoint.step == last
+
+
+def test_the_checkpoint_that_a_run_started_from_does_not_pass_for_its_own(
+    tmp_path: Path, other_run: str
+) -> None:
+    checkpoints = Checkpoints(uri=str(tmp_path / "safe"), start_from=other_run)
+    with Gang(tmp_path, f"STEPS = 0\n{GOES_ON}", nodes=1, checkpoints=checkpoints) as gang:
+        assert gang.run() != [0]
+        assert "wrote no checkpoint" in gang.agents[0].report.message

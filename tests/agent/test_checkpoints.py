@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent import checkpoints
-from airflow_provider_ocidist.agent.checkpoints import CheckpointCourier, candidates, is_whole, resume
+from airflow_provider_ocidist.agent.checkpoints import (
+    CheckpointCourier,
+    candidates,
+    is_whole,
+    resume,
+    start_from,
+)
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError
 from airflow_provider_ocidist.job import Checkpoints
@@ -199,6 +205,17 @@ def test_deepspeed_is_told_which_checkpoint_to_go_on_from(tmp_path: Path) -> Non
     publish(saved, str(tmp_path / "safe"), step=8, loss=None)
     resume(tmp_path / "fetched", Checkpoints(uri=str(tmp_path / "safe")), OciAccess(), StopSwitch())
     assert (tmp_path / "fetched" / "latest").read_text() == "global_step8"
+
+
+def test_a_run_starts_from_the_checkpoint_of_another(tmp_path: Path) -> None:
+    (tmp_path / "step-20.txt").write_text("weights")
+    other = publish(tmp_path / "step-20.txt", str(tmp_path / "other"), step=20)
+    start_from(tmp_path / "own", Checkpoints(start_from=other.uri), OciAccess(), StopSwitch())
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["step-20.txt"]
+
+    damage(other.uri)
+    with pytest.raises(AgentError, match=r"(?s)cannot be fetched: .*correct checkpoints\.start_from"):
+        start_from(tmp_path / "own", Checkpoints(start_from=other.uri), OciAccess(), StopSwitch())
 
 
 def test_a_program_beside_the_checkpoints_is_none(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_ocidist.agent.metrics import read_lines, read_record, read_scalars
-from airflow_provider_ocidist.agent.progress import ProgressMeter
+from airflow_provider_ocidist.agent.progress import CURVE_POINTS, ProgressMeter
 from airflow_provider_ocidist.agent.tensorboard import EventFiles, find, read_records, scalars_of
 
 
@@ -153,3 +154,21 @@ def test_events_count_only_where_the_program_says_nothing_simpler(tmp_path: Path
     meter.saw(b"step 1 loss 9.0\n")
     meter.read()
     assert (meter.progress.step, meter.progress.loss) == (1, 9.0)
+
+
+def test_the_losses_of_a_long_training_are_thinned_evenly(tmp_path: Path) -> None:
+    meter = ProgressMeter(tmp_path / "own")
+    for step in range(1, 10_001):
+        meter.saw(f"step {step}/10000 loss {1 / step}\n".encode())
+    points = meter.progress.losses
+    gaps = {after[0] - before[0] for before, after in itertools.pairwise(points)}
+    assert points[0] == (1, 1.0)
+    assert CURVE_POINTS / 2 < len(points) <= CURVE_POINTS
+    assert gaps == {128}
+    assert all(loss == pytest.approx(1 / step, rel=1e-4) for step, loss in points)
+
+
+def test_a_loss_told_twice_is_one_point(tmp_path: Path) -> None:
+    meter = ProgressMeter(tmp_path / "own")
+    meter.saw(b"step 1 loss 9\nstep 1 loss 8\nstep 2 loss 7\n")
+    assert meter.progress.losses == ((1, 9.0), (2, 7.0))

@@ -18,7 +18,6 @@ from airflow_provider_ocidist.backends.base import LogFollower
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
-from airflow_provider_ocidist.links import job_run_url
 from airflow_provider_ocidist.run import NodeState, Plan, RunRef
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key, wait_until
@@ -78,19 +77,6 @@ def test_a_conda_environment_with_an_old_python_is_refused_before_a_node_is_paid
     old = {"kind": "oci_data_science", "shape": "VM.GPU.A10.1", "conda_slug": "pytorch20_p39_gpu_v1"}
     with pytest.raises(JobFileError, match="older than 3"):
         backend.plan(a_job(backend=old), a_key())
-
-
-def test_the_link_leads_to_the_region_of_the_run() -> None:
-    ref = RunRef(
-        backend="oci_data_science",
-        key=a_key(),
-        nodes=1,
-        job_id="job",
-        run_ids=("ocid1.datasciencejobrun.oc1.iad.abc",),
-        run_dir="x",
-        submitted_at=0.0,
-    )
-    assert job_run_url(ref).endswith("/ocid1.datasciencejobrun.oc1.iad.abc?region=us-ashburn-1")
 
 
 def test_an_environment_beyond_the_services_limit_is_refused_before_anything_is_created(backend: Any) -> None:

@@ -287,8 +287,9 @@ def test_bytes_damaged_on_the_way_are_noticed(unruly, access, proxy, bucket, tmp
 def test_an_object_that_is_replaced_midway_is_never_mixed(unruly, access, proxy, bucket, tmp_path):
     store = open_store(bucket, access)
     store.write("x", b"a" * 40 * PART)
-    proxy.faults = [Fault(method="GET", path="/o/", delay_s=0.3, skip=1, times=100)]
-    threading.Timer(0.4, store.write, ("x", b"b" * 40 * PART)).start()
+    proxy.faults = [
+        Fault(method="GET", path="/o/", skip=5, meanwhile=lambda: store.write("x", b"b" * 40 * PART))
+    ]
     with pytest.raises(StorageError, match="changed while"):
         copy(f"{bucket}/x", str(tmp_path / "x"), access=unruly, part_size=PART, threads=2)
     assert list(tmp_path.iterdir()) == []

@@ -5,18 +5,18 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_ocidist import oci_clients
-from airflow_provider_ocidist.agent.report import STOP_FILE, StopRequest
-from airflow_provider_ocidist.backends.base import Backend, Finding, LogLine
+from airflow_provider_ocidist.agent.report import LEASE_FILE, STOP_FILE, Renewal, StopRequest
+from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, Finding, LogLine, LogPart
 from airflow_provider_ocidist.backends.oci_data_science.answers import log_line
 from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
 from airflow_provider_ocidist.backends.oci_data_science.created import job_request, run_request
+from airflow_provider_ocidist.backends.oci_data_science.log_searches import LINES, LogSearches, Searched
 from airflow_provider_ocidist.backends.oci_data_science.lookups import completed
 from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
 from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, key_of, make_plan
@@ -27,14 +27,26 @@ from airflow_provider_ocidist.backends.oci_data_science.refs import (
     runs_of,
     with_runs,
 )
-from airflow_provider_ocidist.backends.oci_data_science.reports import Reports
+from airflow_provider_ocidist.backends.oci_data_science.reports import Reported, Reports
+from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
+from airflow_provider_ocidist.backends.oci_data_science.run_states import RunStates, RunSummary
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
-from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES
+from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES, topology_of
 from airflow_provider_ocidist.errors import BackendError, Cause, CheckpointError, StorageError
 from airflow_provider_ocidist.job import TrainingJob
+from airflow_provider_ocidist.masking import secrets_in
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.oci_errors import oci_errors
-from airflow_provider_ocidist.run import NodeState, Plan, Request, RunKey, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.run import (
+    NodeState,
+    NodeStatus,
+    Plan,
+    Request,
+    RunKey,
+    RunRecord,
+    RunRef,
+    RunStatus,
+)
 from airflow_provider_ocidist.storage import checkpoints
 from airflow_provider_ocidist.storage.stores import open_store
 
@@ -43,6 +55,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+CLAIM_FILE = "claim"
+"""In the run directory: the number of the try that waits for what an earlier one has created."""
 _STOP = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
 
 
@@ -52,12 +66,37 @@ class OciDataScience(Backend):
     def __init__(self, access: OciAccess, defaults: Defaults) -> None:
         self.access = access
         self.defaults = defaults
-        self._reports = Reports()
+        self._run_dirs = RunDirs(self._store)
+        self._reports = Reports(self._run_dirs)
+        self._run_states = RunStates(lambda: self._client)
+        self._log_searches = LogSearches(lambda: self._log_client)
+        self._states: dict[str, tuple[NodeState, ...]] = {}
+        """What the service said last of the nodes of each run directory."""
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
         """See OciAccess and Defaults for the fields."""
         return cls(_pick(OciAccess, fields), _pick(Defaults, fields))
+
+    def reconnect(self, fields: Mapping[str, Any]) -> None:
+        """Take the credentials as they are now. What is watched stays where it is, wherever new gangs are made.
+
+        Elsewhere the service answers for them as for what was deleted.
+        """
+        old, new = self.access, _pick(OciAccess, fields)
+        self.access = replace(
+            new, region=self._region, endpoint=old.endpoint, tenancy=old.tenancy or new.tenancy
+        )
+        self.defaults = _pick(Defaults, fields)
+        for client in ("_client", "_log_client"):
+            self.__dict__.pop(client, None)
+        self._run_dirs.clear()
+
+    @property
+    def _region(self) -> str | None:
+        """The region of the connection; where only its profile names one, that which the client was made for."""
+        client = self.__dict__.get("_client")
+        return self.access.region or (client and client.base_client.config.get("region"))
 
     @cached_property
     def _client(self) -> Any:
@@ -129,10 +168,18 @@ class OciDataScience(Backend):
             return error
 
     def _found(self, plan: Plan, **filters: str) -> list[RunRef]:
-        compartment_id = plan.requests[0].body["compartmentId"]
+        return self._found_in(plan.requests[0].body["compartmentId"], [plan.key], **filters)
+
+    def gangs_of(self, keys: Sequence[RunKey], place: str | None = None) -> list[RunRef]:
+        compartment_id = place or self.defaults.compartment_id
+        if compartment_id is None:
+            raise _no_compartment()
+        return self._found_in(compartment_id, keys)
+
+    def _found_in(self, compartment_id: str, keys: Sequence[RunKey], **filters: str) -> list[RunRef]:
         with oci_errors("looking for earlier gangs of this task"):
             jobs = list(pages(self._client.list_jobs, compartment_id, **filters))
-        owned = [(str(job.id), key) for job in jobs if (key := key_of(job, plan.key)) is not None]
+        owned = [(str(job.id), key) for job in jobs for of in keys if (key := key_of(job, of)) is not None]
         refs = in_parallel(lambda item: self._found_ref(*item, compartment_id), owned)
         return sorted(refs, key=_age)
 
@@ -145,6 +192,10 @@ class OciDataScience(Backend):
         ref = ref_of(job, key_in(job))
         return record_of(job, with_runs(ref, _by_number(self._runs(ref.job_id, ref.compartment_id))))
 
+    def secrets_told(self, ref: RunRef) -> set[str]:
+        job = self._job(ref.job_id)
+        return secrets_in(dict(topology_of(job).environment_of(job) or {}))
+
     def _job_id_of(self, resource_id: str) -> str:
         match resource_id.split(".")[:2]:
             case ["ocid1", "datasciencejob"]:
@@ -156,11 +207,7 @@ class OciDataScience(Backend):
     def recent(self, limit: int, name: str = "") -> list[RunRef]:
         place = self.defaults.compartment_id
         if place is None:
-            raise BackendError(
-                "the connection names no compartment_id to look in: add it to its extra, or on the command line "
-                "--field compartment_id=ocid1.compartment...",
-                cause=Cause.CONFIG,
-            )
+            raise _no_compartment()
         with oci_errors("listing the jobs"):
             jobs = pages(self._client.list_jobs, place, sort_by="timeCreated", sort_order="DESC")
             ours = (job for job in jobs if _is_gang(job) and name in job.display_name)
@@ -181,37 +228,43 @@ class OciDataScience(Backend):
     # status
 
     def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
-        known = self._summaries(refs)
-        return [self._status_of(ref, known) for ref in refs]
+        runs = self._runs_of(refs)
+        by_service = {ref.run_dir: tuple(TOPOLOGIES[ref.topology].nodes(ref, runs, None)) for ref in refs}
+        reported = self._reports.read(self._begun_dirs(by_service))
+        found = [_status_of(ref, by_service[ref.run_dir], runs, reported.get(ref.run_dir)) for ref in refs]
+        ended = any(status.ended for status in found)
+        return in_parallel(self._with_verified_checkpoint, found) if ended else found
 
-    def _summaries(self, refs: Sequence[RunRef]) -> dict[str, Any]:
-        """Return the job runs of all refs by id; one list of calls for each compartment."""
-        found: dict[str, Any] = {}
+    def _runs_of(self, refs: Sequence[RunRef]) -> dict[str, RunSummary]:
+        """Return the job runs of all refs, by id."""
+        found: dict[str, RunSummary] = {}
         for compartment_id in {ref.compartment_id for ref in refs}:
             here = [ref for ref in refs if ref.compartment_id == compartment_id]
-            filters = {"job_id": here[0].job_id} if len(here) == 1 else {}
-            wanted = {run_id for ref in here for run_id in ref.run_ids if run_id}
-            with oci_errors("asking for the state of the job runs"):
-                for run in pages(
-                    self._client.list_job_runs, compartment_id, sort_by="timeCreated", **filters
-                ):
-                    found[str(run.id)] = run
-                    wanted.discard(str(run.id))
-                    if not wanted:
-                        break
+            run_ids = [run_id for ref in here for run_id in ref.run_ids]
+            if len(here) == 1:
+                found |= self._run_states.of_job(compartment_id, here[0].job_id, run_ids)
+            else:
+                found |= self._run_states.of_many(compartment_id, run_ids)
+        gone = {run_id for ref in refs for run_id in ref.run_ids if run_id} - found.keys()
+        if gone and not self.access.endpoint:
+            _refuse_other_region(min(gone), str(self._region))
         return found
 
-    def _status_of(self, ref: RunRef, known: Mapping[str, Any]) -> RunStatus:
-        topology = TOPOLOGIES[ref.topology]
-        by_service = RunStatus(nodes=tuple(topology.nodes(ref, known, None)))
-        if all(node.state is NodeState.PENDING for node in by_service.nodes):
-            return by_service
-        try:
-            reports = self._reports.read(ref.run_dir, self._store(ref.run_dir))
-        except (StorageError, BackendError, OSError) as error:
-            log.warning("%s: the run directory cannot be read now: %s", ref.key.name, error)
-            return replace(by_service, reports_readable=False)
-        return self._with_verified_checkpoint(RunStatus(nodes=tuple(topology.nodes(ref, known, reports))))
+    def _begun_dirs(self, nodes_of: Mapping[str, Sequence[NodeStatus]]) -> dict[str, bool]:
+        """Return the run directories of gangs that have begun, and whether there is news of their nodes."""
+        begun: dict[str, bool] = {}
+        for run_dir, nodes in nodes_of.items():
+            states = tuple(node.state for node in nodes)
+            if any(state is not NodeState.PENDING for state in states):
+                ended = all(state.terminal for state in states)
+                begun[run_dir] = ended or states != self._states.get(run_dir, states)
+            self._states[run_dir] = states
+        return begun
+
+    def forget(self, ref: RunRef) -> None:
+        self._run_states.forget(ref.run_ids)
+        self._reports.forget(ref.run_dir)
+        self._states.pop(ref.run_dir, None)
 
     def _with_verified_checkpoint(self, status: RunStatus) -> RunStatus:
         if not status.ended or status.checkpoint is None:
@@ -232,34 +285,27 @@ class OciDataScience(Backend):
     # logs
 
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
-        if ref.log_group_id is None:
-            return []
-        ranks: dict[str, list[int]] = {}
-        for rank, run_id in enumerate(ref.run_ids):
-            ranks.setdefault(run_id, []).append(rank)
-        lines = in_parallel(lambda item: self._run_log(ref, *item, since), ranks.items())
-        return sorted((line for run in lines for line in run), key=lambda line: line.time)
+        (part,) = self._logs([(ref, since)], None)
+        return [line for line in part.lines if line.time >= since[line.rank]]
 
-    def _run_log(
-        self, ref: RunRef, run_id: str, ranks: Sequence[int], since: Sequence[float]
-    ) -> list[LogLine]:
-        place = "/".join(part for part in (ref.compartment_id, ref.log_group_id, ref.log_id) if part)
-        search = {
-            # A log is read on from its newest line, whichever node wrote that: the others may be silent for hours.
-            "timeStart": datetime.fromtimestamp(max(since[rank] for rank in ranks), UTC),
-            "timeEnd": datetime.now(UTC),
-            "searchQuery": f"SEARCH \"{place}\" | WHERE source = '*{run_id}' | SORT BY datetime ASC",
-            "isReturnFieldInfo": False,
-        }
-        lines: list[LogLine] = []
-        page = None
-        while True:
-            with oci_errors("reading the logs"):
-                answer = self._log_client.search_logs(search, limit=1000, **({"page": page} if page else {}))
-            lines += [log_line(ranks, result.data) for result in answer.data.results or ()]
-            page = answer.headers.get("opc-next-page")
-            if not page:
-                return lines
+    def logs_of(
+        self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
+    ) -> list[LogPart]:
+        return self._logs(wanted, most // LINES)
+
+    def _logs(self, wanted: Sequence[tuple[RunRef, Sequence[float]]], pages: int | None) -> list[LogPart]:
+        places: dict[str, dict[str, float]] = {}
+        for ref, since in wanted:
+            for run_id, ranks in _logging_runs(ref).items():
+                # A log is read on from its newest line, whichever node wrote that.
+                start = max(since[rank] for rank in ranks)
+                starts = places.setdefault(_log_place(ref), {})
+                starts[run_id] = min(start, starts.get(run_id, start))
+        found = {place: self._log_searches.lines_of(place, starts, pages) for place, starts in places.items()}
+        return [
+            _log_part(ref, found[_log_place(ref)]) if _log_place(ref) in found else LogPart()
+            for ref, _ in wanted
+        ]
 
     def created(self, ref: RunRef) -> tuple[Request, ...]:
         job = self._job(ref.job_id)
@@ -278,16 +324,43 @@ class OciDataScience(Backend):
 
         return preflight(job, self.access, self.defaults)
 
+    # while somebody waits
+
+    def renew(self, ref: RunRef) -> None:
+        try:
+            self._run_dirs.write(ref.run_dir, LEASE_FILE, Renewal.now().to_json())
+        except (StorageError, OSError) as error:
+            raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
+
+    def claim(self, ref: RunRef, number: int) -> None:
+        try:
+            self._run_dirs.write(ref.run_dir, CLAIM_FILE, str(number).encode())
+        except (StorageError, BackendError, OSError) as error:
+            log.warning("%s: no word could be left for earlier tries: %s", ref.key.name, error)
+
+    def claimed_by(self, ref: RunRef) -> int:
+        try:
+            store, prefix = self._run_dirs.at(ref.run_dir)
+            return int(store.read(prefix + CLAIM_FILE))
+        except (StorageError, BackendError, OSError, ValueError):
+            return 0
+
     # end
 
     def cancel(self, ref: RunRef) -> None:
+        # At the same time: whoever is killed has five seconds, and the service may ask for patience.
+        both(lambda: self._cancel_runs(ref), lambda: self._leave_stop_request(ref))
+
+    def _cancel_runs(self, ref: RunRef) -> None:
         if ref.complete:
             in_parallel(self._cancel_run, dict.fromkeys(ref.run_ids))
         else:
             self._cancel_all_of(ref)
-        # For nodes that are just starting, and for those that the service does not signal.
+
+    def _leave_stop_request(self, ref: RunRef) -> None:
+        """For nodes that are just starting, and for those that the service does not signal."""
         try:
-            self._store(ref.run_dir).write(STOP_FILE, _STOP.to_json())
+            self._run_dirs.write(ref.run_dir, STOP_FILE, _STOP.to_json())
         except (StorageError, BackendError, OSError) as error:
             log.warning("%s: no stop request could be left for the nodes: %s", ref.key.name, error)
 
@@ -320,6 +393,83 @@ class OciDataScience(Backend):
 
 def _by_number(runs: Sequence[Any]) -> dict[int, str]:
     return {int(run.freeform_tags[TAG_RUN]): str(run.id) for run in runs}
+
+
+def _status_of(
+    ref: RunRef,
+    by_service: tuple[NodeStatus, ...],
+    runs: Mapping[str, RunSummary],
+    reported: Mapping[int, Reported] | None,
+) -> RunStatus:
+    if all(node.state is NodeState.PENDING for node in by_service):
+        return RunStatus(nodes=by_service)
+    if reported is None:
+        return RunStatus(nodes=by_service, reports_readable=False)
+    reports = {rank: told.report for rank, told in reported.items() if told.report is not None}
+    nodes = TOPOLOGIES[ref.topology].nodes(ref, runs, reports)
+    dated = (
+        replace(node, report_at=reported[node.rank].at) if node.rank in reported else node for node in nodes
+    )
+    return RunStatus(nodes=tuple(dated))
+
+
+def _log_place(ref: RunRef) -> str:
+    return "/".join(part for part in (ref.compartment_id, ref.log_group_id, ref.log_id) if part)
+
+
+def _logging_runs(ref: RunRef) -> dict[str, list[int]]:
+    """Return the ranks of the nodes of each run of a gang, which write to its log."""
+    ranks: dict[str, list[int]] = {}
+    if ref.log_group_id is not None:
+        for rank, run_id in enumerate(ref.run_ids):
+            ranks.setdefault(run_id, []).append(rank)
+    return ranks
+
+
+def _refuse_other_region(run_id: str, region: str) -> None:
+    """Raise BackendError for a run whose OCID names another region than that which does not know it."""
+    from oci.regions import REGIONS_SHORT_NAMES
+
+    named = run_id.split(".")[3:4]
+    lies_in = REGIONS_SHORT_NAMES.get(*named) if named else None
+    if lies_in is not None and lies_in != REGIONS_SHORT_NAMES.get(region, region):
+        raise BackendError(
+            f"job run {run_id} lies in {lies_in}, and the connection names {region}: set its region back to {lies_in}, "
+            "or use another connection for new runs",
+            cause=Cause.CONFIG,
+        )
+
+
+def _lines_in(entries: Sequence[Mapping[str, Any]], ranks: Sequence[int]) -> Iterator[LogLine]:
+    for entry in entries:
+        try:
+            yield log_line(ranks, entry)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            log.warning("an entry of the log is no line of a node: %s: %s", type(error).__name__, error)
+
+
+def _log_part(ref: RunRef, found: Searched) -> LogPart:
+    runs = _logging_runs(ref)
+    lines = [
+        line for run_id, ranks in runs.items() for line in _lines_in(found.entries.get(run_id, ()), ranks)
+    ]
+    return LogPart(
+        lines=sorted(lines, key=lambda line: line.time),
+        unread_from={
+            rank: found.unread_from[run_id]
+            for run_id, ranks in runs.items()
+            for rank in ranks
+            if run_id in found.unread_from
+        },
+    )
+
+
+def _no_compartment() -> BackendError:
+    return BackendError(
+        "the connection names no compartment_id to look in: add it to its extra, or on the command line "
+        "--field compartment_id=ocid1.compartment...",
+        cause=Cause.CONFIG,
+    )
 
 
 def _is_gang(job: Any) -> bool:

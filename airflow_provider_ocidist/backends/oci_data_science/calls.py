@@ -23,12 +23,14 @@ def pages(call: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
             return
 
 
-def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Run one call for each item, all at once; every one is finished before the first error is raised."""
+def in_parallel(
+    work: Callable[[Item], Result], items: Iterable[Item], at_a_time: int = PARALLEL
+) -> list[Result]:
+    """Run one call for each item, side by side; every one is finished before the first error is raised."""
     items = list(items)
     if not items:
         return []
-    with ThreadPoolExecutor(max_workers=min(PARALLEL, len(items))) as pool:
+    with ThreadPoolExecutor(max_workers=min(at_a_time, len(items))) as pool:
         futures = [pool.submit(work, item) for item in items]
     return [future.result() for future in futures]
 

@@ -64,6 +64,7 @@ def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str |
         checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
         code=job.program.source if job.program.is_local else None,
         expects=expectations(config),
+        lease=config.limits.lease or None,
     )
 
 

@@ -34,6 +34,7 @@ def ref_of(job: Any, key: RunKey) -> RunRef:
         compartment_id=job.compartment_id,
         log_group_id=logs.log_group_id if logs else None,
         log_id=logs.log_id if logs else None,
+        lease=config.limits.lease or None,
     )
 
 

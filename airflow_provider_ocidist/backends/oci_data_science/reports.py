@@ -3,28 +3,186 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_ocidist.agent.report import NODES_FOLDER, NodeReport
-from airflow_provider_ocidist.storage.stores import Store
+from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
+from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
+from airflow_provider_ocidist.errors import BackendError, StorageError
+from airflow_provider_ocidist.storage.stores import Entry, Store
 
 log = logging.getLogger(__name__)
 
+FEW = 10
+"""Gangs: so many are read whole, whenever they are looked at."""
+READS_PER_S = 3.0
+"""Of reports of more gangs than that, which say no more than that a node goes on."""
+SAVED_READS = 60
+FIRST_READS = 200
+"""Reports of which nothing was read yet, in one look."""
+SILENT_AFTER = 6.0
+"""Seconds without a beat, of which there is one every two: what a node wrote before that is likely its last word."""
+READS_AT_A_TIME = 6
+"""In the triggerer all threads share one interpreter with the event loop, which must not wait for its turn long."""
+READING_LIMIT = 5.0
+"""Seconds in one look; a store that is slow must not keep the states of the runs waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What one node said, as of when."""
+
+    report: NodeReport | None
+    """None: the file holds no report."""
+    etag: str | None
+    at: float
+    """Unix time at which this was the newest."""
+
+
+@dataclass(slots=True)
+class _RunDir:
+    """What is known of one run directory."""
+
+    known: dict[str, Reported] = field(default_factory=dict)
+    entries: Sequence[Entry] = ()
+    """As listed in this look."""
+
+    def unread(self) -> list[Entry]:
+        return [entry for entry in self.entries if not self._is_current(entry)]
+
+    def _is_current(self, entry: Entry) -> bool:
+        known = self.known.get(entry.name)
+        return known is not None and known.etag is not None and known.etag == entry.etag
+
+    def listed(self, entries: Sequence[Entry], now: float) -> None:
+        self.entries = entries
+        for entry in entries:
+            if self._is_current(entry):
+                self.known[entry.name] = replace(self.known[entry.name], at=now)
+
+    @property
+    def read_at(self) -> float:
+        """When the report that was read longest ago was the newest."""
+        return min((known.at for known in self.known.values()), default=0.0)
+
 
 class Reports:
-    """Reads only what has changed since the last call."""
+    """Reads what has changed since the last look, of many gangs no more than there is time for.
 
-    def __init__(self) -> None:
-        self._known: dict[str, dict[str, tuple[str | None, NodeReport | None]]] = {}
+    A list of the run directories tells who still writes, in few calls. What is in the reports is read at once where
+    it matters: where the caller says so, and where a node seems to have said its last word. Otherwise one gang after
+    the other has its turn, and each report tells when it was the newest.
+    """
 
-    def read(self, run_dir: str, store: Store) -> dict[int, NodeReport]:
-        """Return the reports in a run directory, by rank."""
-        known = self._known.setdefault(run_dir, {})
-        for entry in store.list(f"{NODES_FOLDER}/"):
-            etag, _ = known.get(entry.name, (None, None))
-            if entry.etag is None or entry.etag != etag:
-                text = store.read(entry.name)
-                known[entry.name] = (entry.etag, _report_in(store.place_of(entry.name), text))
-        return {report.rank: report for _, report in known.values() if report is not None}
+    def __init__(self, run_dirs: RunDirs, clock: Callable[[], float] = time.time) -> None:
+        self._run_dirs = run_dirs
+        self._clock = clock
+        self._dirs: dict[str, _RunDir] = {}
+        self._saved = float(SAVED_READS)
+        self._read_at = clock()
+
+    def read(self, wanted: Mapping[str, bool]) -> dict[str, dict[int, Reported]]:
+        """Return the reports in run directories, by rank; those that cannot be read now are not among them.
+
+        `wanted` says of each directory whether all that has changed in it must be read.
+        """
+        now = self._clock()
+        readable = self._list(wanted, now)
+        failed = self._read_some(readable, {run_dir for run_dir in readable if wanted[run_dir]}, now)
+        return {
+            run_dir: {told.report.rank: told for told in found.known.values() if told.report is not None}
+            for run_dir in readable
+            if run_dir not in failed and self._all_known(found := self._dirs[run_dir])
+        }
+
+    def forget(self, run_dir: str) -> None:
+        self._dirs.pop(run_dir, None)
+
+    @staticmethod
+    def _all_known(found: _RunDir) -> bool:
+        return all(entry.name in found.known for entry in found.entries)
+
+    def _list(self, run_dirs: Iterable[str], now: float) -> list[str]:
+        """List all directories; return those that could be listed."""
+        places: dict[str, tuple[Store, dict[str, str]]] = {}
+        for run_dir in run_dirs:
+            try:
+                store, prefix = self._run_dirs.at(run_dir)
+            except (StorageError, BackendError, OSError) as error:
+                log.warning("%s cannot be read now: %s", run_dir, error)
+                continue
+            places.setdefault(store.uri, (store, {}))[1][f"{prefix}{NODES_FOLDER}/"] = run_dir
+        return [run_dir for store, here in places.values() for run_dir in self._list_place(store, here, now)]
+
+    def _list_place(self, store: Store, here: Mapping[str, str], now: float) -> list[str]:
+        """List the directories in one place, each by its prefix there."""
+        try:
+            found = store.list_each(list(here))
+        except (StorageError, BackendError, OSError) as error:
+            log.warning("%s: the run directories cannot be read now: %s", store.uri, error)
+            return []
+        for prefix, run_dir in here.items():
+            self._dirs.setdefault(run_dir, _RunDir()).listed(found[prefix], now)
+        return list(here.values())
+
+    def _read_some(self, run_dirs: list[str], urgent: set[str], now: float) -> set[str]:
+        """Read what is worth it now; return the directories in which that failed."""
+        chosen = [
+            (run_dir, entry)
+            for run_dir in self._chosen(run_dirs, urgent, now)
+            for entry in self._dirs[run_dir].unread()
+        ]
+        until = self._clock() + READING_LIMIT
+        failures = in_parallel(
+            lambda item: self._read(*item, now, math.inf if item[0] in urgent else until),
+            chosen,
+            READS_AT_A_TIME,
+        )
+        return {run_dir for (run_dir, _), failed in zip(chosen, failures, strict=True) if failed}
+
+    def _chosen(self, run_dirs: list[str], urgent: set[str], now: float) -> list[str]:
+        if len(run_dirs) <= FEW:
+            return run_dirs
+        latest = max(
+            (_modified(entry) for each in run_dirs for entry in self._dirs[each].entries), default=0.0
+        )
+        self._saved = min(SAVED_READS, self._saved + READS_PER_S * (now - self._read_at))
+        self._read_at = now
+        chosen, first_reads = [], FIRST_READS
+        for run_dir in sorted(run_dirs, key=lambda each: self._dirs[each].read_at):
+            found = self._dirs[run_dir]
+            unread = found.unread()
+            if run_dir in urgent or any(latest - _modified(entry) > SILENT_AFTER for entry in unread):
+                chosen.append(run_dir)
+            elif any(entry.name not in found.known for entry in unread):
+                if first_reads > 0:
+                    first_reads -= len(unread)
+                    chosen.append(run_dir)
+            elif unread and self._saved >= 1:
+                self._saved -= len(unread)
+                chosen.append(run_dir)
+        return chosen
+
+    def _read(self, run_dir: str, entry: Entry, now: float, until: float) -> bool:
+        """Read one report, or leave it for the next look when it is too late; return whether that failed."""
+        if self._clock() > until:
+            return False
+        try:
+            store, _ = self._run_dirs.at(run_dir)
+            text = store.read(entry.name)
+        except (StorageError, BackendError, OSError) as error:
+            log.warning("%s: %s cannot be read now: %s", run_dir, entry.name, error)
+            return True
+        report = _report_in(store.place_of(entry.name), text)
+        self._dirs[run_dir].known[entry.name] = Reported(report, entry.etag, now)
+        return False
+
+
+def _modified(entry: Entry) -> float:
+    return entry.modified or 0.0
 
 
 def _report_in(place: str, text: bytes) -> NodeReport | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from airflow_provider_ocidist.agent.report import NODES_FOLDER, STOP_FILE
+from airflow_provider_ocidist.agent.report import LEASE_FILE, NODES_FOLDER, STOP_FILE, Renewal
 from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
 from airflow_provider_ocidist.backends.oci_data_science.rules import MAX_ARTIFACT
 from airflow_provider_ocidist.bundle import AGENT_ARCHIVE, CODE_ARCHIVE, agent_bundle, code_bundle
@@ -22,6 +22,7 @@ from airflow_provider_ocidist.storage.stores import Store
 SPENT = "InvalidatedRetryToken"
 """What it stands for was deleted, or created by another request."""
 SPENT_LIMIT = 5
+GOING = ("DELETING", "DELETED")
 UNREADABLE = (OSError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
 
 
@@ -57,10 +58,14 @@ class Submission:
         gone: Sequence[str] = ()
         for _ in range(SPENT_LIMIT):
             try:
-                return self._post_job(gone)
+                created = self._post_job(gone)
             except BackendError as error:
                 if error.code != SPENT:
                     raise
+            else:
+                # The answer to an old token may be a job that somebody is just deleting.
+                if created.lifecycle_state not in GOING:
+                    return created
             gone = self._gone_jobs(gone)
             self._forget_nodes()
         raise _begun_otherwise(self._plan.key.name)
@@ -85,7 +90,7 @@ class Submission:
                 str(job.id): job.lifecycle_state
                 for job in pages(self._client.list_jobs, place, display_name=name)
             }
-        gone = {job_id for job_id, state in jobs.items() if state in ("DELETING", "DELETED")} | set(known)
+        gone = {job_id for job_id, state in jobs.items() if state in GOING} | set(known)
         if gone == set(known):
             gone |= {job_id for job_id in jobs if job_id not in gone and self._removed(job_id, place)}
         if gone == set(known):
@@ -142,9 +147,11 @@ class Submission:
     def _work_dir_problem(self, archives: Mapping[str, bytes]) -> BackendError | None:
         try:
             store = self._open_run_dir()
-            for name, content in archives.items():
+            # The first renewal is there before any node is, and shows that the next ones can be written.
+            files = {**archives, **({LEASE_FILE: Renewal.now().to_json()} if self._plan.lease else {})}
+            for name, content in files.items():
                 store.write(name, content)
-            if not archives:
+            if not files:
                 store.list(f"{NODES_FOLDER}/")
         except StorageError as error:
             passes = isinstance(error.__cause__, BackendError) and error.__cause__.retryable

@@ -101,6 +101,11 @@ class NodeLife:
             return NodeEnd(rank=kind.rank)
         if self._rule.failure:
             raise NodeError(self._rule.failure)
+        if self._rule.idle:
+            self._watcher.is_started(kind.rank)
+            self._watcher.is_ready(kind.rank)
+            await self._stop.wait()
+            return NodeEnd(rank=kind.rank)
         address = self._room.take_address()
         self._spec = self._plan.spec(address)
         try:

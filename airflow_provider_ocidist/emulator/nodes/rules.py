@@ -28,6 +28,8 @@ class NodeRule:
     """It stays in provisioning until the run is canceled."""
     failure: str | None = None
     """It does not start, and the run fails with these lifecycleDetails, such as "Out of host capacity."."""
+    idle: bool = False
+    """It is started, and is there until the run is canceled, without a process: thousands fit on one machine."""
     exit_code: int | None = None
     """It does not run its program, but ends with this code..."""
     after_s: float = 0.0

@@ -1,13 +1,17 @@
-"""Which files are at the target already, just as they are at the source."""
+"""Which files are at the target just as they are at the source, which are not, and which are only there."""
 
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 from airflow_provider_ocidist.storage.stores import Entry, Store
 
 _THREADS = 16
+
+Verdict = Literal["same", "different", "same size"]
+"""`same size`: the two places know no checksum that could be compared."""
 
 
 def unchanged(source: Store, entries: Sequence[Entry], target: Store, rename: str | None) -> set[str]:
@@ -16,26 +20,96 @@ def unchanged(source: Store, entries: Sequence[Entry], target: Store, rename: st
     Size and checksum decide; what lies on this machine is read for it. Where a place knows no checksum (or
     the two know different ones), a copy that is not older than its source counts as the same, or never.
     """
+    return _chosen(source, entries, target, rename, is_same)
+
+
+def proven(source: Store, entries: Sequence[Entry], target: Store, rename: str | None) -> set[str]:
+    """Return the names, at the source, of files whose checksum says that they are at the target."""
+    return _chosen(
+        source, entries, target, rename, lambda *pair: pair[1].size is not None and compare(*pair) == "same"
+    )
+
+
+def verdicts(
+    source: Store, entries: Sequence[Entry], target: Store, rename: str | None
+) -> dict[str, Verdict]:
+    """Return what each file is at the target, by its name at the source."""
     there = _present(target, rename)
-    pairs = [(entry, there[rename or entry.name]) for entry in entries if (rename or entry.name) in there]
-    with concurrent.futures.ThreadPoolExecutor(_THREADS, "compare") as pool:
-        judged = pool.map(lambda pair: is_same(source, pair[0], target, pair[1]), pairs)
-        return {entry.name for (entry, _), same in zip(pairs, judged, strict=True) if same}
+    with concurrent.futures.ThreadPoolExecutor(_THREADS, "verify") as pool:
+        found = pool.map(
+            lambda entry: _verdict(source, entry, target, there.get(rename or entry.name)), entries
+        )
+        return {entry.name: verdict for entry, verdict in zip(entries, found, strict=True)}
+
+
+def extra(source: Store, entries: Sequence[Entry], target: Store, wanted: Callable[[str], bool]) -> list[str]:
+    """Return the names that are only at the target, of those that are wanted.
+
+    `entries` are the source's as they were copied; it is listed once more, for another copy may since have brought
+    what it has got meanwhile. What it has and cannot be copied, such as a link that leads out, is not missing there.
+    """
+    known = {entry.name for entry in entries}
+    left_out = {f"{name}/" for name in source.skipped}
+    # The target first: whatever lies there by now, the source had before.
+    names = [entry.name for entry in target.list() if entry.name not in known and wanted(entry.name)]
+    if not names:
+        return []
+    known |= {entry.name for entry in source.list()}
+    spared = tuple(left_out | {f"{name}/" for name in source.skipped})
+    return [name for name in names if name not in known and not f"{name}/".startswith(spared)]
+
+
+def delete(store: Store, names: Sequence[str]) -> None:
+    with concurrent.futures.ThreadPoolExecutor(_THREADS, "delete") as pool:
+        for _ in pool.map(store.delete, names):
+            pass
 
 
 def is_same(source: Store, ours: Entry, target: Store, theirs: Entry) -> bool:
-    if ours.size is None or ours.size != theirs.size:
+    if ours.size is None:
         return False
+    verdict = compare(source, ours, target, theirs)
+    if verdict == "same size":
+        return bool(ours.modified and theirs.modified and theirs.modified >= ours.modified)
+    return verdict == "same"
+
+
+def compare(source: Store, ours: Entry, target: Store, theirs: Entry) -> Verdict:
+    """Hold size and checksum against each other; a size that one side does not tell fits any."""
+    if None not in (ours.size, theirs.size) and ours.size != theirs.size:
+        return "different"
     known = source.checksum(ours), target.checksum(theirs)
     if source.folder and target.folder:
-        return source.checksum_by_reading(ours, None) == target.checksum_by_reading(theirs, None)
-    if source.folder and known[1]:
-        return source.checksum_by_reading(ours, known[1].part_size) == known[1]
-    if target.folder and known[0]:
-        return target.checksum_by_reading(theirs, known[0].part_size) == known[0]
-    if all(known):
-        return known[0] == known[1]
-    return bool(ours.modified and theirs.modified and theirs.modified >= ours.modified)
+        known = source.checksum_by_reading(ours, None), target.checksum_by_reading(theirs, None)
+    elif source.folder and known[1]:
+        known = source.checksum_by_reading(ours, known[1].part_size), known[1]
+    elif target.folder and known[0]:
+        known = known[0], target.checksum_by_reading(theirs, known[0].part_size)
+    if not all(known):
+        return "same size"
+    if known[0] == known[1]:
+        return "same"
+    # Digests of parts that were cut at other places say nothing of each other.
+    of_parts = known[0] and known[1] and known[0].part_size != known[1].part_size
+    return "same size" if of_parts else "different"
+
+
+def _verdict(source: Store, ours: Entry, target: Store, theirs: Entry | None) -> Verdict:
+    return "different" if theirs is None else compare(source, ours, target, theirs)
+
+
+def _chosen(
+    source: Store,
+    entries: Sequence[Entry],
+    target: Store,
+    rename: str | None,
+    is_chosen: Callable[[Store, Entry, Store, Entry], bool],
+) -> set[str]:
+    there = _present(target, rename)
+    pairs = [(entry, there[rename or entry.name]) for entry in entries if (rename or entry.name) in there]
+    with concurrent.futures.ThreadPoolExecutor(_THREADS, "compare") as pool:
+        judged = pool.map(lambda pair: is_chosen(source, pair[0], target, pair[1]), pairs)
+        return {entry.name for (entry, _), same in zip(pairs, judged, strict=True) if same}
 
 
 def _present(target: Store, rename: str | None) -> dict[str, Entry]:

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.copying.engine import is_interruption
 from airflow_provider_ocidist.storage.copying.open_file import Copied
 from airflow_provider_ocidist.storage.copying.selection import Selection, absolute, refuse_overlap
 from airflow_provider_ocidist.storage.journal import Journal, cache_folder, key_of, this_boot
 from airflow_provider_ocidist.storage.local_store import LocalStore, local_errors
-from airflow_provider_ocidist.storage.stores import Entry, Store, open_store
+from airflow_provider_ocidist.storage.stores import Entry, Store, Stores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,29 +51,40 @@ class Destination:
 
 
 @contextmanager
-def destination(
-    target: str, found: Selection, access: OciAccess | None, *, resume: bool
-) -> Iterator[Destination]:
+def destination(target: str, found: Selection, stores: Stores, *, resume: bool) -> Iterator[Destination]:
     """Yield where to write; what is new there appears at the end, or not at all after an error.
 
     Raises StorageError where the copy would write into its own source.
     """
-    place = locations.parse(target)
-    if not found.is_tree:
-        into = place.is_folder or not place.name or place.is_local_folder
-        name = found.entries[0].name if into else place.name
-        store = open_store(target if into else place.parent, access)
-        refuse_overlap(found, absolute(store), name)
-        yield Destination(store=store, rename=name)
-        return
-    store = open_store(target, access)
-    refuse_overlap(found, absolute(store), None)
-    if store.folder and not os.path.lexists(store.folder):
-        with _staged(store.folder, found.store.uri, resume=resume) as made:
+    store, rename = landing(target, found, stores)
+    if rename is not None:
+        yield Destination(store=store, rename=rename)
+    elif store.folder and not os.path.lexists(store.folder):
+        with _staged(store.folder, found.uri, resume=resume) as made:
             yield made
     else:
-        with _journaled(_journal_of(store, found.store.uri) if resume else None) as journal:
+        with _journaled(_journal_of(store, found.uri) if resume else None) as journal:
             yield Destination(store=store, journal=journal)
+
+
+def landing(target: str, found: Selection, stores: Stores) -> tuple[Store, str | None]:
+    """Return the store that files will lie in, and the name that a single file gets.
+
+    Raises StorageError where the copy would write into its own source, or a tree onto a file.
+    """
+    place = locations.parse(target)
+    if found.is_tree:
+        store, rename = stores.open(target), None
+        if store.folder and store.folder.exists() and not store.folder.is_dir():
+            raise StorageError(
+                f"{target} is a file, and the source is a folder: name a folder as the target", uri=target
+            )
+    else:
+        into = place.is_folder or not place.name or place.is_local_folder
+        store = stores.open(target if into else place.parent)
+        rename = found.entries[0].name if into else place.name
+    refuse_overlap(found, absolute(store), rename)
+    return store, rename
 
 
 def _journal_of(store: Store, source: str) -> Journal | None:

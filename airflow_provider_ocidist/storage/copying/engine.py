@@ -10,15 +10,15 @@ from functools import partial
 
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage import locations
+from airflow_provider_ocidist.storage.copying.budget import Budget
 from airflow_provider_ocidist.storage.copying.lanes import Lanes
-from airflow_provider_ocidist.storage.copying.memory import SMALL, Memory, gathered
+from airflow_provider_ocidist.storage.copying.memory import SMALL, gathered
 from airflow_provider_ocidist.storage.copying.meter import Meter
 from airflow_provider_ocidist.storage.copying.open_file import Copied, OpenFile
 from airflow_provider_ocidist.storage.stores import CannotTake, Entry, Origin, Store
 
 log = logging.getLogger(__name__)
 
-_PARTS_IN_MEMORY = 8
 _LEAST_CHARGE = 16 << 10
 """What the smallest file counts for in the memory budget; bounds how many wait in the queue."""
 _STREAM_CHARGE = 1 << 20
@@ -41,7 +41,7 @@ class Engine:
         *,
         cancel: threading.Event | None,
         part_size: int,
-        threads: int,
+        budget: Budget,
         sha256: bool = False,
         resume: bool = False,
         on_arrival: Callable[[Entry, Copied], None] | None = None,
@@ -55,8 +55,9 @@ class Engine:
         self.on_arrival = on_arrival
         self.cancel = cancel or threading.Event()
         self.stopped = threading.Event()
-        self.memory = Memory(part_size * _PARTS_IN_MEMORY)
-        self.lanes = Lanes(threads)
+        self.budget = budget
+        self.memory = budget.memory
+        self.lanes = Lanes(budget.share)
         self.open_files: set[OpenFile] = set()
         self.copied: dict[str, Copied] = {}
         self.declined: list[OpenFile] | None = []
@@ -78,8 +79,9 @@ class Engine:
         except BaseException as error:
             self._stop(is_interruption(error))
             raise
+        finally:
+            self.meter.report(force=True)
         self.lanes.close()
-        self.meter.report(force=True)
         return [self.copied[entry.name] for entry in entries]
 
     def _opened(self, entry: Entry, name: str) -> OpenFile:
@@ -140,8 +142,10 @@ class Engine:
         """Look for an error, an end, or a wish to stop; tell how far we are."""
         if self.cancel.is_set():
             raise self._cancelled()
+        if self.budget.interrupted.is_set():
+            raise StorageError(f"the copy from {self.source.uri} was interrupted", retryable=True)
         self.lanes.reap(_TICK_S if wait else 0)
-        self.lanes.adapt(self.meter.moved)
+        self.lanes.adapt(self.meter.moved, self.budget.share)
         self.meter.report()
 
     def _cancelled(self) -> StorageError:

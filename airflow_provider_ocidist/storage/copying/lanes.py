@@ -35,6 +35,9 @@ class Width:
 
 def next_width(width: Width, rate: float, most: int) -> Width:
     """Return how many lanes to open after a period in which so much was moved per second."""
+    if width.lanes > most:
+        # Another copy has come, which shares the budget.
+        return Width(lanes=most, hold=_HOLD_PERIODS)
     if width.hold > 0:
         return replace(width, hold=width.hold - 1)
     if width.former and rate < width.former_rate * _WORTH:
@@ -49,7 +52,6 @@ class Lanes:
     """Runs what is put into it, in order of arrival; the first error is told to whoever asks next."""
 
     def __init__(self, most: int) -> None:
-        self.most = most
         self.pending = 0
         self._width = Width(lanes=min(START, most))
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -77,15 +79,15 @@ class Lanes:
             if error is not None:
                 raise error
 
-    def adapt(self, moved: int) -> None:
-        """Open or close lanes by what has been moved since the beginning."""
+    def adapt(self, moved: int, most: int) -> None:
+        """Open or close lanes, `most` of them, by what has been moved since the beginning."""
         elapsed = time.monotonic() - self._measured_at
         if elapsed < _PERIOD_S:
             return
         rate = (moved - self._moved) / elapsed
         self._measured_at, self._moved = time.monotonic(), moved
         before = self._width.lanes
-        self._width = next_width(self._width, rate, self.most)
+        self._width = next_width(self._width, rate, most)
         if self._width.lanes > before:
             with self._may_work:
                 self._may_work.notify_all()

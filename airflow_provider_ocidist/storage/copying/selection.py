@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
-from airflow_provider_ocidist.storage.stores import Entry, Store, open_store
+from airflow_provider_ocidist.storage.stores import Entry, Store, Stores
+
+_WILD = re.compile(r"[*?\[]")
+_SAME_SCHEME = {"s3a": "s3", "gcs": "gs", "abfss": "abfs"}
+"""Other names of one place."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,20 +26,63 @@ class Selection:
     entries: Sequence[Entry]
     is_tree: bool
     """Whether the source is a folder; else it is the one file."""
+    pattern: tuple[str, ...] = ()
+    """Of the names in the store, part by part, where the source was written as a pattern."""
+
+    @property
+    def uri(self) -> str:
+        return locations.join(self.store.uri, *self.pattern)
 
 
-def find(source: str, access: OciAccess | None) -> Selection:
-    """Return what is at a place. Raises StorageError for nothing."""
+def find(source: str, stores: Stores) -> Selection:
+    """Return what is at a place, or what fits the pattern that it names. Raises StorageError for nothing.
+
+    A name with `*`, `?` or `[` in it is a pattern only where there is nothing of that very name.
+    """
     place = locations.parse(source)
     if not place.is_folder and place.name and not place.is_local_folder:
-        parent = open_store(place.parent + place.query, access)
+        parent = stores.open(place.parent + place.query)
         with contextlib.suppress(FileNotFoundError):
             return Selection(store=parent, entries=[parent.stat(place.name)], is_tree=False)
-    store = open_store(source, access)
+    store = stores.open(source)
     entries = store.list()
     if not entries and not place.is_local_folder:
-        raise StorageError(f"there is nothing at {place.uri}", uri=place.uri)
+        return _matching(place, stores)
     return Selection(store=store, entries=entries, is_tree=True)
+
+
+def _matching(place: locations.Location, stores: Stores) -> Selection:
+    base, pattern = _split(place.uri)
+    if not pattern or place.is_web:
+        raise StorageError(f"there is nothing at {place.uri}", uri=place.uri)
+    store = stores.open(base)
+    entries = [entry for entry in store.list(_WILD.split(pattern[0])[0]) if fits(entry.name, pattern)]
+    if not entries:
+        raise StorageError(f"nothing at {store.uri} fits {'/'.join(pattern)}", uri=place.uri)
+    return Selection(store=store, entries=entries, is_tree=True, pattern=pattern)
+
+
+def _split(uri: str) -> tuple[str, tuple[str, ...]]:
+    """Return the folder that a pattern begins in, and the pattern's parts; no parts where it is none."""
+    scheme, separator, path = uri.rpartition("://")
+    parts = path.split("/")
+    # What comes before the first slash of a URI is a bucket or a server.
+    names = parts[1:] if separator else parts
+    plain = next((index for index, part in enumerate(names) if _WILD.search(part)), len(names))
+    folder = "/".join(parts[: len(parts) - len(names) + plain])
+    return f"{scheme}{separator}{folder or ('' if uri.startswith('/') else '.')}/", tuple(names[plain:])
+
+
+def fits(name: str, pattern: Sequence[str]) -> bool:
+    """Return whether a name, or a folder that it lies in, fits part by part; `**` fits any number of folders."""
+    parts = name.split("/")
+    if not pattern:
+        return True
+    if pattern[0] == "**":
+        return any(fits("/".join(parts[skip:]), pattern[1:]) for skip in range(len(parts)))
+    if not fnmatch.fnmatchcase(parts[0], pattern[0]):
+        return False
+    return len(pattern) == 1 or (len(parts) > 1 and fits("/".join(parts[1:]), pattern[1:]))
 
 
 def is_wanted(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
@@ -52,7 +99,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 def refuse_overlap(found: Selection, target: str, rename: str | None) -> None:
     """Raise StorageError where the copy would write into its own source; `target` as `absolute` returns it."""
     source = absolute(found.store)
-    if found.is_tree and f"{target}/".startswith(f"{source}/"):
+    if found.is_tree and is_below(target, source) and not _is_beside(found, target, source):
         raise StorageError(f"{target} lies in {source}: a tree cannot be copied into itself", uri=target)
     written = {f"{target}/{rename or entry.name}" for entry in found.entries}
     for entry in found.entries:
@@ -62,6 +109,31 @@ def refuse_overlap(found: Selection, target: str, rename: str | None) -> None:
             )
 
 
+def refuse_loss(found: Selection, target: str) -> None:
+    """Raise StorageError where `delete_extra` would delete the source; `target` as `absolute` returns it."""
+    source = absolute(found.store)
+    if is_below(source, target):
+        raise StorageError(
+            f"delete_extra would delete the source {source}, which lies in the target {target}: "
+            "give them folders of their own, or copy without delete_extra",
+            uri=target,
+        )
+
+
+def is_below(place: str, folder: str) -> bool:
+    """Whether a place lies in a folder, or is it; both as `absolute` returns them."""
+    return f"{place}/".startswith(f"{folder}/")
+
+
+def _is_beside(found: Selection, target: str, source: str) -> bool:
+    """Whether what is written in the source's own folder does not fit the pattern that is read there."""
+    below = f"{target}/".removeprefix(f"{source}/")
+    return bool(found.pattern) and not any(fits(below + entry.name, found.pattern) for entry in found.entries)
+
+
 def absolute(store: Store) -> str:
     """Return what two stores share when they are the same place."""
-    return (os.path.realpath(store.folder) if store.folder else store.uri).rstrip("/")
+    if store.folder:
+        return os.path.realpath(store.folder).rstrip("/")
+    scheme, _, path = store.uri.partition("://")
+    return f"{_SAME_SCHEME.get(scheme, scheme)}://{path.lstrip('/')}".rstrip("/")

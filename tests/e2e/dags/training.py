@@ -7,7 +7,10 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Asset, AssetWatcher, Param, task
 
+from airflow_provider_ocidist.endings import EndTrainingOperator
+from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.run import RunRef
 from airflow_provider_ocidist.sensors import CheckpointSensor, DistributedTrainingSensor
 from airflow_provider_ocidist.watchers import NewDataTrigger
 
@@ -25,6 +28,7 @@ JOB = {
         "args": ["--seconds", "{{ params.seconds }}", "--mark", "{{ params.mark }}"],
     },
     "launcher": {"kind": "python"},
+    "env": {"DB_PASSWORD": "canary-5552"},
     "checkpoints": {"path": "checkpoints"},
     "limits": {"stop_grace": 2},
     "backend": {"kind": "oci_data_science", "shape": "VM.Standard.E4.Flex", "ocpus": 1, "memory_gb": 8},
@@ -32,6 +36,11 @@ JOB = {
 FAILING = {**JOB, "program": {**JOB["program"], "args": [*JOB["program"]["args"], "--fail-rank", "1"]}}
 LYING = {**JOB, "program": {**JOB["program"], "args": [*JOB["program"]["args"], "--no-checkpoint"]}}
 
+SLOW_TO_END = {
+    **JOB,
+    "program": {**JOB["program"], "args": [*JOB["program"]["args"], "--farewell", "15"]},
+    "limits": {"stop_grace": 20},
+}
 ONE_RUN = {**JOB, "backend": {**JOB["backend"], "topology": "multi_node"}}
 
 
@@ -46,7 +55,8 @@ blocking = training_dag("train_blocking", JOB, deferrable=False, retries=2, retr
 failing = training_dag("train_failing", FAILING, deferrable=True, retries=3)
 lying = training_dag("train_lying", LYING, deferrable=True)
 one_run = training_dag("train_one_run", ONE_RUN, deferrable=True)
-limited = training_dag("train_limited", JOB, deferrable=True, execution_timeout=timedelta(seconds=45))
+# Long enough that a busy machine gets to defer: what ends it then is the trigger's doing, not Airflow's on the worker.
+limited = training_dag("train_limited", JOB, deferrable=True, execution_timeout=timedelta(seconds=120))
 
 with DAG(dag_id="train_watched", schedule=None, catchup=False, params=PARAMS) as watched:
     started = DistributedTrainingOperator(
@@ -61,6 +71,34 @@ with DAG(dag_id="train_watched", schedule=None, catchup=False, params=PARAMS) as
         after_step="5",
         poke_interval=2.0,
     ).set_upstream(started)
+
+with DAG(dag_id="train_cleaned_up", schedule=None, catchup=False, params=PARAMS) as cleaned_up:
+    slow_to_end = DistributedTrainingOperator(
+        task_id="train", job=SLOW_TO_END, poll_interval=2.0, deferrable=True
+    )
+
+    @task
+    def clean(ti) -> list[str]:
+        """Return the states of the training's nodes when this cleanup begins."""
+        ref = RunRef.from_json(ti.xcom_pull("train", key="run"))
+        (status,) = OciHook().backend().status([ref])
+        return [str(node.state) for node in status.nodes]
+
+    end = EndTrainingOperator(task_id="end", training=slow_to_end).as_teardown()
+    slow_to_end >> end >> clean().as_teardown()
+
+with DAG(
+    dag_id="wait_for_run", schedule=None, catchup=False, params={"run": Param({}, type="object")}
+) as waiting:
+    for name, how in {"reschedule": {"mode": "reschedule"}, "deferrable": {"deferrable": True}}.items():
+        DistributedTrainingSensor(task_id=f"{name}_run", run="{{ params.run }}", poke_interval=3.0, **how)
+        CheckpointSensor(
+            task_id=f"{name}_checkpoint",
+            uri="{{ params.run['checkpoints_uri'] }}",
+            after_step="5",
+            poke_interval=3.0,
+            **how,
+        )
 
 with DAG(dag_id="train_function", schedule=None, catchup=False, params=PARAMS) as function:
 

@@ -3,6 +3,7 @@
 import argparse
 import os
 import pathlib
+import signal
 import sys
 import time
 
@@ -10,10 +11,13 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--seconds", type=float, default=1.0)
 parser.add_argument("--fail-rank", type=int, default=-1)
 parser.add_argument("--no-checkpoint", action="store_true")
+parser.add_argument("--farewell", type=float, help="seconds to go on after SIGTERM")
 parser.add_argument("--mark", help="folder that gets one file for each start of each rank")
 args = parser.parse_args()
 
 rank = int(os.environ["RANK"])
+if args.farewell:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(time.sleep(args.farewell)))
 if args.mark:
     mark = pathlib.Path(args.mark)
     mark.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from airflow_provider_ocidist.backends.base import Finding
 from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Target
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage import checkpoints as checkpoint_files
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores import open_store
 
@@ -30,6 +31,8 @@ def checkpoints(target: Target) -> Iterator[Finding]:
     kept = target.job.checkpoints
     if kept is not None and kept.uri is not None:
         yield _writable("checkpoints", kept.uri, target.access)
+    if kept is not None and kept.start_from:
+        yield _whole(kept.start_from, target.access)
 
 
 def outputs(target: Target) -> Iterator[Finding]:
@@ -60,6 +63,14 @@ def _writable(subject: str, uri: str, access: OciAccess) -> Finding:
         message = f"{uri}: what was written is not what is read"
         return Finding.failed(subject, message, "name another place")
     return Finding.passed(subject, f"{uri} can be written, read and cleaned")
+
+
+def _whole(uri: str, access: OciAccess) -> Finding:
+    try:
+        checkpoint_files.verify(uri, access)
+    except (StorageError, OSError) as error:
+        return Finding.failed("checkpoints", str(error), f"correct checkpoints.start_from, or: {READ_POLICY}")
+    return Finding.passed("checkpoints", f"{uri} is whole")
 
 
 def _readable(uri: str, access: OciAccess) -> Finding:

@@ -86,6 +86,11 @@ def conda(target: Target) -> Iterator[Finding]:
             yield Finding.failed("conda", f"{uri} is not there", "correct backend.conda_uri")
     elif slug is not None:
         yield conda_finding(slug, _service_environments(target.access))
+    elif target.job.image is None and target.access.endpoint is None:
+        nothing = "the job names neither an image nor a conda environment, and the service's own Python has no torch"
+        yield Finding.warned(
+            "conda", nothing, "set backend.conda_slug to one with Python 3.11 or later, or image"
+        )
 
 
 def _service_environments(access: OciAccess) -> set[str] | None:

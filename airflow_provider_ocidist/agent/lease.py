@@ -1,0 +1,76 @@
+"""Lease: the nodes end a run that nobody waits for any more.
+
+Whoever waits writes a small file again and again, for the first time before there is a node. A node measures the time
+since that last changed on its own clock, so that nobody else's need be right, and only while it can read the file: an
+outage of the store is not taken for silence.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from airflow_provider_ocidist.errors import OcidistError
+
+logger = logging.getLogger(__name__)
+
+LOOKS = 12
+"""In the course of one lease; twice as many as renewals."""
+
+
+class LeaseWatch:
+    """Declares once that the lease has run out."""
+
+    def __init__(
+        self,
+        lease: float,
+        read: Callable[[], bytes | None],
+        *,
+        declare: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`lease` is in seconds; `read` returns the last renewal, None where there was none; it raises when unable to.
+
+        Where nobody has ever renewed, nobody has to: then the watch declares nothing.
+        """
+        self.lease = lease
+        self.declare = declare
+        self._read = read
+        self._clock = clock
+        self._renewal: bytes | None = None
+        self._silent_for = 0.0
+        self._read_at: float | None = None
+        """When the store last answered; None when it did not at the last look."""
+        self._declared = False
+
+    def look(self) -> None:
+        now = self._clock()
+        if self._declared or (self._read_at is not None and now - self._read_at < self.lease / LOOKS):
+            return
+        try:
+            renewal = self._read()
+        except (OcidistError, OSError) as error:
+            if self._read_at is not None:
+                logger.warning("whether anybody waits for this run cannot be read now: %s", error)
+            self._read_at = None
+            return
+        self._take(renewal, now)
+
+    def _take(self, renewal: bytes | None, now: float) -> None:
+        if renewal is not None and renewal != self._renewal:
+            self._renewal, self._silent_for = renewal, 0.0
+        elif self._renewal is not None and self._read_at is not None:
+            self._silent_for += now - self._read_at
+        self._read_at = now
+        if self._silent_for >= self.lease:
+            self._declared = True
+            self.declare(f"nobody has waited for this run for {_duration(self.lease)} (limits.lease)")
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as a job file says it, `2h`."""
+    for unit, size in (("h", 3600), ("m", 60)):
+        if seconds % size == 0:
+            return f"{seconds / size:g}{unit}"
+    return f"{seconds:g}s"

@@ -1,0 +1,171 @@
+"""The log lines of many job runs, in few searches."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
+
+from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
+from airflow_provider_ocidist.oci_errors import oci_errors
+
+RUNS_AT_A_TIME = 40
+"""Named in one search; a query of some 5,000 characters. The service names no limit."""
+SEARCHES_AT_A_TIME = 4
+LINES = 1000
+"""On a page: as many as the service gives."""
+RECENT = 300.0
+"""Seconds; runs that were read to times further apart are searched for apart: none is read again from far back."""
+OLDER_SEARCHES = 40
+"""In one look, for runs that were read to a time before; the others' turn comes at the next looks."""
+CROWDED_FOR = 600.0
+"""Seconds during which a log that holds many lines of others is searched run by run."""
+LONGEST = 13.9 * 86400
+"""Seconds; the service searches 14 days at most."""
+
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What searches have found, by the id of the run."""
+
+    entries: dict[str, list[Entry]]
+    unread_from: dict[str, float] = field(default_factory=dict)
+    """Of runs with more entries than were to be read: the Unix time from which on they were left."""
+
+
+class LogSearches:
+    """Searches the logs of one connection.
+
+    Up to forty runs are named in a search. Where more are waited for, the log as a whole takes fewer calls, unless much
+    is in it that is not theirs; that is tried now and then.
+    """
+
+    def __init__(self, client: Callable[[], Any]) -> None:
+        self._client = client
+        self._crowded_until: dict[str, float] = {}
+
+    def lines_of(self, place: str, since: Mapping[str, float], pages: int | None = None) -> Searched:
+        """Return the entries of each run of `since`, by its id, from its Unix time on; older ones may be among them.
+
+        `pages` bounds what is read for recent runs, and again for those that were read to a time before: one page for
+        each search, and so many more for all of them. What is left is the newest of a run, never what lies between.
+        """
+        now = time.time()
+        found = Searched({run_id: [] for run_id in since})
+        recent = {run_id: start for run_id, start in since.items() if start >= now - RECENT}
+        older = list(_of_similar_start({run_id: since[run_id] for run_id in since.keys() - recent.keys()}))
+        if not self._read_as_a_whole(place, recent, now, found):
+            self._read_apart(place, list(_of_similar_start(recent)), now, pages, found)
+        if pages is not None:
+            found.unread_from.update(chain.from_iterable(batch.items() for batch in older[OLDER_SEARCHES:]))
+            del older[OLDER_SEARCHES:]
+        self._read_apart(place, older, now, pages, found)
+        return found
+
+    def _read_as_a_whole(self, place: str, recent: Mapping[str, float], now: float, found: Searched) -> bool:
+        if len(recent) <= RUNS_AT_A_TIME or self._crowded_until.get(place, 0.0) >= now:
+            return False
+        budget = _Pages(len(recent) // RUNS_AT_A_TIME + 1)
+        entries, complete = self._search(place, min(recent.values()), now, budget)
+        if not complete:
+            self._crowded_until[place] = now + CROWDED_FOR
+            return False
+        _sort_in(entries, recent, found)
+        return True
+
+    def _read_apart(
+        self,
+        place: str,
+        batches: Sequence[Mapping[str, float]],
+        now: float,
+        pages: int | None,
+        found: Searched,
+    ) -> None:
+        budget = _Pages(math.inf if pages is None else pages)
+        answers = in_parallel(
+            lambda batch: self._search(place, min(batch.values()), now, budget, list(batch)),
+            batches,
+            SEARCHES_AT_A_TIME,
+        )
+        for batch, (entries, complete) in zip(batches, answers, strict=True):
+            _sort_in(entries, batch, found)
+            if not complete:
+                last = _time_of(entries[-1])
+                found.unread_from.update((run_id, max(start, last)) for run_id, start in batch.items())
+
+    def _search(
+        self, place: str, start: float, now: float, budget: _Pages, run_ids: Sequence[str] = ()
+    ) -> tuple[list[Entry], bool]:
+        """Return the entries of a search, oldest first, and whether these are all."""
+        sources = " OR ".join(f"source = '*{run_id}'" for run_id in run_ids)
+        start = max(start, now - LONGEST)
+        search = {
+            "timeStart": datetime.fromtimestamp(start, UTC),
+            # A clock that is behind the service's must not make the time span end before it begins.
+            "timeEnd": datetime.fromtimestamp(max(now, start + 1), UTC),
+            "searchQuery": f'SEARCH "{place}" |{f" WHERE {sources} |" if sources else ""} SORT BY datetime ASC',
+            "isReturnFieldInfo": False,
+        }
+        entries: list[Entry] = []
+        page: dict[str, str] = {}
+        while True:
+            with oci_errors("reading the logs"):
+                answer = self._client().search_logs(search, limit=LINES, **page)
+            entries += [result.data for result in answer.data.results or ()]
+            if not answer.headers.get("opc-next-page"):
+                return entries, True
+            # A page may be empty; and the next look, which begins at the last entry, must come further than this one.
+            if not budget.take() and entries and (not run_ids or _time_of(entries[-1]) > start):
+                return entries, False
+            page = {"page": answer.headers["opc-next-page"]}
+
+
+class _Pages:
+    """Pages that searches side by side may read beyond each one's first."""
+
+    def __init__(self, left: float) -> None:
+        self._left = left
+
+    def take(self) -> bool:
+        """Return whether one more may be read. Two threads may take the same one: the bound is no exact one."""
+        self._left -= 1
+        return self._left >= 0
+
+
+def _of_similar_start(since: Mapping[str, float]) -> Iterator[dict[str, float]]:
+    """Yield runs that may share a search, oldest first: none is read again from long before it was read to."""
+    batch: dict[str, float] = {}
+    for run_id, start in sorted(since.items(), key=lambda item: item[1]):
+        if batch and (len(batch) == RUNS_AT_A_TIME or start - min(batch.values()) > RECENT):
+            yield batch
+            batch = {}
+        batch[run_id] = start
+    if batch:
+        yield batch
+
+
+def _time_of(entry: Entry) -> float:
+    """Return when an entry was written, in whole milliseconds, as the service searches for it. Unix time."""
+    written = datetime.fromisoformat(entry["logContent"]["time"]).timestamp()
+    return math.floor(written * 1000) / 1000
+
+
+def _sort_in(entries: Sequence[Entry], run_ids: Mapping[str, float], found: Searched) -> None:
+    """Add entries to those of their runs; those of runs that were not searched for are left out.
+
+    Of a source only the end is known to be the run's OCID, which is why searches have a `*` before it.
+    """
+    by_end = {run_id.rpartition(".")[2]: run_id for run_id in run_ids}
+    for entry in entries:
+        # Others may write to the log, too, and in other forms.
+        content = entry.get("logContent") if isinstance(entry, Mapping) else None
+        source = content.get("source") if isinstance(content, Mapping) else None
+        run_id = by_end.get(str(source or "").rpartition(".")[2])
+        if run_id is not None:
+            found.entries[run_id].append(entry)

@@ -1,0 +1,45 @@
+"""RunDirs: the run directories of many gangs, through as few clients as they have places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from airflow_provider_ocidist.storage import locations
+from airflow_provider_ocidist.storage.stores import Store
+
+
+class RunDirs:
+    """Opens a place once for all run directories in it. Safe to share between threads."""
+
+    def __init__(self, open_store: Callable[[str], Store]) -> None:
+        self._open_store = open_store
+        self._stores: dict[str, Store] = {}
+
+    def at(self, run_dir: str) -> tuple[Store, str]:
+        """Return the store that holds a run directory, and what its names begin with there.
+
+        In a bucket many can so be listed in one go; elsewhere that would walk through all that lies beside them.
+        Raises StorageError or BackendError.
+        """
+        place, name = _place_of(run_dir)
+        store = self._stores.get(place)
+        if store is None:
+            # Another thread may clear meanwhile.
+            store = self._stores[place] = self._open_store(place)
+        return store, name
+
+    def write(self, run_dir: str, name: str, data: bytes) -> None:
+        """Replace a file in a run directory. Raises StorageError or BackendError."""
+        store, prefix = self.at(run_dir)
+        store.write(prefix + name, data)
+
+    def clear(self) -> None:
+        """Open every place anew when it is needed next."""
+        self._stores.clear()
+
+
+def _place_of(run_dir: str) -> tuple[str, str]:
+    place = locations.parse(run_dir)
+    if place.kind == "oci" and locations.parse(place.parent).path:
+        return place.parent.rstrip("/"), f"{place.name}/"
+    return run_dir, ""

@@ -1,0 +1,141 @@
+"""The state of many job runs, in few calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, Self
+
+from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
+from airflow_provider_ocidist.backends.oci_data_science.calls import PAGE, in_parallel, pages
+from airflow_provider_ocidist.errors import RunNotFound
+from airflow_provider_ocidist.oci_errors import oci_errors
+
+LIVE = ("IN_PROGRESS", "ACCEPTED", "NEEDS_ATTENTION", "CANCELING")
+MANY = 50
+"""Runs: looking for more than these in the list of all takes fewer calls than asking for each."""
+
+ASKED_AT_A_TIME = 6
+CONFIRMED_AFTER = 2.0
+"""Seconds until runs are asked for once more, where the service knows none of those that were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a topology reads of a job run."""
+
+    lifecycle_state: str
+    lifecycle_details: str | None
+    time_started: datetime | None
+    time_finished: datetime | None
+
+    @classmethod
+    def of(cls, run: Any) -> Self:
+        return cls(run.lifecycle_state, run.lifecycle_details, run.time_started, run.time_finished)
+
+    @property
+    def is_final(self) -> bool:
+        state = STATES.get(self.lifecycle_state)
+        return state is not None and state.terminal
+
+
+class RunStates:
+    """Asks for the job runs of one connection.
+
+    The list of all runs grows with every run that has ended; the list of those in one state does not. So runs are
+    looked for among those in the state that they were in last. The few that are not there any more are asked for
+    one by one, and what has ended is not asked for again.
+    """
+
+    def __init__(self, client: Callable[[], Any]) -> None:
+        self._client = client
+        self._known: dict[str, RunSummary] = {}
+        self._pages: dict[str | None, int] = {}
+        """Of the last lists by state, by compartment: fewer runs than these are asked for one by one."""
+
+    def of_job(
+        self, compartment_id: str | None, job_id: str, run_ids: Iterable[str]
+    ) -> dict[str, RunSummary]:
+        """Return the summaries of the runs of one job, by id; those that are gone are not among them."""
+        search = _Search(run_ids)
+        search.take(self._list(compartment_id, job_id=job_id, sort_by="timeCreated"))
+        self._ask_for_the_rest(compartment_id, search)
+        return search.found
+
+    def of_many(self, compartment_id: str | None, run_ids: Iterable[str]) -> dict[str, RunSummary]:
+        """Return the summaries of runs of any jobs, by id; those that are gone are not among them."""
+        run_ids = set(run_ids)
+        known = {run_id: self._known[run_id] for run_id in run_ids & self._known.keys()}
+        ended = {run_id: summary for run_id, summary in known.items() if summary.is_final}
+        search = _Search(run_ids - ended.keys())
+        if len(search.missing) > self._pages.get(compartment_id, 0):
+            states = {summary.lifecycle_state for summary in known.values()}
+            self._pages[compartment_id] = sum(
+                search.take(self._list(compartment_id, lifecycle_state=state))
+                for state in LIVE
+                if state in states
+            )
+        if len(search.missing) > MANY or not search.missing <= known.keys():
+            newest = self._list(compartment_id, sort_by="timeCreated", sort_order="DESC")
+            search.take(islice(newest, 2 * len(search.missing) + PAGE))
+        if len(search.missing) > MANY:
+            for state in LIVE:
+                search.take(self._list(compartment_id, lifecycle_state=state))
+        self._ask_for_the_rest(compartment_id, search)
+        self._known.update(search.found)
+        return {**ended, **search.found}
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            self._known.pop(run_id, None)
+
+    def _ask_for_the_rest(self, compartment_id: str | None, search: _Search) -> None:
+        """Ask for each run that no list has: lists may be behind, and what stays missing counts as deleted.
+
+        The service answers 404 also for what these credentials may not see. So where it knows none of the runs, it
+        has to list their compartment, which it refuses to those who may not see it, and to say so a second time.
+        """
+        self._ask_for_each(search)
+        if search.missing and not search.found:
+            next(iter(self._list(compartment_id)), None)
+            time.sleep(CONFIRMED_AFTER)
+            self._ask_for_each(search)
+
+    def _ask_for_each(self, search: _Search) -> None:
+        asked = in_parallel(self._get, search.missing, ASKED_AT_A_TIME)
+        search.take(run for run in asked if run is not None)
+
+    def _list(self, compartment_id: str | None, **filters: str) -> Iterable[Any]:
+        with oci_errors("asking for the state of the job runs"):
+            yield from pages(self._client().list_job_runs, compartment_id, **filters)
+
+    def _get(self, run_id: str) -> Any | None:
+        try:
+            with oci_errors("asking for the state of a job run"):
+                return self._client().get_job_run(run_id).data
+        except RunNotFound:
+            return None
+
+
+class _Search:
+    """Looks for runs in one list after the other."""
+
+    def __init__(self, run_ids: Iterable[str]) -> None:
+        self.missing = {run_id for run_id in run_ids if run_id}
+        self.found: dict[str, RunSummary] = {}
+
+    def take(self, runs: Iterable[Any]) -> int:
+        """Take what is wanted until nothing is missing; return how many pages that took."""
+        seen = 0
+        if self.missing:
+            for run in runs:
+                seen += 1
+                if str(run.id) in self.missing:
+                    self.found[str(run.id)] = RunSummary.of(run)
+                    self.missing.discard(str(run.id))
+                    if not self.missing:
+                        break
+        return -(-seen // PAGE)

@@ -1,0 +1,46 @@
+"""The plugin: a page for training runs in Airflow's own UI. Only the API server loads what serves it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowPlugin
+
+PREFIX = "/ocidist"
+# Without a slash before them: Airflow may live below a path of its own, and its pages resolve against that.
+PAGE = "ocidist/"
+ICON = "ocidist/static/icon.svg"
+TASK = "dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}"
+
+
+class TrainingPlugin(AirflowPlugin):
+    """A tab on every task instance, and a page of all training runs.
+
+    Airflow has no way to show a tab on some tasks only; on those of others the tab says so.
+    """
+
+    name = "ocidist"
+    external_views = [  # noqa: RUF012 - as Airflow declares it
+        {
+            "name": "Training",
+            "href": f"{PAGE}?{TASK}",
+            "destination": "task_instance",
+            "url_route": "training",
+            "icon": ICON,
+        },
+        {
+            "name": "Training runs",
+            "href": PAGE,
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "training-runs",
+            "icon": ICON,
+        },
+    ]
+
+    @property
+    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The routes; every component of Airflow loads plugins, only the API server asks for these."""
+        from airflow_provider_ocidist.plugin.app import make_app
+
+        return [{"name": "ocidist", "app": make_app(), "url_prefix": PREFIX}]

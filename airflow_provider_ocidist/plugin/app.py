@@ -1,0 +1,133 @@
+"""The routes of the page: its files, and the JSON that it asks for. Every one of them asks who is there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires_access_dag
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi import Path as InPath
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse, JSONResponse
+
+from airflow_provider_ocidist.masking import without
+from airflow_provider_ocidist.plugin import records, view
+from airflow_provider_ocidist.plugin.files import CONTENT_TYPES, HEADERS, STATIC
+from airflow_provider_ocidist.plugin.looks import Look, Looks
+from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
+
+FRESH = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+TASK = "/api/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
+
+
+def may(entity: DagAccessEntity) -> Any:
+    """Return the check whether the user may see this of the DAG in the path: 401, 403, or nothing."""
+    return Depends(requires_access_dag("GET", entity))
+
+
+# The page tells what the task handed on, and its nodes' last lines.
+SEES_TASK = [may(DagAccessEntity.TASK_INSTANCE), may(DagAccessEntity.XCOM), may(DagAccessEntity.TASK_LOGS)]
+
+
+def task_in_path(dag_id: str, run_id: str, task_id: str, map_index: Annotated[int, InPath(ge=-1)]) -> TaskId:
+    return TaskId(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
+
+
+TaskInPath = Annotated[TaskId, Depends(task_in_path)]
+
+
+def make_app(looks: Looks | None = None) -> FastAPI:
+    """Return the application that Airflow's API server mounts."""
+    app = FastAPI(title="ocidist", docs_url=None, redoc_url=None, openapi_url=None)
+    _serve_files(app)
+    _serve_runs(app)
+    _serve_task(app, looks or Looks())
+    return app
+
+
+def _serve_files(app: FastAPI) -> None:
+    files = {path.name: path for path in STATIC.iterdir() if path.suffix in CONTENT_TYPES}
+
+    @app.get("/", dependencies=[Depends(get_user)])
+    async def page() -> FileResponse:
+        return _file(files["index.html"])
+
+    @app.get("/static/{name}", dependencies=[Depends(get_user)])
+    async def asset(name: str) -> FileResponse:
+        if name not in files:
+            raise HTTPException(404, "there is no such file")
+        return _file(files[name])
+
+
+def _file(path: Path) -> FileResponse:
+    return FileResponse(path, media_type=CONTENT_TYPES[path.suffix], headers=HEADERS)
+
+
+def _serve_runs(app: FastAPI) -> None:
+    @app.get("/api/runs")
+    def runs(
+        request: Request, user: GetUserDep, before: Annotated[datetime | None, Query()] = None
+    ) -> JSONResponse:
+        """Return the newest training runs of the DAGs that the user may read; of some, without what they handed on."""
+        readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+        found, older = records.recent_tasks(readable, before)
+        dag_ids = {record.id.dag_id for record in found}
+        telling = {dag_id for dag_id in dag_ids if _may_read_xcoms(request, user, dag_id)}
+        rows = [
+            view.run_row(record if record.id.dag_id in telling else replace(record, result={}))
+            for record in found
+        ]
+        return _json({"runs": rows, "before": older.isoformat() if older else None, "now": time.time()})
+
+
+def _may_read_xcoms(request: Request, user: BaseUser, dag_id: str) -> bool:
+    try:
+        requires_access_dag("GET", DagAccessEntity.XCOM, dag_id)(request, user)
+    except HTTPException:
+        return False
+    return True
+
+
+def _serve_task(app: FastAPI, looks: Looks) -> None:
+    @app.get(TASK, dependencies=SEES_TASK)
+    async def task(task: TaskInPath) -> JSONResponse:
+        record = await _record(task)
+        look = await looks.at(record.conn_id, record.ref) if record.ref else Look()
+        # A thousand nodes take a while, in which the event loop has others to serve.
+        return await run_in_threadpool(
+            lambda: _json(without(view.task_view(record, look, time.time()), look.secrets))
+        )
+
+    @app.get(f"{TASK}/mapped", dependencies=SEES_TASK)
+    async def mapped(task: TaskInPath) -> JSONResponse:
+        """Return the map indexes of a task, for whoever has named none."""
+        found = await run_in_threadpool(records.mapped_indexes, task)
+        return _json({"indexes": [{"map_index": index, "state": state} for index, state in found]})
+
+    @app.get(f"{TASK}/log", dependencies=SEES_TASK)
+    async def log(task: TaskInPath, rank: Annotated[int, Query(ge=0)]) -> JSONResponse:
+        """Return the last lines of a node."""
+        record = await _record(task)
+        if record.ref is None or rank >= record.ref.nodes:
+            raise HTTPException(404, f"there is no node {rank}")
+        tail = await looks.tail(record.conn_id, record.ref, rank, record.ended_at)
+        lines = [{"id": line.id, "time": line.time, "text": line.text} for line in tail.lines]
+        return _json({"rank": rank, "lines": lines, "problem": tail.problem})
+
+
+async def _record(task: TaskId) -> TaskRecord:
+    record = await run_in_threadpool(records.read_task, task)
+    if record is None:
+        raise HTTPException(404, view.nowhere(task)["detail"])
+    return record
+
+
+def _json(value: Any) -> JSONResponse:
+    return JSONResponse(value, headers=FRESH)

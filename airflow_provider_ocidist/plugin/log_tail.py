@@ -1,0 +1,73 @@
+"""LogTail: the last lines of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.run import RunRef
+
+LINES = 50
+FIRST_WINDOW = 20.0
+"""Seconds before the end that are searched first: a log is only read forwards, and a chatty one is long."""
+WIDER = 6.0
+MOST_LINES = 3000
+"""Read of a window, of all nodes that share a run: a page is asked for every few seconds, in the API server."""
+SHORTEST_WINDOW = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogTail:
+    """The newest lines, the oldest first."""
+
+    lines: tuple[LogLine, ...] = ()
+    problem: str | None = None
+
+
+def tail_of(backend: Backend, ref: RunRef, rank: int, until: float) -> LogTail:
+    """Return the last lines that a node wrote up to a Unix time. Raises BackendError."""
+    if ref.log_group_id is None:
+        return LogTail(
+            problem="this job has no log group, so the service keeps no lines: name one in the connection "
+            "(log_group_id) or in the job"
+        )
+    asked, rank_there = _alone(ref, rank)
+    earliest = ref.submitted_at - 1
+
+    def read(window: float) -> tuple[list[LogLine], bool]:
+        since = (max(earliest, until - window),) * asked.nodes
+        (part,) = backend.logs_of([(asked, since)], MOST_LINES)
+        return [line for line in part.lines if line.rank == rank_there], not part.unread_from
+
+    lines, reached = _newest(read, until - earliest)
+    if not lines and reached < until - earliest:
+        return LogTail(
+            problem=f"this node wrote nothing in the last {reached:.0f} s, and the others too much to look back "
+            "further here: see the log of the task"
+        )
+    return LogTail(lines=tuple(replace(line, rank=rank) for line in lines[-LINES:]))
+
+
+def _newest(
+    read: Callable[[float], tuple[list[LogLine], bool]], longest: float
+) -> tuple[list[LogLine], float]:
+    """Return enough lines, if there are, and the seconds that were looked back. `read` says whether it read all."""
+    window = FIRST_WINDOW
+    lines, complete = read(window)
+    while not complete and window > SHORTEST_WINDOW:
+        window /= WIDER
+        lines, complete = read(window)
+    while window >= FIRST_WINDOW and len(lines) < LINES and window < longest:
+        wider, complete = read(window * WIDER)
+        if not complete:
+            break
+        window, lines = window * WIDER, wider
+    return lines, min(window, longest)
+
+
+def _alone(ref: RunRef, rank: int) -> tuple[RunRef, int]:
+    """Return a reference to one node's run only, and the node's rank in it, where it has a run of its own."""
+    if ref.run_ids.count(ref.run_ids[rank]) > 1:
+        return ref, rank
+    return replace(ref, nodes=1, run_ids=(ref.run_ids[rank],)), 0

@@ -1,0 +1,226 @@
+"""Looks: what goes on in the gangs that somebody watches, asked for once however many watch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.errors import Cause, OcidistError, RunNotFound
+from airflow_provider_ocidist.hooks import OciHook
+from airflow_provider_ocidist.links import JobRunLink, links_of_run
+from airflow_provider_ocidist.masking import without
+from airflow_provider_ocidist.pace import Pace
+from airflow_provider_ocidist.plugin.checkpoint_list import CheckpointList, Checkpoints
+from airflow_provider_ocidist.plugin.log_tail import LogTail, tail_of
+from airflow_provider_ocidist.run import RunKey, RunRecord, RunRef, RunStatus
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+FRESH = 2.0
+"""Seconds for which a look serves everybody who asks."""
+ENDED_FRESH = 60.0
+CHECKPOINTS_FRESH = 10.0
+PATIENCE = 10.0
+"""Seconds that a browser waits for the service; then it is shown what was known before."""
+CONNECTION_FRESH = 600.0
+"""Seconds after which a connection is read again, so that whoever corrects it need not restart the API server."""
+THREADS = 4
+"""The API server has more to do than to wait for a service that does not answer."""
+REMEMBERED = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """A gang as it was at one moment; times are Unix times, in seconds."""
+
+    at: float | None = None
+    """When the status was read; None: never yet."""
+    status: RunStatus | None = None
+    record: RunRecord | None = None
+    """As the service has it, with the limits and promises of its job."""
+    remaining: float | None = None
+    """Seconds until the last step, as far as the pace tells."""
+    steps_per_second: float | None = None
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    console_url: str | None = None
+    """Of the main run: in the OCI console, or at the emulator."""
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """That its nodes were told, and may print."""
+    problem: str | None = None
+    """Why there is nothing newer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Known:
+    """A gang as the service has it, which an XCom that anybody has written cannot change."""
+
+    record: RunRecord
+    secrets: frozenset[str] = field(repr=False)
+
+
+class _Shared(Generic[T]):
+    """An answer that one fetches and many wait for; used from one event loop."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self._answered_at = float("-inf")
+        self._running: asyncio.Future[T] | None = None
+
+    async def get(self, fresh: float, threads: Executor, work: Callable[[], T]) -> T:
+        """Return the answer, at most so many seconds old. Raises TimeoutError; a later answer is kept all the same."""
+        if time.monotonic() - self._answered_at < fresh:
+            return self.value
+        if self._running is None:
+            self._running = asyncio.get_running_loop().run_in_executor(threads, work)
+            self._running.add_done_callback(self._take)
+        return await asyncio.wait_for(asyncio.shield(self._running), PATIENCE)
+
+    def _take(self, done: asyncio.Future[T]) -> None:
+        self._running = None
+        if not done.cancelled() and done.exception() is None:
+            self.value, self._answered_at = done.result(), time.monotonic()
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A gang that somebody has asked for."""
+
+    answer: _Shared[Look] = field(default_factory=lambda: _Shared(Look()))
+    pace: Pace = field(default_factory=Pace)
+    checkpoints: CheckpointList = field(default_factory=CheckpointList)
+    listed_at: float = float("-inf")
+
+
+class Looks:
+    """Looks in threads of its own; used from one event loop."""
+
+    def __init__(self, connect: Callable[[str], OciHook] = OciHook) -> None:
+        self._connect = connect
+        self._threads = ThreadPoolExecutor(THREADS, "ocidist-page")
+        self._watched: OrderedDict[tuple[str, RunKey, str], _Watched] = OrderedDict()
+        self._tails: OrderedDict[tuple[str, RunKey, str, int], _Shared[LogTail]] = OrderedDict()
+        self._gangs: OrderedDict[tuple[str, str, str], _Known] = OrderedDict()
+        self._lock = threading.Lock()
+        self._connected: dict[tuple[str, str], tuple[float, OciHook, Backend]] = {}
+
+    async def at(self, conn_id: str, ref: RunRef) -> Look:
+        """Return what was seen of a gang, at most two seconds ago where the service answers; never raises."""
+        watched = _remembered(self._watched, (conn_id, ref.key, ref.job_id), _Watched)
+        known = watched.answer.value
+        ended = known.status is not None and known.status.ended and not known.problem
+        try:
+            return await watched.answer.get(
+                ENDED_FRESH if ended else FRESH, self._threads, lambda: self._look(conn_id, ref, watched)
+            )
+        except TimeoutError:
+            return replace(known, problem=f"the service has not answered for {PATIENCE:.0f} s")
+
+    async def tail(self, conn_id: str, ref: RunRef, rank: int, ended_at: float | None) -> LogTail:
+        """Return the last lines of a node; never raises."""
+        answer = _remembered(self._tails, (conn_id, ref.key, ref.job_id, rank), lambda: _Shared(LogTail()))
+        try:
+            return await answer.get(FRESH, self._threads, lambda: self._tail(conn_id, ref, rank, ended_at))
+        except TimeoutError:
+            problem = f"the logs have not answered for {PATIENCE:.0f} s; the task's own log has them"
+            return replace(answer.value, problem=problem)
+
+    def _look(self, conn_id: str, ref: RunRef, watched: _Watched) -> Look:
+        before = watched.answer.value
+        try:
+            hook, backend = self._backend(conn_id, ref.backend)
+            known = self._known(backend, conn_id, ref)
+            ref = known.record.ref
+            (status,) = backend.status([ref])
+            watched.pace.add(status, time.time())
+            return Look(
+                at=time.time(),
+                status=status,
+                record=known.record,
+                console_url=links_of_run(ref, hook.access).get(JobRunLink.xcom_key) if ref.complete else None,
+                secrets=known.secrets,
+                remaining=None if status.ended else watched.pace.remaining(status),
+                steps_per_second=watched.pace.steps_per_second,
+                checkpoints=self._checkpoints(hook, ref, status, watched),
+            )
+        except Exception as error:
+            log.debug("%s: %s", ref.key.name, error, exc_info=True)
+            return replace(before, problem=_in_words(error, conn_id))
+
+    def _checkpoints(self, hook: OciHook, ref: RunRef, status: RunStatus, watched: _Watched) -> Checkpoints:
+        if ref.checkpoints_uri is None:
+            return Checkpoints()
+        now = time.monotonic()
+        if now - watched.listed_at < CHECKPOINTS_FRESH and not status.ended:
+            return watched.answer.value.checkpoints
+        watched.listed_at = now
+        return watched.checkpoints.read(ref.checkpoints_uri, hook.access)
+
+    def _tail(self, conn_id: str, ref: RunRef, rank: int, ended_at: float | None) -> LogTail:
+        try:
+            _, backend = self._backend(conn_id, ref.backend)
+            known = self._known(backend, conn_id, ref)
+            if rank >= known.record.ref.nodes:
+                return LogTail(problem=f"there is no node {rank}")
+            tail = tail_of(backend, known.record.ref, rank, ended_at or time.time())
+            lines = (replace(line, text=without(line.text, known.secrets)) for line in tail.lines)
+            return replace(tail, lines=tuple(lines))
+        except Exception as error:
+            log.debug("%s: %s", ref.key.name, error, exc_info=True)
+            return LogTail(problem=_in_words(error, conn_id))
+
+    def _known(self, backend: Backend, conn_id: str, ref: RunRef) -> _Known:
+        """Return what the service says of the job that an XCom names. Raises RunNotFound for another task's."""
+        place = conn_id, ref.job_id, ref.key.task_digest
+        with self._lock:
+            known = self._gangs.get(place)
+        if known is not None and known.record.ref.complete:
+            return known
+        record = backend.open(ref.job_id)
+        if record.ref.key.task_digest != ref.key.task_digest:
+            raise RunNotFound(
+                f"{ref.job_id} is no job of this task; its XCom `run` names it all the same",
+                cause=Cause.CONFIG,
+            )
+        known = _Known(record=record, secrets=frozenset(backend.secrets_told(record.ref)))
+        with self._lock:
+            self._gangs.pop(place, None)
+            return _remembered(self._gangs, place, lambda: known)
+
+    def _backend(self, conn_id: str, kind: str) -> tuple[OciHook, Backend]:
+        connected_at, hook, backend = self._connected.get((conn_id, kind), (float("-inf"), None, None))
+        if hook is None or backend is None or time.monotonic() - connected_at > CONNECTION_FRESH:
+            hook = self._connect(conn_id)
+            backend = hook.backend(kind)
+            self._connected[conn_id, kind] = (time.monotonic(), hook, backend)
+        return hook, backend
+
+
+def _in_words(error: Exception, conn_id: str) -> str:
+    """Return what went wrong; of an error that is not ours only its kind, for its words may hold anything."""
+    if isinstance(error, OcidistError):
+        return str(error)
+    if type(error).__name__ == "AirflowNotFoundException":
+        return f"the API server does not find the connection {conn_id!r}: define it there too"
+    return f"{type(error).__name__}; the API server's log says more"
+
+
+def _remembered(known: OrderedDict[K, T], key: K, make: Callable[[], T]) -> T:
+    """Return what is remembered under a key, made where there is nothing; what nobody asks for is forgotten."""
+    if key not in known:
+        known[key] = make()
+    known.move_to_end(key)
+    found = known[key]
+    while len(known) > REMEMBERED:
+        known.popitem(last=False)
+    return found

@@ -1,0 +1,189 @@
+"""Records: what Airflow's own database knows of training runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from airflow.models.renderedtifields import RenderedTaskInstanceFields
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from sqlalchemy import select, tuple_
+
+from airflow_provider_ocidist.hooks import OciHook
+from airflow_provider_ocidist.run import RunRef
+
+RUN, RESULT, FAILURE = "run", "return_value", "failure"
+PAGE_RUNS = 50
+_ID = re.compile(r"[A-Za-z0-9._-]*")
+"""An OCID, or nothing: ids are written into searches."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskId:
+    """Names a task instance."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskRecord:
+    """A task instance, and what it has handed on. Times are Unix times, in seconds."""
+
+    id: TaskId
+    state: str | None
+    operator: str | None
+    try_number: int
+    started_at: float | None = None
+    ended_at: float | None = None
+    conn_id: str = OciHook.default_conn_name
+    ref: RunRef | None = None
+    """The gang that it says it has created; None before that, and for tasks that are not ours. See `Looks`."""
+    result: Mapping[str, Any] = field(default_factory=dict)
+    """What it returned; empty until it has succeeded."""
+    failure: Mapping[str, Any] = field(default_factory=dict)
+    """What it has told of its failure; empty where it had no time to."""
+
+
+def read_task(task: TaskId) -> TaskRecord | None:
+    """Return a task instance; None where Airflow has none of that name."""
+    with create_session() as session:
+        row = session.scalar(select(TaskInstance).where(*_is(TaskInstance, task)))
+        if row is None:
+            return None
+        values = {
+            entry.key: _value(entry.value)
+            for entry in session.scalars(
+                select(XComModel).where(*_is(XComModel, task), XComModel.key.in_((RUN, RESULT, FAILURE)))
+            )
+        }
+        rendered = session.scalar(
+            select(RenderedTaskInstanceFields.rendered_fields).where(*_is(RenderedTaskInstanceFields, task))
+        )
+        return _record(task, row, values, rendered or {})
+
+
+def mapped_indexes(task: TaskId) -> list[tuple[int, str | None]]:
+    """Return the map indexes of a task with their states; none where it is not mapped."""
+    with create_session() as session:
+        found = session.execute(
+            select(TaskInstance.map_index, TaskInstance.state)
+            .where(
+                TaskInstance.dag_id == task.dag_id,
+                TaskInstance.run_id == task.run_id,
+                TaskInstance.task_id == task.task_id,
+                TaskInstance.map_index >= 0,
+            )
+            .order_by(TaskInstance.map_index)
+        )
+        return [(int(index), state) for index, state in found]
+
+
+def recent_tasks(
+    dag_ids: Collection[str], before: datetime | None
+) -> tuple[list[TaskRecord], datetime | None]:
+    """Return the newest tasks of these DAGs that have started a gang, and from where to ask for older ones."""
+    with create_session() as session:
+        wanted = select(XComModel).where(XComModel.key == RUN, XComModel.dag_id.in_(dag_ids))
+        if before is not None:
+            wanted = wanted.where(XComModel.timestamp < before)
+        entries = session.scalars(wanted.order_by(XComModel.timestamp.desc()).limit(PAGE_RUNS)).all()
+        found = {id_of(entry): entry for entry in entries}
+        rows = {id_of(row): row for row in session.scalars(_among(select(TaskInstance), TaskInstance, found))}
+        results = _among(select(XComModel).where(XComModel.key == RESULT), XComModel, found)
+        returned = {id_of(entry): _value(entry.value) for entry in session.scalars(results)}
+        records = [
+            _record(task, rows[task], {RUN: _value(entry.value), RESULT: returned.get(task)}, {})
+            for task, entry in found.items()
+            if task in rows
+        ]
+    older = entries[-1].timestamp if len(entries) == PAGE_RUNS else None
+    return [record for record in records if record.ref is not None], older
+
+
+def id_of(row: Any) -> TaskId:
+    return TaskId(dag_id=row.dag_id, run_id=row.run_id, task_id=row.task_id, map_index=row.map_index)
+
+
+def _is(model: Any, task: TaskId) -> tuple[Any, ...]:
+    return (
+        model.dag_id == task.dag_id,
+        model.run_id == task.run_id,
+        model.task_id == task.task_id,
+        model.map_index == task.map_index,
+    )
+
+
+def _among(query: Any, model: Any, tasks: Collection[TaskId]) -> Any:
+    columns = tuple_(model.dag_id, model.run_id, model.task_id, model.map_index)
+    return query.where(columns.in_([(t.dag_id, t.run_id, t.task_id, t.map_index) for t in tasks]))
+
+
+def _record(task: TaskId, row: Any, values: Mapping[str, Any], rendered: Mapping[str, Any]) -> TaskRecord:
+    return TaskRecord(
+        id=task,
+        state=row.state,
+        operator=row.operator,
+        try_number=row.try_number,
+        started_at=_unix(row.start_date),
+        ended_at=_unix(row.end_date),
+        # From what Airflow has rendered, which only the task itself writes: an XCom anybody may who may write XComs.
+        conn_id=str(rendered.get("conn_id") or OciHook.default_conn_name),
+        ref=ref_in(values.get(RUN), task),
+        result=_mapping(values.get(RESULT)),
+        failure=_mapping(values.get(FAILURE)),
+    )
+
+
+def ref_in(value: Any, task: TaskId) -> RunRef | None:
+    """Return the reference in an XCom; None unless it is one, and of this very task.
+
+    Whoever may write XComs could else have the API server look at what they may not see. What else it says is taken
+    from the service, before anything is read by it.
+    """
+    try:
+        ref = RunRef.from_json(value)
+        places = [ref.run_dir, *([ref.checkpoints_uri] if ref.checkpoints_uri else [])]
+        ids = [ref.job_id, *ref.run_ids, *filter(None, (ref.compartment_id, ref.log_group_id, ref.log_id))]
+        are_ids = all(_ID.fullmatch(text) for text in ids)
+        key = ref.key
+        mine = (key.dag_id, key.run_id, key.task_id, key.map_index) == (
+            task.dag_id,
+            task.run_id,
+            task.task_id,
+            task.map_index,
+        )
+    except (TypeError, ValueError, LookupError, AttributeError):
+        return None
+    return ref if mine and are_ids and _are_remote(places) and len(ref.run_ids) == ref.nodes else None
+
+
+def _are_remote(places: Sequence[str]) -> bool:
+    """Whether these are places in buckets, and not files of the machine that the API server runs on."""
+    return all(place.startswith("oci://") for place in places)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _value(stored: Any) -> Any:
+    """Return an XCom's value; some versions of Airflow store it as a text of JSON."""
+    if not isinstance(stored, str):
+        return stored
+    try:
+        return json.loads(stored)
+    except ValueError:
+        return stored
+
+
+def _unix(time: datetime | None) -> float | None:
+    return time.timestamp() if time is not None else None

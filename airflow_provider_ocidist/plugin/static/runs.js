@@ -1,0 +1,69 @@
+// All training runs that Airflow knows, newest first.
+
+import { draw, h } from "./dom.js";
+import { ask, poll } from "./server.js";
+import { duration, moment, number, plural, significant } from "./words.js";
+
+const INTERVAL = 15;
+
+export function runs(main) {
+  const body = h("div", {});
+  const more = h("button", { type: "button", hidden: true }, "Show older runs");
+  const state = { pages: [], older: null };
+  main.replaceChildren(h("header", { class: "head" }, h("h1", {}, "Training runs")), body, more);
+
+  const show = (now) => {
+    const all = state.pages.flat();
+    draw(body, { all, minute: Math.floor(now / 60) }, () => (all.length ? table(all, now) : nothing()));
+    more.hidden = !state.older;
+  };
+  more.addEventListener("click", async () => {
+    try {
+      const found = await ask("runs", { before: state.older });
+      state.pages.push(found.runs);
+      state.older = found.before;
+      show(found.now);
+    } catch (error) {
+      more.replaceWith(h("p", { class: "box problem", role: "alert" }, error.message));
+    }
+  });
+  poll(async () => {
+    try {
+      const found = await ask("runs");
+      if (!state.pages.length) state.older = found.before;
+      state.pages[0] = found.runs;
+      show(found.now);
+    } catch (error) {
+      if (!state.pages.length) draw(body, error.message, (text) => h("p", { class: "box problem", role: "alert" }, text));
+      if (error.status === 401) return null;
+    }
+    return INTERVAL;
+  });
+}
+
+function nothing() {
+  return h("div", { class: "box empty" }, h("h2", {}, "No training run yet"),
+    h("p", {}, "As soon as a DistributedTrainingOperator or a @task.distributed_training has started one, it is listed here."));
+}
+
+function table(all, now) {
+  const head = ["Task", "State", "Nodes", "Started", "Took", "Step", "Loss"];
+  return h("div", { class: "wide" }, h("table", {},
+    h("caption", { class: "off" }, plural(all.length, "training run")),
+    h("thead", {}, h("tr", {}, head.map((name, at) => h("th", { scope: "col", class: at > 1 && at !== 3 ? "number" : "" }, name)))),
+    h("tbody", {}, all.map((run) => row(run, now)))));
+}
+
+function row(run, now) {
+  const { task } = run;
+  const address = new URLSearchParams({ dag_id: task.dag_id, run_id: task.run_id, task_id: task.task_id, map_index: task.map_index });
+  const name = `${task.dag_id} / ${task.task_id}${task.map_index >= 0 ? ` [${task.map_index}]` : ""}`;
+  return h("tr", {},
+    h("th", { scope: "row" }, h("a", { href: `?${address}` }, name), h("div", { class: "sub" }, task.run_id)),
+    h("td", {}, h("span", { class: `badge state-${(task.state ?? "none").toUpperCase()}` }, task.state ?? "none")),
+    h("td", { class: "number" }, number(run.nodes)),
+    h("td", { class: "line" }, moment(run.submitted_at)),
+    h("td", { class: "number" }, duration((task.ended_at ?? now) - run.submitted_at)),
+    h("td", { class: "number" }, run.step === null ? "" : number(run.step)),
+    h("td", { class: "number" }, significant(run.loss) ?? ""));
+}

@@ -1,0 +1,65 @@
+// The API server, asked for JSON; and who asks again and again, as long as there is something new to see.
+
+export class Refused extends Error {
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+export async function ask(path, query = {}) {
+  const search = new URLSearchParams(query).toString();
+  let response;
+  try {
+    response = await fetch(`api/${path}${search ? `?${search}` : ""}`, { credentials: "same-origin" });
+  } catch {
+    throw new Refused(0, "Airflow's API server does not answer; trying again.");
+  }
+  if (response.ok) return response.json();
+  throw new Refused(response.status, WORDS[response.status] ?? (await detailOf(response)));
+}
+
+const WORDS = {
+  401: "You are no longer signed in. Reload the page to sign in again.",
+  403: "You may not see this task: it takes the right to read its instances, XComs and logs.",
+};
+
+async function detailOf(response) {
+  try {
+    const { detail } = await response.json();
+    return typeof detail === "string" ? detail : `Airflow answered ${response.status}.`;
+  } catch {
+    return `Airflow answered ${response.status}.`;
+  }
+}
+
+export const taskPath = (task) =>
+  `dags/${part(task.dag_id)}/runs/${part(task.run_id)}/tasks/${part(task.task_id)}/${task.map_index}`;
+
+const part = (name) => encodeURIComponent(name);
+
+// Do `work` now and again; it returns the seconds until the next time, or null when there will be no news.
+export function poll(work) {
+  let timer = null;
+  let waiting = false;
+  async function round() {
+    timer = null;
+    if (document.hidden) {
+      waiting = true;
+      return;
+    }
+    const seconds = await work();
+    if (seconds !== null) timer = setTimeout(round, seconds * 1000);
+  }
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden && waiting) {
+      waiting = false;
+      round();
+    }
+  });
+  round();
+  return () => {
+    clearTimeout(timer);
+    round();
+  };
+}

@@ -1,0 +1,186 @@
+// One task instance: its gang from above to below, what matters most first.
+
+import { copyButton, draw, h, outside } from "./dom.js";
+import { logs } from "./logs.js";
+import { nodes } from "./nodes.js";
+import { lossPlot } from "./plot.js";
+import { ask, poll, taskPath } from "./server.js";
+import { duration, moment, number, percent, plural, shortened, significant, size } from "./words.js";
+
+const INTERVAL = 3;
+const MANY = 200; // nodes, above which a look is large
+const MANY_INTERVAL = 10;
+
+export function task(main, id) {
+  const places = Object.fromEntries(["head", "problem", "failure", "progress", "facts", "plot", "checkpoints", "outputs"].map((name) => [name, h("section")]));
+  const table = nodes();
+  const lines = logs(id);
+  const body = [places.head, places.problem, places.failure, places.progress, places.facts, places.plot, table.element, places.checkpoints, places.outputs, lines.element];
+  let shown = false;
+  let latest = null;
+  new ResizeObserver(() => latest && drawPlot(latest, places.plot)).observe(main);
+  table.onLog((rank) => lines.show(rank));
+
+  poll(async () => {
+    let view;
+    try {
+      view = await ask(`${taskPath(id)}`);
+    } catch (error) {
+      if (error.status === 404 && id.map_index < 0) return mapped(main, id, error);
+      if (shown) draw(places.problem, error.message, warning);
+      else main.replaceChildren(h("p", { class: "box problem", role: "alert" }, error.message));
+      return [401, 403, 404].includes(error.status) ? null : INTERVAL;
+    }
+    if (!view.gang) {
+      shown = false;
+      draw(main, [view.task, view.failure, view.going_on], () => [heading(view), absent(view)]);
+      return view.going_on ? INTERVAL : null;
+    }
+    if (!shown) {
+      delete main.shown;
+      main.replaceChildren(...body);
+      shown = true;
+    }
+    latest = view;
+    show(view, places);
+    table.show(view);
+    lines.update(view);
+    const interval = view.nodes.length > MANY ? MANY_INTERVAL : INTERVAL;
+    return view.going_on ? interval : null;
+  });
+}
+
+function show(view, places) {
+  document.title = `${view.task.task_id}: ${view.state.toLowerCase()}`;
+  draw(places.head, [view.task, view.gang, view.state], () => [heading(view), identity(view)]);
+  draw(places.problem, view.seen.problem, (text) => text && warning(`${text}${view.seen.at ? `; seen last at ${moment(view.seen.at)}` : "; below is what Airflow itself knows"}`));
+  draw(places.failure, view.failure, (failure) => failure && failed(failure));
+  draw(places.progress, [view.progress, view.state], () => bar(view));
+  draw(places.facts, facts(view), (shown) => h("dl", { class: "facts" }, shown.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, note && h("small", {}, note))))));
+  drawPlot(view, places.plot);
+  draw(places.checkpoints, { ...view.checkpoints, yet: view.going_on ? " yet" : "" }, checkpoints);
+  draw(places.outputs, view.outputs, outputs);
+}
+
+function heading(view) {
+  const { task } = view;
+  const name = `${task.task_id}${task.map_index >= 0 ? ` [${task.map_index}]` : ""}`;
+  const path = `dags/${encodeURIComponent(task.dag_id)}`;
+  const run = `${path}/runs/${encodeURIComponent(task.run_id)}`;
+  const instance = `${run}/tasks/${encodeURIComponent(task.task_id)}${task.map_index >= 0 ? `/mapped/${task.map_index}` : ""}`;
+  return h("header", { class: "head" },
+    h("p", { class: "crumbs" }, inAirflow(path, task.dag_id), inAirflow(run, task.run_id), inAirflow(instance, "task's log")),
+    h("div", { class: "title" }, h("h1", {}, name),
+      view.gang && badge(view.state, "nodes"), badge(task.state ?? "none", "task", "task ")));
+}
+
+// This page lies one folder below Airflow's own.
+const inAirflow = (path, text) => outside(new URL(`../${path}`, location.href.split("?")[0]).href, {}, text);
+
+const badge = (state, of, before = "") => h("span", { class: `badge state-${state.toUpperCase()}`, title: `state of the ${of}` }, `${before}${state.toLowerCase().replaceAll("_", " ")}`);
+
+function identity({ gang }) {
+  const layout = gang.topology === "multi_node" ? "one job run for all" : `${plural(gang.nodes, "job run")}`;
+  return h("div", { class: "identity" },
+    h("span", {}, `${plural(gang.nodes, "node")}, ${layout} (${gang.topology})`),
+    h("span", {}, `attempt ${gang.attempt}`),
+    h("span", { class: "id" }, "main run ", h("code", { title: gang.main_run_id }, shortened(gang.main_run_id)), copyButton(gang.main_run_id, "the OCID of the main run")),
+    gang.console_url && outside(gang.console_url, { target: "_blank", class: "button" }, gang.console_url.startsWith("https:") ? "Open in the OCI console" : "Open at the emulator"));
+}
+
+const warning = (text) => h("p", { class: "box problem", role: "status" }, text);
+
+function failed(failure) {
+  const message = failure.message.replace(/\n[\s\S]*/, "");
+  return h("div", { class: "box failed", role: "alert" },
+    h("h2", {}, failure.cause && h("span", { class: "cause" }, failure.cause), message),
+    failure.remedy && h("p", {}, h("strong", {}, "What to do: "), failure.remedy, "."),
+    failure.tail && h("details", { open: true }, h("summary", {}, `Last lines of node ${failure.rank}`), h("pre", { tabindex: 0 }, failure.tail)));
+}
+
+function bar({ progress, state }) {
+  if (progress.step === null) return null;
+  const share = progress.steps ? Math.min(1, progress.step / progress.steps) : null;
+  const meter = share === null ? null : h("progress", { max: 1, value: share, class: `state-${state}`, "aria-label": `step ${progress.step} of ${progress.steps}` });
+  return h("div", { class: "bar" }, meter,
+    h("div", { class: "bar-words" },
+      h("span", {}, h("strong", {}, `step ${number(progress.step)}`), progress.steps ? ` of ${number(progress.steps)}` : "", share === null ? "" : ` (${percent(share)})`),
+      h("span", {}, progress.remaining !== null && progress.remaining > 0 ? `about ${duration(progress.remaining)} left` : "")));
+}
+
+function facts(view) {
+  const { progress, gang, task, nodes: all } = view;
+  const end = task.ended_at ?? view.now;
+  const restarts = gang.attempt > 1 ? `${plural(gang.attempt - 1, "gang")} before it` : null;
+  const gpus = all.map((node) => node.gpu).filter((share) => share !== null && share !== undefined);
+  const speed = progress.steps_per_second ? `${significant(progress.steps_per_second, 3)} steps/s` : null;
+  return [
+    ["Loss", significant(progress.loss)],
+    ["Throughput", progress.throughput === null ? speed : `${significant(progress.throughput)} /s`, progress.throughput === null ? null : speed],
+    ["Learning rate", significant(progress.learning_rate, 3)],
+    [view.going_on ? "Running for" : "Ran for", gang.submitted_at ? duration(end - gang.submitted_at) : null, restarts],
+    ["Node-hours", view.node_seconds === null ? null : significant(view.node_seconds / 3600, 3), plural(gang.nodes, "node")],
+    ["GPUs busy", gpus.length ? percent(gpus.reduce((sum, share) => sum + share, 0) / gpus.length) : null, "mean of all nodes"],
+    ["Checkpoints", view.checkpoints.items.length ? number(view.checkpoints.items.length + view.checkpoints.older) : null, view.checkpoints.items.length ? `newest at step ${number(view.checkpoints.items[0].step)}` : null],
+  ].filter(([, value]) => value !== null);
+}
+
+function drawPlot(view, place) {
+  const width = Math.max(280, place.clientWidth - 30);
+  draw(place, [view.losses, view.progress.steps, view.checkpoints.items.map((each) => each.step), width], () => plot(view, width));
+}
+
+function plot(view, width) {
+  if (!view.losses.length) return [h("h2", {}, "Loss"), h("p", { class: "box empty" }, "The program has told no loss yet: it may print lines such as “step 3/9 loss 0.5”.")];
+  return [h("h2", {}, "Loss"), lossPlot(view.losses, view.checkpoints.items, view.progress.steps, width)];
+}
+
+function checkpoints({ items, older, problem, uri, yet }) {
+  const title = h("h2", {}, "Checkpoints");
+  const trouble = problem && warning(`The checkpoints: ${problem}`);
+  if (!items.length) return [title, trouble ?? h("p", { class: "box empty" }, uri ? `No complete checkpoint${yet}.` : "This job keeps no checkpoints.")];
+  const known = items.some((each) => each.size !== undefined);
+  const head = ["Step", "Loss", ...(known ? ["Size", "Written"] : []), "Place"];
+  return [title, trouble, h("div", { class: "wide limited", tabindex: 0, role: "region", "aria-label": "Checkpoints" }, h("table", {},
+    h("caption", { class: "off" }, plural(items.length, "checkpoint")),
+    h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col", class: ["Place", "Written"].includes(name) ? "" : "number" }, name)))),
+    h("tbody", {}, items.map((each) => h("tr", {},
+      h("th", { scope: "row", class: "number" }, number(each.step)),
+      h("td", { class: "number" }, significant(each.loss) ?? ""),
+      known && [h("td", { class: "number" }, each.size === undefined ? "" : size(each.size)), h("td", { class: "line" }, each.created_at ? moment(each.created_at) : "")],
+      h("td", { class: "place" }, h("code", { title: each.uri }, each.uri), copyButton(each.uri, `the place of the checkpoint at step ${each.step}`))))))),
+    older > 0 && h("p", { class: "quiet" }, `and ${plural(older, "older one")} at ${uri}`)];
+}
+
+function outputs(all) {
+  return all.length ? [h("h2", {}, "Outputs"), h("ul", { class: "panel list" }, all.map((uri) => h("li", { class: "place" }, h("code", { title: uri }, uri), copyButton(uri, "the place of this output"))))] : null;
+}
+
+function absent(view) {
+  const { task } = view;
+  if (!task.starts_gangs) {
+    return h("div", { class: "box empty" }, h("h2", {}, "No training run here"),
+      h("p", {}, `This tab tells of distributed trainings, and ${task.operator ?? "this task"} starts none. Airflow shows the tab on every task.`),
+      h("p", {}, h("a", { href: "./" }, "All training runs")));
+  }
+  if (view.failure) return failed(view.failure);
+  const words = {
+    failed: ["It failed before a node was created", "The task's log says why: often the job, the connection or the place for its files."],
+    success: ["Its record is gone", "The task has succeeded, but its XCom `run` was removed, so nothing more is known here."],
+  }[task.state] ?? (view.going_on ? ["No node yet", "As soon as the task has created its nodes, they appear here by themselves."] : ["Nothing was created", `The task is ${task.state ?? "not scheduled"}.`]);
+  return h("div", { class: "box empty" }, h("h2", {}, words[0]), h("p", {}, words[1]));
+}
+
+async function mapped(main, id, missing) {
+  try {
+    const { indexes } = await ask(`${taskPath(id)}/mapped`);
+    if (!indexes.length) throw missing;
+    const link = (index) => `?${new URLSearchParams({ ...id, map_index: index })}`;
+    main.replaceChildren(h("header", { class: "head" }, h("h1", {}, id.task_id)),
+      h("p", {}, `A mapped task with ${plural(indexes.length, "instance")}; each may have a training run of its own.`),
+      h("ul", { class: "panel list" }, indexes.map((each) => h("li", {}, h("a", { href: link(each.map_index) }, `${id.task_id} [${each.map_index}]`), " ", badge(each.state ?? "no state", "task")))));
+  } catch (error) {
+    main.replaceChildren(h("p", { class: "box problem", role: "alert" }, error.message));
+  }
+  return null;
+}

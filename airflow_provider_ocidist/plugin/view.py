@@ -1,0 +1,259 @@
+"""View: what the page shows, as JSON, out of what Airflow knows and what was seen of the gang. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.failure import Failure
+from airflow_provider_ocidist.plugin.looks import Look
+from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
+from airflow_provider_ocidist.run import NodeState, NodeStatus, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.supervisor import Cancel, Fail, decide
+
+Json = dict[str, Any]
+
+OURS = ("DistributedTraining", "distributed_training")
+"""Words in the class names of operators, and of the decorator, that start gangs."""
+ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
+TAILS = 20
+"""Nodes whose last lines are sent along, those that failed first; the log of the others is asked for."""
+HERE = {Cause.USER: "see the last lines of the node, below"}
+"""Remedies that read otherwise on the page than in a log."""
+
+
+def task_view(record: TaskRecord, look: Look, now: float) -> Json:
+    """Return all that the page shows of one task instance. `now` is a Unix time, in seconds."""
+    ref, status = look.record.ref if look.record else record.ref, look.status
+    return {
+        "task": _task(record),
+        "gang": _gang(ref, look) if ref else None,
+        "seen": {"at": look.at, "problem": look.problem},
+        "going_on": goes_on(record, look),
+        "state": _state(record, status),
+        "progress": _progress(record, look),
+        "failure": failure_of(record, look, now),
+        "nodes": _nodes(record, status),
+        "losses": losses_of(record, look),
+        "checkpoints": _checkpoints(record, look),
+        "outputs": list(status.outputs if status else record.result.get("outputs") or ()),
+        "node_seconds": node_seconds(status, record, now),
+        "now": now,
+    }
+
+
+def run_row(record: TaskRecord) -> Json:
+    """Return the line of one training run in the list of all."""
+    ref, result = record.ref, record.result
+    assert ref is not None
+    checkpoint = result.get("checkpoint") or {}
+    return {
+        "task": _task(record),
+        "name": ref.key.name,
+        "nodes": ref.nodes,
+        "topology": ref.topology,
+        "submitted_at": ref.submitted_at,
+        "step": (result.get("progress") or {}).get("step") or checkpoint.get("step"),
+        "loss": (result.get("progress") or {}).get("loss") or checkpoint.get("loss"),
+        "checkpoint_uri": result.get("checkpoint_uri"),
+    }
+
+
+def starts_gangs(operator: str | None) -> bool:
+    """Whether an operator of this name is one of ours that starts training runs."""
+    return operator is not None and any(word in operator for word in OURS) and "Sensor" not in operator
+
+
+def goes_on(record: TaskRecord, look: Look) -> bool:
+    """Whether there may be something new in a while."""
+    if record.state not in ENDED:
+        return record.ref is not None or starts_gangs(record.operator)
+    return record.ref is not None and look.status is not None and not look.status.ended
+
+
+def _task(record: TaskRecord) -> Json:
+    return {
+        **asdict(record.id),
+        "state": record.state,
+        "operator": record.operator,
+        "try_number": record.try_number,
+        "started_at": record.started_at,
+        "ended_at": record.ended_at,
+        "starts_gangs": starts_gangs(record.operator),
+    }
+
+
+def _gang(ref: RunRef, look: Look) -> Json:
+    return {
+        "name": ref.key.name,
+        "backend": ref.backend,
+        "topology": ref.topology,
+        "nodes": ref.nodes,
+        "job_id": ref.job_id,
+        "main_run_id": ref.main_run_id,
+        "run_dir": ref.run_dir,
+        "submitted_at": ref.submitted_at,
+        "attempt": ref.key.attempt,
+        "generation": ref.key.generation,
+        "has_log": ref.log_group_id is not None,
+        "console_url": look.console_url,
+    }
+
+
+def _state(record: TaskRecord, status: RunStatus | None) -> str:
+    """Return the gang's state in one word: that of the nodes, or Airflow's where nobody has seen them."""
+    if status is None:
+        return {"success": "SUCCEEDED", "failed": "FAILED"}.get(record.state or "", "UNKNOWN")
+    states = {node.state for node in status.nodes}
+    if status.ended:
+        if states == {NodeState.SUCCEEDED}:
+            return "SUCCEEDED"
+        return "CANCELED" if NodeState.FAILED not in states and NodeState.CANCELED in states else "FAILED"
+    if states & {NodeState.ENDING, NodeState.FAILED, NodeState.CANCELED, NodeState.MISSING}:
+        return "ENDING"
+    return "RUNNING" if states - {NodeState.PENDING, NodeState.UNKNOWN} else "PENDING"
+
+
+def _progress(record: TaskRecord, look: Look) -> Json:
+    if look.status is not None and look.status.progress is not None:
+        known = asdict(look.status.progress)
+    else:
+        known = dict(record.result.get("progress") or {})
+    names = ("step", "steps", "loss", "throughput", "learning_rate", "updated_at")
+    return {
+        **{name: known.get(name) for name in names},
+        "remaining": look.remaining,
+        "steps_per_second": look.steps_per_second,
+    }
+
+
+def failure_of(record: TaskRecord, look: Look, now: float) -> Json | None:
+    """Return why the gang or its task failed, and what to do about it; None when neither did."""
+    if record.state == "success":
+        return None
+    if isinstance(record.failure.get("message"), str):
+        return _failure(record.failure, look.status)
+    found = _seen_failure(record, look, now)
+    if found is not None:
+        return _failure(found.to_json(), look.status)
+    if record.state == "failed" and record.ref is not None:
+        seen = (
+            "every node has done its part" if look.status and look.status.ended else "its nodes were not seen"
+        )
+        return _failure({"message": f"the task has failed, though {seen}: its log says why"}, None)
+    return None
+
+
+def _seen_failure(record: TaskRecord, look: Look, now: float) -> Failure | None:
+    """Return what the nodes alone tell: the task may not have noticed yet, or had no time to say so."""
+    if record.ref is None or look.status is None:
+        return None
+    known = look.record or RunRecord(ref=record.ref)
+    match decide(known, look.status, now):
+        case Fail(cause, message):
+            return Failure.of(cause, message, known, look.status)
+        case Cancel(ending):
+            return Failure.of(ending.cause, ending.message, known, look.status)
+    return None
+
+
+def _failure(told: Mapping[str, Any], status: RunStatus | None) -> Json:
+    rank, cause = told.get("rank"), told.get("cause")
+    node = next((node for node in status.nodes if node.rank == rank), None) if status else None
+    tail = node.report.tail if node and node.report else None
+    return {
+        "cause": cause,
+        "message": told["message"],
+        "remedy": HERE.get(cause, told.get("remedy")) if cause else told.get("remedy"),
+        "rank": rank,
+        "tail": tail or "\n".join(map(str, told.get("last_lines") or ())) or None,
+    }
+
+
+def _nodes(record: TaskRecord, status: RunStatus | None) -> list[Json]:
+    if status is None:
+        told = record.result.get("nodes") or ()
+        return [dict(node) for node in told if isinstance(node, Mapping)]
+    failed = [node.rank for node in status.nodes if node.report and node.report.cause and node.report.tail]
+    with_tail = set(failed[:TAILS])
+    return [_node(node, with_tail=node.rank in with_tail) for node in status.nodes]
+
+
+def _node(node: NodeStatus, *, with_tail: bool) -> Json:
+    report = node.report
+    known: Json = {
+        "rank": node.rank,
+        "run_id": node.run_id,
+        "state": str(node.state),
+        "details": node.details,
+        "cause": str(node.cause) if node.cause else None,
+        "started_at": node.started_at,
+        "finished_at": node.finished_at,
+    }
+    if report is None:
+        return known
+    usage = asdict(report.usage) if report.usage else {}
+    return {
+        **known,
+        "phase": str(report.phase),
+        "host": report.address,
+        "main": report.main,
+        "heartbeat_at": report.heartbeat_at,
+        "exit_code": report.exit_code,
+        "cause": str(report.cause) if report.cause else known["cause"],
+        "message": report.message,
+        "tail": report.tail if with_tail else None,
+        "step": report.progress.step if report.progress else None,
+        **usage,
+    }
+
+
+def losses_of(record: TaskRecord, look: Look) -> list[list[float]]:
+    """Return step and loss: of all checkpoints, and of the node that tells most of the present attempt."""
+    told: list[Sequence[Sequence[float]]] = [(record.result.get("progress") or {}).get("losses") or ()]
+    progress: Iterable[Any] = (
+        (node.report.progress for node in look.status.nodes if node.report) if look.status else ()
+    )
+    reported = [each for each in progress if each is not None]
+    told += [each.losses for each in reported]
+    points: dict[float, float] = {
+        each.step: each.loss for each in look.checkpoints.items if each.loss is not None
+    }
+    points |= {step: loss for step, loss in max(told, key=len)}  # noqa: C416 - pairs from JSON are lists
+    points |= {each.step: each.loss for each in reported if each.step is not None and each.loss is not None}
+    return [[step, loss] for step, loss in sorted(points.items())]
+
+
+def _checkpoints(record: TaskRecord, look: Look) -> Json:
+    items = [asdict(each) for each in look.checkpoints.items]
+    known = record.result.get("checkpoint")
+    if not items and look.status is not None and look.status.checkpoint is not None:
+        items = [asdict(look.status.checkpoint)]
+    elif not items and isinstance(known, Mapping):
+        items = [dict(known)]
+    return {
+        "items": items,
+        "older": look.checkpoints.older,
+        "problem": look.checkpoints.problem,
+        "uri": record.ref.checkpoints_uri if record.ref else None,
+    }
+
+
+def node_seconds(status: RunStatus | None, record: TaskRecord, now: float) -> float | None:
+    """Return the time of all nodes together, from start to end; None where nothing is known of any."""
+    told = (
+        [(node.started_at, node.finished_at) for node in status.nodes]
+        if status
+        else [(node.get("started_at"), node.get("finished_at")) for node in record.result.get("nodes") or ()]
+    )
+    spans = [(start, end) for start, end in told if start is not None]
+    return sum(max(0.0, (end or now) - start) for start, end in spans) if spans else None
+
+
+def nowhere(task: TaskId) -> Json:
+    """Return what to say of a task instance that Airflow does not have."""
+    return {
+        "detail": f"there is no task instance {task.dag_id} / {task.run_id} / {task.task_id} [{task.map_index}]"
+    }

@@ -1,0 +1,77 @@
+"""`python -m airflow_provider_ocidist.storage.copy_program ORDER`: copy what a file says, on a node of the platform."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.errors import CopyInterrupted, StorageError
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage.batch import Sides, copy_all
+from airflow_provider_ocidist.storage.copy_items import CopyItem
+
+REPORT = "report.json"
+"""Written to the working directory when all has arrived."""
+_LATER_ATTEMPT = re.compile(r"-a(?!1$)\d+$")
+"""How the name of a run ends that is not the first of its task (`run.RunKey.name`)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """What a node is to copy."""
+
+    items: tuple[CopyItem, ...]
+    label: str
+    endpoint: str | None = None
+    """Of every service, for the emulator; None: the region's own."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Copy and write the report. Raises StorageError, or CopyInterrupted, with what failed."""
+    # Which of our own lines has raised says nothing to whoever named a wrong bucket.
+    sys.tracebacklimit = 0
+    order = codec.decode(Order, json.loads(Path(arguments[0]).read_text()))
+    cancel = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: cancel.set())
+    copy_order(order, os.environ, cancel)
+
+
+def copy_order(order: Order, environ: Mapping[str, str], cancel: threading.Event) -> None:
+    access = OciAccess.from_environment(environ, endpoint=order.endpoint)
+    try:
+        report = copy_all(
+            order.items,
+            sides=Sides.of(access, access),
+            write=_print,
+            label=order.label,
+            repeated=_LATER_ATTEMPT.search(environ.get("OCIDIST_RUN_NAME", "")) is not None,
+            cancel=cancel,
+        )
+    except StorageError as error:
+        raise _in_one_line(error) from None
+    if report.error is not None:
+        raise _in_one_line(report.error)
+    Path(REPORT).write_text(json.dumps(report.to_json()))
+
+
+def _in_one_line(error: StorageError) -> StorageError:
+    """Return the error as a node's report takes it: one line, and a name that says whether to try again."""
+    text = " ".join(str(error).split())
+    return CopyInterrupted(text) if error.retryable else StorageError(text)
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

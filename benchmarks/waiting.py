@@ -1,0 +1,127 @@
+"""What P4, P5 and P6 share: a thousand gangs in an emulator, and programs that wait for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.nodes import require_clients
+from scripts.emulator_process import EmulatorProcess
+from scripts.idle_gangs import IdleGangs, idle_gangs
+
+GANGS = 1000
+NODES = 2
+INTERVAL_S = 10.0
+"""The operator's default."""
+MEASURED_S = 60.0
+LOOKS_BEFORE = 4
+"""Of ADS, before it is measured."""
+ROOT = Path(__file__).resolve().parent.parent
+DRIVER = Path(__file__).with_name("waiting_driver.py")
+ADS = Path(__file__).with_name("ads_watch.py")
+ADS_NEEDS = ("config_file", "profile", "url")
+
+
+@contextmanager
+def waiting_gangs(count: int = GANGS) -> Iterator[IdleGangs]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EmulatorProcess(Path(folder)) as emulator,
+        idle_gangs(emulator, count, NODES) as gangs,
+    ):
+        gangs.report(gangs.records)
+        yield gangs
+
+
+def drive(
+    gangs: IdleGangs,
+    mode: str,
+    *,
+    count: int | None = None,
+    seconds: float = MEASURED_S,
+    on_settled: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:
+    """Run the driver to its end and return what it has measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        told = {
+            "mode": mode,
+            "records": [record.to_json() for record in gangs.records[:count]],
+            "fields": gangs.emulator.connection_fields(),
+            "interval": INTERVAL_S,
+            "seconds": seconds,
+        }
+        order, log = Path(folder, "told.json"), Path(folder, "log")
+        order.write_text(json.dumps(told))
+        environment = {
+            **os.environ,
+            "AIRFLOW_HOME": folder,
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db",
+            "PYTHONPATH": str(ROOT),
+        }
+        with log.open("w") as errors:
+            command = [sys.executable, str(DRIVER), str(order)]
+            program = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+            try:
+                return _measured(program, on_settled)
+            except LookupError:
+                raise RuntimeError(log.read_text()[-2000:]) from None
+            finally:
+                program.kill()
+                program.wait()
+
+
+def _measured(program: subprocess.Popen[str], on_settled: Callable[[], object]) -> dict[str, Any]:
+    assert program.stdout is not None
+    for line in program.stdout:
+        if not line.startswith('{"event"'):
+            continue  # Airflow's own words
+        told: dict[str, Any] = json.loads(line)
+        if told["event"] == "measured":
+            return told
+        on_settled()
+    raise LookupError
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+@contextmanager
+def ads_watch(gangs: IdleGangs) -> Iterator[int]:
+    """Let Oracle ADS watch one run; yields the id of its process once it does."""
+    run_id = gangs.records[0].ref.main_run_id
+    told = json.dumps({**{name: getattr(gangs.emulator, name) for name in ADS_NEEDS}, "run": run_id})
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "out")
+        with out.open("w") as file:
+            program = subprocess.Popen(
+                [require_clients(), str(ADS), told], stdout=file, stderr=subprocess.STDOUT, cwd=folder
+            )
+        try:
+            gangs.forget_calls()
+            # The first time it only looks the run up; it imports much before it looks again.
+            wait_for(lambda: len(gangs.calls(f".*{run_id}.*")) >= LOOKS_BEFORE, 180)
+            yield program.pid
+            if program.poll() is not None:
+                raise RuntimeError(out.read_text()[-2000:])
+        finally:
+            program.kill()
+            program.wait()
+
+
+def wait_for(true: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds:.0f} s")
+        time.sleep(0.5)

@@ -1,0 +1,58 @@
+"""Write a mail when the model of the day is not there in time; the training goes on.
+
+Take it when somebody waits for the model: it is due two hours after the run's logical date, whatever has kept it, be it
+the queue, the data or a retry. To end a training that takes too long, set `limits.max_runtime` in its job. The mail
+goes out by the connection `smtp_default`. A run without a logical date, as some triggered by hand, is never late.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+from airflow.sdk import DAG
+from airflow.sdk.definitions.deadline import AsyncCallback, DeadlineAlert, DeadlineReference
+
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.transfers import StageDataOperator
+
+READINGS = Path(__file__).parent / "data" / "demand.csv"
+
+with DAG(
+    dag_id="train_by_deadline",
+    description="Train every night, and say so when it is late",
+    schedule="0 3 * * *",
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    deadline=DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
+        interval=timedelta(hours=2),
+        # It runs in the triggerer, which must be able to import it: a function of this file it could not.
+        callback=AsyncCallback(
+            SmtpNotifier,
+            kwargs={
+                "from_email": "airflow@example.com",
+                "to": "forecasts@example.com",
+                "subject": "{{ dag_run.dag_id }} is late",
+                "html_content": "{{ dag_run.dag_run_id }} was due at {{ deadline.deadline_time }}",
+            },
+        ),
+    ),
+    tags=["example", "ocidist"],
+) as dag:
+    stage_data = StageDataOperator(
+        task_id="stage_data",
+        data=[
+            {
+                "source": READINGS.as_uri(),
+                "target": "{{ conn.oci_default.extra_dejson.work_dir }}/demand/{{ run_id }}/demand.csv",
+            }
+        ],
+    )
+
+    train = DistributedTrainingOperator(
+        task_id="train", job="jobs/demand.yaml", deferrable=True, poll_interval=2.0
+    )
+
+    stage_data >> train

@@ -1,0 +1,105 @@
+"""The plugin in Airflow: who loads what, and that every route asks who is there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from importlib.metadata import entry_points
+
+import pytest
+
+from airflow_provider_ocidist.plugin import TrainingPlugin
+from tests.plugin.gangs import TASK, record
+
+IMPORTING = """
+import sys, time
+import airflow.plugins_manager
+before = set(sys.modules)
+began = time.perf_counter()
+from airflow_provider_ocidist.plugin import TrainingPlugin
+TrainingPlugin().external_views
+print(time.perf_counter() - began, *(set(sys.modules) - before))
+"""
+
+
+def test_airflow_finds_the_plugin_by_its_entry_point():
+    (found,) = [each for each in entry_points(group="airflow.plugins") if each.name == "ocidist"]
+    assert found.load() is TrainingPlugin
+
+
+def test_what_every_component_loads_is_light():
+    done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=True)
+    seconds, *modules = done.stdout.split()
+    ours = {name for name in modules if name.startswith("airflow_provider_ocidist")}
+    assert ours <= {"airflow_provider_ocidist", "airflow_provider_ocidist.plugin"}
+    assert not {name.partition(".")[0] for name in modules} & {"fastapi", "starlette", "oci", "sqlalchemy"}
+    assert float(seconds) < 1  # 2 ms where nothing else runs
+
+
+def test_views_are_found_wherever_airflow_lives():
+    hrefs = [view["href"] for view in TrainingPlugin.external_views]
+    assert all(not href.startswith(("/", "http")) for href in hrefs)
+    assert [view["destination"] for view in TrainingPlugin.external_views] == ["task_instance", "nav"]
+
+
+@pytest.fixture(scope="module")
+def app():
+    with warnings.catch_warnings():
+        # Airflow's own imports; none of ours.
+        warnings.simplefilter("ignore")
+        (served,) = TrainingPlugin().fastapi_apps
+    assert served["url_prefix"] == "/ocidist"
+    return served["app"]
+
+
+def test_every_route_asks_who_is_there(app):
+    from airflow.api_fastapi.core_api.security import get_user
+
+    assert len(app.routes) == 6
+    for route in app.routes:
+        assert get_user in asked_by(route.dependant), route.path
+
+
+def test_what_belongs_to_a_dag_takes_the_right_to_see_it(app):
+    for route in app.routes:
+        checks = [
+            call
+            for call in asked_by(route.dependant)
+            if "requires_access_dag" in getattr(call, "__qualname__", "")
+        ]
+        assert len(checks) == (3 if "{dag_id}" in route.path else 0), route.path
+
+
+def test_the_list_tells_what_tasks_handed_on_to_those_only_who_may_read_it(app, monkeypatch):
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+    from airflow.api_fastapi.core_api import security
+    from airflow.models.dag import DagModel
+    from fastapi.testclient import TestClient
+
+    from airflow_provider_ocidist.plugin import app as module
+
+    class Manager:
+        def get_authorized_dag_ids(self, **_):
+            return {"open", "closed"}
+
+        def is_authorized_dag(self, *, access_entity, details, **_):
+            return access_entity is DagAccessEntity.XCOM and details.id == "open"
+
+    told = {"checkpoint_uri": "oci://b@n/c", "checkpoint": {"step": 9, "loss": 0.5}}
+    found = [
+        record(id=replace(TASK, dag_id=name), state="success", result=told) for name in ("open", "closed")
+    ]
+    for place in (module, security):
+        monkeypatch.setattr(place, "get_auth_manager", Manager)
+    monkeypatch.setattr(DagModel, "get_team_name", staticmethod(lambda *_, **__: None), raising=False)
+    monkeypatch.setattr(module.records, "recent_tasks", lambda *_: (found, None))
+    monkeypatch.setitem(app.dependency_overrides, security.get_user, lambda: None)
+    rows = TestClient(app).get("/api/runs").json()["runs"]
+    fields = [(row["task"]["dag_id"], row["step"], row["loss"], row["checkpoint_uri"]) for row in rows]
+    assert fields == [("open", 9, 0.5, "oci://b@n/c"), ("closed", None, None, None)]
+
+
+def asked_by(dependant):
+    return [dependant.call, *(call for each in dependant.dependencies for call in asked_by(each))]

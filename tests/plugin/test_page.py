@@ -1,0 +1,169 @@
+"""The page in a browser: Chromium alone, without a driver, prints what it has drawn."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlencode, urlsplit
+
+import pytest
+
+from airflow_provider_ocidist.plugin.files import CONTENT_TYPES, HEADERS, STATIC
+from airflow_provider_ocidist.plugin.looks import Look
+from airflow_provider_ocidist.plugin.view import run_row, task_view
+from tests.plugin.gangs import HOSTILE, NOW, TASK, failed, record, ref, running
+
+BROWSER = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="chromium is not installed; what the page is given is tested all the same"
+)
+SHOWN = HOSTILE.replace("<", "&lt;").replace(">", "&gt;")
+LINES = {"rank": 0, "lines": [{"id": "1", "time": NOW, "text": HOSTILE}], "problem": None}
+ANSWERS = {
+    "large": (200, task_view(record(ref(1000)), running(1000), NOW)),
+    "failed": (200, task_view(record(state="failed"), failed(), NOW)),
+    "unreachable": (200, task_view(record(), Look(problem="no route to the region"), NOW)),
+    "not-ours": (200, task_view(replace(record(), operator="BashOperator", ref=None), Look(), NOW)),
+    "nothing-yet": (200, task_view(replace(record(), ref=None, state="queued"), Look(), NOW)),
+    "signed-out": (401, {"detail": "Not authenticated"}),
+    "forbidden": (403, {"detail": "Forbidden"}),
+}
+"""By task id."""
+# Starting a browser takes longer than all it draws: every state is drawn into one document.
+ALL = """<!doctype html><body><script type="module" src="static/all.js"></script>"""
+ALL_SCRIPT = """
+import { task } from "./task.js";
+for (const name of %s) {
+  const main = document.createElement("main");
+  main.dataset.task = name;
+  document.body.append(main);
+  task(main, { dag_id: "nightly", run_id: "r/1", task_id: name, map_index: -1 });
+}
+"""
+
+
+class Stage:
+    """Serves the page's own files, and answers given beforehand."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        stage = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                path = unquote(urlsplit(self.path).path).removeprefix("/ocidist/")
+                stage.asked.append(path)
+                status, content, kind = answer(path)
+                self.send_response(status)
+                for name, told in {**HEADERS, "Content-Type": kind, "Content-Length": len(content)}.items():
+                    self.send_header(name, str(told))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+    def drawn(self, path: str) -> str:
+        """Return the page's HTML as it is after its scripts have run."""
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-proxy-server",
+            "--virtual-time-budget=4000",
+        ]
+        url = f"http://127.0.0.1:{self.server.server_port}/ocidist/{path}"
+        done = subprocess.run(
+            [BROWSER, *options, "--dump-dom", url], capture_output=True, text=True, timeout=150, check=True
+        )
+        return done.stdout
+
+
+def answer(path: str) -> tuple[int, bytes, str]:
+    task = re.fullmatch(r"api/dags/nightly/runs/r/1/tasks/([\w-]+)/-1(/log)?", path)
+    if task is not None:
+        status, value = (200, LINES) if task[2] else ANSWERS[task[1]]
+    elif path == "api/runs":
+        status, value = 200, {"runs": [run_row(record(state="success"))], "before": None, "now": NOW}
+    else:
+        made = {"all.html": ALL, "static/all.js": ALL_SCRIPT % json.dumps(list(ANSWERS))}
+        file = STATIC / (path.removeprefix("static/") or "index.html")
+        content = made[path].encode() if path in made else file.read_bytes()
+        return 200, content, CONTENT_TYPES[file.suffix]
+    return status, json.dumps(value).encode(), "application/json"
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+    thread = threading.Thread(target=stage.server.serve_forever, daemon=True)
+    thread.start()
+    yield stage
+    stage.server.shutdown()
+    stage.server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def pages(stage: Stage) -> dict[str, str]:
+    """What was drawn of each task, by its id."""
+    parts = re.split(r'<main data-task="([\w-]+)">', stage.drawn("all.html"))
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_of_a_thousand_nodes_a_page_is_shown_and_filters_are_offered(pages):
+    page = pages["large"]
+    assert "1 to 25 of 1,000" in page
+    assert page.count('<th scope="row"') == 25 + 1  # nodes, checkpoints
+    assert "Filter the nodes by state" in page
+    assert '<progress max="1" value="0.4"' in page
+    assert "about 2 min 0 s left" in page
+    assert 'class="curve"' in page
+
+
+def test_hostile_output_stays_text(pages):
+    assert SHOWN in pages["large"]  # a log line
+    assert SHOWN in pages["failed"]  # message and last lines
+    assert "<img" not in "".join(pages.values())
+
+
+def test_a_failure_stands_on_top_with_its_remedy(pages):
+    page = pages["failed"]
+    assert f"node 1: ValueError: {SHOWN}" in page
+    assert page.index("What to do: ") < page.index(">Nodes<")
+
+
+def test_what_goes_on_is_looked_at_again_and_what_has_ended_is_not(pages, stage):
+    asked = [path.removeprefix("api/dags/nightly/runs/r/1/tasks/") for path in stage.asked]
+    assert asked.count("nothing-yet/-1") > 1
+    assert asked.count("failed/-1") == asked.count("not-ours/-1") == asked.count("forbidden/-1") == 1
+
+
+@pytest.mark.parametrize(
+    "task, words",
+    [
+        ("not-ours", "starts none"),
+        ("nothing-yet", "No node yet"),
+        ("signed-out", "no longer signed in"),
+        ("forbidden", "You may not see this task"),
+        ("unreachable", "no route to the region"),
+    ],
+)
+def test_what_there_is_not_is_said_kindly(pages, task, words):
+    assert words in pages[task]
+
+
+def test_all_runs_are_listed_with_links_to_each(stage):
+    page = stage.drawn("")
+    query = urlencode(
+        {"dag_id": TASK.dag_id, "run_id": TASK.run_id, "task_id": TASK.task_id, "map_index": -1}
+    )
+    assert f'<a href="?{query.replace("&", "&amp;")}">nightly / train</a>' in page

@@ -1,0 +1,168 @@
+"""What the page shows: out of what Airflow knows, and what was seen of the gang."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_ocidist.plugin.looks import Look
+from airflow_provider_ocidist.plugin.records import TaskId, ref_in
+from airflow_provider_ocidist.plugin.view import run_row, starts_gangs, task_view
+from airflow_provider_ocidist.run import NodeState, NodeStatus, RunStatus
+from tests.plugin.gangs import HOSTILE, NOW, START, TASK, failed, node, record, ref, running
+
+
+def test_a_running_gang_shows_progress_nodes_and_checkpoints():
+    view = task_view(record(), running(), NOW)
+    assert (view["state"], view["going_on"], view["failure"]) == ("RUNNING", True, None)
+    assert (view["progress"]["step"], view["progress"]["steps"], view["progress"]["remaining"]) == (
+        40,
+        100,
+        120,
+    )
+    assert [each["rank"] for each in view["nodes"]] == [0, 1]
+    assert view["nodes"][0]["host"] == "10.0.0.2"
+    assert view["checkpoints"]["items"][0]["size"] == 900_000
+    json.dumps(view, allow_nan=False)
+
+
+def test_the_losses_are_those_of_the_checkpoints_and_of_the_node_that_tells_most():
+    assert task_view(record(), running(), NOW)["losses"] == [[1, 9.0], [20, 4.0], [30, 3.0], [40, 2.5]]
+
+
+def test_node_seconds_count_each_node_until_its_end_or_now():
+    look = running()
+    ended = replace(look.status.nodes[1], finished_at=START + 70)
+    view = task_view(record(), replace(look, status=RunStatus(nodes=(look.status.nodes[0], ended))), NOW)
+    assert view["node_seconds"] == (NOW - START - 60) + 10
+
+
+def test_a_failure_names_the_node_its_cause_the_remedy_and_its_last_lines():
+    view = task_view(record(state="failed"), failed(), NOW)
+    failure = view["failure"]
+    assert (view["state"], failure["cause"], failure["rank"]) == ("FAILED", "USER", 1)
+    assert HOSTILE in failure["message"]
+    assert failure["remedy"] == "see the last lines of the node, below"
+    assert failure["tail"].startswith("Traceback")
+    assert not view["going_on"]
+
+
+def test_what_the_task_told_of_its_failure_comes_first():
+    told = {
+        "cause": "DEADLINE",
+        "message": "not finished within 45 s",
+        "remedy": "raise it",
+        "last_lines": ["a", "b"],
+    }
+    failure = task_view(record(state="failed", failure=told), failed(), NOW)["failure"]
+    assert (failure["cause"], failure["message"], failure["remedy"]) == (
+        "DEADLINE",
+        told["message"],
+        "raise it",
+    )
+    assert failure["tail"] == "a\nb"
+
+
+def test_a_failure_before_any_node_was_created_is_shown_too():
+    told = {"cause": "CONFIG", "message": "no such shape", "remedy": "correct the job"}
+    view = task_view(replace(record(), ref=None, state="failed", failure=told), Look(), NOW)
+    assert (view["gang"], view["failure"]["message"]) == (None, "no such shape")
+
+
+def test_a_failed_task_whose_nodes_did_their_part_points_to_its_log():
+    done = RunStatus(
+        nodes=(node(0, NodeState.SUCCEEDED, exit_code=0), node(1, NodeState.SUCCEEDED, exit_code=0))
+    )
+    failure = task_view(record(state="failed"), Look(at=NOW, status=done), NOW)["failure"]
+    assert failure["cause"] is None
+    assert "its log says why" in failure["message"]
+
+
+def test_without_a_look_the_result_of_the_task_is_shown():
+    result = {
+        "checkpoint_uri": "oci://b@n/step-9",
+        "checkpoint": {"uri": "oci://b@n/step-9", "step": 9, "loss": 0.5},
+        "nodes": [{"rank": 0, "run_id": "r", "state": "SUCCEEDED", "started_at": 10, "finished_at": 70}],
+        "progress": {"step": 9, "steps": 9, "loss": 0.5, "losses": [[1, 2.0], [9, 0.5]]},
+    }
+    view = task_view(record(state="success", result=result), Look(problem="no route"), NOW)
+    assert (view["state"], view["seen"]["problem"], view["node_seconds"]) == ("SUCCEEDED", "no route", 60)
+    assert view["checkpoints"]["items"][0]["step"] == 9
+    assert view["losses"] == [[1, 2.0], [9, 0.5]]
+    assert not view["going_on"]
+
+
+def test_a_success_is_no_failure_though_an_earlier_node_was_lost():
+    assert task_view(record(state="success"), failed(), NOW)["failure"] is None
+
+
+def test_the_last_lines_of_a_thousand_failed_nodes_are_not_sent_along():
+    nodes = tuple(replace(failed().status.nodes[1], rank=rank) for rank in range(1000))
+    view = task_view(record(ref(1000), state="failed"), Look(at=NOW, status=RunStatus(nodes=nodes)), NOW)
+    assert sum(each["tail"] is not None for each in view["nodes"]) == 20
+    assert len(json.dumps(view)) < 600_000
+
+
+@pytest.mark.parametrize(
+    "operator, expected",
+    [
+        ("DistributedTrainingOperator", True),
+        ("@task.distributed_training", True),
+        ("DistributedTrainingSensor", False),
+        ("BashOperator", False),
+        (None, False),
+    ],
+)
+def test_operators_that_start_gangs_are_known_by_name(operator, expected):
+    assert starts_gangs(operator) is expected
+
+
+def test_a_task_of_others_has_no_gang_and_no_news():
+    view = task_view(replace(record(), ref=None, operator="BashOperator", state="running"), Look(), NOW)
+    assert view["gang"] is None
+    assert not view["going_on"]
+
+
+def test_a_task_that_has_created_nothing_yet_will_have_news():
+    assert task_view(replace(record(), ref=None, state="queued"), Look(), NOW)["going_on"]
+
+
+def test_a_node_without_a_report_is_shown_as_the_service_tells_it():
+    silent = NodeStatus(rank=0, run_id="r", state=NodeState.PENDING, details="waiting for capacity")
+    (shown,) = task_view(record(ref(1)), Look(at=NOW, status=RunStatus(nodes=(silent,))), NOW)["nodes"]
+    assert (shown["state"], shown["details"]) == ("PENDING", "waiting for capacity")
+
+
+def test_a_row_of_the_list_tells_the_end_of_a_run():
+    row = run_row(record(state="success", result={"checkpoint": {"step": 9, "loss": 0.5}}))
+    assert (row["task"]["dag_id"], row["nodes"], row["step"], row["loss"]) == ("nightly", 2, 9, 0.5)
+
+
+def test_the_reference_in_an_xcom_is_taken_for_its_own_task_only():
+    value = ref().to_json()
+    assert ref_in(value, TASK) == ref()
+    assert ref_in(value, replace(TASK, run_id="another")) is None
+    assert ref_in(value, TaskId(dag_id="others", run_id=TASK.run_id, task_id=TASK.task_id)) is None
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"run_dir": "/etc"},
+        {"run_dir": "file:///etc"},
+        {"checkpoints_uri": "http://169.254.169.254/opc"},
+        {"nodes": 3},
+        {"run_ids": ["x' OR '1' = '1", "y"]},
+        {"job_id": "a b"},
+        {"log_group_id": 'x" | where 1 = 1'},
+    ],
+)
+def test_a_reference_to_places_of_the_api_server_is_not_followed(forged):
+    assert ref_in({**ref().to_json(), **forged}, TASK) is None
+
+
+@pytest.mark.parametrize("value", [None, 7, "text", [], {"backend": "x"}, {"key": "x", "run_ids": 3}])
+def test_an_xcom_of_that_name_by_others_is_not_taken_for_a_reference(value):
+    assert ref_in(value, TASK) is None

@@ -1,0 +1,509 @@
+"""Many copies at once: all looked at before anything is copied, all told of, within one budget."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.errors import JobFileError, StorageError
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage import batch, locations
+from airflow_provider_ocidist.storage.batch import BatchReport, Sides, copy_all
+from airflow_provider_ocidist.storage.copy_items import read_items, rules_of
+from airflow_provider_ocidist.storage.copying.lanes import Width, next_width
+from airflow_provider_ocidist.storage.copying.selection import fits
+from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.transfer import CopyRules, copy
+from tests.storage.trees import make_tree, read_store, read_tree
+from tests.storage.unruly_proxy import Fault, UnrulyProxy
+
+ROOT = Path(__file__).parents[2]
+PART = 256 << 10
+BATCH = """
+import json, sys
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage import batch
+from airflow_provider_ocidist.storage.copy_items import read_items, rules_of
+access = OciAccess(config_file=sys.argv[2], endpoint=sys.argv[3], max_attempts=4)
+batch.copy_all(
+    read_items(sys.argv[1], rules_of()),
+    sides=batch.Sides.of(access, access),
+    write=print,
+    part_size=int(sys.argv[4]),
+    threads=4,
+)
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "ocidist" / "transfers"
+
+
+def copy_items(data: Any, access: OciAccess | None = None, **options: Any) -> BatchReport:
+    told: list[str] = options.pop("told", [])
+    return copy_all(
+        read_items(data, CopyRules()), sides=Sides.of(access, access), write=told.append, **options
+    )
+
+
+# What was written
+
+
+def problems_of(data: Any, **rules: Any) -> list[str]:
+    with pytest.raises(JobFileError) as raised:
+        read_items(data, rules_of(**rules))
+    return [str(problem) for problem in raised.value.problems]
+
+
+def test_items_are_a_list_a_mapping_one_item_or_json_of_them() -> None:
+    pair = {"source": "/a", "target": "/b"}
+    for data in (
+        [pair],
+        pair,
+        {"/a": "/b"},
+        json.dumps([pair]),
+        (Path("/a"),) and [{**pair, "source": Path("/a")}],
+    ):
+        (item,) = read_items(data, CopyRules())
+        assert (item.number, item.source, item.target) == (1, "/a", "/b")
+    assert read_items([], CopyRules()) == ()
+
+
+def test_an_item_has_rules_of_its_own_and_the_others_those_of_all() -> None:
+    own = {"source": "/a", "target": "/b", "include": "*.csv", "mode": "all", "delete_extra": "true"}
+    first, second = read_items(
+        [own, {"source": "/c", "target": "/d"}], rules_of(mode="changed", exclude=["*.tmp"])
+    )
+    assert first.rules == CopyRules(include=("*.csv",), exclude=("*.tmp",), mode="all", delete_extra=True)
+    assert second.rules == CopyRules(exclude=("*.tmp",), mode="changed")
+
+
+def test_several_sources_go_into_one_folder() -> None:
+    items = read_items([{"source": ["/a", "/b"], "target": "/c/"}], CopyRules())
+    assert [(item.number, item.source) for item in items] == [(1, "/a"), (1, "/b")]
+
+
+@pytest.mark.parametrize(
+    "data, expected",
+    [
+        ([{"source": "/a"}], "item 1: has no 'target'"),
+        ([{"source": "/a", "target": "/b"}, {"sorce": "/a", "target": "/c"}], "item 2: has a key 'sorce'"),
+        ([{"sorce": "/a", "target": "/c"}], "did you mean 'source'?"),
+        (["/a"], 'item 1: must be {"source": URI, "target": URI}, not \'/a\''),
+        ([{"source": "None", "target": "/b"}], "item 1, source: is 'None': its template has found nothing"),
+        ([{"source": "", "target": "/b"}], "item 1, source: an empty string names no place"),
+        ([{"source": 3, "target": "/b"}], "item 1, source: must be a URI or a path, not 3"),
+        ([{"source": [], "target": "/b/"}], "item 1, source: is an empty list"),
+        ([{"source": "oci:///x", "target": "/b"}], "item 1, source: oci:///x names no bucket"),
+        ([{"source": ["/a", "/b"], "target": "/c"}], "item 1, target: takes several sources: end it in /"),
+        ([{"source": "/a", "target": "/b", "mode": "new"}], "item 1, mode: must be one of all, changed"),
+        ([{"source": "/a", "target": "/b", "verify": "maybe"}], "item 1, verify: must be true or false"),
+        ([{"source": "/a", "target": "/b", "include": 3}], "item 1, include: must be a list of patterns"),
+        ({"/a": "/t", "/b": "/x/../t"}, "item 2, target: is that of item 1 too: end both in /"),
+        ("[{'source'", "is a text, and no JSON: hand over a list, as by `data=task.output`"),
+        (None, "None is no list of"),
+    ],
+)
+def test_what_is_wrong_is_told_with_the_number_of_its_item(data: Any, expected: str) -> None:
+    assert any(expected in problem for problem in problems_of(data))
+
+
+def test_all_problems_are_told_at_once() -> None:
+    assert len(problems_of([{"source": "/a"}, 3, {"source": "/a", "target": "/b", "mode": "x"}])) == 3
+    assert problems_of([], mode="x") == ["all items, mode: must be one of all, changed, not 'x'"]
+
+
+# Before anything is copied
+
+
+def test_what_is_not_there_is_told_of_all_items_before_anything_is_copied(tmp_path: Path) -> None:
+    make_tree(tmp_path / "a", {"x": 5})
+    (tmp_path / "file").write_bytes(b"")
+    places = {"a": "b", "no": "c", "a/": "file"}
+    data = {f"{tmp_path}/{source}": f"{tmp_path}/{target}" for source, target in places.items()}
+    with pytest.raises(StorageError) as raised:
+        copy_items(data)
+    assert "2 of 3 items cannot be copied, and so nothing was" in str(raised.value)
+    assert f"item 2: {tmp_path}/no -> {tmp_path}/c: there is nothing at" in str(raised.value)
+    assert "is a file, and the source is a folder" in str(raised.value)
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    "data, expected",
+    [
+        ({"a/": "t/", "b/": "t/ "}, None),
+        (
+            [{"source": "a/", "target": "t/"}, {"source": "c/", "target": "t/"}],
+            "would write .*/t/x, and so would item 1",
+        ),
+        ([{"source": "a/", "target": "b/new"}, {"source": "b/", "target": "t"}], "reads where item 1 writes"),
+        (
+            [{"source": "a/x", "target": "b/y"}, {"source": "b/y", "target": "t/"}],
+            "reads where item 1 writes",
+        ),
+        (
+            [{"source": "a/", "target": "t/"}, {"source": "b/", "target": "t/", "delete_extra": True}],
+            "would delete what item 1 brings",
+        ),
+        (
+            [{"source": "b/deep/", "target": "t/"}, {"source": "a/", "target": "b/", "delete_extra": True}],
+            "would delete what item 1 reads",
+        ),
+        (
+            [{"source": "b/y", "target": "t/"}, {"source": "a/", "target": "./b/", "delete_extra": True}],
+            "would delete what item 1 reads",
+        ),
+    ],
+)
+def test_items_that_are_in_each_others_way_are_refused(
+    data: Any, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_tree(tmp_path / "a", {"x": 5})
+    make_tree(tmp_path / "b", {"y": 5, "deep/z": 5})
+    make_tree(tmp_path / "c", {"x": 5})
+    if expected is None:
+        assert copy_items(data).error is None
+        return
+    with pytest.raises(JobFileError, match=expected):
+        copy_items(data)
+    assert not (tmp_path / "t").exists()
+
+
+# Patterns
+
+
+@pytest.mark.parametrize(
+    "name, pattern, expected",
+    [
+        ("a.csv", "*.csv", True),
+        ("sub/a.csv", "*.csv", False),
+        ("run-1/sub/a", "run-*", True),
+        ("run-1/a.csv", "run-*/*.csv", True),
+        ("run-1/sub/a.csv", "run-*/*.csv", False),
+        ("run-1/sub/a.csv", "**/*.csv", True),
+        ("a.csv", "**/*.csv", True),
+        ("b1", "b[12]", True),
+    ],
+)
+def test_a_pattern_fits_part_by_part(name: str, pattern: str, expected: bool) -> None:
+    assert fits(name, pattern.split("/")) is expected
+
+
+def test_a_source_may_be_a_pattern_and_what_fits_keeps_its_path(
+    access: OciAccess, bucket: str, tmp_path: Path
+) -> None:
+    tree = {"run-1/a.csv": 5, "run-1/b.txt": 5, "run-2/a.csv": 5, "other/a.csv": 5}
+    make_tree(tmp_path / "s", tree)
+    copy(str(tmp_path / "s"), bucket, access=access)
+    copy(f"{bucket}/run-*/*.csv", str(tmp_path / "t"), access=access)
+    assert set(read_tree(tmp_path / "t")) == {"run-1/a.csv", "run-2/a.csv"}
+    copy(f"{tmp_path}/s/run-1/*.csv", f"{tmp_path}/s/run-1/kept/")
+    assert set(read_tree(tmp_path / "s/run-1/kept")) == {"a.csv"}
+    with pytest.raises(StorageError, match=r"nothing at .* fits run-\*/\*\.json"):
+        copy(f"{bucket}/run-*/*.json", str(tmp_path / "u"), access=access)
+
+
+def test_a_name_that_looks_like_a_pattern_is_taken_as_it_is(tmp_path: Path) -> None:
+    make_tree(tmp_path / "s", {"[a]*.txt": 5, "a1.txt": 5})
+    copy(f"{tmp_path}/s/[a]*.txt", f"{tmp_path}/t/")
+    assert set(read_tree(tmp_path / "t")) == {"[a]*.txt"}
+
+
+def test_a_pattern_that_would_read_what_it_writes_is_refused(tmp_path: Path) -> None:
+    make_tree(tmp_path / "s", {"x": 5})
+    with pytest.raises(StorageError, match="a tree cannot be copied into itself"):
+        copy(f"{tmp_path}/s/*", f"{tmp_path}/s/new/")
+
+
+# Copies
+
+
+def test_many_items_arrive_and_each_is_told_of(access: OciAccess, bucket: str, tmp_path: Path) -> None:
+    for number in range(10):
+        make_tree(tmp_path / f"s{number}", {"x": 100, "sub/y": 50})
+    told: list[str] = []
+    report = copy_items({f"{tmp_path}/s{n}/": f"{bucket}/{n}/" for n in range(10)}, access, told=told)
+    assert report.error is None
+    value = report.to_json()
+    assert (value["files"], value["bytes"], value["failed"]) == (20, 1500, 0)
+    assert [item["item"] for item in value["items"]] == list(range(1, 11))
+    assert told[0] == "copy: 10 items, 20 files, 1500 bytes"
+    assert sum("2 files, 150 bytes in" in line for line in told) == 10
+    assert len(read_store(open_store(bucket, access))) == 20
+
+
+def test_an_item_that_fails_does_not_end_the_others(
+    unruly: OciAccess, proxy: UnrulyProxy, bucket: str, tmp_path: Path
+) -> None:
+    make_tree(tmp_path / "s", {"x": 100})
+    proxy.faults = [Fault(method="PUT", path="bad", status=403, times=10)]
+    report = copy_items({f"{tmp_path}/s/": f"{bucket}/bad", f"{tmp_path}/s/x": f"{bucket}/good"}, unruly)
+    assert read_store(open_store(bucket, unruly)).keys() == {"good"}
+    assert report.error is not None
+    assert "1 of 2 items failed, the others have arrived:\n  item 1" in str(report.error)
+    assert "403" in report.to_json()["items"][0]["error"]
+    assert report.to_json()["items"][1]["files"] == 1
+
+
+def test_what_is_handed_on_stays_small(tmp_path: Path) -> None:
+    make_tree(tmp_path / "s", {f"{number:03}": 1 for number in range(130)})
+    report = copy_items([{"source": f"{tmp_path}/s/{n:03}", "target": f"{tmp_path}/t/"} for n in range(130)])
+    value = report.to_json()
+    assert (value["files"], len(value["items"]), value["items_left_out"]) == (130, 100, 30)
+
+
+def test_one_line_tells_how_far_all_items_are(
+    unruly: OciAccess, proxy: UnrulyProxy, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "TOLD_EVERY_S", 0.2)
+    make_tree(tmp_path / "s", {f"{number:02}": 1000 for number in range(40)})
+    proxy.faults = [Fault(method="PUT", delay_s=0.2, times=100)]
+    told: list[str] = []
+    data = {f"{tmp_path}/s/": f"{bucket}/a", f"{tmp_path}/s/00": f"{bucket}/b"}
+    copy_items(data, unruly, told=told, threads=8)
+    lines = [line for line in told if " of 41 kB" in line]
+    assert lines
+    assert all(line.startswith("copy: ") and "/2 items, " in line and "/41 files" in line for line in lines)
+
+
+def test_all_items_together_use_no_more_streams_than_one(
+    unruly: OciAccess, proxy: UnrulyProxy, bucket: str, tmp_path: Path
+) -> None:
+    make_tree(tmp_path / "s", {f"{number:02}": 1000 for number in range(12)})
+    proxy.faults = [Fault(method="PUT", delay_s=0.1, times=1000)]
+    copy_items({f"{tmp_path}/s/": f"{bucket}/a", f"{tmp_path}/s": f"{bucket}/b"}, unruly, threads=4)
+    # A copy that began alone keeps what it had open until its next measure.
+    assert proxy.busiest <= 4 + 2
+
+
+def test_lanes_close_when_another_copy_wants_its_share() -> None:
+    assert next_width(Width(lanes=64), 100.0, 16).lanes == 16
+
+
+def test_the_two_sides_may_have_credentials_of_their_own(
+    access: OciAccess, unruly: OciAccess, proxy: UnrulyProxy, bucket: str
+) -> None:
+    store = open_store(bucket, access)
+    store.write("x", b"123")
+    proxy.seen.clear()
+    report = copy(f"{bucket}/x", f"{bucket}/y", access=access, target_access=unruly)
+    assert report.files == 1
+    assert (proxy.count("PUT"), proxy.count("GET", "/o/x")) == (1, 0)
+    assert store.read("y") == b"123"
+
+
+def test_a_query_and_a_password_in_a_web_address_are_not_told() -> None:
+    assert locations.shown("https://me:secret@host/x?signature=secret") == "https://host/x"
+    item = read_items({"https://me:secret@host/x?sig=secret": "/t"}, CopyRules())[0]
+    assert "secret" not in item.shown
+
+
+def test_the_token_of_a_preauthenticated_request_is_not_told() -> None:
+    address = "https://objectstorage.eu-frankfurt-1.oraclecloud.com/p/TOKEN-x_1/n/ns/b/bucket/o/file"
+    bare = address.replace("TOKEN-x_1", "***")
+    assert locations.shown(address) == bare
+    assert locations.shown("https://host/data/p/file") == "https://host/data/p/file"
+    error = StorageError(f"reading '{address}?sig=abc', then http://me:word@host/x#y failed")
+    assert batch.told(error) == f"reading '{bare}', then http://host/x failed"
+
+
+# Verified, and made the same
+
+
+def test_verify_finds_a_byte_that_turned_at_the_target(tmp_path: Path) -> None:
+    make_tree(tmp_path / "s", {"x": 5000, "y": 5000})
+    target = tmp_path / "t"
+    target.mkdir()
+
+    def damage(now: Any) -> None:
+        if now.files_done == now.files_total:
+            path = target / "x"
+            path.write_bytes(b"?" + path.read_bytes()[1:])
+
+    with pytest.raises(StorageError, match=r"1 of 2 files at .* are not what they are at .*: x"):
+        copy(f"{tmp_path}/s/", str(target), verify=True, on_progress=damage)
+    report = copy(f"{tmp_path}/s/", str(target), verify=True, mode="changed")
+    assert (report.files, report.unverified) == (1, ())
+
+
+def test_verify_tells_what_could_be_compared_by_size_only(tmp_path: Path) -> None:
+    make_tree(tmp_path / "s", {"x": 50})
+    report = copy(f"{tmp_path}/s/", f"memory://{tmp_path.name}/t", verify=True)
+    assert report.unverified == ("x",)
+
+
+@pytest.mark.parametrize("place", ["local", "oci"])
+def test_delete_extra_makes_the_target_the_same_and_spares_what_is_excluded(
+    place: str, access: OciAccess, bucket: str, tmp_path: Path
+) -> None:
+    make_tree(tmp_path / "s", {"x": 5, "sub/y": 5})
+    make_tree(tmp_path / "old", {"x": 5, "gone": 5, "sub/gone": 5, "notes.txt": 5})
+    target = f"{tmp_path}/t" if place == "local" else bucket
+    copy(f"{tmp_path}/old/", target, access=access)
+    report = copy(f"{tmp_path}/s/", target, access=access, delete_extra=True, exclude=["*.txt"])
+    assert sorted(report.deleted) == ["gone", "sub/gone"]
+    assert read_store(open_store(target, access)).keys() == {"x", "sub/y", "notes.txt"}
+
+
+@pytest.mark.parametrize("place", ["local", "oci", "memory"])
+def test_delete_extra_refuses_a_source_that_lies_in_its_target(
+    place: str, access: OciAccess, bucket: str, tmp_path: Path
+) -> None:
+    make_tree(tmp_path / "t", {"keep": 5, "src/a": 5})
+    local, (there, at, rest) = f"{tmp_path}/t", bucket.partition("@")
+    target, spelled = {
+        "local": (local, f"file://{tmp_path}/link/src/"),
+        "oci": (bucket, f"{there}/{rest.partition('/')[2]}/src/" if at else f"{bucket}/src/"),
+        "memory": (f"memory://{tmp_path.name}-in", f"memory:///{tmp_path.name}-in/src/"),
+    }[place]
+    if place == "local":
+        (tmp_path / "link").symlink_to(tmp_path / "t")
+    else:
+        copy(f"{local}/", target, access=access)
+    for source in (f"{target}/src/", spelled):
+        with pytest.raises(StorageError, match="would delete the source"):
+            copy(source, f"{target}/", access=access, delete_extra=True)
+        with pytest.raises(StorageError, match="would delete the source"):
+            copy_items([{"source": source, "target": f"{target}/", "delete_extra": True}], access)
+    assert read_store(open_store(target, access)).keys() == {"keep", "src/a"}
+
+
+def test_delete_extra_spares_what_the_source_got_while_it_was_copied(tmp_path: Path) -> None:
+    make_tree(tmp_path / "s", {"x": 5})
+    make_tree(tmp_path / "t", {"gone": 5})
+
+    def newer_copy(now: Any) -> None:
+        if now.files_done == now.files_total:
+            for place in ("s", "t"):
+                (tmp_path / place / "new").write_bytes(b"new")
+
+    report = copy(f"{tmp_path}/s/", f"{tmp_path}/t", delete_extra=True, on_progress=newer_copy)
+    assert report.deleted == ("gone",)
+    assert read_tree(tmp_path / "t").keys() == {"x", "new"}
+
+
+def test_delete_extra_never_empties_a_target(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    make_tree(tmp_path / "t", {"x": 5})
+    for source, why in (
+        ("empty/", "would empty the target"),
+        ("t/x", "needs a folder"),
+        ("t/*", "needs a folder"),
+    ):
+        with pytest.raises(StorageError, match=why):
+            copy(f"{tmp_path}/{source}", f"{tmp_path}/u/", delete_extra=True)
+    with pytest.raises(StorageError, match="would empty the target"):
+        copy(f"{tmp_path}/empty/", f"{tmp_path}/t", delete_extra=True)
+    assert (tmp_path / "t/x").exists()
+
+
+# Broken off
+
+
+def until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline, "it has not come so far within 60 s"
+        time.sleep(0.02)
+
+
+def batch_and_kill(data: Any, access: OciAccess, happened: Callable[[], bool]) -> None:
+    """Copy in a process of its own and kill it in the middle."""
+    arguments = [json.dumps(data), str(access.config_file), str(access.endpoint), str(PART)]
+    with subprocess.Popen([sys.executable, "-c", BATCH, *arguments], cwd=ROOT) as process:
+        try:
+            until(happened)
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGKILL, "it was done before it could be killed"
+
+
+@pytest.mark.parametrize("machine", ["same", "other"])
+def test_a_killed_batch_goes_on_on_any_machine(
+    machine: str, unruly: OciAccess, proxy: UnrulyProxy, bucket: str, tmp_path: Path, cache: Path
+) -> None:
+    tree = make_tree(tmp_path / "tree", {f"{number:03}": 5000 for number in range(60)})
+    (tmp_path / "file").write_bytes(os.urandom(40 * PART))
+    (tmp_path / "first").write_bytes(os.urandom(3 * PART))
+    data = {
+        str(tmp_path / "first"): f"{bucket}/first",
+        str(tmp_path / "file"): f"{bucket}/file",
+        f"{tmp_path}/tree/": f"{bucket}/tree/",
+    }
+    proxy.faults = [Fault(method="PUT", delay_s=0.06, times=10_000)]
+    batch_and_kill(data, unruly, lambda: min(proxy.count("PUT", "file"), proxy.count("PUT", "tree")) >= 25)
+    if machine == "other":
+        shutil.rmtree(cache)
+    proxy.faults = []
+    before = len([name for name in read_store(open_store(f"{bucket}/tree", unruly)) if name in tree])
+    proxy.seen.clear()
+    report = copy_items(data, unruly, repeated=True, part_size=PART)
+    assert report.error is None
+    assert before >= 20
+    assert proxy.count("PUT", "tree") <= 60 - before
+    assert proxy.count("PUT", "first") == 0
+    if machine == "same":
+        # Of 40 parts, 25 had begun; at most one on each of four streams is sent again.
+        assert proxy.count("PUT", "/u/") <= 40 - 25 + 4
+        assert list(cache.iterdir()) == []
+    assert open_store(bucket, unruly).read("file") == (tmp_path / "file").read_bytes()
+    assert read_store(open_store(f"{bucket}/tree", unruly)) == tree
+
+
+def test_what_breaks_off_goes_on_by_itself_as_long_as_it_gets_further(
+    unruly: OciAccess, proxy: UnrulyProxy, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "PAUSE_S", 0.01)
+    (tmp_path / "x").write_bytes(os.urandom(20 * PART))
+    proxy.faults = [Fault(method="PUT", path="/u/", status=503, skip=10, times=1)]
+    told: list[str] = []
+    once = replace(unruly, max_attempts=1)
+    report = copy_items({str(tmp_path / "x"): f"{bucket}/x"}, once, told=told, part_size=PART)
+    assert report.error is None
+    assert any("item 1 broke off" in line and line.endswith("going on") for line in told)
+    assert report.to_json()["items"][0]["resumed_bytes"] > 0
+    proxy.faults = [Fault(method="PUT", path="/u/", status=503, times=1000)]
+    failed = copy_items({str(tmp_path / "x"): f"{bucket}/y"}, once, part_size=PART)
+    assert failed.error is not None
+    assert failed.error.retryable
+
+
+@pytest.mark.parametrize("how", ["cancelled", "interrupted"])
+def test_cancelled_leaves_nothing_and_interrupted_leaves_what_the_next_attempt_needs(
+    how: str, unruly: OciAccess, proxy: UnrulyProxy, bucket: str, tmp_path: Path, cache: Path
+) -> None:
+    (tmp_path / "x").write_bytes(os.urandom(40 * PART))
+    proxy.faults = [Fault(method="PUT", path="/u/", delay_s=0.1, times=10_000)]
+    cancel = threading.Event()
+
+    def is_under_way() -> bool:
+        return proxy.count("PUT", "/u/") >= 8
+
+    if how == "cancelled":
+        threading.Thread(target=lambda: (until(is_under_way), cancel.set())).start()
+        report = copy_items(
+            {f"{tmp_path}/x": f"{bucket}/x"}, unruly, part_size=PART, threads=4, cancel=cancel
+        )
+        assert "was cancelled" in str(report.error)
+        assert list(cache.iterdir()) == []
+        return
+    threading.Thread(target=lambda: (until(is_under_way), os.kill(os.getpid(), signal.SIGINT))).start()
+    with pytest.raises(KeyboardInterrupt):
+        copy_items({f"{tmp_path}/x": f"{bucket}/x"}, unruly, part_size=PART, threads=4)
+    assert len(list(cache.iterdir())) == 1
