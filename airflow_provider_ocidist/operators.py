@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.failure import Failure
     from airflow_provider_ocidist.job import TrainingJob
     from airflow_provider_ocidist.run import Plan, RunKey, RunRecord, RunRef
+    from airflow_provider_ocidist.task_watch import TaskWatch
     from airflow_provider_ocidist.watch import Watch
 
 DEFAULT_LEASE = 7200.0
@@ -143,7 +144,7 @@ class DistributedTrainingOperator(BaseOperator):
         from airflow_provider_ocidist.run import RunRecord
 
         self._number = context["ti"].try_number
-        return self._supervise(RunRecord.from_json(event), context)
+        return self._supervise(RunRecord.from_json(event), context, goes_on=True)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on also where Airflow would fail this task for its trigger's sake, and leave the run to itself."""
@@ -184,13 +185,17 @@ class DistributedTrainingOperator(BaseOperator):
 
             end_unless_claimed(self._backend(self._ref.backend), self._ref, self._number, self.log)
 
-    def _supervise(self, record: RunRecord, context: Context) -> dict[str, Any]:
+    def _supervise(self, record: RunRecord, context: Context, *, goes_on: bool = False) -> dict[str, Any]:
+        """Wait for the end. `goes_on`: another process has written to the log of this try before."""
+        from airflow_provider_ocidist.renewals import LeaseKeeper
         from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait
-        from airflow_provider_ocidist.watch import Watch
+        from airflow_provider_ocidist.task_watch import TaskWatch
 
         self._ref = record.ref
-        with self._telling_of_failure(context):
-            watch = Watch(self._backend(record.ref.backend), record, self.log)
+        watch = TaskWatch(self._backend(record.ref.backend), record, self.log, self._number)
+        if goes_on:
+            watch.go_on()
+        with self._telling_of_failure(context), LeaseKeeper().keeping(watch):
             while True:
                 match watch.look(time.time()):
                     case Wait():
@@ -203,7 +208,7 @@ class DistributedTrainingOperator(BaseOperator):
                     case Fail(cause, message):
                         self._fail(watch, cause, message, context)
 
-    def _wait(self, watch: Watch, context: Context) -> None:
+    def _wait(self, watch: TaskWatch, context: Context) -> None:
         from airflow_provider_ocidist.triggers import CAN_KILL, DistributedTrainingTrigger
 
         if self.deferrable and not CAN_KILL and not self._said_why_it_waits:
@@ -217,6 +222,7 @@ class DistributedTrainingOperator(BaseOperator):
             if self._stop.is_set():
                 raise AirflowFailException("the task was killed; its run has been cancelled")
             return
+        watch.note_told()
         self.defer(
             trigger=DistributedTrainingTrigger(
                 conn_id=self.conn_id,
@@ -466,4 +472,10 @@ def _key(context: Context) -> RunKey:
 
 def _owner(context: Context) -> dict[str, Any]:
     key = _key(context)
-    return {"dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id, "map_index": key.map_index}
+    return {
+        "dag_id": key.dag_id,
+        "run_id": key.run_id,
+        "task_id": key.task_id,
+        "map_index": key.map_index,
+        "try_number": context["ti"].try_number,
+    }

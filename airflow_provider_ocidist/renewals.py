@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -94,6 +95,15 @@ class LeaseKeeper:
                 thread = threading.Thread(target=self._run, name="ocidist-leases", daemon=True)
                 thread.start()
                 self._thread = thread
+
+    @contextlib.contextmanager
+    def keeping(self, gang: Kept) -> Iterator[None]:
+        """Renew meanwhile what the gang needs."""
+        self.keep(gang)
+        try:
+            yield
+        finally:
+            self.leave(gang)
 
     def leave(self, gang: Kept) -> None:
         """Renew no more. Does not block."""

@@ -106,8 +106,8 @@ class LogOf:
         self._logger = logger
         self._context = contextvars.copy_context()
 
-    def info(self, msg: Any, /, *args: Any) -> None:
-        self._context.copy().run(self._logger.info, msg, *args)
+    def info(self, msg: Any, /, *args: Any, **fields: Any) -> None:
+        self._context.copy().run(self._logger.info, msg, *args, **fields)
 
-    def warning(self, msg: Any, /, *args: Any) -> None:
-        self._context.copy().run(self._logger.warning, msg, *args)
+    def warning(self, msg: Any, /, *args: Any, **fields: Any) -> None:
+        self._context.copy().run(self._logger.warning, msg, *args, **fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -17,6 +18,7 @@ from airflow_provider_ocidist.shared_connections import LogOf, SharedConnection,
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.run import RunRecord, RunRef
+    from airflow_provider_ocidist.task_watch import TaskWatch
     from airflow_provider_ocidist.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,8 @@ FIRST_EVENT_AFTER = 10.0
 """Seconds; the executor notices up to 5 s late that a task has deferred, and fails a task whose event came first."""
 CAN_KILL = hasattr(BaseTrigger, "on_kill")
 """Whether this Airflow (3.3 or later) tells a trigger that its task was killed."""
+LEAVE_WORD_LIMIT = 5.0
+"""Seconds that a triggerer which stops may be kept by this."""
 
 END_ATTEMPTS = 8
 END_PAUSE = 1.0
@@ -37,7 +41,7 @@ class DistributedTrainingTrigger(BaseTrigger):
 
     :param conn_id: connection of the gang's backend
     :param record: what is known of the gang, as JSON
-    :param owner: dag_id, run_id, task_id and map_index of the task; empty for watchers that own nothing
+    :param owner: dag_id, run_id, task_id, map_index and try_number of the task; empty for watchers that own nothing
     :param poll_interval: seconds between two looks
     """
 
@@ -49,6 +53,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         self.record = dict(record)
         self.owner = dict(owner)
         self.poll_interval = poll_interval
+        self._watched: TaskWatch | None = None
         self._ending: asyncio.Task[None] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -68,6 +73,8 @@ class DistributedTrainingTrigger(BaseTrigger):
             # Airflow does not reach it when its next cancel, a second later, comes before it has logged the first.
             if cancel.args and CAN_KILL:
                 self._begin_ending()
+            else:
+                await self._leave_word()
             raise
         yield TriggerEvent(record.to_json())
 
@@ -79,15 +86,28 @@ class DistributedTrainingTrigger(BaseTrigger):
         if isinstance(outcome, Exception):
             # The task asks once more and fails with this error in the right place.
             self.log.warning("%s", outcome)
+        await self._leave_word()
         await asyncio.sleep(max(0.0, earliest - time.monotonic()))
         return watch.record
 
     def _watch(self) -> Watch:
+        from airflow_provider_ocidist.task_watch import TaskWatch
         from airflow_provider_ocidist.watch import Watch
 
         self._mask_secrets(self._connection.backend)
         # Airflow drops what a trigger logs in the moment before its event.
-        return Watch(self._connection.backend, self._record(), LogOf(self.log), leaves_the_end=True)
+        watched = self._connection.backend, self._record(), LogOf(self.log)
+        number = self.owner.get("try_number")
+        if number is None:
+            return Watch(*watched, leaves_the_end=True)
+        self._watched = TaskWatch(*watched, number, leaves_the_end=True).go_on()
+        return self._watched
+
+    async def _leave_word(self) -> None:
+        """Note how far the task's log has come, for whoever goes on with it."""
+        if self._watched is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(in_thread(self._watched.note_told), LEAVE_WORD_LIMIT)
 
     def _mask_secrets(self, backend: Backend) -> None:
         """Keep what the nodes were told, and may print, from the log. A run without a log group has no lines here."""

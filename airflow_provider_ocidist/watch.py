@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from airflow_provider_ocidist.agent.report import Phase
-from airflow_provider_ocidist.backends.base import Backend, LogFollower, LogLine, LogPart
+from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
+from airflow_provider_ocidist.backends.log_follower import LogFollower
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.renewals import Renewals
 from airflow_provider_ocidist.run import Ending, NodeState, RunRecord, RunStatus
@@ -49,7 +50,7 @@ class Watch:
         self.leaves_the_end = leaves_the_end
         self.status: RunStatus | None = None
         self._log = logger
-        self._follower = LogFollower(record.logs_since)
+        self.follower = LogFollower(record.logs_since)
         self._renewals = Renewals(backend, logger.warning)
         self._said: str | None = None
         self._logged: str | None = None
@@ -62,7 +63,6 @@ class Watch:
 
         Raises BackendError when asking again cannot help.
         """
-        self.keep_lease()
         (outcome,) = look_together(self.backend, [self], now).outcomes
         if isinstance(outcome, Exception):
             raise outcome
@@ -101,7 +101,7 @@ class Watch:
             time.sleep(LAST_LINES_AFTER)
             now = time.time()
             try:
-                since = self._follower.since(now, again=True)
+                since = self.follower.since(now, again=True)
                 (part,) = self.backend.logs_of([(self.record.ref, since)])
                 self._take(part, now)
             except Exception as error:  # noqa: BLE001 - the outcome is known, and must not change
@@ -111,13 +111,13 @@ class Watch:
                     return
                 self.warn("%s; waiting for the last lines", error, now)
                 continue
-            if not self._follower.is_behind:
+            if not self.follower.is_behind:
                 return
             give_up_at = time.monotonic() + LAST_LINES_PATIENCE
 
     def lines_since(self, now: float) -> list[float]:
         """Return from when on the lines of each node are to be read at `now`. Unix times, by rank."""
-        return self._follower.since(now)
+        return self.follower.since(now)
 
     def warn(self, message: str, error: Exception, now: float) -> None:
         """Pass on what is wrong, unless the same was said a moment ago: an outage lasts many looks."""
@@ -173,14 +173,14 @@ class Watch:
         self._log.info("%s", said)
 
     def _take(self, part: LogPart, now: float) -> None:
-        self._pass_on(self._follower.take(part.lines, now, part.unread_from))
+        self._pass_on(self.follower.take(part.lines, now, part.unread_from))
 
     def _pass_on(self, lines: Sequence[LogLine]) -> None:
         for line in lines:
             self.tell_line(line)
         if lines:
             self._has_lines = True
-            self.record = replace(self.record, logs_since=self._follower.cursor)
+            self.record = replace(self.record, logs_since=self.follower.cursor)
 
     def _say_progress(self, status: RunStatus) -> None:
         said = describe(status)

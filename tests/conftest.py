@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import signal
@@ -68,6 +69,15 @@ def fields(emulator: Access) -> dict[str, Any]:
     """The fields of a connection to the emulator."""
     work_dir = f"oci://{emulator.bucket}@{emulator.namespace}/work/{uuid.uuid4().hex[:8]}"
     return emulator.connection_fields(work_dir=work_dir)
+
+
+@pytest.fixture
+def conn_id(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    """A connection of its own for each test: what triggers share lives as long as their process."""
+    name = f"oci_{uuid.uuid4().hex[:8]}"
+    connection = json.dumps({"conn_type": "oci", "extra": fields})
+    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", connection)
+    return name
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ import pytest
 from airflow_provider_ocidist import poller as poller_module
 from airflow_provider_ocidist import triggers
 from airflow_provider_ocidist.agent.report import NodeReport, Phase
-from airflow_provider_ocidist.backends.base import Backend, LogFollower, LogLine
+from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.backends.log_follower import LogFollower
 from airflow_provider_ocidist.backends.oci_data_science.log_searches import LogSearches
 from airflow_provider_ocidist.backends.oci_data_science.reports import READS_PER_S, SAVED_READS, Reports
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -32,15 +29,6 @@ class Trigger(DistributedTrainingTrigger):
         for failure in self.failures:
             raise failure
         return self.owned
-
-
-@pytest.fixture
-def conn_id(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
-    """A connection of its own for each test: what triggers share lives as long as their process."""
-    name = f"oci_{uuid.uuid4().hex[:8]}"
-    connection = json.dumps({"conn_type": "oci", "extra": fields})
-    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", connection)
-    return name
 
 
 @pytest.fixture

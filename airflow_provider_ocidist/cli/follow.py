@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -50,13 +51,16 @@ def run(options: argparse.Namespace) -> int:
 def to_the_end(options: argparse.Namespace, backend: Backend, record: RunRecord, *, may_end_it: bool) -> int:
     """Show what a gang does until it has ended; return the exit code. Outages of the service are waited out."""
     from airflow_provider_ocidist.cli.screen import screen_for
+    from airflow_provider_ocidist.renewals import LeaseKeeper
     from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait
 
     if not may_end_it:
         # Whoever may end it renews its lease; to look on keeps nothing alive.
         record = replace(record, lease=None)
-    with screen_for(record, as_json=options.json) as screen:
+    with contextlib.ExitStack() as stack:
+        screen = stack.enter_context(screen_for(record, as_json=options.json))
         watch = screen.watch(backend, record)
+        stack.enter_context(LeaseKeeper().keeping(watch))
         while True:
             match _look(watch, screen):
                 case Succeed():

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from airflow_provider_ocidist import oci_clients
-from airflow_provider_ocidist.backends.base import LogFollower
+from airflow_provider_ocidist.backends.log_follower import LogFollower
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError

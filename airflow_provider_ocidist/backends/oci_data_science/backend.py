@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +11,9 @@ from dataclasses import fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_provider_ocidist import oci_clients
+from airflow_provider_ocidist import codec, oci_clients
 from airflow_provider_ocidist.agent.report import LEASE_FILE, STOP_FILE, Renewal, StopRequest
-from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, Finding, LogLine, LogPart
+from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, Finding, LogLine, LogPart, ToldLines
 from airflow_provider_ocidist.backends.oci_data_science.answers import log_line
 from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
 from airflow_provider_ocidist.backends.oci_data_science.created import job_request, run_request
@@ -57,6 +58,8 @@ log = logging.getLogger(__name__)
 
 CLAIM_FILE = "claim"
 """In the run directory: the number of the try that waits for what an earlier one has created."""
+TOLD_FILE = "told.json"
+"""In the run directory: how far the log of the task has come that waits."""
 _STOP = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
 
 
@@ -344,6 +347,22 @@ class OciDataScience(Backend):
             return int(store.read(prefix + CLAIM_FILE))
         except (StorageError, BackendError, OSError, ValueError):
             return 0
+
+    def note_told(self, ref: RunRef, told: ToldLines) -> None:
+        try:
+            self._run_dirs.write(ref.run_dir, TOLD_FILE, json.dumps(codec.encode(told)).encode())
+        except (StorageError, BackendError, OSError) as error:
+            log.warning("%s: no word could be left of how far its log has come: %s", ref.key.name, error)
+
+    def told(self, ref: RunRef) -> ToldLines | None:
+        try:
+            store, prefix = self._run_dirs.at(ref.run_dir)
+            return codec.decode(ToldLines, json.loads(store.read(prefix + TOLD_FILE)))
+        except FileNotFoundError:
+            return None
+        except (StorageError, BackendError, OSError, ValueError, TypeError, LookupError) as error:
+            log.warning("%s: how far its log has come cannot be read: %s", ref.key.name, error)
+            return None
 
     # end
 
