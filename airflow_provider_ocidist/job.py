@@ -208,6 +208,8 @@ class Limits:
     """From submission to the end of the last node."""
     start_timeout: Seconds = 1800.0
     """From submission until every node runs; a gang that misses one node is ended then."""
+    capacity_timeout: SecondsOrZero | None = None
+    """How long an Airflow task that finds no machine asks again, before it fails. 0: it fails at once. None: 1 hour."""
     join_timeout: Seconds = 600.0
     """From a node's start until it has found all the others."""
     hang_timeout: Seconds | None = 1800.0

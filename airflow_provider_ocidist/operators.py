@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, BaseOperator, conf
 
 from airflow_provider_ocidist.airflow_errors import as_airflow_errors, training_failure
-from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, Problem, StorageError
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, StorageError
 from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.links import (
     CheckpointLink,
@@ -25,12 +26,11 @@ from airflow_provider_ocidist.links import (
 
 # What only a running task needs is imported there: every DAG file pays for what stands here, every time it is parsed.
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.capacity import CapacitySearch, NoCapacity
     from airflow_provider_ocidist.failure import Failure
     from airflow_provider_ocidist.job import TrainingJob
     from airflow_provider_ocidist.run import Plan, RunKey, RunRecord, RunRef
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 DEFAULT_LEASE = 7200.0
 """Seconds that the nodes of a task go on when nobody waits for them: Airflow may be down for an hour."""
-LOOKS_IN_A_LEASE = 3
+DEFAULT_CAPACITY_TIMEOUT = 3600.0
+"""Seconds for which a task asks again where no machine is free: the retries are for what is worse."""
 DATA_VERSIONS = "data_versions"
 TRIGGER_FAILED, TRIGGER_TIMEOUT = "__fail__", "Trigger timeout"
 """How Airflow resumes a task whose trigger broke, or took longer than it was deferred for (`sdk.bases.operator`)."""
@@ -116,6 +117,7 @@ class DistributedTrainingOperator(BaseOperator):
         self._planned: tuple[TrainingJob, Plan] | None = None
         self._result: dict[str, Any] | None = None
         self._failure: Failure | None = None
+        self._search: CapacitySearch | None = None
         self._connected: Backend | None = None
 
     # the life of the task
@@ -125,26 +127,73 @@ class DistributedTrainingOperator(BaseOperator):
 
     def train(self, context: Context) -> dict[str, Any]:
         """Do all that `execute` does; for tasks that train as a part of what they do."""
-        from airflow_provider_ocidist.gang import Gang
+        return self._until_capacity(self._begin, context)
+
+    def resume(
+        self, context: Context, event: dict[str, Any], search: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Go on after the trigger has seen something to do; Airflow calls this on a worker."""
+        from airflow_provider_ocidist.run import RunRecord
+
+        self._search = _search_in(search)
+        record = RunRecord.from_json(event)
+        return self._until_capacity(lambda context: self._supervise(record, context, goes_on=True), context)
+
+    def ask_again(self, context: Context, event: Any, search: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Begin anew after a time without capacity; Airflow calls this on a worker."""
+        self._search = _search_in(search)
+        return self._until_capacity(self._begin, context)
+
+    def _until_capacity(self, work: Callable[[Context], dict[str, Any]], context: Context) -> dict[str, Any]:
+        from airflow_provider_ocidist.capacity import NoCapacity
 
         self._number = context["ti"].try_number
+        while True:
+            try:
+                return work(context)
+            except NoCapacity as none:
+                self._wait_for_capacity(none)
+                work = self._begin
+
+    def _wait_for_capacity(self, none: NoCapacity) -> None:
+        self._search = none.search
+        pause = none.ask_at - time.time()
+        self.log.warning(
+            "%s; asking again in %.0f s, and for %.0f s at most (limits.capacity_timeout)",
+            none,
+            pause,
+            none.search.give_up_at - time.time(),
+        )
+        if self.deferrable:
+            from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+
+            self.defer(
+                trigger=DateTimeTrigger(datetime.fromtimestamp(none.ask_at, UTC)),
+                method_name="ask_again",
+                kwargs={"search": asdict(none.search)},
+            )
+        if self._stop.wait(pause):
+            raise AirflowFailException("the task was killed while it waited for machines; nothing runs")
+
+    def _begin(self, context: Context) -> dict[str, Any]:
+        """Bring about the gang, and wait for its end."""
+        from airflow_provider_ocidist.capacity import CapacitySearch
+        from airflow_provider_ocidist.gang import Gang
+
         with as_airflow_errors(), self._telling_of_failure(context):
-            job = self._leased(self._training_job(context))
+            job = self._limited(self._training_job(context))
+            deadline = self._task_deadline(context["ti"].start_date if self._search else None)
+            if self._search is None and job.limits.capacity_timeout:
+                give_up_at = time.time() + job.limits.capacity_timeout
+                self._search = CapacitySearch(give_up_at if deadline is None else min(give_up_at, deadline))
             self._note_data_versions(job, context)
             gang = Gang(
                 self._backend(job.backend.kind), job, self.log, context.get("task_state_store"), self._stop
             )
-            record = gang.adopt_or_submit(_key(context), self._task_deadline(), self._number)
+            record = gang.adopt_or_submit(_key(context), deadline, self._number)
         self._ref = record.ref
         self._announce(record.ref, context)
         return self._supervise(record, context)
-
-    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Go on after the trigger has seen something to do; Airflow calls this on a worker."""
-        from airflow_provider_ocidist.run import RunRecord
-
-        self._number = context["ti"].try_number
-        return self._supervise(RunRecord.from_json(event), context, goes_on=True)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on also where Airflow would fail this task for its trigger's sake, and leave the run to itself."""
@@ -231,6 +280,7 @@ class DistributedTrainingOperator(BaseOperator):
                 poll_interval=self.poll_interval,
             ),
             method_name="resume",
+            kwargs={"search": asdict(self._search) if self._search else None},
         )
 
     def _succeed(self, watch: Watch, context: Context) -> dict[str, Any]:
@@ -295,8 +345,20 @@ class DistributedTrainingOperator(BaseOperator):
         for node in watch.status.nodes:
             if node.report is not None and node.report.cause is not None and node.report.tail:
                 self.log.error("last lines of node %d:\n%s", node.rank, node.report.tail)
+        self._wait_where_time_mends(cause, failure.sentence)
         self._tell_of_failure(failure, context)
         raise training_failure(cause, failure.sentence)
+
+    def _wait_where_time_mends(self, cause: Cause, message: str) -> None:
+        """Raise NoCapacity where there may be machines later, and this task has the time."""
+        from airflow_provider_ocidist.capacity import ONLY_TIME_MENDS, NoCapacity
+
+        if self._search is None or cause not in ONLY_TIME_MENDS:
+            return
+        search = self._search.failed()
+        ask_at = search.next_at(time.time())
+        if ask_at is not None:
+            raise NoCapacity(f"{cause}: {message}", search, ask_at)
 
     @contextlib.contextmanager
     def _telling_of_failure(self, context: Context) -> Iterator[None]:
@@ -305,6 +367,7 @@ class DistributedTrainingOperator(BaseOperator):
             yield
         except (JobFileError, BackendError) as error:
             cause = error.cause if isinstance(error, BackendError) else Cause.CONFIG
+            self._wait_where_time_mends(cause, str(error))
             self._tell_of_failure(_failure(cause, str(error)), context)
             raise
         except AirflowTaskTimeout as error:
@@ -336,7 +399,7 @@ class DistributedTrainingOperator(BaseOperator):
         from airflow_provider_ocidist.plan_view import readable
 
         try:
-            job = self._leased(self._training_job(context))
+            job = self._limited(self._training_job(context))
             plan = self._backend(job.backend.kind).plan(job, _key(context))
         except Exception as error:  # noqa: BLE001 - it fails again when the task needs it, and is told of there
             return f"no plan: {error}"
@@ -391,13 +454,11 @@ class DistributedTrainingOperator(BaseOperator):
             place, access=access, overrides=overrides, render=lambda text: self._filled_in(text, context)
         )
 
-    def _leased(self, job: TrainingJob) -> TrainingJob:
-        """Return the job with the lease of a task, where it says nothing of its own."""
-        lease = DEFAULT_LEASE if job.limits.lease is None else job.limits.lease
-        if 0 < lease < LOOKS_IN_A_LEASE * self.poll_interval:
-            rare = f"is {lease:g} s, and the task looks every {self.poll_interval:g} s only: lower its poll_interval"
-            raise JobFileError([Problem("limits.lease", rare)], job.name)
-        return replace(job, limits=replace(job.limits, lease=lease))
+    def _limited(self, job: TrainingJob) -> TrainingJob:
+        """Return the job with the limits of a task, where it says nothing of its own."""
+        own = {"lease": DEFAULT_LEASE, "capacity_timeout": DEFAULT_CAPACITY_TIMEOUT}
+        missing = {name: value for name, value in own.items() if getattr(job.limits, name) is None}
+        return replace(job, limits=replace(job.limits, **missing))
 
     def _filled_in(self, text: str, context: Context) -> Any:
         """Return what Airflow makes of a text with Jinja. Raises ValueError with what is wrong with it."""
@@ -435,6 +496,12 @@ def _created(context: Context) -> RunRef | None:
     ti = context["ti"]
     told = ti.xcom_pull(task_ids=ti.task_id, key="run", map_indexes=ti.map_index)
     return RunRef.from_json(told) if told else None
+
+
+def _search_in(value: Mapping[str, Any] | None) -> CapacitySearch | None:
+    from airflow_provider_ocidist.capacity import CapacitySearch
+
+    return CapacitySearch(**value) if value else None
 
 
 def _failure(cause: Cause, message: str) -> Failure:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 
 from airflow_provider_ocidist.airflow_errors import HOPELESS
+from airflow_provider_ocidist.capacity import ONLY_TIME_MENDS, pause_after
 from airflow_provider_ocidist.errors import BackendError, Cause, TrainingFailed
 
 if TYPE_CHECKING:
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = {Cause.NODE, Cause.PREEMPTED, Cause.ABANDONED}
 """Causes that are gone with the node that had them, or now that somebody waits again."""
-LATER = {Cause.CAPACITY, Cause.QUOTA}
-"""Causes that only time mends."""
-FIRST_DELAY = timedelta(minutes=1)
-LONGEST_DELAY = timedelta(minutes=30)
 
 
 class TrainingRetries(RetryPolicy):
@@ -41,8 +38,8 @@ class TrainingRetries(RetryPolicy):
             return RetryDecision.fail(f"{cause}: the same again would fail again")
         if cause in AT_ONCE:
             return RetryDecision.retry(timedelta(0), f"{cause}: nothing to wait for")
-        if cause in LATER:
-            delay = delay_before(try_number + 1)
+        if cause in ONLY_TIME_MENDS:
+            delay = timedelta(seconds=pause_after(try_number))
             return RetryDecision.retry(delay, f"{cause}: looking again in {delay.total_seconds():.0f} s")
         return RetryDecision.default()
 
@@ -53,9 +50,3 @@ class TrainingRetries(RetryPolicy):
     def deserialize(cls, data: dict[str, Any]) -> TrainingRetries:
         del data
         return cls()
-
-
-def delay_before(attempt: int) -> timedelta:
-    """Return the pause before an attempt, the first of which is 1: doubling from a minute to half an hour."""
-    factor: int = 2 ** min(max(attempt - 2, 0), 10)
-    return min(FIRST_DELAY * factor, LONGEST_DELAY)

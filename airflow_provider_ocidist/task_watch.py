@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, ToldLines
-from airflow_provider_ocidist.backends.log_follower import LogFollower
+from airflow_provider_ocidist.log_follower import LogFollower
 from airflow_provider_ocidist.run import RunRecord
 from airflow_provider_ocidist.watch import TaskLog, Watch
 

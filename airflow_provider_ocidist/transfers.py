@@ -135,18 +135,26 @@ class CopyOperator(BaseOperator):
                 return self._copy_on_platform(items, context)
             return self._copy_here(items, context)
 
-    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+    def resume(
+        self, context: Context, event: dict[str, Any], search: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Go on after the trigger has seen something to do; Airflow calls this on a worker."""
         with as_airflow_errors():
-            self._job = self._copy_job("", context)
-            return self._told_by(self._job.resume(context, event))
+            self._job = self._copy_job(self._items(), context)
+            return self._told_by(self._job.resume(context, event, search))
+
+    def ask_again(self, context: Context, event: Any, search: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin anew after a time without capacity; Airflow calls this on a worker."""
+        with as_airflow_errors():
+            self._job = self._copy_job(self._items(), context)
+            return self._told_by(self._job.ask_again(context, event, search))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on also where Airflow would fail this task for its trigger's sake; see the training operator."""
         if next_method != TRIGGER_FAILED:
             return super().resume_execution(next_method, next_kwargs, context)
         with as_airflow_errors():
-            self._job = self._copy_job("", context)
+            self._job = self._copy_job(self._items(), context)
             return self._told_by(self._job.resume_execution(next_method, next_kwargs, context))
 
     def on_kill(self) -> None:
@@ -195,20 +203,20 @@ class CopyOperator(BaseOperator):
     # on the platform
 
     def _copy_on_platform(self, items: Sequence[CopyItem], context: Context) -> dict[str, Any]:
+        self._refuse_what_a_node_cannot_do(items)
+        self._job = self._copy_job(items, context)
+        return self._told_by(self._job.train(context))
+
+    def _copy_job(self, items: Sequence[CopyItem], context: Context) -> CopyJob:
         from airflow_provider_ocidist import codec
         from airflow_provider_ocidist.storage.copy_program import Order
 
-        self._refuse_what_a_node_cannot_do(items)
         order = Order(items=tuple(items), label=self.label, endpoint=OciHook(self.conn_id).access.endpoint)
-        self._job = self._copy_job(json.dumps(codec.encode(order)), context)
-        return self._told_by(self._job.train(context))
-
-    def _copy_job(self, order: str, context: Context) -> CopyJob:
         return CopyJob(
             task_id=self.task_id,
             conn_id=self.conn_id,
             job=self._job_of(context),
-            order=order,
+            order=json.dumps(codec.encode(order)),
             overrides=self.overrides,
             deferrable=self.deferrable,
             poll_interval=self.poll_interval,
@@ -304,14 +312,14 @@ class CopyJob(DistributedTrainingOperator):
         super().__init__(**kwargs)
         self.order = order
 
-    def train(self, context: Context) -> dict[str, Any]:
+    def _begin(self, context: Context) -> dict[str, Any]:
         # Needed until the node is there, under the same name in each attempt: what travels must be the same, too.
         with tempfile.TemporaryDirectory(prefix="ocidist-") as place:
             folder = Path(place) / FOLDER
             folder.mkdir()
             (folder / ORDER).write_text(self.order)
             self.overrides = {**(self.overrides or {}), "program.source": str(folder)}
-            return super().train(context)
+            return super()._begin(context)
 
     def _succeed(self, watch: Watch, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it has no checkpoint to tell of
         from airflow_provider_ocidist.run import TrainingResult

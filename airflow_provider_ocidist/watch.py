@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from airflow_provider_ocidist.agent.report import Phase
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
-from airflow_provider_ocidist.backends.log_follower import LogFollower
 from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.log_follower import LogFollower
 from airflow_provider_ocidist.renewals import Renewals
 from airflow_provider_ocidist.run import Ending, NodeState, RunRecord, RunStatus
 from airflow_provider_ocidist.supervisor import Action, Wait, decide

@@ -188,7 +188,7 @@ WHOLE = "must be a whole number of at least 1"
 SECONDS = "must be a number of seconds above 0, or as 90s, 15m, 2h, 1d"
 TRUE = "true (YAML reads yes and on so too)"
 PLACE = "must be a URI, as oci://bucket@namespace/path, or an absolute path"
-LIMITS = "max_runtime, start_timeout, join_timeout, hang_timeout, lost_timeout, stop_grace"
+LIMITS = "max_runtime, start_timeout, capacity_timeout, join_timeout, hang_timeout, lost_timeout, stop_grace"
 NO_YAML = "is not valid YAML:"
 
 WRONG = {

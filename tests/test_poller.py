@@ -22,11 +22,11 @@ from airflow_provider_ocidist import poller as poller_module
 from airflow_provider_ocidist import triggers
 from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.backends.base import Backend, LogLine
-from airflow_provider_ocidist.backends.log_follower import LogFollower
 from airflow_provider_ocidist.backends.oci_data_science.log_searches import LogSearches
 from airflow_provider_ocidist.backends.oci_data_science.reports import READS_PER_S, SAVED_READS, Reports
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.log_follower import LogFollower
 from airflow_provider_ocidist.poller import Poller, Schedule, Turn
 from airflow_provider_ocidist.run import NodeState, NodeStatus, RunKey, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.shared_connections import LogOf

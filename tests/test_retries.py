@@ -12,7 +12,8 @@ pytest.importorskip("airflow.sdk.definitions.retry_policy", reason="retry polici
 
 from airflow.sdk.definitions.retry_policy import RetryAction
 
-from airflow_provider_ocidist.retries import TrainingRetries, delay_before
+from airflow_provider_ocidist.capacity import pause_after
+from airflow_provider_ocidist.retries import TrainingRetries
 
 
 def decision(error: BaseException, try_number: int = 1):
@@ -34,7 +35,7 @@ def test_capacity_is_waited_for_ever_longer():
         decision(BackendError("none free", cause=Cause.CAPACITY), number).retry_delay for number in (1, 2, 3)
     ]
     assert delays == [timedelta(minutes=1), timedelta(minutes=2), timedelta(minutes=4)]
-    assert delay_before(50) == timedelta(minutes=30)
+    assert pause_after(50) == 1800
 
 
 @pytest.mark.parametrize("error", [TrainingFailed("x", cause=Cause.SERVICE), ValueError("of someone else")])

@@ -22,7 +22,7 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_provider_ocidist import watchers
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.run import RunRef
+from airflow_provider_ocidist.run import NodeState, RunRef
 from airflow_provider_ocidist.sensors import CheckpointSensor, DistributedTrainingSensor
 from scripts.emulator_process import Access
 from tests.airflow_exceptions import AirflowRescheduleException
@@ -130,6 +130,7 @@ def test_a_run_that_was_deleted_is_named(backend: OciDataScience, started: Calla
     backend.cancel(ref)
     wait_until(backend, ref, lambda status: status.ended)
     backend.delete(ref)
+    wait_until(backend, ref, lambda status: status.nodes[0].state is NodeState.MISSING)
     for arguments in MODES:
         with pytest.raises(
             AirflowFailException, match=rf"job run {ref.main_run_id} is gone: somebody deleted it"

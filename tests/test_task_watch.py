@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist import codec
-from airflow_provider_ocidist.backends import log_follower
+from airflow_provider_ocidist import codec, log_follower
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart, ToldLines
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.run import Plan, RunRecord, RunRef, RunStatus

@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from airflow_provider_ocidist import oci_clients
-from airflow_provider_ocidist.backends.log_follower import LogFollower
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
+from airflow_provider_ocidist.log_follower import LogFollower
 from airflow_provider_ocidist.run import NodeState, Plan, RunRef
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key, wait_until

@@ -1,0 +1,45 @@
+"""How long a task that found no machine waits, and when it asks again. Pure; no Airflow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from airflow_provider_ocidist.errors import Cause
+
+ONLY_TIME_MENDS = {Cause.CAPACITY, Cause.QUOTA}
+FIRST_PAUSE = 60.0
+LONGEST_PAUSE = 1800.0
+"""Seconds."""
+MOST_DOUBLINGS = 10
+
+
+def pause_after(failures: int) -> float:
+    """Return the seconds to wait after so many failures in a row: doubling from a minute to half an hour."""
+    return min(FIRST_PAUSE * 2.0 ** min(max(failures - 1, 0), MOST_DOUBLINGS), LONGEST_PAUSE)
+
+
+@dataclass(frozen=True, slots=True)
+class CapacitySearch:
+    """What one try of a task has met so far in its search for machines."""
+
+    give_up_at: float
+    """Unix time; whoever would have to wait until later fails."""
+    failures: int = 0
+
+    def failed(self) -> Self:
+        return replace(self, failures=self.failures + 1)
+
+    def next_at(self, now: float) -> float | None:
+        """Return when to ask again after the last failure, which was `now`; None when it is time to give up."""
+        at = now + pause_after(self.failures)
+        return at if at <= self.give_up_at else None
+
+
+class NoCapacity(Exception):
+    """There are no machines now, and the task has time to ask again. Not for users: who waits catches it."""
+
+    def __init__(self, message: str, search: CapacitySearch, ask_at: float) -> None:
+        super().__init__(message)
+        self.search = search
+        self.ask_at = ask_at
