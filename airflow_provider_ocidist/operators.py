@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, BaseOperator, conf
 
+from airflow_provider_ocidist import task_context
 from airflow_provider_ocidist.airflow_errors import as_airflow_errors, training_failure
-from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, StorageError
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
 from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.links import (
     CheckpointLink,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.capacity import CapacitySearch, NoCapacity
     from airflow_provider_ocidist.failure import Failure
     from airflow_provider_ocidist.job import TrainingJob
-    from airflow_provider_ocidist.run import Plan, RunKey, RunRecord, RunRef
+    from airflow_provider_ocidist.run import Plan, RunRecord, RunRef
     from airflow_provider_ocidist.task_watch import TaskWatch
     from airflow_provider_ocidist.watch import Watch
 
@@ -41,7 +42,6 @@ DEFAULT_LEASE = 7200.0
 """Seconds that the nodes of a task go on when nobody waits for them: Airflow may be down for an hour."""
 DEFAULT_CAPACITY_TIMEOUT = 3600.0
 """Seconds for which a task asks again where no machine is free: the retries are for what is worse."""
-DATA_VERSIONS = "data_versions"
 TRIGGER_FAILED, TRIGGER_TIMEOUT = "__fail__", "Trigger timeout"
 """How Airflow resumes a task whose trigger broke, or took longer than it was deferred for (`sdk.bases.operator`)."""
 
@@ -186,18 +186,19 @@ class DistributedTrainingOperator(BaseOperator):
             if self._search is None and job.limits.capacity_timeout:
                 give_up_at = time.time() + job.limits.capacity_timeout
                 self._search = CapacitySearch(give_up_at if deadline is None else min(give_up_at, deadline))
-            self._note_data_versions(job, context)
+            if self.outlets:
+                task_context.note_data_versions(job, OciHook(self.conn_id), context, self.log)
             gang = Gang(
                 self._backend(job.backend.kind), job, self.log, context.get("task_state_store"), self._stop
             )
-            record = gang.adopt_or_submit(_key(context), deadline, self._number)
+            record = gang.adopt_or_submit(task_context.key_of(context), deadline, self._number)
         self._ref = record.ref
         self._announce(record.ref, context)
         return self._supervise(record, context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on also where Airflow would fail this task for its trigger's sake, and leave the run to itself."""
-        ref = _created(context) if next_method == TRIGGER_FAILED else None
+        ref = task_context.created(context) if next_method == TRIGGER_FAILED else None
         if ref is None:
             return super().resume_execution(next_method, next_kwargs, context)
         told = next_kwargs or {}
@@ -220,11 +221,7 @@ class DistributedTrainingOperator(BaseOperator):
         with as_airflow_errors():
             record = self._backend(ref.backend).open(ref.job_id)
         deadlines = [record.deadline, self._task_deadline(context["ti"].start_date)]
-        return replace(
-            record,
-            deadline=min((time for time in deadlines if time is not None), default=None),
-            logs_since=(time.time(),) * ref.nodes,
-        )
+        return replace(record, deadline=min((time for time in deadlines if time is not None), default=None))
 
     def on_kill(self) -> None:
         """End the remote runs; Airflow kills this process five seconds after it has called this."""
@@ -276,7 +273,7 @@ class DistributedTrainingOperator(BaseOperator):
             trigger=DistributedTrainingTrigger(
                 conn_id=self.conn_id,
                 record=watch.record.to_json(),
-                owner=_owner(context),
+                owner=task_context.owner_of(context),
                 poll_interval=self.poll_interval,
             ),
             method_name="resume",
@@ -291,48 +288,11 @@ class DistributedTrainingOperator(BaseOperator):
         result = TrainingResult.of(watch.record, watch.status).to_json()
         self._hand_on_checkpoint(result["checkpoint_uri"], watch.record.ref, context)
         self.log.info("trained; newest checkpoint: %s", result["checkpoint_uri"])
-        self._tell_outlets(result, context)
+        task_context.tell_outlets(
+            self.outlets, result, self._planned[0].name if self._planned else None, context
+        )
         self._result = result
         return result
-
-    def _tell_outlets(self, result: Mapping[str, Any], context: Context) -> None:
-        """Put the checkpoint into the events of this task's outlets, for the DAGs that they schedule."""
-        from airflow.sdk import Asset, AssetAlias
-
-        if not self.outlets:
-            return
-        checkpoint = result.get("checkpoint") or {}
-        ti = context["ti"]
-        told = {
-            "job": self._planned[0].name if self._planned else None,
-            "data": ti.xcom_pull(task_ids=ti.task_id, key=DATA_VERSIONS, map_indexes=ti.map_index) or {},
-            "checkpoint_uri": result["checkpoint_uri"],
-            "step": checkpoint.get("step"),
-            "loss": checkpoint.get("loss"),
-            "outputs": result.get("outputs", []),
-            "job_id": result["job_id"],
-        }
-        for outlet in self.outlets:
-            if isinstance(outlet, Asset):
-                context["outlet_events"][outlet].extra.update(told)
-            elif isinstance(outlet, AssetAlias) and result["checkpoint_uri"]:
-                context["outlet_events"][outlet].add(Asset(result["checkpoint_uri"]), extra=told)
-
-    def _note_data_versions(self, job: TrainingJob, context: Context) -> None:
-        """Note what is about to be trained on, for the events of the outlets; it may change before the end."""
-        from airflow_provider_ocidist.data_version import data_version
-        from airflow_provider_ocidist.storage.locations import shown
-
-        if not self.outlets or not job.inputs:
-            return
-        access = OciHook(self.conn_id).access
-        versions: dict[str, str | None] = {}
-        for source in dict.fromkeys(item.source for item in job.inputs):
-            try:
-                versions[shown(source)] = data_version(source, access)
-            except StorageError as error:
-                self.log.warning("no version of %s for the events of the outlets: %s", shown(source), error)
-        context["ti"].xcom_push(key=DATA_VERSIONS, value=versions)
 
     def _fail(self, watch: Watch, cause: Cause, message: str, context: Context) -> NoReturn:
         from airflow_provider_ocidist.failure import Failure
@@ -400,7 +360,7 @@ class DistributedTrainingOperator(BaseOperator):
 
         try:
             job = self._limited(self._training_job(context))
-            plan = self._backend(job.backend.kind).plan(job, _key(context))
+            plan = self._backend(job.backend.kind).plan(job, task_context.key_of(context))
         except Exception as error:  # noqa: BLE001 - it fails again when the task needs it, and is told of there
             return f"no plan: {error}"
         for secret in secrets_in(job.to_mapping()):
@@ -489,15 +449,6 @@ class DistributedTrainingOperator(BaseOperator):
             ti.xcom_push(key=key, value=url)
 
 
-def _created(context: Context) -> RunRef | None:
-    """Return what this task has created before it was deferred."""
-    from airflow_provider_ocidist.run import RunRef
-
-    ti = context["ti"]
-    told = ti.xcom_pull(task_ids=ti.task_id, key="run", map_indexes=ti.map_index)
-    return RunRef.from_json(told) if told else None
-
-
 def _search_in(value: Mapping[str, Any] | None) -> CapacitySearch | None:
     from airflow_provider_ocidist.capacity import CapacitySearch
 
@@ -522,27 +473,3 @@ def _renderable(value: Any) -> Any:
         case list() | tuple():
             return [_renderable(item) for item in value]
     return value
-
-
-def _key(context: Context) -> RunKey:
-    from airflow_provider_ocidist.run import RunKey
-
-    ti = context["ti"]
-    return RunKey(
-        dag_id=ti.dag_id,
-        run_id=ti.run_id,
-        task_id=ti.task_id,
-        map_index=ti.map_index if ti.map_index is not None else -1,
-        generation=ti.max_tries,
-    )
-
-
-def _owner(context: Context) -> dict[str, Any]:
-    key = _key(context)
-    return {
-        "dag_id": key.dag_id,
-        "run_id": key.run_id,
-        "task_id": key.task_id,
-        "map_index": key.map_index,
-        "try_number": context["ti"].try_number,
-    }

@@ -76,6 +76,10 @@ class DistributedTrainingTrigger(BaseTrigger):
             else:
                 await self._leave_word()
             raise
+        except Exception:
+            # Its task goes on waiting on a worker.
+            await self._leave_word()
+            raise
         yield TriggerEvent(record.to_json())
 
     async def _watch_until_action(self) -> RunRecord:

@@ -14,11 +14,11 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 from airflow.sdk import DAG
 
-from airflow_provider_ocidist import capacity
+from airflow_provider_ocidist import capacity, task_context
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.capacity import CapacitySearch, pause_after
 from airflow_provider_ocidist.errors import Cause, TrainingFailed
-from airflow_provider_ocidist.operators import DistributedTrainingOperator, _key
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.run import RunRef
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, PROGRAMS, a_key
@@ -176,4 +176,4 @@ def test_a_task_that_is_killed_while_it_waits_starts_nothing(
     task.on_kill()
     thread.join(20)
     assert isinstance(ended[0], AirflowFailException)
-    assert [ref.key.attempt for ref in backend.gangs_of([_key(context(ti))])] == [1]
+    assert [ref.key.attempt for ref in backend.gangs_of([task_context.key_of(context(ti))])] == [1]

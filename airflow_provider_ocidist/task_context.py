@@ -1,0 +1,97 @@
+"""What a training task reads from Airflow's context, and what it hands on through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_ocidist.errors import StorageError
+
+# What only a running task needs is imported there, as in operators.py.
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_ocidist.hooks import OciHook
+    from airflow_provider_ocidist.job import TrainingJob
+    from airflow_provider_ocidist.run import RunKey, RunRef
+    from airflow_provider_ocidist.watch import TaskLog
+
+DATA_VERSIONS = "data_versions"
+
+
+def key_of(context: Context) -> RunKey:
+    """Return the key by which all gangs of this task are found; each clear begins another generation."""
+    from airflow_provider_ocidist.run import RunKey
+
+    ti = context["ti"]
+    return RunKey(
+        dag_id=ti.dag_id,
+        run_id=ti.run_id,
+        task_id=ti.task_id,
+        map_index=ti.map_index if ti.map_index is not None else -1,
+        generation=ti.max_tries,
+    )
+
+
+def owner_of(context: Context) -> dict[str, Any]:
+    """Return what a trigger has to know of the task that it waits for."""
+    key = key_of(context)
+    return {
+        "dag_id": key.dag_id,
+        "run_id": key.run_id,
+        "task_id": key.task_id,
+        "map_index": key.map_index,
+        "try_number": context["ti"].try_number,
+    }
+
+
+def created(context: Context) -> RunRef | None:
+    """Return what this task has created before it was deferred."""
+    from airflow_provider_ocidist.run import RunRef
+
+    ti = context["ti"]
+    told = ti.xcom_pull(task_ids=ti.task_id, key="run", map_indexes=ti.map_index)
+    return RunRef.from_json(told) if told else None
+
+
+def note_data_versions(job: TrainingJob, hook: OciHook, context: Context, log: TaskLog) -> None:
+    """Note what is about to be trained on, for the events of the outlets; it may change before the end."""
+    from airflow_provider_ocidist.data_version import data_version
+    from airflow_provider_ocidist.storage.locations import shown
+
+    if not job.inputs:
+        return
+    access = hook.access
+    versions: dict[str, str | None] = {}
+    for source in dict.fromkeys(item.source for item in job.inputs):
+        try:
+            versions[shown(source)] = data_version(source, access)
+        except StorageError as error:
+            log.warning("no version of %s for the events of the outlets: %s", shown(source), error)
+    context["ti"].xcom_push(key=DATA_VERSIONS, value=versions)
+
+
+def tell_outlets(
+    outlets: Iterable[Any], result: Mapping[str, Any], job_name: str | None, context: Context
+) -> None:
+    """Put the checkpoint into the events of a task's outlets, for the DAGs that they schedule."""
+    from airflow.sdk import Asset, AssetAlias
+
+    if not outlets:
+        return
+    checkpoint = result.get("checkpoint") or {}
+    ti = context["ti"]
+    told = {
+        "job": job_name,
+        "data": ti.xcom_pull(task_ids=ti.task_id, key=DATA_VERSIONS, map_indexes=ti.map_index) or {},
+        "checkpoint_uri": result["checkpoint_uri"],
+        "step": checkpoint.get("step"),
+        "loss": checkpoint.get("loss"),
+        "outputs": result.get("outputs", []),
+        "job_id": result["job_id"],
+    }
+    for outlet in outlets:
+        if isinstance(outlet, Asset):
+            context["outlet_events"][outlet].extra.update(told)
+        elif isinstance(outlet, AssetAlias) and result["checkpoint_uri"]:
+            context["outlet_events"][outlet].add(Asset(result["checkpoint_uri"]), extra=told)
