@@ -72,8 +72,11 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
         )
 
     def execute(self, context: Context) -> Any:
+        return DistributedTrainingOperator.execute(self, context)
+
+    def _begin(self, context: Context) -> dict[str, Any]:
         with self._written_program():
-            return DistributedTrainingOperator.execute(self, context)
+            return super()._begin(context)
 
     def shown_plan(self, context: Context) -> str:
         with self._written_program():

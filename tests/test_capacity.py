@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,9 +18,11 @@ from airflow.sdk import DAG
 from airflow_provider_ocidist import capacity, task_context
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.capacity import CapacitySearch, pause_after
+from airflow_provider_ocidist.decorators import distributed_training_task
 from airflow_provider_ocidist.errors import Cause, TrainingFailed
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.run import RunRef
+from airflow_provider_ocidist.transfers import StageDataOperator
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, PROGRAMS, a_key
 
@@ -78,7 +81,7 @@ def a_task(*, patience: float | None = None, **arguments: Any) -> DistributedTra
     }
     with DAG("dag", schedule=None):
         return DistributedTrainingOperator(
-            task_id="train", job=job, poll_interval=0.3, **{"deferrable": False, **arguments}
+            task_id="train", job=job, **{"deferrable": False, "poll_interval": 0.3, **arguments}
         )
 
 
@@ -126,9 +129,8 @@ def test_a_deferrable_task_waits_without_a_worker_and_remembers_since_when(
     ti: Ti, nodes: Callable[..., None]
 ) -> None:
     nodes(display_name=".*-1", failure=NO_CAPACITY, times=1)
-    task = a_task(deferrable=True)
     with pytest.raises(TaskDeferred) as first:
-        run_deferred(task, ti)
+        run_deferred(a_task, ti)
     assert first.value.method_name == "ask_again"
     assert first.value.kwargs["search"]["failures"] == 1
     assert first.value.trigger.moment.timestamp() == pytest.approx(time.time() + 60, abs=15)
@@ -138,20 +140,56 @@ def test_a_deferrable_task_waits_without_a_worker_and_remembers_since_when(
     assert (second.value.method_name, second.value.kwargs) == ("resume", first.value.kwargs)
 
 
-def run_deferred(task: DistributedTrainingOperator, ti: Ti) -> None:
+def run_deferred(make: Callable[..., Any], ti: Ti) -> None:
     """Execute until there is nothing to do but wait for machines, as if the trigger fired at once."""
-    task.poll_interval = 0.3
     try:
-        task.execute(context(ti))
+        make(deferrable=True, poll_interval=0.3).execute(context(ti))
     except TaskDeferred as deferred:
-        kwargs = dict(deferred.kwargs or {})
         while deferred.method_name == "resume":
             time.sleep(0.3)
+            task = make(deferrable=True, poll_interval=0.3)
             try:
-                a_task(deferrable=True).resume(context(ti), deferred.trigger.record, **kwargs)
+                task.resume(context(ti), deferred.trigger.record, **(deferred.kwargs or {}))
             except TaskDeferred as again:
                 deferred = again
         raise deferred from None
+
+
+def a_function(**arguments: Any) -> Any:
+    with DAG("dag", schedule=None):
+
+        @distributed_training_task(
+            job={"name": "function", "launcher": {"kind": "python"}, "backend": BACKEND}, **arguments
+        )
+        def train(epochs: int) -> None:
+            print("trained for", epochs)
+
+        return train(3).operator
+
+
+def a_copy(**arguments: Any) -> Any:
+    place = json.loads(os.environ["AIRFLOW_CONN_OCI_DEFAULT"])["extra"]["work_dir"]
+    with DAG("dag", schedule=None):
+        return StageDataOperator(
+            task_id="train",
+            data=[{"source": f"{place}/from/", "target": f"{place}/to/"}],
+            run_on="platform",
+            **arguments,
+        )
+
+
+@pytest.mark.parametrize("make", [a_function, a_copy], ids=["a function", "a copy on the platform"])
+def test_what_a_task_sends_to_the_nodes_is_there_when_it_asks_again(
+    make: Callable[..., Any], ti: Ti, nodes: Callable[..., None]
+) -> None:
+    nodes(failure=NO_CAPACITY, times=1)
+    with pytest.raises(TaskDeferred) as first:
+        run_deferred(make, ti)
+    assert first.value.method_name == "ask_again"
+    with pytest.raises(TaskDeferred) as second:
+        make(deferrable=True, poll_interval=0.3).ask_again(context(ti), None, **first.value.kwargs)
+    assert second.value.method_name == "resume"
+    assert RunRef.from_json(ti.xcoms["run"]).key.attempt == 2
 
 
 def test_a_task_that_is_killed_while_it_waits_starts_nothing(
