@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.job import AtLeast, Duration, is_placeholder
+from airflow_provider_ocidist.storage import locations
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails, SchemaValidator
@@ -70,7 +71,8 @@ def shown(value: Any) -> str:
         case bool():
             return "true (YAML reads yes and on so too)" if value else "false (YAML reads no and off so too)"
         case str():
-            return repr(value if len(value) <= 40 else f"{value[:37]}...")
+            text = locations.shown(value)
+            return repr(text if len(text) <= 40 else f"{text[:37]}...")
         case int() | float():
             return str(value)
         case Mapping():

@@ -6,7 +6,6 @@ import codecs
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from airflow_provider_ocidist.errors import JobFileError, Problem, StorageError
 
@@ -38,8 +37,6 @@ def read(place: str | Path, *, access: OciAccess | None = None) -> str:
         text = codecs.decode(data, "utf-8-sig")
     except FileNotFoundError as error:
         raise _unreadable(place, "cannot be read: No such file or directory") from error
-    except StorageError as error:
-        raise StorageError(_without_user(str(error), str(place)), uri=shown(place)) from error
     except OSError as error:
         raise _unreadable(place, f"cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -54,22 +51,10 @@ def read(place: str | Path, *, access: OciAccess | None = None) -> str:
 
 
 def shown(place: str | Path) -> str:
-    """Return a place as messages may show it: without user, password and query, which may be secrets."""
-    text = str(place)
-    if not text.startswith(("http://", "https://")):
-        return text
-    parts = urlsplit(text)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    """Return a place as messages may show it: without user, password, token and query, which may be secrets."""
+    from airflow_provider_ocidist.storage import locations
 
-
-def _without_user(message: str, place: str) -> str:
-    """Return a message of storage without the user and password of a web address."""
-    user, separator, _ = urlsplit(place).netloc.rpartition("@")
-    return (
-        message.replace(f"{user}@", "")
-        if separator and is_uri(place) and not place.startswith("oci:")
-        else message
-    )
+    return locations.shown(str(place))
 
 
 def folder_of(place: str | Path) -> str:

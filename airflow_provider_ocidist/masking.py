@@ -19,6 +19,8 @@ _TELLING = re.compile(
 )
 _WORDS = frozenset({"auth", "bearer", "dsn", "jwt", "pat", "pwd", "pw", "sig", "signature", "token"})
 _FLAG = re.compile(r"^--?([A-Za-z][\w.-]*)(=(.*))?$", re.DOTALL)
+_PREAUTHENTICATED = re.compile(r"/p/([^/]+)/n/")
+"""As Object Storage writes the address of a pre-authenticated request: /p/TOKEN/n/NAMESPACE/b/BUCKET/o/NAME."""
 
 
 def is_secret_name(name: str) -> bool:
@@ -135,6 +137,8 @@ def _secrets_of_url(text: str) -> Iterator[str]:
         "git",
     ):
         yield secret
+    if url.scheme in ("http", "https") and (found := _PREAUTHENTICATED.match(url.path)):
+        yield found[1]
     # A query often is a signature; the whole of it goes, since its parts have many names.
     if url.query and url.scheme in ("http", "https"):
         yield url.query

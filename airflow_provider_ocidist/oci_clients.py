@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from airflow_provider_ocidist import oci_rest
 from airflow_provider_ocidist.oci_credentials import OciAccess, credentials
-from airflow_provider_ocidist.oci_errors import READ_TIMEOUT_S, is_unreachable, never_heals, oci_errors
+from airflow_provider_ocidist.oci_errors import is_unreachable, never_heals, oci_errors
 from airflow_provider_ocidist.oci_request import Caller, Signer, endpoint_of
 
 Service = Literal[
@@ -71,7 +71,7 @@ def client(access: OciAccess, service: Service) -> Any:
             signer=signer,
             retry_strategy=_retry_strategy(access.max_attempts, service),
             circuit_breaker_strategy=oci.circuit_breaker.NoCircuitBreakerStrategy(),
-            timeout=(_CONNECT_TIMEOUT_S, READ_TIMEOUT_S),
+            timeout=(min(_CONNECT_TIMEOUT_S, access.read_timeout), access.read_timeout),
             **({"service_endpoint": access.endpoint.rstrip("/")} if access.endpoint else {}),
         )
         adapter = _adapter(access.pool_size)
@@ -87,7 +87,8 @@ def _has_sdk() -> bool:
 def _client_without_sdk(access: OciAccess, service: Service) -> oci_rest.Client:
     """Return what lets a node whose image has no SDK meet the others, and save, all the same."""
     endpoint = access.endpoint or endpoint_of(service, os.environ)
-    return oci_rest.CLIENTS[service](Caller(Signer.of_resource(os.environ), endpoint, access.max_attempts))
+    signer = Signer.of_resource(os.environ)
+    return oci_rest.CLIENTS[service](Caller(signer, endpoint, access.max_attempts, access.read_timeout))
 
 
 def namespace(access: OciAccess) -> str:

@@ -37,6 +37,8 @@ class OciAccess:
     """Service endpoint for every client, as `http://127.0.0.1:8080`; None: the region's own."""
     max_attempts: int = 8
     """Of each request, with exponential back-off and jitter: from 0.2 s to 8 s, 20 s in all."""
+    read_timeout: float = 60.0
+    """Seconds that a request waits for its answer, and for each piece of it."""
     pool_size: int = 32
     """Connections kept open; also how many transfers one client serves at a time."""
 
@@ -58,7 +60,7 @@ SECRETS = {"private_key_content": "key_content", "passphrase": "pass_phrase"}
 """Airflow masks secrets by the names of their fields, and does not know the SDK's own names."""
 
 
-NUMBERS = ("max_attempts", "pool_size")
+NUMBERS = ("max_attempts", "read_timeout", "pool_size")
 """Fields that are text where a connection is written as a URI."""
 
 

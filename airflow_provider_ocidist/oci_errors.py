@@ -11,9 +11,6 @@ from urllib.parse import urlsplit
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
 from airflow_provider_ocidist.oci_request import RequestError
 
-READ_TIMEOUT_S = 60.0
-"""How long every client waits for an answer."""
-
 
 @contextmanager
 def oci_errors(doing: str) -> Iterator[None]:
@@ -180,7 +177,7 @@ def _transport_fault(error: Exception) -> str:
     if _named(error, "CircuitBreakerError"):
         return "the service failed too often, so the client paused its requests"
     if _named(error, "ReadTimeout", "ReadTimeoutError", "Timeout"):
-        return f"{_endpoint_of(error)} did not answer within {READ_TIMEOUT_S:.0f} s"
+        return f"{_endpoint_of(error)} did not answer in time"
     reason = first_line(_innermost(error)) or type(error).__name__
     return f"the connection to {_endpoint_of(error)} broke ({reason})"
 

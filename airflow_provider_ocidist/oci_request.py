@@ -171,11 +171,13 @@ def _text_of(environ: Mapping[str, str], name: str) -> str:
 class Caller:
     """Sends requests to one place, signed, and again where that may help."""
 
-    def __init__(self, signer: Signer, endpoint: str, attempts: int = 8) -> None:
+    def __init__(self, signer: Signer, endpoint: str, attempts: int = 8, timeout: float = TIMEOUT_S) -> None:
+        """`timeout`: seconds that a request waits for its answer, and for each piece of it."""
         import ssl
         from urllib import request
 
-        self.signer, self.endpoint, self.attempts = signer, endpoint.rstrip("/"), attempts
+        self.signer, self.endpoint = signer, endpoint.rstrip("/")
+        self.attempts, self.timeout = attempts, timeout
         trusted = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
         context = ssl.create_default_context(cafile=trusted)
         self._opener = request.build_opener(request.HTTPSHandler(context=context))
@@ -215,7 +217,7 @@ class Caller:
             signed["content-length"] = str(len(body))
         asked = request.Request(url, data=body, headers=signed, method=method)  # noqa: S310
         try:
-            return self._opener.open(asked, timeout=TIMEOUT_S)
+            return self._opener.open(asked, timeout=self.timeout)
         except HTTPError as error:
             answered = {name.lower(): value for name, value in error.headers.items()}
             raise Refusal(url, error.code, answered, error.read()) from None

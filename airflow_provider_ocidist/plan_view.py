@@ -22,6 +22,7 @@ def readable(plan: Plan, room: int) -> str:
         view = masked(
             {
                 "summary": f"{plan.key.name} on {plan.backend}, {plan.nodes} {'node' if plan.nodes == 1 else 'nodes'}",
+                "names": naming(plan),
                 "topology": plan.topology,
                 "reason": plan.reason,
                 "code": plan.code,
@@ -37,6 +38,11 @@ def readable(plan: Plan, room: int) -> str:
         if len(text) <= room:
             break
     return text
+
+
+def naming(plan: Plan) -> str:
+    """Return what the names in a plan are to be read as: nobody has asked the service yet what there is."""
+    return f"end in -a{plan.key.attempt} here; which attempt it is, is counted when it is submitted"
 
 
 def _merged(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:

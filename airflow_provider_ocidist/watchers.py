@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
@@ -16,12 +18,89 @@ from airflow_provider_ocidist.errors import BackendError, OcidistError, StorageE
 
 # What only a running trigger needs is imported there, as in operators.py.
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.oci_credentials import OciAccess
+    from airflow_provider_ocidist.storage.stores import Store, Stores
     from airflow_provider_ocidist.watch import TaskLog
 
 DEFAULT_CONN_ID = "oci_default"
 SEEN = "ocidist_seen"
 """Key in the asset's state store under which the data that has been told of is noted."""
+KEPT_FOR = 300.0
+"""Seconds after which a connection is read again: somebody may have edited it."""
+RENEW_EVERY = 30.0
+"""Seconds between two times that a refusal is answered with new credentials; the second in that time is told."""
+
+Found = TypeVar("Found")
+
+
+class Opener:
+    """Opens storage with a connection as it was at one moment; what lies in Object Storage by one client."""
+
+    def __init__(self, conn_id: str) -> None:
+        from airflow_provider_ocidist.hooks import OciHook
+
+        self.hook = OciHook(conn_id)
+        self.made_at = time.monotonic()
+
+    def open(self, uri: str) -> Store:
+        """Return the store at a URI. Raises StorageError."""
+        from airflow_provider_ocidist.storage.stores import open_store
+
+        return self._stores.open(uri) if uri.startswith("oci://") else open_store(uri)
+
+    @cached_property
+    def _stores(self) -> Stores:
+        from airflow_provider_ocidist.storage.stores import Stores
+
+        return Stores(self.hook.access)
+
+
+class SharedOpener:
+    """What all triggers of a process open storage with that name one connection.
+
+    To make a client at every look would take 0.9 MB, a handshake, and the check of a key that stops the triggerer.
+    """
+
+    def __init__(self, conn_id: str) -> None:
+        self.conn_id = conn_id
+        self._lock = threading.Lock()
+        self._opener: Opener | None = None
+
+    def use(self, work: Callable[[Opener], Found]) -> Found:
+        """Return what the work does; refused, it is done once more with the connection as it is now. Blocks."""
+        opener = self._kept()
+        try:
+            return work(opener)
+        except (BackendError, StorageError) as error:
+            if not _is_refusal(error) or time.monotonic() - opener.made_at < RENEW_EVERY:
+                raise
+        return work(self._instead_of(opener))
+
+    def _kept(self) -> Opener:
+        with self._lock:
+            if self._opener is None or time.monotonic() - self._opener.made_at >= KEPT_FOR:
+                self._opener = Opener(self.conn_id)
+            return self._opener
+
+    def _instead_of(self, refused: Opener) -> Opener:
+        with self._lock:
+            if self._opener in (None, refused):
+                self._opener = Opener(self.conn_id)
+            assert self._opener is not None
+            return self._opener
+
+
+_openers: dict[str, SharedOpener] = {}
+
+
+def shared_opener(conn_id: str) -> SharedOpener:
+    """Return the one of this process."""
+    return _openers.setdefault(conn_id, SharedOpener(conn_id))
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether OCI has said that to ask again cannot help."""
+    refusal = error.__cause__ if isinstance(error, StorageError) else error
+    return isinstance(refusal, BackendError) and not refusal.retryable
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +196,16 @@ class NewDataTrigger(BaseEventTrigger):
         return found
 
     def _listing(self) -> Listing:
-        from airflow_provider_ocidist.hooks import OciHook
+        return shared_opener(self.conn_id).use(self._listing_by)
 
-        store = OciHook(self.conn_id).store(self.uri)
+    def _listing_by(self, opener: Opener) -> Listing:
+        from airflow_provider_ocidist.storage.locations import shown
+
+        store = opener.open(opener.hook.uri(self.uri))
         entries = store.list()
         files = frozenset((entry.name, entry.etag) for entry in entries)
-        return Listing(files, sum(entry.size or 0 for entry in entries), store.uri)
+        # It goes into events, which many may read.
+        return Listing(files, sum(entry.size or 0 for entry in entries), shown(store.uri))
 
     async def _recall(self) -> str | None:
         store = getattr(self, "asset_state_store", None)
@@ -195,8 +278,7 @@ def look_for_checkpoint(uri: str, conn_id: str, after_step: int, log: TaskLog) -
     try:
         return later_checkpoint(uri, conn_id, after_step)
     except (OcidistError, OSError) as error:
-        refusal = error.__cause__ if isinstance(error, StorageError) else error
-        if isinstance(refusal, BackendError) and not refusal.retryable:
+        if _is_refusal(error):
             raise
         log.warning("%s; will look again", error)
         return None
@@ -210,16 +292,10 @@ def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] 
     from airflow_provider_ocidist import codec
     from airflow_provider_ocidist.storage import checkpoints
 
-    found = checkpoints.newest(uri, _access(uri, conn_id))
+    found = shared_opener(conn_id).use(lambda opener: checkpoints.newest_in(opener.open(uri)))
     if found is None or found.step <= after_step:
         return None
     return dict(codec.encode(found))
-
-
-def _access(uri: str, conn_id: str) -> OciAccess | None:
-    from airflow_provider_ocidist.hooks import OciHook
-
-    return OciHook(conn_id).access if uri.startswith("oci://") else None
 
 
 def _serialized(trigger: BaseTrigger, *names: str) -> tuple[str, dict[str, Any]]:

@@ -118,7 +118,7 @@ def test_a_query_opens_one_file_alone_and_is_never_shown(web):
         job_file.load(place)
     assert "secret" not in str(caught.value)
     with pytest.raises(JobFileError) as caught:
-        job_file.load(f"{web.replace('//', '//user:secret@')}/absent.yaml?token=secret")
+        job_file.load(f"{web.replace('//', '//user:secret@')}/p/secret/n/absent.yaml?token=secret")
     assert "secret" not in str(caught.value)
 
 

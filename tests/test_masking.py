@@ -52,6 +52,14 @@ def test_a_secret_is_masked_wherever_it_occurs():
     assert secrets_in(job) == {"hunter22", "tok-12345", "key-12345"}
 
 
+def test_the_token_of_a_preauthenticated_request_is_masked_wherever_it_occurs():
+    address = "https://objectstorage.eu-frankfurt-1.oraclecloud.com/p/tok-x_12345/n/ns/b/bucket/o/train.zip"
+    job = {"program": {"source": address}, "requests": [json.dumps({"source": address})]}
+    assert "tok-x_12345" not in json.dumps(masked(job))
+    assert "/p/***/n/ns/b/bucket/o/train.zip" in masked(job)["program"]["source"]
+    assert masked("https://host/p/a/n") == "https://host/p/a/n"
+
+
 def test_a_short_secret_is_masked_under_its_name_alone():
     assert masked({"PIN_PASSWORD": "1234", "port": "1234"}) == {"PIN_PASSWORD": "***", "port": "1234"}
 

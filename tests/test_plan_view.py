@@ -34,6 +34,13 @@ def test_requests_of_one_kind_are_shown_once_with_their_number():
     assert (shown["topology"], shown["reason"]) == ("job_runs", "there is a subnet")
 
 
+def test_it_says_that_the_attempt_in_its_names_is_counted_later():
+    assert (
+        "which attempt it is, is counted when it is submitted"
+        in yaml.safe_load(readable(plan(), 4096))["names"]
+    )
+
+
 def test_no_secret_is_shown():
     assert "hunter22" not in readable(plan(), 4096)
 

@@ -42,6 +42,7 @@ def modes(name: str = "arguments") -> pytest.MarkDecorator:
 def _connection(emulator: Access, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in emulator.airflow_env().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(watchers, "_openers", {})
 
 
 @pytest.fixture

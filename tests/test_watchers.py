@@ -6,15 +6,24 @@ import asyncio
 import json
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
+from airflow_provider_ocidist import oci_clients, watchers
 from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.sensors import CheckpointSensor
 from airflow_provider_ocidist.storage import checkpoints
 from airflow_provider_ocidist.watchers import CheckpointTrigger, Deliveries, Listing, NewDataTrigger
 from scripts.emulator_process import Access
+
+
+@pytest.fixture(autouse=True)
+def _connections_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchers, "_openers", {})
 
 
 def listing(**files: str) -> Listing:
@@ -111,6 +120,13 @@ def test_a_relative_place_without_a_work_dir_is_refused(monkeypatch):
         NewDataTrigger("incoming")._listing()
 
 
+def test_an_event_does_not_tell_what_opens_a_web_address():
+    address = "https://objectstorage.us-ashburn-1.oraclecloud.com/p/the-secret/n/ns/b/bucket/o"
+    store = SimpleNamespace(list=list, uri=address)
+    opener: Any = SimpleNamespace(hook=SimpleNamespace(uri=str), open=lambda _: store)
+    assert NewDataTrigger(address)._listing_by(opener).uri == address.replace("the-secret", "***")
+
+
 @pytest.fixture
 def folder(emulator: Access, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in emulator.airflow_env().items():
@@ -124,6 +140,47 @@ def published(emulator: Access, folder: str, tmp_path: Path, step: int) -> None:
     file = tmp_path / f"step-{step}.pt"
     file.write_bytes(b"x")
     checkpoints.publish(file, folder, step=step, access=access_of(emulator.connection_fields()))
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The services for which a client was made, from here on."""
+    made: list[str] = []
+    real = oci_clients.client
+
+    def client(access: OciAccess, service: Any) -> Any:
+        made.append(service)
+        return real(access, service)
+
+    monkeypatch.setattr(oci_clients, "client", client)
+    return made
+
+
+def test_all_looks_by_one_connection_share_a_client(folder: str, clients: list[str], monkeypatch):
+    for number in range(3):
+        assert not CheckpointSensor(task_id="wait", uri=f"{folder}/{number}").poke({})
+        assert not NewDataTrigger(f"{folder}/{number}/")._listing().files
+    assert clients == ["object_storage"]
+    monkeypatch.setattr(watchers, "KEPT_FOR", 0.0)
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": {"auth": "none"}})
+    )
+    with pytest.raises(StorageError, match="auth is 'none'"):
+        NewDataTrigger(folder)._listing()
+
+
+def test_a_refusal_is_met_with_the_connection_as_it_is_now(
+    emulator: Access, folder: str, clients: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    rule = {"path": f".*/{emulator.bucket}/o.*", "status": 401, "times": 2}
+    NewDataTrigger(folder)._listing()
+    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    with pytest.raises(StorageError, match="does not accept these credentials"):
+        NewDataTrigger(folder)._listing()
+    assert len(clients) == 1, "it was made a moment ago"
+    monkeypatch.setattr(watchers, "RENEW_EVERY", 0.0)
+    assert not NewDataTrigger(folder)._listing().files
+    assert len(clients) == 2
 
 
 def test_the_sensor_waits_for_a_later_checkpoint(emulator: Access, folder: str, tmp_path: Path):

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.agent.workspace import PACKAGE_ROOT, Workspace, fr
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.job import Program
 from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.storage.locations import WEB_USER, shown
+from airflow_provider_ocidist.storage.locations import shown, shown_in
 from airflow_provider_ocidist.storage.stores import Store
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def _copy(program: Program, source: str, folder: Path, access: OciAccess, switch
 
     if program.source_secret:
         raise AgentError(
-            f"program.source_secret opens Git repositories, and {source} is none: leave it out",
+            f"program.source_secret opens Git repositories, and {shown(source)} is none: leave it out",
             cause=Cause.CONFIG,
         )
     with storage_errors(f"the code {shown(source)}", folder):
@@ -105,5 +105,4 @@ def storage_errors(what: str, folder: Path) -> Iterator[None]:
     except (StorageError, OSError) as error:
         if disk.is_full(error):
             raise disk.full_error(what, folder) from error
-        why = WEB_USER.sub(r"\1", str(error))
-        raise AgentError(f"{what} cannot be fetched: {why}", cause=Cause.DATA) from error
+        raise AgentError(f"{what} cannot be fetched: {shown_in(str(error))}", cause=Cause.DATA) from error

@@ -24,6 +24,9 @@ from airflow_provider_ocidist.storage.stores import Store, open_store
 logger = logging.getLogger(__name__)
 
 INTERVAL = 2.0
+ANSWER_LIMIT = 5.0
+"""Seconds that the store has for each of the up to three small requests of a beat. A connection may have died without a
+word, and a node that waited a minute for it would pass for dead (`peers.STUCK`), though its training goes on."""
 LAST_WORD_LIMIT = 20.0
 """Seconds during which the last report is tried again; a node costs money while it waits."""
 
@@ -40,9 +43,9 @@ class Heartbeat:
         *,
         hasty: Store | None = None,
     ) -> None:
-        """`hasty`: the same place, which does not try again by itself."""
+        """`hasty`: the same place, which neither tries again by itself nor waits long."""
         self.store = store
-        self._hasty = hasty or store
+        self.hasty = hasty or store
         self.report = report
         self.switch = switch
         self.interval = interval
@@ -60,7 +63,7 @@ class Heartbeat:
     def open(cls, run_dir: str, access: OciAccess, report: NodeReport, switch: StopSwitch) -> Self:
         """Return the heartbeat of a node, not begun. Raises StorageError when the run directory cannot be used."""
         # The next beat is the next try. Retries take up to three minutes, in which this node would pass for dead.
-        hasty = open_store(run_dir, replace(access, max_attempts=1))
+        hasty = open_store(run_dir, replace(access, max_attempts=1, read_timeout=ANSWER_LIMIT))
         return cls(open_store(run_dir, access), report, switch, hasty=hasty)
 
     def start(self) -> None:
@@ -87,13 +90,13 @@ class Heartbeat:
     def read_lease(self) -> bytes | None:
         """Return what the last one who waits for the run has left; None: nobody yet. Raises StorageError, OSError."""
         try:
-            return self._hasty.read(LEASE_FILE)
+            return self.hasty.read(LEASE_FILE)
         except FileNotFoundError:
             return None
 
     def read_stop_request(self) -> StopRequest | None:
         """Return who asks this node to stop, as far as can be told at once."""
-        return _stop_request(self._hasty)
+        return _stop_request(self.hasty)
 
     def ask_all_to_stop(self, request: StopRequest) -> None:
         """Tell the other nodes, unless another was first: the first failure explains the rest."""
@@ -123,7 +126,7 @@ class Heartbeat:
     def _write(self) -> bool:
         self.update(heartbeat_at=time.time())
         try:
-            self._hasty.write(report_name(self.report.rank), self.report.to_json())
+            self.hasty.write(report_name(self.report.rank), self.report.to_json())
         except (OcidistError, OSError) as error:
             if not self._failing:
                 logger.warning("the run directory cannot be written, training goes on: %s", error)

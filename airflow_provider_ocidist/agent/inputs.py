@@ -15,7 +15,7 @@ from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.job import Input
 from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.storage.locations import shown
+from airflow_provider_ocidist.storage.locations import shown, shown_in
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.transfer import CopyReport, TransferProgress
@@ -74,7 +74,8 @@ def _copy(item: Input, target: str, what: str, access: OciAccess, ended: threadi
                 raise disk.full_error(what, Path(target), watch.bytes_total) from error
             if watch.bytes_done <= before or ended.is_set():
                 raise
-            logger.warning("%s broke off after %s: %s; going on", what, disk.shown(watch.bytes_done), error)
+            why = shown_in(str(error))
+            logger.warning("%s broke off after %s: %s; going on", what, disk.shown(watch.bytes_done), why)
             ended.wait(PAUSE_S)
 
 

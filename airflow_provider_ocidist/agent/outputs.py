@@ -12,6 +12,7 @@ from pathlib import Path
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.job import Output
 from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage.locations import join, shown, shown_in
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def expanded(uri: str, environ: Mapping[str, str]) -> str:
         name = found["bare"] or found["braced"] or ""
         if not environ.get(name):
             raise AgentError(
-                f"the output {uri} names the variable {name!r}, which this node does not have: "
+                f"the output {shown(uri)} names the variable {name!r}, which this node does not have: "
                 "set it in env, or write $$ for a dollar sign",
                 cause=Cause.CONFIG,
             )
@@ -80,8 +81,6 @@ def parcels(
 
 
 def _place(uri: str, rank: int, *, is_main: bool, failed_run: str | None) -> str:
-    from airflow_provider_ocidist.storage.locations import join
-
     below = [] if failed_run is None else [f"failed-{_attempt(failed_run)}"]
     return join(uri, *below, *([] if is_main else [f"node-{rank}"]))
 
@@ -98,7 +97,7 @@ def _refuse_overwriting(chosen: Sequence[Parcel]) -> None:
             owner = owners.setdefault((parcel.uri, name), parcel.path)
             if owner != parcel.path:
                 raise AgentError(
-                    f"the outputs {owner} and {parcel.path} would both write {name} to {parcel.uri}: "
+                    f"the outputs {owner} and {parcel.path} would both write {name} to {shown(parcel.uri)}: "
                     "give them different URIs",
                     cause=Cause.CONFIG,
                 )
@@ -131,7 +130,6 @@ def copy_outputs(
 
 
 def _copy(parcel: Parcel, access: OciAccess, cancel: threading.Event | None) -> str:
-    from airflow_provider_ocidist.storage.locations import join
     from airflow_provider_ocidist.storage.progress import progress_lines
     from airflow_provider_ocidist.storage.transfer import copy
 
@@ -140,6 +138,7 @@ def _copy(parcel: Parcel, access: OciAccess, cancel: threading.Event | None) -> 
     try:
         report = copy(str(parcel.source), f"{folder}/", access=access, on_progress=tell, cancel=cancel)
     except (StorageError, OSError) as error:
-        raise AgentError(f"the output {parcel.path} cannot be copied: {error}", cause=Cause.DATA) from error
+        why = shown_in(str(error))
+        raise AgentError(f"the output {parcel.path} cannot be copied: {why}", cause=Cause.DATA) from error
     logger.info("copied %s to %s: %d files, %d bytes", parcel.path, folder, report.files, report.bytes)
     return join(folder, parcel.source.name) if parcel.source.is_file() else folder

@@ -63,7 +63,8 @@ class Watches:
     def _others_moved(self) -> list[float | None]:
         """Return when each other node last moved; the main node judges for all, the others once it is done."""
         own = self.heartbeat.report.rank
-        reports = read_others(self.heartbeat.store, own, self.config.nodes)
+        # Asked between two beats: what takes longer than a beat may is as good as not known.
+        reports = read_others(self.heartbeat.hasty, own, self.config.nodes)
         done = {report.rank for report in reports if report and report.phase is Phase.DONE}
         if own != self.main_rank and self.main_rank not in done:
             return [None]

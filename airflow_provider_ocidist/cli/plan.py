@@ -68,12 +68,15 @@ def plan_of(job: TrainingJob, connection: dict[str, Any]) -> Plan:
 
 
 def _plan_report(job: TrainingJob, plan: Plan) -> dict[str, Any]:
+    from airflow_provider_ocidist.plan_view import naming
+
     return {
         "backend": plan.backend,
         "topology": plan.topology,
         "nodes": plan.nodes,
         "reason": plan.reason,
         "code": plan.code or job.program.source or "in the image",
+        "names": naming(plan),
         "run_dir": plan.run_dir,
         "checkpoints_uri": plan.checkpoints_uri,
         "requests": [
@@ -166,7 +169,7 @@ def _shortened(value: Any) -> Any:
 
 def _print_plan(report: dict[str, Any]) -> None:
     say(f"nothing has been created; {report['reason']}", "bold")
-    for name in ("code", "run_dir", "checkpoints_uri"):
+    for name in ("code", "names", "run_dir", "checkpoints_uri"):
         say(f"{name.removesuffix('_uri').replace('_', ' ')}: {report[name] or 'none'}")
     for number, request in enumerate(report["requests"], 1):
         times = f" ({request['count']} times)" if request["count"] > 1 else ""

@@ -39,7 +39,7 @@ def inside(path: str, value: str) -> Iterator[Problem]:
     if not value.strip() or "\0" in value:
         yield Problem(path, "must not be empty")
     elif value.startswith(("/", "~")) or "://" in value:
-        yield Problem(path, f"must be a relative path, not {value!r}")
+        yield Problem(path, f"must be a relative path, not {locations.shown(value)!r}")
     elif ".." in value.split("/"):
         yield Problem(path, f"must not leave its folder, as {value!r} does")
 

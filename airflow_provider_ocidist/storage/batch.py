@@ -226,7 +226,8 @@ def clashes(surveyed: Sequence[Surveyed]) -> Iterator[Problem]:
             other = writers.setdefault(place, one)
             if other is not one:
                 yield _problem(
-                    one, f"would write {place}, and so would item {other.item.number}: separate them"
+                    one,
+                    f"would write {locations.shown(place)}, and so would item {other.item.number}: separate them",
                 )
                 break
     for one in surveyed:

@@ -19,8 +19,8 @@ from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.errors import CheckpointError, StorageError
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.local_store import LocalStore, local_errors
-from airflow_provider_ocidist.storage.locations import join, safe_name, unfinished_name
-from airflow_provider_ocidist.storage.stores import Entry, Store, open_store
+from airflow_provider_ocidist.storage.locations import join, safe_name, shown, unfinished_name
+from airflow_provider_ocidist.storage.stores import Entry, Store, Stores, open_store
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.transfer import Copied
@@ -107,8 +107,9 @@ def publish(
     """
     path = Path(folder_or_file)
     source, entries = _local_entries(path)
-    folder = _free_folder(open_store(uri, access), path.name, step)
-    target = open_store(join(uri, folder), access)
+    stores = Stores(access)
+    folder = _free_folder(stores.open(uri), path.name, step)
+    target = stores.open(join(uri, folder))
     files = _send(source, target, entries)
     manifest = _manifest(path.name, files, step=step, loss=loss, single_file=path.is_file())
     target.write(MANIFEST, manifest.to_json())
@@ -156,12 +157,20 @@ def newest(uri: str, access: OciAccess | None = None) -> CheckpointRef | None:
 
     Raises StorageError when the place cannot be read: an outage is not "no checkpoint yet".
     """
-    return next(iter(complete(uri, access)), None)
+    return newest_in(open_store(uri, access))
+
+
+def newest_in(store: Store) -> CheckpointRef | None:
+    """Do the same in a store that is open."""
+    return next(iter(_complete_in(store)), None)
 
 
 def complete(uri: str, access: OciAccess | None = None) -> list[CheckpointRef]:
     """Return the complete checkpoints below a URI, the highest step first; raises as `newest` does."""
-    store = open_store(uri, access)
+    return _complete_in(open_store(uri, access))
+
+
+def _complete_in(store: Store) -> list[CheckpointRef]:
     for _ in range(3):
         folders = _by_folder(store.list())
         found = _complete(store, folders)
@@ -175,19 +184,25 @@ def complete(uri: str, access: OciAccess | None = None) -> list[CheckpointRef]:
 
 def verify(ref_uri: str, access: OciAccess | None = None) -> Manifest:
     """Return the manifest of a checkpoint. Raises CheckpointError unless its files are there, whole."""
-    store = open_store(ref_uri, access)
+    return _verified(open_store(ref_uri, access), ref_uri)[0]
+
+
+def _verified(store: Store, ref_uri: str) -> tuple[Manifest, Mapping[str, Entry]]:
+    """Return the manifest of a checkpoint, and the files of its folder."""
+    place = shown(ref_uri)
     try:
         manifest = Manifest.from_json(store.read(MANIFEST))
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"there is no checkpoint at {ref_uri}: it has no {MANIFEST}", uri=ref_uri
+            f"there is no checkpoint at {place}: it has no {MANIFEST}", uri=ref_uri
         ) from error
     except CheckpointError as error:
-        raise CheckpointError(f"{ref_uri}: {error}", uri=ref_uri) from error
-    fault = _fault(manifest, {entry.name: entry for entry in store.list()})
+        raise CheckpointError(f"{place}: {error}", uri=ref_uri) from error
+    listed = {entry.name: entry for entry in store.list()}
+    fault = _fault(manifest, listed)
     if fault:
-        raise CheckpointError(f"the checkpoint at {ref_uri} is not complete: {fault}", uri=ref_uri)
-    return manifest
+        raise CheckpointError(f"the checkpoint at {place} is not complete: {fault}", uri=ref_uri)
+    return manifest, listed
 
 
 def fetch(uri: str, target: Path, access: OciAccess | None = None) -> Path:
@@ -196,9 +211,8 @@ def fetch(uri: str, target: Path, access: OciAccess | None = None) -> Path:
     What bears that name there already is replaced, after every SHA-256 was found right. Raises
     CheckpointError when the checkpoint is not complete or its content is not what was published.
     """
-    manifest = verify(uri, access)
     store = open_store(uri, access)
-    listed = {entry.name: entry for entry in store.list()}
+    manifest, listed = _verified(store, uri)
     with _staging(Path(target)) as staging:
         arrived = _copy(store, LocalStore(staging), [listed[item.path] for item in manifest.files])
         for item, copied in zip(manifest.files, arrived, strict=True):

@@ -14,6 +14,7 @@ from airflow_provider_ocidist.storage.locations import (
     is_unfinished,
     join,
     safe_name,
+    shown_in,
     unfinished_name,
 )
 from airflow_provider_ocidist.storage.stores import Buffer, Entry, Origin, Store, Upload
@@ -62,12 +63,10 @@ class FsspecStore(Store):
         with fsspec_errors(self.uri):
             # fsspec caches listings for the life of the process; another process's files would stay unseen.
             self.file_system.invalidate_cache()
-            try:
-                found = self.file_system.find(self.root, detail=True)
-            except FileNotFoundError:
-                return []
             entries = [
-                self._entry(path, info) for path, info in found.items() if path.startswith(f"{self.root}/")
+                self._entry(path, info)
+                for path, info in self._found(self.root)
+                if path.startswith(f"{self.root}/")
             ]
         wanted = [
             entry for entry in entries if entry.name.startswith(prefix) and not is_unfinished(entry.name)
@@ -99,6 +98,26 @@ class FsspecStore(Store):
         with fsspec_errors(self.place_of(name)):
             self._make_folder(name)
             return FsspecUpload(self.file_system, self._path(name), self.place_of(name))
+
+    def _found(self, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield all files below a folder that is there."""
+        driver = self.file_system
+        try:
+            if _finds_by_itself(driver):
+                yield from driver.find(folder, detail=True).items()
+                return
+            # fsspec's own walk takes a folder that cannot be listed for an empty one.
+            listed = driver.ls(folder, detail=True)
+        except FileNotFoundError as error:
+            if _is_outage(error.__cause__):
+                raise
+            return
+        for info in listed:
+            path = info["name"].rstrip("/")
+            if info["type"] != "directory":
+                yield path, info
+            elif path.startswith(f"{folder}/"):
+                yield from self._found(path)
 
     @property
     def file_system(self) -> Any:
@@ -164,6 +183,15 @@ class FsspecUpload(Upload):
             self.file_system.rm_file(self.part)
 
 
+def _finds_by_itself(driver: Any) -> bool:
+    """Whether a driver lists a whole tree at once, as those of object stores do."""
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.spec import AbstractFileSystem
+
+    own = (kind for kind in type(driver).__mro__ if kind not in (AbstractFileSystem, AsyncFileSystem))
+    return any(vars(kind).keys() & {"find", "_find"} for kind in own)
+
+
 @contextmanager
 def fsspec_errors(place: str) -> Iterator[None]:
     """Turn whatever a driver raises into one StorageError; absence stays FileNotFoundError."""
@@ -172,16 +200,20 @@ def fsspec_errors(place: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if not _is_outage(error.__cause__):
             raise
-        raise StorageError(
-            f"{place}: {type(error.__cause__).__name__}: {error.__cause__}", uri=place
-        ) from error
+        raise broken(place, error.__cause__) from error
     except (OcidistError, GeneratorExit):
         raise
     except ImportError as error:
-        raise StorageError(f"{place}: its driver is not installed: {error}", uri=place) from error
+        raise StorageError(f"{shown_in(place)}: its driver is not installed: {error}", uri=place) from error
     except Exception as error:  # drivers share no base class for their errors
-        first = (str(error).strip().splitlines() or [""])[0]
-        raise StorageError(f"{place}: {type(error).__name__}: {first}", uri=place) from error
+        raise broken(place, error) from error
+
+
+def broken(place: str, error: BaseException | None, *, retryable: bool = False) -> StorageError:
+    """Return what a library said, in one line."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    text = shown_in(f"{place}: {type(error).__name__}: {first}")
+    return StorageError(text, uri=place, retryable=retryable)
 
 
 def _is_outage(cause: BaseException | None) -> bool:

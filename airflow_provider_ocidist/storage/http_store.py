@@ -15,8 +15,8 @@ from urllib.request import getproxies, proxy_bypass
 
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage import locations
-from airflow_provider_ocidist.storage.fsspec_store import FsspecStore
-from airflow_provider_ocidist.storage.locations import safe_name
+from airflow_provider_ocidist.storage.fsspec_store import FsspecStore, broken
+from airflow_provider_ocidist.storage.locations import safe_name, shown
 from airflow_provider_ocidist.storage.stores import (
     Buffer,
     Download,
@@ -70,7 +70,7 @@ class HttpStore(Store):
 
     def _read_only(self) -> StorageError:
         return StorageError(
-            f"{self.uri}: a web server can be read only; write to another place", uri=self.uri
+            f"{shown(self.uri)}: a web server can be read only; write to another place", uri=self.uri
         )
 
     def list(self, prefix: str = "") -> list[Entry]:
@@ -221,15 +221,11 @@ def http_errors(place: str) -> Iterator[None]:
     try:
         yield
     except urllib3.exceptions.MaxRetryError as error:
-        raise _broken(place, error.reason or error, retryable=True) from error
+        raise broken(place, error.reason or error, retryable=True) from error
     except urllib3.exceptions.HTTPError as error:
-        raise _broken(place, error, retryable=True) from error
+        raise broken(place, error, retryable=True) from error
     except OSError as error:
-        raise _broken(place, error, retryable=False) from error
-
-
-def _broken(place: str, reason: Exception, *, retryable: bool) -> StorageError:
-    return StorageError(f"{place}: {type(reason).__name__}: {_line(reason)}", uri=place, retryable=retryable)
+        raise broken(place, error) from error
 
 
 def _check(answer: Any, place: str, expected: set[int]) -> None:
@@ -291,7 +287,7 @@ def _pool_for(uri: str) -> Any:
         import urllib3
     except ImportError as error:
         raise StorageError(
-            f"{uri} needs the Python package urllib3, which this image lacks: add it, or keep the data in oci://",
+            f"{shown(uri)} needs the Python package urllib3, which this image lacks: add it, or keep the data in oci://",
             uri=uri,
         ) from error
     parts = urlsplit(uri)
@@ -329,7 +325,3 @@ def _time(date: str | None) -> float | None:
         return parsedate_to_datetime(date).timestamp() if date else None
     except ValueError:
         return None
-
-
-def _line(error: object) -> str:
-    return (str(error).strip().splitlines() or [""])[0]

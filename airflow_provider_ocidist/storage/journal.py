@@ -11,15 +11,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_ocidist.storage.locations import shown
+
 
 class Journal:
     """A file with a line of JSON for each thing that was finished; the first line says what it is about.
 
-    It is locked while it is in use, and removed when the work is done. A line that was cut off is ignored.
+    It is locked while it is in use, and removed when the work is done. A line that was cut off is ignored. It holds no
+    secret: web addresses stand in it as `shown` returns them, so a copy also goes on with another token.
     """
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, subject: Mapping[str, object], descriptor: int) -> None:
         self.path = path
+        self.subject = _without_secrets(subject)
         self.records: list[Any] = []
         """What an earlier attempt at the same has finished."""
         self.stale: list[Any] = []
@@ -33,29 +37,29 @@ class Journal:
             descriptor = _open_locked(path)
         except OSError:
             return None
-        journal = cls(path, descriptor)
+        journal = cls(path, subject, descriptor)
         try:
             lines = _read(descriptor)
-            if lines and lines[0] == subject:
+            if lines and lines[0] == journal.subject:
                 journal.records = lines[1:]
             else:
                 journal.stale = lines[1:]
-            journal._restart(subject)
+            journal._restart()
         except OSError:
             journal.remove()
             return None
         return journal
 
-    def _restart(self, subject: Mapping[str, object]) -> None:
+    def _restart(self) -> None:
         # Also where it goes on: a line that was cut off would swallow the next one.
-        lines = [subject, *self.records]
+        lines = [self.subject, *self.records]
         os.ftruncate(self._descriptor, 0)
         os.write(self._descriptor, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
 
-    def forget(self, subject: Mapping[str, object]) -> None:
+    def forget(self) -> None:
         """Start anew: what was finished is not there any more."""
         self.records = []
-        self._restart(subject)
+        self._restart()
 
     def add(self, record: object) -> None:
         """Note something finished. One write to the end of a file needs no lock among threads."""
@@ -74,9 +78,13 @@ class Journal:
         self.close()
 
 
-def key_of(*parts: str) -> str:
-    """Return eight hexadecimal digits that stand for these texts."""
-    return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:8]
+def key_of(*uris: str) -> str:
+    """Return eight hexadecimal digits that stand for these places, whatever token opens them."""
+    return hashlib.sha256("\0".join(map(shown, uris)).encode(errors="surrogatepass")).hexdigest()[:8]
+
+
+def _without_secrets(subject: Mapping[str, object]) -> Mapping[str, object]:
+    return {name: shown(value) if isinstance(value, str) else value for name, value in subject.items()}
 
 
 def cache_folder() -> Path:

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -192,19 +192,19 @@ class LocalUpload(Upload):
             return
         self.part = self.path.with_name(unfinished_name(self.path.name, key))
         try:
-            self._open_part(journal, subject)
+            self._open_part(journal)
         except BaseException:
             journal.remove()
             raise
         self.journal = journal
 
-    def _open_part(self, journal: Journal, subject: Mapping[str, object]) -> None:
+    def _open_part(self, journal: Journal) -> None:
         """Open what is there of the file already, or begin it anew where that is not what the journal says."""
         self.descriptor = self._create(0)
         self.written = merged(journal.records)
         if self.written and os.fstat(self.descriptor).st_size < self.written[-1][1]:
             self.written = []
-            journal.forget(subject)
+            journal.forget()
         if not self.written:
             os.ftruncate(self.descriptor, 0)
 
@@ -320,7 +320,7 @@ def local_errors(path: Path) -> Iterator[None]:
         reason = _FULL.get(error.errno or 0) or (error.strerror or str(error)).lower()
         raise StorageError(f"{path}: {reason}", uri=str(path)) from error
     except UnicodeEncodeError as error:
-        raise StorageError(f"{path!r}: its name cannot be written here", uri=str(path)) from error
+        raise StorageError(f"{str(path)!r}: its name cannot be written here", uri=str(path)) from error
 
 
 def _entry(name: str, status: os.stat_result) -> Entry:

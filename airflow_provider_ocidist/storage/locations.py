@@ -94,7 +94,7 @@ def shown_in(text: str) -> str:
     return WEB_ADDRESS.sub(lambda found: shown(found[0]), text)
 
 
-WEB_USER = re.compile(r"((?:https?|ftp)://)(?:[^/@\s]*@)?")
+WEB_USER = re.compile(r"((?:https?|ftp)://)(?:[^/\s]*@)?")
 WEB_TOKEN = re.compile(r"(://[^/\s]+/p/)[^/\s]+")
 """As Object Storage writes it: https://HOST/p/TOKEN/n/NAMESPACE/b/BUCKET/o/NAME."""
 WEB_ADDRESS = re.compile(r"(?:https?|ftp)://[^\s'\"<>]+")

@@ -19,8 +19,6 @@ from airflow_provider_ocidist.oci_request import quoted
 from airflow_provider_ocidist.oci_rest import ObjectStorageClient, lowered
 from airflow_provider_ocidist.storage.stores import Buffer
 
-_TIMEOUTS_S = {"connect": 10.0, "read": 60.0}
-
 
 @dataclass(slots=True)
 class Request:
@@ -39,6 +37,7 @@ class ObjectHttp:
     def __init__(self, client: Any, namespace: str, bucket: str) -> None:
         self._base = client.base_client
         self._retry = client.retry_strategy
+        self._connect_timeout, self._read_timeout = self._base.timeout
         # Where the service's address has the namespace in it.
         place = {"namespaceName": namespace, "bucketName": bucket}
         endpoint = self._base.handle_service_params_in_endpoint(place, {}, [*place, "objectName"]).rstrip("/")
@@ -87,7 +86,7 @@ class ObjectHttp:
                 retries=False,
                 redirect=False,
                 preload_content=False,
-                timeout=urllib3.Timeout(**_TIMEOUTS_S),
+                timeout=urllib3.Timeout(connect=self._connect_timeout, read=self._read_timeout),
             )
             if 200 <= answer.status < 300:
                 return answer

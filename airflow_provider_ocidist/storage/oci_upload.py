@@ -40,9 +40,15 @@ class OciUpload(Upload):
         self.part_size = part_size
         self.etags: dict[int, str] = {}
         self.digests: dict[int, bytes] = {}
-        self.journal: Journal | None = None
-        self.upload_id = (self._resume(origin) if origin else None) or self._begin()
+        self.journal = self._journal_of(origin) if origin else None
         self._lock = threading.Lock()
+        try:
+            self.upload_id = self._left_open() or self._begin()
+        except BaseException:
+            # Left open it would be locked, and a later attempt in this process could not go on from it.
+            if self.journal:
+                self.journal.close()
+            raise
 
     def _begin(self) -> str:
         details = {"object": self.object_name, "metadata": {PART_SIZE_KEY: str(self.part_size)}}
@@ -53,8 +59,7 @@ class OciUpload(Upload):
             self.journal.add(upload_id)
         return upload_id
 
-    def _resume(self, origin: Origin) -> str | None:
-        """Return the id of the upload that an earlier attempt has left open, None when there is none."""
+    def _journal_of(self, origin: Origin) -> Journal | None:
         subject = {
             "from": origin.uri,
             "etag": origin.etag,
@@ -63,7 +68,10 @@ class OciUpload(Upload):
             "part_size": self.part_size,
         }
         key = key_of(origin.uri, self.place)
-        self.journal = Journal.open(cache_folder() / f"upload-{key}", subject)
+        return Journal.open(cache_folder() / f"upload-{key}", subject)
+
+    def _left_open(self) -> str | None:
+        """Return the id of the upload that an earlier attempt has left open, None when there is none."""
         if self.journal is None:
             return None
         for abandoned in self.journal.stale:
@@ -71,7 +79,7 @@ class OciUpload(Upload):
         for upload_id in self.journal.records:
             if self._find_parts(str(upload_id)):
                 return str(upload_id)
-        self.journal.forget(subject)
+        self.journal.forget()
         return None
 
     def _find_parts(self, upload_id: str) -> bool:

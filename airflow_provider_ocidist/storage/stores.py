@@ -146,7 +146,8 @@ class Store(ABC):
         return True
 
     def place_of(self, name: str) -> str:
-        return locations.join(self.uri, name)
+        """Return where a file is, as messages may show it."""
+        return locations.shown(locations.join(self.uri, name))
 
     @abstractmethod
     def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:

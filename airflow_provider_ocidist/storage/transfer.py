@@ -23,6 +23,7 @@ from airflow_provider_ocidist.storage.copying.selection import (
     is_wanted,
     refuse_loss,
 )
+from airflow_provider_ocidist.storage.locations import shown
 from airflow_provider_ocidist.storage.stores import Entry, Store, Stores
 
 __all__ = [
@@ -191,12 +192,12 @@ def _require_tree(found: Selection, wanted: Sequence[Entry]) -> None:
     """Raise StorageError where what the source has is no measure of what the target shall keep."""
     if not found.is_tree or found.pattern:
         raise StorageError(
-            f"delete_extra needs a folder as its source, and {found.uri} is none: name a folder, with include",
+            f"delete_extra needs a folder as its source, and {shown(found.uri)} is none: name a folder, with include",
             uri=found.uri,
         )
     if not wanted:
         raise StorageError(
-            f"there is no file to copy at {found.uri}, and delete_extra would empty the target: correct the "
+            f"there is no file to copy at {shown(found.uri)}, and delete_extra would empty the target: correct the "
             "source, or delete the target by hand",
             uri=found.uri,
         )
@@ -208,7 +209,8 @@ def _verified(source: Store, wanted: Sequence[Entry], place: Destination) -> tup
     wrong = [name for name, verdict in found.items() if verdict == "different"]
     if wrong:
         raise StorageError(
-            f"{len(wrong)} of {len(found)} files at {place.store.uri} are not what they are at {source.uri}: "
+            f"{len(wrong)} of {len(found)} files at {shown(place.store.uri)} are not what they are "
+            f"at {shown(source.uri)}: "
             f"{', '.join(sorted(wrong)[:5])}; copy again with mode changed",
             uri=place.store.uri,
         )

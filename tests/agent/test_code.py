@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent import disk
-from airflow_provider_ocidist.agent.code import announce, fetch_code, require_same
+from airflow_provider_ocidist.agent.code import announce, fetch_code, require_same, storage_errors
 from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.git.repository import GIT_URL
 from airflow_provider_ocidist.agent.stopping import StopSwitch
@@ -48,6 +48,19 @@ def test_a_folder_is_copied(project: Path) -> None:
     workspace = fetch(str(project))
     assert Path(workspace.program.script).read_text() == "print('v1')"
     assert (workspace.code / "project" / "pkg" / "model.py").exists()
+
+
+def test_why_code_cannot_be_had_shows_no_token() -> None:
+    place = "http://127.0.0.1:9/p/the-secret/n/ns/b/bucket/o"
+    with pytest.raises(AgentError, match=r"/p/\*\*\*/n/ns") as caught:
+        fetch(f"{place}/train.zip?sig=the-secret")
+    assert "secret" not in str(caught.value)
+    with (
+        pytest.raises(AgentError, match=r"^the code cannot be fetched: .*/p/\*\*\*/n/ns") as caught,
+        storage_errors("the code", Path()),
+    ):
+        raise FileNotFoundError(f"{place}/train.py?sig=the-secret")
+    assert "secret" not in str(caught.value)
 
 
 def test_a_single_file_is_a_project_too(project: Path) -> None:

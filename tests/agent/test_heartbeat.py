@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -9,6 +12,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from airflow_provider_ocidist.agent import heartbeat as heartbeats
 from airflow_provider_ocidist.agent.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.peers import STUCK
 from airflow_provider_ocidist.agent.report import NodeReport, Phase, StopRequest
@@ -61,6 +65,45 @@ def test_a_throttled_node_is_heard_again_before_it_passes_for_dead(
     since = heartbeat.written_at
     until(lambda: heartbeat.written_at > since)
     assert heartbeat.written_at - since < STUCK / 2
+
+
+@pytest.fixture
+def silent_store() -> Iterator[tuple[str, list[socket.socket]]]:
+    """An address that takes every connection and never answers, and the connections that it has got."""
+    taken: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def take() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(server.accept()[0])
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", taken
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+    for connection in taken:
+        connection.close()
+
+
+def test_a_store_that_never_answers_holds_no_beat_up(
+    emulator: Access, silent_store: tuple[str, list[socket.socket]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 3 * heartbeats.ANSWER_LIMIT + heartbeats.INTERVAL < STUCK, "a beat asks three times"
+    monkeypatch.setattr(heartbeats, "ANSWER_LIMIT", 0.2)
+    monkeypatch.setattr(heartbeats, "LAST_WORD_LIMIT", 0.0)
+    endpoint, taken = silent_store
+    access = OciAccess(config_file=emulator.config_file, profile=emulator.profile, endpoint=endpoint)
+    now = time.time()
+    report = NodeReport(rank=0, phase=Phase.TRAINING, address="", started_at=now, heartbeat_at=now)
+    heartbeat = Heartbeat.open("oci://bucket@namespace/run", access, report, StopSwitch())
+    heartbeat.interval = 0.1
+    heartbeat.start()
+    began = time.monotonic()
+    until(lambda: len(taken) >= 4)
+    heartbeat.finish()
+    assert time.monotonic() - began < STUCK / 2
 
 
 def test_a_throttled_node_still_tells_the_others_to_stop(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -16,9 +17,9 @@ from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
-from airflow_provider_ocidist.storage.journal import Journal
+from airflow_provider_ocidist.storage.journal import Journal, key_of
 from airflow_provider_ocidist.storage.local_store import gaps, merged
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.stores import Origin, open_store
 from airflow_provider_ocidist.storage.transfer import copy
 from tests.storage.trees import make_tree, read_store, read_tree
 from tests.storage.unruly_proxy import Fault, UnrulyProxy
@@ -253,6 +254,47 @@ def test_a_journal_is_of_one_subject_and_forgets_a_line_that_was_cut(tmp_path: P
     assert (other.records, other.stale) == ([], [[1, 2], [3, 4], [6, 7]])
     other.remove()
     assert not path.exists()
+
+
+def test_an_upload_that_could_not_be_resumed_just_now_is_resumed_a_moment_later(
+    unruly: OciAccess, proxy: UnrulyProxy, bucket: str, tmp_path: Path, cache: Path
+) -> None:
+    (tmp_path / "x").write_bytes(os.urandom(8 * PART))
+    store = open_store(bucket, replace(unruly, max_attempts=1))
+    origin = Origin(uri=str(tmp_path / "x"), etag="1", size=8 * PART)
+    begun = store.upload("x", 8 * PART, PART, origin)
+    begun.write(0, 0, os.urandom(PART))
+    begun.suspend()
+    proxy.faults = [Fault(method="GET", path="/u/", status=503)]
+    with pytest.raises(StorageError) as failure:
+        store.upload("x", 8 * PART, PART, origin)
+    # As long as somebody looks at the error, what it comes from is still there.
+    resumed = store.upload("x", 8 * PART, PART, origin)
+    assert resumed.missing(0, PART) == [], str(failure.value)
+    resumed.abort()
+
+
+def test_a_journal_holds_no_secret_and_is_found_again_with_another_token(tmp_path: Path) -> None:
+    def subject(token: str) -> dict[str, object]:
+        return {"from": f"https://me:{token}@host/p/{token}/n/ns/b/bucket/o/x", "size": 3}
+
+    path = tmp_path / "journal"
+    journal = Journal.open(path, subject("first-secret"))
+    assert journal is not None
+    journal.add([0, 3])
+    assert "secret" not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    journal.close()
+    again = Journal.open(path, subject("second-secret"))
+    assert again is not None
+    assert again.records == [[0, 3]]
+    again.forget()
+    assert "secret" not in path.read_text()
+    again.close()
+    keys = {key_of(str(subject(token)["from"]), "/target") for token in ("first", "second")}
+    assert len(keys) == 1
+    of_before = hashlib.sha256(b"oci://b@n/x\0/target").hexdigest()[:8]
+    assert key_of("oci://b@n/x", "/target") == of_before
 
 
 def test_a_journal_in_use_or_in_no_writable_place_is_done_without(tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 import uuid
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import oci
@@ -19,6 +22,7 @@ from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_request import Caller, Signer
 from airflow_provider_ocidist.oci_rest import ObjectStorageClient
 from airflow_provider_ocidist.storage import locations, stores
+from airflow_provider_ocidist.storage.fsspec_store import FsspecStore
 from airflow_provider_ocidist.storage.oci_store import OciStore
 from airflow_provider_ocidist.storage.stores import open_store
 from tests.storage.trees import ODD_NAMES, read_tree
@@ -298,6 +302,47 @@ def test_a_web_server_that_is_down_is_an_error_not_absence():
         store.exists("x")
     with pytest.raises(StorageError):
         store.read("x")
+
+
+class HalfGone(BaseHTTPRequestHandler):
+    """A page with a file and a folder, whose own page breaks off."""
+
+    def do_GET(self):
+        if self.path != "/":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+            return
+        page = b'<a href="x.txt">x</a> <a href="sub/">sub</a>'
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_not_an_empty_one():
+    with ThreadingHTTPServer(("127.0.0.1", 0), HalfGone) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            with pytest.raises(StorageError):
+                FsspecStore.connect(locations.parse(f"http://127.0.0.1:{server.server_port}/")).list()
+        finally:
+            server.shutdown()
+            thread.join(10)
+
+
+@pytest.mark.parametrize("fails", ["read", "stat", "list", "write"])
+def test_no_error_of_a_store_shows_what_opens_a_web_address(fails):
+    address = "http://me:pass@word@127.0.0.1:9/p/the-secret/n/ns/b/bucket/o"
+    store = open_store(address)
+    arguments = {"read": ["x"], "stat": ["x"], "list": [], "write": ["x", b""]}
+    with pytest.raises(StorageError, match=r"http://127\.0\.0\.1:9/p/\*\*\*/n/ns/b/bucket/o") as caught:
+        getattr(store, fails)(*arguments[fails])
+    assert not [secret for secret in ("secret", "word") if secret in str(caught.value)]
 
 
 def test_an_unknown_scheme_is_one_clear_error():

@@ -90,7 +90,7 @@ def _source_problem(source: str) -> str | None:
     target, _, export = source.partition(":")
     if (is_ocid(target) or _is_address(target)) and (is_ocid(export) or export.startswith("/")):
         return None
-    return f"must be {SOURCES}, not {source!r}"
+    return f"must be {SOURCES}, not {locations.shown(source)!r}"
 
 
 def _path_problem(path: str) -> str | None:

@@ -104,7 +104,8 @@ def _pack(uri: str) -> Iterator[Problem]:
         yield Problem("backend.conda_uri", str(error))
         return
     if pack.kind != "oci" or not (pack.namespace and pack.path):
-        yield Problem("backend.conda_uri", f"must be oci://bucket@namespace/path/to/pack, not {uri!r}")
+        found = locations.shown(uri)
+        yield Problem("backend.conda_uri", f"must be oci://bucket@namespace/path/to/pack, not {found!r}")
 
 
 def _container(job: TrainingJob) -> Iterator[Problem]:

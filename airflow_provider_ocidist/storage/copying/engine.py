@@ -143,13 +143,17 @@ class Engine:
         if self.cancel.is_set():
             raise self._cancelled()
         if self.budget.interrupted.is_set():
-            raise StorageError(f"the copy from {self.source.uri} was interrupted", retryable=True)
+            raise StorageError(
+                f"the copy from {locations.shown(self.source.uri)} was interrupted", retryable=True
+            )
         self.lanes.reap(_TICK_S if wait else 0)
         self.lanes.adapt(self.meter.moved, self.budget.share)
         self.meter.report()
 
     def _cancelled(self) -> StorageError:
-        return StorageError(f"the copy from {self.source.uri} was cancelled", uri=self.source.uri)
+        return StorageError(
+            f"the copy from {locations.shown(self.source.uri)} was cancelled", uri=self.source.uri
+        )
 
     def _stop(self, is_interruption: bool) -> None:
         self.stopped.set()

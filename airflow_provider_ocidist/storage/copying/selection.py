@@ -54,11 +54,11 @@ def find(source: str, stores: Stores) -> Selection:
 def _matching(place: locations.Location, stores: Stores) -> Selection:
     base, pattern = _split(place.uri)
     if not pattern or place.is_web:
-        raise StorageError(f"there is nothing at {place.uri}", uri=place.uri)
+        raise StorageError(f"there is nothing at {locations.shown(place.uri)}", uri=place.uri)
     store = stores.open(base)
     entries = [entry for entry in store.list(_WILD.split(pattern[0])[0]) if fits(entry.name, pattern)]
     if not entries:
-        raise StorageError(f"nothing at {store.uri} fits {'/'.join(pattern)}", uri=place.uri)
+        raise StorageError(f"nothing at {locations.shown(store.uri)} fits {'/'.join(pattern)}", uri=place.uri)
     return Selection(store=store, entries=entries, is_tree=True, pattern=pattern)
 
 
@@ -100,12 +100,14 @@ def refuse_overlap(found: Selection, target: str, rename: str | None) -> None:
     """Raise StorageError where the copy would write into its own source; `target` as `absolute` returns it."""
     source = absolute(found.store)
     if found.is_tree and is_below(target, source) and not _is_beside(found, target, source):
-        raise StorageError(f"{target} lies in {source}: a tree cannot be copied into itself", uri=target)
+        places = f"{locations.shown(target)} lies in {locations.shown(source)}"
+        raise StorageError(f"{places}: a tree cannot be copied into itself", uri=target)
     written = {f"{target}/{rename or entry.name}" for entry in found.entries}
     for entry in found.entries:
         if (place := f"{source}/{entry.name}") in written:
             raise StorageError(
-                f"{place} would be written over by this copy, of which it is a source", uri=place
+                f"{locations.shown(place)} would be written over by this copy, of which it is a source",
+                uri=place,
             )
 
 
@@ -114,7 +116,8 @@ def refuse_loss(found: Selection, target: str) -> None:
     source = absolute(found.store)
     if is_below(source, target):
         raise StorageError(
-            f"delete_extra would delete the source {source}, which lies in the target {target}: "
+            f"delete_extra would delete the source {locations.shown(source)}, which lies in the target "
+            f"{locations.shown(target)}: "
             "give them folders of their own, or copy without delete_extra",
             uri=target,
         )

@@ -70,7 +70,7 @@ def _whole(uri: str, access: OciAccess) -> Finding:
         checkpoint_files.verify(uri, access)
     except (StorageError, OSError) as error:
         return Finding.failed("checkpoints", str(error), f"correct checkpoints.start_from, or: {READ_POLICY}")
-    return Finding.passed("checkpoints", f"{uri} is whole")
+    return Finding.passed("checkpoints", f"{locations.shown(uri)} is whole")
 
 
 def _readable(uri: str, access: OciAccess) -> Finding:
@@ -83,5 +83,5 @@ def _readable(uri: str, access: OciAccess) -> Finding:
     except (StorageError, OSError) as error:
         return Finding.failed("input", str(error), READ_POLICY)
     if not there:
-        return Finding.failed("input", f"{place.uri}: nothing is there", READ_POLICY)
-    return Finding.passed("input", f"{place.uri} is there")
+        return Finding.failed("input", f"{locations.shown(place.uri)}: nothing is there", READ_POLICY)
+    return Finding.passed("input", f"{locations.shown(place.uri)} is there")
