@@ -24,7 +24,7 @@ class CapacitySearch:
     """What one try of a task has met so far in its search for machines."""
 
     give_up_at: float
-    """Unix time; whoever would have to wait until later fails."""
+    """Unix time, at which it asks for the last time."""
     failures: int = 0
 
     def failed(self) -> Self:
@@ -32,8 +32,8 @@ class CapacitySearch:
 
     def next_at(self, now: float) -> float | None:
         """Return when to ask again after the last failure, which was `now`; None when it is time to give up."""
-        at = now + pause_after(self.failures)
-        return at if at <= self.give_up_at else None
+        left = self.give_up_at - now
+        return None if left < FIRST_PAUSE else now + min(pause_after(self.failures), left)
 
 
 class NoCapacity(Exception):

@@ -42,9 +42,7 @@ class LogFollower:
         """Return one that goes on where another process has stopped."""
         follower = cls(told.since)
         follower._newest = list(told.newest)
-        follower._seen = tuple(
-            dict.fromkeys(ids, newest) for ids, newest in zip(told.ids, told.newest, strict=True)
-        )
+        follower._seen = tuple(dict(lines) for lines in told.lines)
         return follower
 
     def told(self, number: int) -> ToldLines:
@@ -56,12 +54,14 @@ class LogFollower:
         seen = [(time, id_, rank) for rank, ids in enumerate(self._seen) for id_, time in list(ids.items())]
         recent = sorted(each for each in seen if each[0] > since[each[2]])
         if len(recent) > MOST_IDS:
-            since = [max(start, recent[-MOST_IDS - 1][0]) for start in since]
-        kept: tuple[list[str], ...] = tuple([] for _ in since)
+            # Never beyond what was told of a node: one may be far behind another that writes much.
+            cut = recent[-MOST_IDS - 1][0]
+            since = [max(start, min(cut, newest)) for start, newest in zip(since, self._newest, strict=True)]
+        kept: tuple[dict[str, float], ...] = tuple({} for _ in since)
         for time, id_, rank in recent:
             if time > since[rank]:
-                kept[rank].append(id_)
-        return ToldLines(number, tuple(self._newest), tuple(since), tuple(map(tuple, kept)))
+                kept[rank][id_] = time
+        return ToldLines(number, tuple(self._newest), tuple(since), kept)
 
     @property
     def is_behind(self) -> bool:
@@ -83,7 +83,7 @@ class LogFollower:
         `again`: for the stragglers too, whether it is time for them or not.
         """
         if self._looked_at is None:
-            return list(self._newest)
+            return list(self._from)
         if self._begins(self.LATE_EVERY, now):
             since = [max(newest - self.OVERLAP, self._looked_at - self.LATEST) for newest in self._newest]
         elif again or self._begins(self.RECHECK_EVERY, now):

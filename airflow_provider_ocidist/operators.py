@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -27,6 +26,8 @@ from airflow_provider_ocidist.links import (
 
 # What only a running task needs is imported there: every DAG file pays for what stands here, every time it is parsed.
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
@@ -156,7 +157,8 @@ class DistributedTrainingOperator(BaseOperator):
                 work = self._begin
 
     def _wait_for_capacity(self, none: NoCapacity) -> None:
-        self._search = none.search
+        # The gang that there was has ended: a kill has nothing more to end.
+        self._search, self._ref = none.search, None
         pause = none.ask_at - time.time()
         self.log.warning(
             "%s; asking again in %.0f s, and for %.0f s at most (limits.capacity_timeout)",
@@ -165,10 +167,10 @@ class DistributedTrainingOperator(BaseOperator):
             none.search.give_up_at - time.time(),
         )
         if self.deferrable:
-            from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+            from airflow_provider_ocidist.triggers import PauseTrigger
 
             self.defer(
-                trigger=DateTimeTrigger(datetime.fromtimestamp(none.ask_at, UTC)),
+                trigger=PauseTrigger(none.ask_at),
                 method_name="ask_again",
                 kwargs={"search": asdict(none.search)},
             )
@@ -177,15 +179,12 @@ class DistributedTrainingOperator(BaseOperator):
 
     def _begin(self, context: Context) -> dict[str, Any]:
         """Bring about the gang, and wait for its end."""
-        from airflow_provider_ocidist.capacity import CapacitySearch
         from airflow_provider_ocidist.gang import Gang
 
         with as_airflow_errors(), self._telling_of_failure(context):
             job = self._limited(self._training_job(context))
             deadline = self._task_deadline(context["ti"].start_date if self._search else None)
-            if self._search is None and job.limits.capacity_timeout:
-                give_up_at = time.time() + job.limits.capacity_timeout
-                self._search = CapacitySearch(give_up_at if deadline is None else min(give_up_at, deadline))
+            self._search = self._search or _new_search(job, time.time(), deadline)
             if self.outlets:
                 task_context.note_data_versions(job, OciHook(self.conn_id), context, self.log)
             gang = Gang(
@@ -198,23 +197,40 @@ class DistributedTrainingOperator(BaseOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on also where Airflow would fail this task for its trigger's sake, and leave the run to itself."""
-        ref = task_context.created(context) if next_method == TRIGGER_FAILED else None
-        if ref is None:
+        if next_method != TRIGGER_FAILED:
             return super().resume_execution(next_method, next_kwargs, context)
         told = next_kwargs or {}
+        ref = task_context.created(context)
         if told.get("error") == TRIGGER_TIMEOUT:
-            with as_airflow_errors():
-                self._backend(ref.backend).cancel(ref)
-            why = f"{ref.key.name}: cancelled, since the time of its task's deferral is over"
-            self.log.error("%s", why)
-            self._tell_of_failure(_failure(Cause.DEADLINE, why), context)
+            if ref is not None:
+                self._end_too_late(ref, context)
             return super().resume_execution(next_method, next_kwargs, context)
         self.log.error(
             "the trigger failed: %s\n%s", told.get("error"), "\n".join(told.get("traceback") or ())
         )
-        self.log.warning("%s goes on; waiting for it on this worker from here", ref.key.name)
         self.deferrable = False
-        return self.resume(context, self._left_behind(ref, context).to_json())
+        return self._go_on_here(ref, context)
+
+    def _end_too_late(self, ref: RunRef, context: Context) -> None:
+        with as_airflow_errors():
+            self._backend(ref.backend).cancel(ref)
+        why = f"{ref.key.name}: cancelled, since the time of its task's deferral is over"
+        self.log.error("%s", why)
+        self._tell_of_failure(_failure(Cause.DEADLINE, why), context)
+
+    def _go_on_here(self, ref: RunRef | None, context: Context) -> dict[str, Any]:
+        """Go on with what there is, without what only the trigger knew; it may have been about to ask for machines."""
+        began = context["ti"].start_date
+        with as_airflow_errors():
+            job = self._limited(self._training_job(context))
+            search = _new_search(job, began.timestamp(), self._task_deadline(began))
+        if ref is None:
+            self.log.warning("no run has been created; asking for one from this worker")
+            self._search = search
+            return self._until_capacity(self._begin, context)
+        self.log.warning("waiting for %s on this worker from here", ref.key.name)
+        record = self._left_behind(ref, context)
+        return self.resume(context, record.to_json(), asdict(search) if search else None)
 
     def _left_behind(self, ref: RunRef, context: Context) -> RunRecord:
         """Return the record of what this task has created; its trigger's own is lost with it."""
@@ -238,10 +254,11 @@ class DistributedTrainingOperator(BaseOperator):
         from airflow_provider_ocidist.task_watch import TaskWatch
 
         self._ref = record.ref
-        watch = TaskWatch(self._backend(record.ref.backend), record, self.log, self._number)
-        if goes_on:
-            watch.go_on()
-        with self._telling_of_failure(context), LeaseKeeper().keeping(watch):
+        with self._telling_of_failure(context), contextlib.ExitStack() as stack:
+            watch = TaskWatch(self._backend(record.ref.backend), record, self.log, self._number)
+            if goes_on:
+                watch.go_on()
+            stack.enter_context(LeaseKeeper().keeping(watch))
             while True:
                 match watch.look(time.time()):
                     case Wait():
@@ -277,7 +294,8 @@ class DistributedTrainingOperator(BaseOperator):
                 poll_interval=self.poll_interval,
             ),
             method_name="resume",
-            kwargs={"search": asdict(self._search) if self._search else None},
+            # Left out where there is none: a worker of the version before would not take it.
+            kwargs={"search": asdict(self._search)} if self._search else None,
         )
 
     def _succeed(self, watch: Watch, context: Context) -> dict[str, Any]:
@@ -305,15 +323,16 @@ class DistributedTrainingOperator(BaseOperator):
         for node in watch.status.nodes:
             if node.report is not None and node.report.cause is not None and node.report.tail:
                 self.log.error("last lines of node %d:\n%s", node.rank, node.report.tail)
-        self._wait_where_time_mends(cause, failure.sentence)
+        if watch.status.progress is None and all(node.exit_code is None for node in watch.status.nodes):
+            self._wait_for_machines(cause, failure.sentence)
         self._tell_of_failure(failure, context)
         raise training_failure(cause, failure.sentence)
 
-    def _wait_where_time_mends(self, cause: Cause, message: str) -> None:
+    def _wait_for_machines(self, cause: Cause, message: str) -> None:
         """Raise NoCapacity where there may be machines later, and this task has the time."""
-        from airflow_provider_ocidist.capacity import ONLY_TIME_MENDS, NoCapacity
+        from airflow_provider_ocidist.capacity import NoCapacity
 
-        if self._search is None or cause not in ONLY_TIME_MENDS:
+        if self._search is None or cause is not Cause.CAPACITY:
             return
         search = self._search.failed()
         ask_at = search.next_at(time.time())
@@ -327,7 +346,7 @@ class DistributedTrainingOperator(BaseOperator):
             yield
         except (JobFileError, BackendError) as error:
             cause = error.cause if isinstance(error, BackendError) else Cause.CONFIG
-            self._wait_where_time_mends(cause, str(error))
+            self._wait_for_machines(cause, str(error))
             self._tell_of_failure(_failure(cause, str(error)), context)
             raise
         except AirflowTaskTimeout as error:
@@ -447,6 +466,15 @@ class DistributedTrainingOperator(BaseOperator):
         ti.xcom_push(key="run", value=ref.to_json())
         for key, url in links_of_run(ref, OciHook(self.conn_id).access).items():
             ti.xcom_push(key=key, value=url)
+
+
+def _new_search(job: TrainingJob, began: float, deadline: float | None) -> CapacitySearch | None:
+    from airflow_provider_ocidist.capacity import CapacitySearch
+
+    if not job.limits.capacity_timeout:
+        return None
+    give_up_at = began + job.limits.capacity_timeout
+    return CapacitySearch(give_up_at if deadline is None else min(give_up_at, deadline))
 
 
 def _search_in(value: Mapping[str, Any] | None) -> CapacitySearch | None:

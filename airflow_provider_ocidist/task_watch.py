@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, ToldLines
@@ -30,6 +32,8 @@ class TaskWatch(Watch):
         super().__init__(backend, record, logger, leaves_the_end=leaves_the_end)
         self._number = number
         self._noted = self.follower.told(number)
+        self._moment = 0.0
+        self._same: Counter[tuple[int, str]] = Counter()
 
     def go_on(self) -> Self:
         """Begin where another process has stopped, if it left word; one request. Raises nothing."""
@@ -38,6 +42,7 @@ class TaskWatch(Watch):
         told = self.backend.told(self.record.ref)
         if told is not None and told.number == self._number and _is_as_far(told, self.record):
             self.follower = LogFollower.after(told)
+            self.record = replace(self.record, logs_since=told.newest)
             self._noted = told
         return self
 
@@ -45,7 +50,7 @@ class TaskWatch(Watch):
         """Renew the lease as every watch, and note with each renewal how far the log has come."""
         due = self.lease_due_at
         kept = super().keep_lease()
-        if self.lease_due_at > due:
+        if kept and self.lease_due_at > due:
             self.note_told()
         return kept
 
@@ -60,11 +65,16 @@ class TaskWatch(Watch):
         """Pass on a line under the time at which its node wrote it.
 
         Airflow shows the lines of a task in order of time, and two that follow one another and are the same as one: so
-        what a triggerer told that was killed before it could note it is not shown again either.
+        what a triggerer told that was killed before it could note it is not shown again either. What several processes
+        of a node wrote in one millisecond is not the same line: each gets a microsecond of its own.
         """
-        written_at = datetime.fromtimestamp(line.time, UTC).isoformat()
+        if line.time != self._moment:
+            self._moment, self._same = line.time, Counter()
+        nth = self._same[line.rank, line.text]
+        self._same[line.rank, line.text] += 1
+        written_at = datetime.fromtimestamp(line.time, UTC) + timedelta(microseconds=nth)
         log: Any = self._log
-        log.info("[node %d] %s", line.rank, line.text, timestamp=written_at)
+        log.info("[node %d] %s", line.rank, line.text, timestamp=written_at.isoformat())
 
 
 def _is_as_far(told: ToldLines, record: RunRecord) -> bool:

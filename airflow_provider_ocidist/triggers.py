@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -110,8 +109,8 @@ class DistributedTrainingTrigger(BaseTrigger):
     async def _leave_word(self) -> None:
         """Note how far the task's log has come, for whoever goes on with it."""
         if self._watched is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(in_thread(self._watched.note_told), LEAVE_WORD_LIMIT)
+            # Not `wait_for`: in Python 3.11 it can swallow a cancel, and by that a user's kill.
+            await asyncio.wait({keep(in_thread(self._watched.note_told))}, timeout=LEAVE_WORD_LIMIT)
 
     def _mask_secrets(self, backend: Backend) -> None:
         """Keep what the nodes were told, and may print, from the log. A run without a log group has no lines here."""
@@ -207,3 +206,21 @@ class DistributedTrainingTrigger(BaseTrigger):
         ref = self.record["ref"]
         place = place_of(ref["job_id"], ref.get("compartment_id"))
         return shared_connection(self.conn_id, ref["backend"], place)
+
+
+class PauseTrigger(BaseTrigger):
+    """Fires at a moment, when a task asks for machines again.
+
+    :param until: Unix time
+    """
+
+    def __init__(self, until: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.until = until
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"until": self.until}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        await asyncio.sleep(max(0.0, self.until - time.time()))
+        yield TriggerEvent(None)

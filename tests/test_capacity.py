@@ -93,10 +93,11 @@ def test_pauses_grow_from_a_minute_to_half_an_hour() -> None:
     assert [pause_after(failures) for failures in (1, 2, 3, 6, 99)] == [60, 120, 240, 1800, 1800]
 
 
-def test_whoever_would_have_to_wait_too_long_gives_up() -> None:
-    search = CapacitySearch(give_up_at=1000.0).failed()
-    assert search.next_at(940.0) == 1000.0
-    assert search.next_at(940.1) is None
+def test_the_last_question_is_asked_when_the_time_is_over_and_not_much_earlier() -> None:
+    search, asked = CapacitySearch(give_up_at=3600.0), [0.0]
+    while (at := (search := search.failed()).next_at(asked[-1])) is not None:
+        asked.append(at)
+    assert [at / 60 for at in asked] == [0, 1, 3, 7, 15, 31, 60]
 
 
 def test_the_same_try_trains_once_there_are_machines(
@@ -133,7 +134,7 @@ def test_a_deferrable_task_waits_without_a_worker_and_remembers_since_when(
         run_deferred(a_task, ti)
     assert first.value.method_name == "ask_again"
     assert first.value.kwargs["search"]["failures"] == 1
-    assert first.value.trigger.moment.timestamp() == pytest.approx(time.time() + 60, abs=15)
+    assert first.value.trigger.until == pytest.approx(time.time() + 60, abs=15)
     later = a_task(deferrable=True)
     with pytest.raises(TaskDeferred) as second:
         later.ask_again(context(ti), None, **first.value.kwargs)

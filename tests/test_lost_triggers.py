@@ -10,25 +10,37 @@ from typing import Any
 
 import httpx
 import pytest
+from airflow.sdk import DAG
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.run import RunRef
 from scripts.emulator_process import Access
-from tests.airflow_exceptions import TaskDeferralError, TaskDeferralTimeout
-from tests.training_jobs import a_job, a_key, wait_until
+from tests.airflow_exceptions import TaskDeferralTimeout
+from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key, wait_until
 
 pytestmark = pytest.mark.airflow
+
+
+JOB = {
+    "name": "steps",
+    "nodes": 1,
+    "program": {"source": str(PROGRAMS), "script": "steps.py", "args": ["--seconds", "0.5"]},
+    "launcher": {"kind": "python"},
+    "checkpoints": {},
+    "backend": BACKEND,
+}
 
 
 class Ti:
     """What Airflow keeps of a task instance."""
 
-    task_id, map_index = "train", -1
+    dag_id, task_id, map_index, max_tries = "dag", "train", -1, 0
 
     def __init__(self, run: Any) -> None:
         self.start_date = datetime.now(UTC) - timedelta(seconds=30)
         self.try_number = 1
+        self.run_id = a_key().run_id
         self.xcoms: dict[str, Any] = {"run": run}
 
     def xcom_pull(self, *, task_ids: str, key: str, map_indexes: int) -> Any:
@@ -51,9 +63,10 @@ def started(backend: OciDataScience, ends: Callable[[RunRef], RunRef]) -> Callab
 
 
 def resumed(run: Any, error: str, **arguments: Any) -> tuple[Any, Ti]:
-    task = DistributedTrainingOperator(
-        task_id="train", job="job.yaml", deferrable=True, poll_interval=0.5, **arguments
-    )
+    with DAG("dag", schedule=None):
+        task = DistributedTrainingOperator(
+            task_id="train", job=JOB, deferrable=True, poll_interval=0.5, **arguments
+        )
     ti = Ti(run)
     told = {"error": error, "traceback": ["KeyError: 'x'"]}
     return task.resume_execution("__fail__", told, {"ti": ti, "outlet_events": SimpleNamespace()}), ti  # type: ignore[arg-type]
@@ -81,9 +94,17 @@ def test_a_run_whose_deferral_is_over_is_ended(
     wait_until(backend, ref, lambda status: status.ended)
 
 
-def test_a_task_that_has_created_nothing_fails_as_airflow_has_it() -> None:
-    with pytest.raises(TaskDeferralError, match="Trigger failure"):
-        resumed(None, "Trigger failure")
+def test_a_task_that_has_created_nothing_asks_for_machines_on_its_worker(
+    backend: OciDataScience, ends: Callable[[RunRef], RunRef]
+) -> None:
+    result, ti = resumed(None, "Trigger failure")
+    ref = ends(RunRef.from_json(ti.xcoms["run"]))
+    assert result["job_id"] == ref.job_id
+
+
+def test_a_deferral_that_is_over_where_nothing_was_created_fails_as_airflow_has_it() -> None:
+    with pytest.raises(TaskDeferralTimeout):
+        resumed(None, "Trigger timeout")
 
 
 def test_the_time_of_the_task_still_counts_from_its_start(started: Callable[[float], RunRef]) -> None:

@@ -120,7 +120,7 @@ def test_a_chatty_gang_leaves_a_note_of_bounded_size_and_no_line_is_told_twice(
     first, told_first = a_watch(place)
     look(first, at=50)
     first.note_told()
-    assert sum(map(len, place.told(first.record.ref).ids)) <= 50  # type: ignore[union-attr]
+    assert sum(map(len, place.told(first.record.ref).lines)) <= 50  # type: ignore[union-attr]
     place.lines.append(a_line(6000, at=49.98))
     second, told_second = a_watch(place)
     second.go_on()
@@ -128,6 +128,42 @@ def test_a_chatty_gang_leaves_a_note_of_bounded_size_and_no_line_is_told_twice(
         look(second, at)
     assert list(texts(told_second)) == ["[node 0] line 6000"]
     assert set(texts(told_first, told_second).values()) == {1}
+
+
+def test_a_node_that_is_behind_one_that_writes_much_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_follower, "MOST_IDS", 50)
+    place = Place(*(a_line(number, at=number / 100) for number in range(1, 5000)))
+    first, told_first = a_watch(place)
+    look(first, at=50)
+    first.note_told()
+    # Found late, as all of this node.
+    place.lines += [a_line(9000 + number, 1, at=number) for number in range(1, 50)]
+    second, told_second = a_watch(place)
+    second.go_on()
+    for at in range(60, 200, 10):
+        look(second, at)
+    assert len(texts(told_second)) == 49
+    assert set(texts(told_first, told_second).values()) == {1}
+
+
+def test_a_line_that_is_found_late_is_told_by_the_next_process_however_long_nobody_looked() -> None:
+    place = Place(*(a_line(number) for number in range(1, 100)))
+    first, _ = a_watch(place)
+    look(first, at=100)
+    first.note_told()
+    place.lines += [a_line(500, at=95.5), *(a_line(number) for number in range(100, 400))]
+    second, told = a_watch(place)
+    second.go_on()
+    for at in range(390, 500, 10):
+        look(second, at)
+    assert texts(told)["[node 0] line 500"] == 1
+    assert len(told.lines) == 301
+
+
+def test_what_several_processes_write_at_once_is_told_as_several_lines() -> None:
+    watch, told = a_watch(Place(*(LogLine(f"id-{number}", BEGAN + 1, 0, "ready") for number in range(8))))
+    look(watch, at=10)
+    assert len({at for at, _ in told.lines}) == 8
 
 
 def test_another_try_has_a_log_of_its_own_that_begins_anew() -> None:
@@ -193,11 +229,18 @@ def test_the_run_directory_holds_what_was_noted(
 ) -> None:
     ref = ends(backend.submit(backend.plan(a_job(nodes=1, seconds=30), a_key())))
     assert backend.told(ref) is None
-    told = ToldLines(2, (BEGAN,), (BEGAN - 120,), (("a", "b"),))
+    told = ToldLines(2, (BEGAN,), (BEGAN - 120,), ({"a": BEGAN - 1, "b": BEGAN},))
     backend.note_told(ref, told)
     assert backend.told(ref) == told
-    backend._run_dirs.write(ref.run_dir, "told.json", b"{")
-    assert backend.told(ref) is None
+    broken = [
+        b"{",
+        b"[]",
+        b'{"number": 2, "newest": [1], "since": [], "lines": []}',
+        b'{"number": 2, "newest": "x"}',
+    ]
+    for text in broken:
+        backend._run_dirs.write(ref.run_dir, "told.json", text)
+        assert backend.told(ref) is None
 
 
 def test_a_triggerer_that_stops_leaves_word_and_the_next_goes_on_from_there(

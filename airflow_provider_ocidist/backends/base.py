@@ -50,8 +50,13 @@ class ToldLines:
     """By rank: the Unix time of the newest line that was told."""
     since: tuple[float, ...]
     """By rank: whatever is older was told, or is given up."""
-    ids: tuple[tuple[str, ...], ...] = ()
-    """By rank: of the lines that were told, those which are younger than that."""
+    lines: tuple[Mapping[str, float], ...]
+    """By rank: those that were told and are younger than that, their Unix times by their ids."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what no task has left: nodes may write where it lies."""
+        if not len(self.newest) == len(self.since) == len(self.lines):
+            raise ValueError("newest, since and lines are not of as many nodes")
 
 
 class Mark(StrEnum):
