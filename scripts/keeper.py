@@ -98,6 +98,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, told)
     signal.signal(signal.SIGUSR1, outlast)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # whoever started us held it back meanwhile
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     code = 128 + signal.SIGTERM

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 KEEPER = Path(__file__).with_name("keeper.py")
@@ -17,6 +18,16 @@ GRACE_S = 6.0
 
 class ServiceError(Exception):
     """A program did not start, or ended when it should not have."""
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C for later: a program that was started and is not known yet would be ended by nobody."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Service:
@@ -35,7 +46,7 @@ class Service:
     def start(self) -> None:
         """Start the program; it dies with the thread that called this."""
         keeper = [sys.executable, "-I", "-S", str(KEEPER), str(GRACE_S), str(os.getpid())]
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, uninterrupted():
             self._keeper = subprocess.Popen(
                 [*keeper, *self._command],
                 stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: an Airflow home of their own, one emulator, one Airflow."""
+"""Fixtures for all tests: an Airflow home of their own, one emulator."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +19,10 @@ import pytest
 # A suite that was started in the background ignores Ctrl-C, and so would every program whose Ctrl-C is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Nothing is compiled when it is installed, and hundreds of programs start here: each would compile all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Before anything imports Airflow: it reads its home once, and must never find a person's own.
 _HOME = tempfile.mkdtemp(prefix="ocidist-airflow-")
@@ -35,17 +40,39 @@ for _name in [name for name in os.environ if name.startswith(("OCI_", "AIRFLOW_C
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience  # noqa: E402
 from airflow_provider_ocidist.run import RunRef  # noqa: E402
 from scripts.emulator_process import Access, EmulatorProcess  # noqa: E402
-from scripts.local_airflow import LocalAirflow  # noqa: E402
 from tests.airflow_versions import mark_by_version  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent
+LONGEST = (
+    "e2e/test_airflow_processes.py",
+    "examples/test_dags.py",
+    "containers/test_image.py",
+    "clients/test_ads.py",
+    "containers/test_three_hosts.py",
+    "train/test_examples.py",
+    "tests/test_cli_runs.py",
+    "tests/test_local_airflow.py",
+    "agent/test_torchrun_gang.py",
+    "e2e/test_dag_test.py",
+    "agent/test_agent.py",
+    "tests/test_cli_walk.py",
+    "clients/test_oci_cli.py",
+    "launchers/test_failures.py",
+    "emulator/test_standalone.py",
+    "tests/test_gang.py",
+    "backends/test_oci_data_science.py",
+    "backends/test_multi_node.py",
+    "storage/test_checkpoints.py",
+    "storage/test_batch.py",
+    "storage/test_resume.py",
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest; `--dist loadfile` gives each file to one worker."""
+    """Begin with the files that take longest: each goes to one worker, which it would keep when the others are done."""
     mark_by_version(items)
-    items.sort(key=lambda item: "e2e" not in item.path.parts and item.path.name != "test_local_airflow.py")
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get("/".join(item.path.parts[-2:]), len(place)))
 
 
 @pytest.fixture(scope="session")
@@ -56,12 +83,10 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
 
 
 @pytest.fixture(scope="session")
-def local_airflow(tmp_path_factory: pytest.TempPathFactory, emulator: Access) -> Iterator[LocalAirflow]:
-    """Airflow's four processes with the example DAGs, connected to the emulator."""
-    home = tmp_path_factory.mktemp("airflow")
-    paused = {"AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True"}
-    with LocalAirflow(home, dags=ROOT / "dags_examples", env={**emulator.airflow_env(), **paused}) as airflow:
-        yield airflow
+def database(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Where the first LocalAirflow makes an empty database for all of the session, on whichever worker."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder if worker_id == "master" else folder.parent) / "airflow.db"
 
 
 @pytest.fixture

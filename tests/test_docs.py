@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -72,15 +73,15 @@ def test_make_commands_exist(path):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_ocidist_commands_exist(path):
-    named = set(re.findall(r"`ocidist ([a-z-]+)", path.read_text()))
-    for command in named:
-        result = subprocess.run(
-            [sys.executable, "-m", "airflow_provider_ocidist.cli", command, "--help"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    for command in set(re.findall(r"`ocidist ([a-z-]+)", path.read_text())):
+        result = asked_for_help(command)
         assert result.returncode == 0, f"{command}: {result.stderr}"
+
+
+@cache
+def asked_for_help(command):
+    arguments = [sys.executable, "-m", "airflow_provider_ocidist.cli", command, "--help"]
+    return subprocess.run(arguments, capture_output=True, text=True, check=False)
 
 
 def test_every_make_target_has_a_line_of_help_and_is_phony():

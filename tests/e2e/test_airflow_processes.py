@@ -7,6 +7,7 @@ started by its own test.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.run import NodeState, RunRef
+from airflow_provider_ocidist.storage.stores import Store, open_store
 from airflow_provider_ocidist.triggers import CAN_KILL
 from scripts.airflow_api import AirflowClient
 from scripts.emulator_process import Access
@@ -32,6 +34,7 @@ defers = pytest.mark.since_airflow("3.3", "the operator defers")
 LONG = 600.0
 FASTER = {
     "AIRFLOW__CORE__PARALLELISM": "10",
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
     "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
     "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,nobody:",
@@ -55,11 +58,12 @@ ACTED_UPON = {
     "run failed": ("train_deferred", LONG),
     "cleared": ("train_deferred", LONG),
     "blocking marked failed": ("train_blocking", LONG),
-    "triggerer restarts": ("train_deferred", 25.0),
+    "triggerer restarts": ("train_deferred", 40.0),
     "worker killed": ("train_blocking", 25.0),
     "triggerer freezes": ("train_deferred", 50.0),
     "cleaned up": ("train_cleaned_up", LONG),
     "sensed": ("train_blocking", 20.0),
+    "mapped": ("train_mapped", 1.0),
 }
 RUNS = OUTCOMES | ACTED_UPON
 
@@ -119,6 +123,11 @@ class Stage:
         """Return one name for each time that a rank has started."""
         return sorted(path.name for path in self._mark(name).glob("*"))
 
+    def store(self, place: str) -> Store:
+        """Return the store at a URI, or in a folder of the work_dir."""
+        uri = place if "://" in place else f"{self.backend.defaults.work_dir}/{place}"
+        return open_store(uri, self.backend.access)
+
     def _mark(self, name: str) -> Path:
         return self.marks / name.replace(" ", "-")
 
@@ -127,13 +136,20 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(emulator: Access, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(emulator: Access, tmp_path_factory: pytest.TempPathFactory, database: Path) -> Iterator[Stage]:
     home = tmp_path_factory.mktemp("airflow")
     incoming = tmp_path_factory.mktemp("incoming")
-    env = {**emulator.airflow_env(), **FASTER, "OCIDIST_TEST_INCOMING": str(incoming)}
-    with LocalAirflow(home, dags=Path(__file__).parent / "dags", env=env) as airflow:
+    env = {
+        **emulator.airflow_env(),
+        **FASTER,
+        "OCIDIST_TEST_INCOMING": str(incoming),
+        "OCIDIST_TEST_WORK_DIR": emulator.work_dir,
+    }
+    dags = Path(__file__).parent / "dags"
+    with LocalAirflow(home, dags=dags, env=env, database=database) as airflow:
         marks = tmp_path_factory.mktemp("marks")
         stage = Stage(airflow, OciDataScience.connect(emulator.connection_fields()), {}, marks, incoming)
+        stage.store("texts").write("text", b"To be, or not to be")
         for dag_id in sorted({dag_id for dag_id, _ in RUNS.values()}):
             airflow.api.wait_for_dag(dag_id)
         for name in OUTCOMES:
@@ -148,7 +164,7 @@ def test_marking_a_deferred_task_failed_ends_its_nodes(stage: Stage) -> None:
     stage.start("marked failed")
     ref = stage.ref("marked failed")
     _wait_until_watched(stage, ref, 1)
-    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=60)
+    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=120)
     stage.api.patch_task_state(*stage.run("marked failed"), "train", "failed")
     stage.wait_for_nodes(ref, *ENDED, timeout=30)
 
@@ -181,7 +197,7 @@ def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -
         time.sleep(0.5)
     assert new.key.generation > old.key.generation
     _wait_until_watched(stage, new, 2)
-    stage.wait_for_nodes(new, NodeState.RUNNING, timeout=60)
+    stage.wait_for_nodes(new, NodeState.RUNNING, timeout=120)
     stage.api.patch_task_state(*stage.run("cleared"), "train", "failed")
     stage.wait_for_nodes(new, *ENDED, timeout=30)
 
@@ -189,7 +205,7 @@ def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -
 def test_marking_a_waiting_task_failed_ends_its_nodes(stage: Stage) -> None:
     stage.start("blocking marked failed")
     ref = stage.ref("blocking marked failed")
-    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=60)
+    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=120)
     stage.api.patch_task_state(*stage.run("blocking marked failed"), "train", "failed")
     stage.wait_for_nodes(ref, *ENDED, timeout=40)
 
@@ -216,7 +232,7 @@ def test_a_cleanup_begins_only_when_every_node_has_ended(stage: Stage) -> None:
 def test_a_killed_worker_leaves_the_run_alone_and_the_retry_adopts_it(stage: Stage) -> None:
     stage.start("worker killed")
     ref = stage.ref("worker killed")
-    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=60)
+    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=120)
     _kill_worker_of(stage.wait_for_task("worker killed", "running"))
     stage.wait_for_task("worker killed", "success", timeout=150)
     assert stage.ref("worker killed").job_id == ref.job_id
@@ -235,15 +251,28 @@ def _kill_worker_of(task: dict[str, Any]) -> None:
 
 
 @defers
-def test_a_restarted_triggerer_cancels_nothing(stage: Stage) -> None:
+def test_a_restarted_triggerer_cancels_nothing_and_tells_no_line_twice(stage: Stage) -> None:
     stage.start("triggerer restarts")
-    stage.wait_for_task("triggerer restarts", "deferred")
     ref = stage.ref("triggerer restarts")
+    (first,) = _trigger_logs(stage, ref, 1)
+    _wait_for_text(first, "] step ")
     stage.airflow.stop_component("triggerer")
     stage.airflow.start("triggerer")
     stage.wait_for_task("triggerer restarts", "success", timeout=150)
     assert stage.states(ref) == {NodeState.SUCCEEDED}
     assert len(stage.starts("triggerer restarts")) == 2
+    _, second = sorted(_trigger_logs(stage, ref, 2), key=lambda log: log.stat().st_ctime)
+    assert not set(_steps(first.read_text())) & set(_steps(second.read_text()))
+    assert sorted(_steps(stage.log("triggerer restarts"))) == _each_once(80)
+
+
+def _steps(log: str) -> list[tuple[int, int]]:
+    """Return rank and number of each step that is told of."""
+    return [(int(rank), int(step)) for rank, step in re.findall(r"\[node (\d)\] step (\d+)/", log)]
+
+
+def _each_once(steps: int) -> list[tuple[int, int]]:
+    return [(rank, step) for rank in range(2) for step in range(1, steps + 1)]
 
 
 @defers
@@ -251,6 +280,7 @@ def test_a_triggerer_that_was_frozen_and_replaced_cancels_nothing(stage: Stage) 
     stage.start("triggerer freezes")
     ref = stage.ref("triggerer freezes")
     (first,) = _trigger_logs(stage, ref, 1)
+    _wait_for_text(first, "] step ")
     frozen = psutil.Process(stage.airflow.pid("triggerer"))
     frozen = [frozen, *frozen.children(recursive=True)]
     for process in frozen:
@@ -266,6 +296,8 @@ def test_a_triggerer_that_was_frozen_and_replaced_cancels_nothing(stage: Stage) 
     stage.wait_for_task("triggerer freezes", "success", timeout=150)
     assert stage.states(ref) == {NodeState.SUCCEEDED}
     assert len(stage.starts("triggerer freezes")) == 2
+    # Both have told the same lines, under the same times: Airflow shows each once.
+    assert sorted(_steps(stage.log("triggerer freezes"))) == _each_once(100)
     second.stop()
 
 
@@ -430,6 +462,22 @@ def test_a_decorated_function_runs_on_every_node(stage: Stage) -> None:
     for rank in range(2):
         assert f"[node {rank}] hello train_function from rank {rank}" in log, log
     assert "step-000005" in stage.api.xcom(*stage.run("function"), "steps", "checkpoint_uri")
+
+
+def test_each_of_a_mapped_training_has_arguments_and_a_result_of_its_own(stage: Stage) -> None:
+    stage.start("mapped")
+    dag_id, run_id = stage.run("mapped")
+    for index, word in enumerate(("one", "two")):
+        stage.wait_for_task("mapped", "success", task_id=f"train[{index}]", timeout=180)
+        result = stage.api.xcom(dag_id, run_id, f"train[{index}]")
+        assert len(result["nodes"]) == index + 1
+        (uri,) = result["outputs"]
+        assert uri.endswith(f"/{index}")
+        assert stage.store(uri).read(word) == b"To be, or not to be"
+    for index, (word, count) in enumerate((("three", 3), ("four", 4))):
+        stage.wait_for_task("mapped", "success", task_id=f"say[{index}]")
+        uri = stage.api.xcom(dag_id, run_id, f"say[{index}]", "checkpoint_uri")
+        assert stage.store(uri).read(f"step-{count}.txt") == word.encode()
 
 
 def test_the_sensor_finds_the_checkpoint_of_a_run(stage: Stage) -> None:

@@ -40,6 +40,11 @@ SETTINGS = {
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
 }
 AT_A_TIME = {"slots": 3, "include_deferred": True}
+TOLD_OF = [
+    {"scope": {}, "controls": {"emit": False}},
+    {"scope": {"dag_id": "retrain_on_new_data"}, "controls": {"emit_task_events": True}},
+]
+"""What OpenLineage is told of: each event takes one more process."""
 YESTERDAY = (datetime.now(UTC) - timedelta(days=1)).replace(microsecond=0)
 
 
@@ -144,13 +149,21 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory, database: Path) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("examples")
     # What train_digits needs is in this environment: pip finds it there, and asks no index.
     options = ("--conda", f"your_pytorch_p311_env={LAUNCHERS}")
     with EmulatorProcess(folder / "emulator", options=options) as emulator, mailbox() as mails:
-        env = {**emulator.airflow_env(), **SETTINGS, "AIRFLOW_CONN_SMTP_DEFAULT": mails.connection}
-        with LocalAirflow(folder / "airflow", dags=EXAMPLES, env=env, start_timeout=400) as airflow:
+        home = folder / "airflow"
+        transport = {"type": "file", "log_file_path": str(home / "lineage.jsonl"), "append": True}
+        env = {
+            **emulator.airflow_env(),
+            **SETTINGS,
+            "AIRFLOW_CONN_SMTP_DEFAULT": mails.connection,
+            "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+            "AIRFLOW__OPENLINEAGE__EMISSION_POLICY": json.dumps(TOLD_OF),
+        }
+        with LocalAirflow(home, dags=EXAMPLES, env=env, start_timeout=400, database=database) as airflow:
             for path in sorted(EXAMPLES.glob("*.py")):
                 airflow.api.wait_for_dag(path.stem)
             stage = Stage(airflow, emulator, mails.mails)
@@ -207,6 +220,46 @@ def test_new_data_start_a_training_on_them(stage: Stage) -> None:
     hours = sum(all(line.split(b",")) for line in rows.splitlines()[1:])
     assert f"{hours} hours on each of 2 processes" in stage.log("fed", "train")
     assert stage.model("fed").step == 200
+
+
+def test_openlineage_is_told_what_a_training_reads_and_writes(stage: Stage) -> None:
+    stage.wait("fed")
+    run = stage.xcom("fed", "train", "run")
+    begun, ended = (told_of(stage, "retrain_on_new_data.train", kind) for kind in ("START", "COMPLETE"))
+    for event in (begun, ended):
+        assert uris(event["inputs"]) == [f"{stage.emulator.work_dir}/incoming/demand"]
+        job = event["job"]["facets"]["ocidist_training"]
+        assert (job["name"], job["nodes"], job["topology"], job["launcher"]) == (
+            "demand",
+            2,
+            "job_runs",
+            "python",
+        )
+    assert uris(begun["outputs"]) == [run["checkpoints_uri"]]
+    assert uris(ended["outputs"]) == [stage.xcom("fed", "train", "checkpoint_uri")]
+    assert ended["outputs"][0]["facets"]["version"]["datasetVersion"] == "step-200"
+    facets = ended["run"]["facets"]
+    assert facets["ocidist_training"]["run_ids"] == run["run_ids"]
+    assert facets["ocidist_training"]["progress"]["step"] == 200
+    assert facets["externalQuery"]["externalQueryId"] == run["run_ids"][0]
+    assert facets["externalQuery"]["source"].startswith(f"{stage.emulator.url}/#/jobs/")
+
+
+def told_of(stage: Stage, name: str, kind: str) -> dict[str, Any]:
+    """Return the first event of a kind about a job; a task ends before it is told of."""
+    deadline = time.monotonic() + 60
+    while True:
+        events = [
+            json.loads(line) for line in (stage.airflow.home / "lineage.jsonl").read_text().splitlines()
+        ]
+        if found := [event for event in events if (event["job"]["name"], event["eventType"]) == (name, kind)]:
+            return found[0]
+        assert time.monotonic() < deadline, f"no {kind} of {name} among {len(events)} events"
+        time.sleep(0.5)
+
+
+def uris(datasets: list[dict[str, Any]]) -> list[str]:
+    return [f"{dataset['namespace']}/{dataset['name']}" for dataset in datasets]
 
 
 def test_a_model_that_is_not_there_in_time_is_told_of_by_mail(stage: Stage) -> None:

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits, Output, Program
 from airflow_provider_ocidist.storage.checkpoints import fetch
 from tests.agent.gangs import REPOSITORY, Gang
-from tests.launchers.nodes import CACHE, PYTHON
+from tests.launchers.nodes import PYTHON
 
 pytestmark = [pytest.mark.launchers, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -42,7 +42,7 @@ def run_alone(tmp_path: Path, script: str, *args: str) -> str:
     done = subprocess.run(
         [PYTHON, str(EXAMPLES / script), *args],
         cwd=tmp_path,
-        env=clean | CACHE | {"OMP_NUM_THREADS": "1", "OCIDIST_CHECKPOINT_DIR": str(tmp_path / "shared")},
+        env=clean | {"OMP_NUM_THREADS": "1", "OCIDIST_CHECKPOINT_DIR": str(tmp_path / "shared")},
         capture_output=True,
         text=True,
         timeout=240,
@@ -65,7 +65,7 @@ def test_the_classifier_learns_digits_with_the_arguments_of_the_tutorial(tmp_pat
     more = ("--workers", "0", "--output-dir", "outputs", "--backend", "gloo", "--timeout", "5")
     outputs = (Output(path="outputs", uri=str(tmp_path / "out")),)
     with gang_of(tmp_path, "python", "digits.py", *args, *more, *FEW_DIGITS, outputs=outputs) as gang:
-        assert gang.run(**CACHE) == [0, 0], gang.agents[0].stderr.read_text()
+        assert gang.run() == [0, 0], gang.agents[0].stderr.read_text()
         printed, report = gang.agents[0].stdout.read_text(), gang.agents[0].report
     assert losses(printed)[-1] < losses(printed)[0]
     assert "2 processes on cpu, from epoch 0" in printed
@@ -80,7 +80,7 @@ def test_accelerate_trains_and_goes_on(tmp_path: Path) -> None:
     with gang_of(
         tmp_path, "accelerate", "digits_accelerate.py", "--epochs", "3", *FEW_DIGITS, checkpoints=private
     ) as gang:
-        assert gang.run(**CACHE) == [0, 0], gang.agents[0].stderr.read_text()
+        assert gang.run() == [0, 0], gang.agents[0].stderr.read_text()
         printed, report = gang.agents[0].stdout.read_text(), gang.agents[0].report
     assert "2 processes" in printed
     assert losses(printed)[-1] < losses(printed)[0] - 0.3
@@ -94,7 +94,7 @@ def test_accelerate_trains_and_goes_on(tmp_path: Path) -> None:
 
 def test_deepspeed_trains_in_parts_and_its_tools_are_no_checkpoint(tmp_path: Path) -> None:
     with gang_of(tmp_path, "deepspeed", "digits_deepspeed.py", "--epochs", "2", *FEW_DIGITS) as gang:
-        assert gang.run(**CACHE) == [0, 0], gang.agents[0].stderr.read_text()
+        assert gang.run() == [0, 0], gang.agents[0].stderr.read_text()
         printed, report = gang.agents[0].stdout.read_text(), gang.agents[0].report
     assert "2 processes, ZeRO stage 2" in printed
     assert losses(printed)[-1] < losses(printed)[0]
@@ -112,7 +112,7 @@ def test_a_sharded_gpt_goes_on_with_another_number_of_processes(tmp_path: Path) 
     with gang_of(
         first, "torchrun", "gpt_fsdp.py", *data, "--steps", "20", *small, checkpoints=private
     ) as gang:
-        assert gang.run(**CACHE) == [0, 0], gang.agents[0].stderr.read_text()
+        assert gang.run() == [0, 0], gang.agents[0].stderr.read_text()
         printed = gang.agents[0].stdout.read_text() + gang.agents[1].stdout.read_text()
     assert "2 processes on cpu" in printed
     assert losses(printed)[-1] < losses(printed)[0] - 0.3
@@ -121,7 +121,7 @@ def test_a_sharded_gpt_goes_on_with_another_number_of_processes(tmp_path: Path) 
     with gang_of(
         second, "torchrun", "gpt_fsdp.py", *data, "--steps", "30", *small, checkpoints=private
     ) as gang:
-        assert gang.run(**CACHE) == [0, 0], gang.agents[0].stderr.read_text()
+        assert gang.run() == [0, 0], gang.agents[0].stderr.read_text()
         further = gang.agents[0].stdout.read_text() + gang.agents[1].stdout.read_text()
     assert "2 processes on cpu" in further
     assert "from step 20" in further

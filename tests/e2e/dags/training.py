@@ -118,6 +118,29 @@ with DAG(dag_id="train_function", schedule=None, catchup=False, params=PARAMS) a
 
     steps(5, word="hello {{ dag.dag_id }}")
 
+WORK_DIR = os.environ["OCIDIST_TEST_WORK_DIR"]
+FED = {
+    **JOB,
+    "inputs": [{"source": f"{WORK_DIR}/texts/", "target": "data/"}],
+    "outputs": [{"path": "outputs", "uri": f"{WORK_DIR}/results/{{{{ run_id }}}}/{{{{ ti.map_index }}}}/"}],
+}
+
+with DAG(dag_id="train_mapped", schedule=None, catchup=False, params=PARAMS) as mapped:
+    DistributedTrainingOperator.partial(
+        task_id="train", job=FED, poll_interval=2.0, deferrable=True
+    ).expand_kwargs([{"nodes": 1, "env": {"WORD": "one"}}, {"nodes": 2, "env": {"WORD": "two"}}])
+
+    @task.distributed_training(
+        job={key: value for key, value in JOB.items() if key != "program"}, nodes=1, poll_interval=2.0
+    )
+    def say(word: str, count: int) -> None:
+        from pathlib import Path
+
+        Path("checkpoints").mkdir(exist_ok=True)
+        Path("checkpoints", f"step-{count}.txt").write_text(word)
+
+    say.expand_kwargs([{"word": "three", "count": 3}, {"word": "four", "count": 4}])
+
 incoming = Asset(
     "incoming",
     watchers=[

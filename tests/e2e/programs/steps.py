@@ -32,4 +32,7 @@ if rank == 0 and not args.no_checkpoint:
     folder = pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"step-{steps:06d}.bin").write_bytes(b"weights " * 1000)
+if word := os.environ.get("WORD"):
+    pathlib.Path("outputs").mkdir(exist_ok=True)
+    pathlib.Path("outputs", word).write_bytes(pathlib.Path("data", "text").read_bytes())
 sys.exit(0)
