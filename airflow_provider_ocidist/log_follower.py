@@ -50,8 +50,7 @@ class LogFollower:
         since = [
             max(first, newest - self.OVERLAP) for first, newest in zip(self._from, self._newest, strict=True)
         ]
-        # Copied first: another thread may be adding lines.
-        seen = [(time, id_, rank) for rank, ids in enumerate(self._seen) for id_, time in list(ids.items())]
+        seen = [(time, id_, rank) for rank, ids in enumerate(self._seen) for id_, time in ids.items()]
         recent = sorted(each for each in seen if each[0] > since[each[2]])
         if len(recent) > MOST_IDS:
             # Never beyond what was told of a node: one may be far behind another that writes much.

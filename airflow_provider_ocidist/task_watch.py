@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-from airflow_provider_ocidist.backends.base import Backend, LogLine, ToldLines
+from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart, ToldLines
 from airflow_provider_ocidist.log_follower import LogFollower
 from airflow_provider_ocidist.run import RunRecord
 from airflow_provider_ocidist.watch import TaskLog, Watch
@@ -31,7 +32,8 @@ class TaskWatch(Watch):
         """`number` is the try's. `leaves_the_end`: see Watch."""
         super().__init__(backend, record, logger, leaves_the_end=leaves_the_end)
         self._number = number
-        self._noted = self.follower.told(number)
+        self._telling = threading.Lock()
+        self._has_told = False
         self._moment = 0.0
         self._same: Counter[tuple[int, str]] = Counter()
 
@@ -43,7 +45,6 @@ class TaskWatch(Watch):
         if told is not None and told.number == self._number and _is_as_far(told, self.record):
             self.follower = LogFollower.after(told)
             self.record = replace(self.record, logs_since=told.newest)
-            self._noted = told
         return self
 
     def keep_lease(self) -> bool:
@@ -55,11 +56,17 @@ class TaskWatch(Watch):
         return kept
 
     def note_told(self) -> None:
-        """Leave word up to where the log has come, where that has changed. Raises nothing. Blocks."""
-        told = self.follower.told(self._number)
-        if told != self._noted:
+        """Leave word up to where the log has come, if it has come further. Raises nothing. Blocks."""
+        with self._telling:
+            told = self.follower.told(self._number) if self._has_told else None
+            self._has_told = False
+        if told is not None:
             self.backend.note_told(self.record.ref, told)
-            self._noted = told
+
+    def _take(self, part: LogPart, now: float) -> None:
+        # What is noted as told must be told: whoever is killed in between would lose it.
+        with self._telling:
+            super()._take(part, now)
 
     def tell_line(self, line: LogLine) -> None:
         """Pass on a line under the time at which its node wrote it.
@@ -68,6 +75,7 @@ class TaskWatch(Watch):
         what a triggerer told that was killed before it could note it is not shown again either. What several processes
         of a node wrote in one millisecond is not the same line: each gets a microsecond of its own.
         """
+        self._has_told = True
         if line.time != self._moment:
             self._moment, self._same = line.time, Counter()
         nth = self._same[line.rank, line.text]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -49,11 +50,16 @@ class DistributedTrainingTrigger(BaseTrigger):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.conn_id = conn_id
-        self.record = dict(record)
+        # As text: a thousand of them wait in one process.
+        self._written_record = json.dumps(record)
         self.owner = dict(owner)
         self.poll_interval = poll_interval
         self._watched: TaskWatch | None = None
         self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return dict(json.loads(self._written_record))
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         arguments = {

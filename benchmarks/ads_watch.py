@@ -7,17 +7,15 @@ import sys
 
 
 def main() -> None:
-    """Watch for ever, by ADS's own interval of 3 s; `sys.argv[1]` is JSON: the emulator's access, and a run."""
+    """Watch for ever, by ADS's own interval of 3 s; `sys.argv[1]` is JSON: credentials and a run.
+
+    The emulator must be reached by its proxy: to ask for logs, ADS drops the endpoint that it was told.
+    """
     told = json.loads(sys.argv[1])
     import ads
     from ads.jobs import DataScienceJobRun
 
-    ads.set_auth(
-        "api_key",
-        oci_config_location=told["config_file"],
-        profile=told["profile"],
-        client_kwargs={"service_endpoint": told["url"]},
-    )
+    ads.set_auth("api_key", oci_config_location=told["config_file"], profile=told["profile"])
     print("watching", flush=True)
     DataScienceJobRun.from_ocid(told["run"]).watch()
 

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +22,37 @@ GANGS = 1000
 NODES = 2
 INTERVAL_S = 10.0
 """The operator's default."""
+LEASE_S = 7200.0
+"""A job's default (`limits.lease`)."""
 MEASURED_S = 60.0
 LOOKS_BEFORE = 4
 """Of ADS, before it is measured."""
 ROOT = Path(__file__).resolve().parent.parent
 DRIVER = Path(__file__).with_name("waiting_driver.py")
 ADS = Path(__file__).with_name("ads_watch.py")
-ADS_NEEDS = ("config_file", "profile", "url")
+ADS_NEEDS = ("config_file", "profile")
+
+Measure = Callable[[], dict[str, Any]]
 
 
 @contextmanager
 def waiting_gangs(count: int = GANGS) -> Iterator[IdleGangs]:
+    """Make gangs as tasks of Airflow have them: each with a lease, which whoever waits renews."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        EmulatorProcess(Path(folder)) as emulator,
+        EmulatorProcess(Path(folder), options=("--no-signatures",)) as emulator,
         idle_gangs(emulator, count, NODES) as gangs,
     ):
         gangs.report(gangs.records)
-        yield gangs
+        records = [replace(record, lease=LEASE_S) for record in gangs.records]
+        yield replace(gangs, records=records)
 
 
-def drive(
-    gangs: IdleGangs,
-    mode: str,
-    *,
-    count: int | None = None,
-    seconds: float = MEASURED_S,
-    on_settled: Callable[[], object] = lambda: None,
-) -> dict[str, Any]:
-    """Run the driver to its end and return what it has measured."""
+@contextmanager
+def waiting_program(
+    gangs: IdleGangs, mode: str, *, count: int | None = None, seconds: float = MEASURED_S
+) -> Iterator[Measure]:
+    """Run the driver until it waits for the gangs; what is yielded lets it measure so many seconds."""
     with tempfile.TemporaryDirectory() as folder:
         told = {
             "mode": mode,
@@ -69,27 +72,42 @@ def drive(
         with log.open("w") as errors:
             command = [sys.executable, str(DRIVER), str(order)]
             program = subprocess.Popen(
-                command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+                command,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                bufsize=1,
             )
             try:
-                return _measured(program, on_settled)
-            except LookupError:
-                raise RuntimeError(log.read_text()[-2000:]) from None
+                _next_event(program, "settled", log)
+                yield lambda: _measured(program, log)
             finally:
                 program.kill()
                 program.wait()
 
 
-def _measured(program: subprocess.Popen[str], on_settled: Callable[[], object]) -> dict[str, Any]:
+def drive(
+    gangs: IdleGangs, mode: str, *, count: int | None = None, seconds: float = MEASURED_S
+) -> dict[str, Any]:
+    """Let a driver wait, and measure once."""
+    with waiting_program(gangs, mode, count=count, seconds=seconds) as measure:
+        return measure()
+
+
+def _measured(program: subprocess.Popen[str], log: Path) -> dict[str, Any]:
+    assert program.stdin is not None
+    program.stdin.write("measure\n")
+    return _next_event(program, "measured", log)
+
+
+def _next_event(program: subprocess.Popen[str], name: str, log: Path) -> dict[str, Any]:
     assert program.stdout is not None
     for line in program.stdout:
-        if not line.startswith('{"event"'):
-            continue  # Airflow's own words
-        told: dict[str, Any] = json.loads(line)
-        if told["event"] == "measured":
-            return told
-        on_settled()
-    raise LookupError
+        if line.startswith(f'{{"event": "{name}"'):  # the rest is Airflow's own words
+            return dict(json.loads(line))
+    raise RuntimeError(f"the driver ended before it had {name}:\n{log.read_text()[-2000:]}")
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -101,11 +119,16 @@ def ads_watch(gangs: IdleGangs) -> Iterator[int]:
     """Let Oracle ADS watch one run; yields the id of its process once it does."""
     run_id = gangs.records[0].ref.main_run_id
     told = json.dumps({**{name: getattr(gangs.emulator, name) for name in ADS_NEEDS}, "run": run_id})
+    proxy = {"HTTPS_PROXY": gangs.emulator.proxy_url, "REQUESTS_CA_BUNDLE": gangs.emulator.ca_file}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out")
         with out.open("w") as file:
             program = subprocess.Popen(
-                [require_clients(), str(ADS), told], stdout=file, stderr=subprocess.STDOUT, cwd=folder
+                [require_clients(), str(ADS), told],
+                env={**os.environ, **proxy},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
             )
         try:
             gangs.forget_calls()

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import cycle
+from urllib.parse import quote, urlsplit
 
+from airflow_provider_ocidist.renewals import RENEWALS
 from benchmarks.comparison import Comparison, Samples
-from benchmarks.waiting import GANGS, MEASURED_S, ads_watch, drive, waiting_gangs
+from benchmarks.http_load import request_bytes, send
+from benchmarks.waiting import (
+    GANGS,
+    INTERVAL_S,
+    LEASE_S,
+    MEASURED_S,
+    NODES,
+    Measure,
+    ads_watch,
+    waiting_gangs,
+    waiting_program,
+)
 from scripts.idle_gangs import IdleGangs
 
 TARGET = 100.0
-BEATS_PER_S = 5.0
-"""Gangs whose nodes write their reports anew: more than are read."""
+ADS_S = 30.0
+"""For which ADS is counted: ten of its looks."""
+RENEWED_A_MINUTE = 60 * RENEWALS / LEASE_S
+"""Of each gang's lease, calculated: all were just renewed when the counting begins."""
+LISTED_S = 3.0
+"""After which a list of the run directories is over."""
+PAGE = 100
+"""Job runs in a list."""
 
 
 class WaitingCalls(Comparison):
+    """Both wait all the time, so that only what they ask while they wait is counted."""
+
     name = "P5"
     title = f"requests a minute for each of {GANGS:,} gangs of two nodes that wait"
     peer_name = "ADS's watch of one run"
@@ -26,46 +48,75 @@ class WaitingCalls(Comparison):
     pairs = 3
 
     gangs: IdleGangs
+    _measure: Measure
 
     @contextmanager
     def setting(self) -> Iterator[None]:
-        with waiting_gangs() as self.gangs:
+        with (
+            waiting_gangs() as self.gangs,
+            beating(self.gangs),
+            waiting_program(self.gangs, "triggerer") as self._measure,
+            ads_watch(self.gangs),
+        ):
             yield
 
     def ours(self) -> float:
-        with self._beating():
-            told = drive(self.gangs, "triggerer", on_settled=self.gangs.forget_calls)
-            asked = [call for call in self.gangs.calls() if call["method"] != "PUT"]
-        assert told["alive"] == GANGS
-        return len(asked) / GANGS * 60 / MEASURED_S
+        self.gangs.forget_calls()
+        assert self._measure()["alive"] == GANGS
+        asked = self.gangs.calls(host=urlsplit(self.gangs.emulator.url).netloc)
+        return len(asked) / GANGS * 60 / MEASURED_S + RENEWED_A_MINUTE
 
-    @contextmanager
-    def _beating(self) -> Iterator[None]:
-        """Let nodes report on, one gang after the other; the emulator could not take the reports of all."""
-        stop = threading.Event()
+    def peer(self) -> float:
+        self.gangs.forget_calls()
+        time.sleep(ADS_S)
+        return len(self.gangs.calls(host=r".*\.oraclecloud\.com.*")) * 60 / ADS_S
 
-        def beat() -> None:
-            for step, record in enumerate(cycle(self.gangs.records)):
-                if stop.wait(1 / BEATS_PER_S):
-                    return
-                self.gangs.report([record], step)
+    def floor(self) -> float:
+        """Return what the lists of job runs alone take, by the service's pages."""
+        return -(-GANGS * NODES // PAGE) / GANGS * 60 / INTERVAL_S
 
-        thread = threading.Thread(target=beat)
-        thread.start()
+    def met(self, samples: Samples) -> bool:
+        return samples.ratio.low >= TARGET
+
+
+@contextmanager
+def beating(gangs: IdleGangs) -> Iterator[None]:
+    """Let the first node of every gang write its report between two looks, in requests that name a host of their own.
+
+    A thousand nodes that write every two seconds, as they do, were more than the emulator could take. To who looks it
+    is the same: all were written a moment ago, and have changed since.
+    """
+    url = urlsplit(gangs.emulator.url)
+    assert url.hostname
+    assert url.port
+    address = url.hostname, url.port
+    stop = threading.Event()
+
+    def beat() -> None:
+        answered = 0.0
+        step = 1
+        while not stop.wait(0.5):
+            lists = [float(str(call["time"])) for call in gangs.calls(r".*/o\?prefix=.*")]
+            if answered < (newest := max(lists, default=0.0)) < time.time() - LISTED_S:
+                answered, step = newest, step + 1
+                reports = itertools.islice(gangs.reports(gangs.records, step), 0, None, NODES)
+                requests = [_request(gangs, name, text) for name, text in reports]
+                send(address, requests, count=len(requests), connections=2)
+
+    with ThreadPoolExecutor(1) as pool:
+        beats = pool.submit(beat)
         try:
             yield
         finally:
             stop.set()
-            thread.join()
+            beats.result()
 
-    def peer(self) -> float:
-        with ads_watch(self.gangs):
-            self.gangs.forget_calls()
-            time.sleep(MEASURED_S)
-            return len(self.gangs.calls()) * 60 / MEASURED_S
 
-    def met(self, samples: Samples) -> bool:
-        return samples.ratio.low >= TARGET
+def _request(gangs: IdleGangs, name: str, text: bytes) -> bytes:
+    emulator = gangs.emulator
+    _, _, prefix = gangs.store.uri.partition(f"{emulator.namespace}/")
+    path = f"/n/{emulator.namespace}/b/{emulator.bucket}/o/{quote(f'{prefix}/{name}', safe='')}"
+    return request_bytes("PUT", path, {"host": "nodes", "content-length": str(len(text))}, text)
 
 
 ROW = WaitingCalls()

@@ -8,19 +8,38 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.watch import Watch
 
 TICK_S = 0.005
-SETTLING_S = 25.0
+OWNER = ("dag_id", "run_id", "task_id", "map_index")
+
+Waiting = tuple[int, Callable[[], Iterable[bool]]]
+"""Memory in KB before anything waits, and which of those that wait are alive."""
 
 
 def main() -> None:
-    """`sys.argv[1]`: a JSON file with `mode`, `records`, `fields`, `interval` and `seconds`. Prints JSON lines."""
+    """`sys.argv[1]`: a JSON file with `mode`, `records`, `fields`, `interval` and `seconds`.
+
+    Prints a line of JSON once it waits, and one for each line that it reads from then on.
+    """
     told = json.loads(Path(sys.argv[1]).read_text())
     os.environ["AIRFLOW_CONN_OCI_DEFAULT"] = json.dumps({"conn_type": "oci", "extra": told["fields"]})
-    asyncio.run(MODES[told["mode"]](told))
+    asyncio.run(wait(told))
+
+
+async def wait(told: dict[str, Any]) -> None:
+    before, is_alive = await MODES[told["mode"]](told)
+    tell(event="settled")
+    while await asyncio.to_thread(sys.stdin.readline):
+        waiting = await lags(told["seconds"])
+        alive = sum(is_alive())
+        tell(event="measured", waiting=waiting, before_kb=before, all_kb=resident_kb(), alive=alive)
+    os._exit(0)
 
 
 def tell(**values: Any) -> None:
@@ -41,7 +60,7 @@ async def lags(seconds: float) -> list[float]:
     return found
 
 
-async def triggerer(told: dict[str, Any]) -> None:
+async def triggerer(told: dict[str, Any]) -> Waiting:
     """Wait for all gangs as a triggerer does."""
     from airflow.executors.workloads.trigger import RunTrigger
     from airflow.jobs.triggerer_job_runner import TriggerRunner
@@ -49,13 +68,11 @@ async def triggerer(told: dict[str, Any]) -> None:
 
     runner = TriggerRunner()
     before = resident_kb()
-
-    def add(number: int) -> None:
-        record = told["records"][number]
+    for number, record in enumerate(told["records"]):
         arguments = {
             "conn_id": "oci_default",
             "record": record,
-            "owner": {},
+            "owner": {name: record["ref"]["key"][name] for name in OWNER} | {"try_number": 1},
             "poll_interval": told["interval"],
         }
         runner.to_create.append(
@@ -66,55 +83,38 @@ async def triggerer(told: dict[str, Any]) -> None:
                 ti=None,
             )
         )
-
-    joining = asyncio.create_task(lags(SETTLING_S))
-    add(0)
     await runner.create_triggers()
-    await asyncio.sleep(told.get("alone", 5.0))
-    first = resident_kb()
-    for number in range(1, len(told["records"])):
-        add(number)
-    await runner.create_triggers()
-    joined = await joining
-    await _until_all_were_looked_at(told["records"])
-    tell(event="settled", threads=_threads())
-    waiting = await lags(told["seconds"])
-    tell(
-        event="measured",
-        before_kb=before,
-        first_kb=first,
-        all_kb=resident_kb(),
-        joining=joined,
-        waiting=waiting,
-        alive=sum(not each["task"].done() for each in runner.triggers.values()),
-        threads=_threads(),
-        cpu_s=time.process_time(),
-    )
-    os._exit(0)
+    await _until_all_are_known(told["records"])
+    return before, lambda: (not each["task"].done() for each in runner.triggers.values())
 
 
-async def _until_all_were_looked_at(records: Sequence[Mapping[str, Any]]) -> None:
+async def _until_all_are_known(records: Sequence[Mapping[str, Any]]) -> None:
+    """Wait until the reports of all nodes were read: only from then on memory and calls stay as they are."""
+    from airflow_provider_ocidist.backends.oci_data_science import reports
     from airflow_provider_ocidist.shared_connections import place_of, shared_connection
 
+    reports.FIRST_READS = sum(
+        record["ref"]["nodes"] for record in records
+    )  # the start is not what is measured
     ref = records[0]["ref"]
     place = place_of(ref["job_id"], ref.get("compartment_id"))
     poller = await shared_connection("oci_default", "oci_data_science", place).open()
-    looked = 0
-    while looked < len(records):
+    known = 0
+    while known < len(records):
         await asyncio.sleep(1.0)
         watches = [followed.watch for followed in list(poller._followed.values())]  # noqa: SLF001 - to measure
-        looked = sum(watch.status is not None for watch in watches)
+        known = sum(map(_is_known, watches))
 
 
-async def sdk_in_the_loop(told: dict[str, Any]) -> None:
-    """Wait as a trigger that makes a client for itself and calls it in the loop."""
+def _is_known(watch: Watch) -> bool:
+    return watch.status is not None and all(node.report is not None for node in watch.status.nodes)
+
+
+async def sdk_in_the_loop(told: dict[str, Any]) -> Waiting:
+    """Wait as triggers do of which each makes a client for itself and calls it in the loop."""
     before = resident_kb()
-    loop_lags = asyncio.create_task(lags(told["seconds"]))
     tasks = [asyncio.create_task(_sdk_trigger(told, record)) for record in told["records"]]
-    waiting = await loop_lags
-    tell(event="measured", before_kb=before, all_kb=resident_kb(), waiting=waiting)
-    del tasks
-    os._exit(0)
+    return before, lambda: (not task.done() for task in tasks)
 
 
 async def _sdk_trigger(told: dict[str, Any], record: dict[str, Any]) -> None:
@@ -129,16 +129,13 @@ async def _sdk_trigger(told: dict[str, Any], record: dict[str, Any]) -> None:
         await asyncio.sleep(told["interval"])
 
 
-async def nothing(told: dict[str, Any]) -> None:
-    """How late a loop is that has nothing to do: what this machine allows."""
-    tell(event="measured", waiting=await lags(told["seconds"]))
+async def nothing(told: dict[str, Any]) -> Waiting:
+    """Tell how late a loop is that has nothing to do: what this machine allows."""
+    del told
+    return resident_kb(), lambda: ()
 
 
-def _threads() -> int:
-    return len(list(Path("/proc/self/task").iterdir()))
-
-
-MODES: dict[str, Callable[[dict[str, Any]], Any]] = {
+MODES: dict[str, Callable[[dict[str, Any]], Awaitable[Waiting]]] = {
     "triggerer": triggerer,
     "sdk_in_the_loop": sdk_in_the_loop,
     "nothing": nothing,

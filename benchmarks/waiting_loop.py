@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import httpx
 
 from benchmarks.comparison import Comparison, Samples
-from benchmarks.waiting import GANGS, drive, percentile, waiting_gangs
+from benchmarks.waiting import GANGS, drive, percentile, waiting_gangs, waiting_program
 from scripts.idle_gangs import IdleGangs
 
 TARGET_MS = 50.0
@@ -16,7 +16,7 @@ LATENCY_S = 2.0
 SHARE = 0.999
 IN_THE_LOOP = 5
 """Triggers of the peer: with a thousand its loop would hardly ever be free."""
-SECONDS = 60.0
+SECONDS = 30.0
 
 
 class WaitingLoop(Comparison):
@@ -32,19 +32,28 @@ class WaitingLoop(Comparison):
     @contextmanager
     def setting(self) -> Iterator[None]:
         with waiting_gangs() as self.gangs:
-            fault = {"path": "/(?!_emulator).*", "latency_s": LATENCY_S}
-            httpx.post(f"{self.gangs.emulator.url}/_emulator/faults", json=fault).raise_for_status()
             yield
-            httpx.delete(f"{self.gangs.emulator.url}/_emulator/faults").raise_for_status()
 
     def ours(self) -> float:
-        told = drive(self.gangs, "triggerer", seconds=SECONDS)
-        assert told["alive"] == GANGS
-        return percentile(told["waiting"], SHARE) * 1000
+        return self._late("triggerer", GANGS)
 
     def peer(self) -> float:
-        told = drive(self.gangs, "sdk_in_the_loop", count=IN_THE_LOOP, seconds=SECONDS)
+        return self._late("sdk_in_the_loop", IN_THE_LOOP)
+
+    def _late(self, mode: str, count: int) -> float:
+        with waiting_program(self.gangs, mode, count=count, seconds=SECONDS) as measure, self._slow():
+            told = measure()
+        assert told["alive"] == count
         return percentile(told["waiting"], SHARE) * 1000
+
+    @contextmanager
+    def _slow(self) -> Iterator[None]:
+        faults = f"{self.gangs.emulator.url}/_emulator/faults"
+        httpx.post(faults, json={"path": "/(?!_emulator).*", "latency_s": LATENCY_S}).raise_for_status()
+        try:
+            yield
+        finally:
+            httpx.delete(faults).raise_for_status()
 
     def floor(self) -> float:
         """Return how late a loop is that has nothing to do: what this machine, and its other programs, allow."""

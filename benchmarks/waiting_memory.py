@@ -13,7 +13,7 @@ from benchmarks.waiting import GANGS, ads_watch, drive, waiting_gangs
 from scripts.idle_gangs import IdleGangs
 
 TARGET_KB, TARGET_RATIO = 64.0, 1000.0
-SETTLED_S = 15.0
+SETTLED_S = 10.0
 
 
 class WaitingMemory(Comparison):

@@ -36,9 +36,14 @@ class IdleGangs:
 
     def report(self, records: Sequence[RunRecord], step: int = 1) -> None:
         """Let every node say that it trains."""
-        now = time.time()
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            list(pool.map(lambda report: self.store.write(*report), self.reports(records, step)))
 
-        def write(record: RunRecord) -> None:
+    def reports(self, records: Sequence[RunRecord], step: int = 1) -> Iterator[tuple[str, bytes]]:
+        """Yield what every node writes to say that it trains: a name in `store`, and its content."""
+        now = time.time()
+        for record in records:
+            folder = record.ref.run_dir.rpartition("/")[2]
             for rank in range(record.ref.nodes):
                 report = NodeReport(
                     rank=rank,
@@ -48,11 +53,7 @@ class IdleGangs:
                     heartbeat_at=now,
                     progress=Progress(step=step, steps=1000, loss=1.5, updated_at=now),
                 )
-                folder = record.ref.run_dir.rpartition("/")[2]
-                self.store.write(f"{folder}/{NODES_FOLDER}/{rank}.json", report.to_json())
-
-        with ThreadPoolExecutor(AT_A_TIME) as pool:
-            list(pool.map(write, records))
+                yield f"{folder}/{NODES_FOLDER}/{rank}.json", report.to_json()
 
     def say(self, record: RunRecord, rank: int, lines: Sequence[str]) -> None:
         """Write lines to a node's log, as from the run itself."""
@@ -70,9 +71,13 @@ class IdleGangs:
         )
         ingestion.put_logs(record.ref.log_id, PutLogsDetails(specversion="1.0", log_entry_batches=[batch]))
 
-    def calls(self, path: str = ".*") -> list[dict[str, object]]:
-        """Return the requests that the emulator has answered, but for those for the emulator itself."""
-        answer = httpx.get(f"{self.emulator.url}/_emulator/calls", params={"path": path}).raise_for_status()
+    def calls(self, path: str = ".*", **filters: str) -> list[dict[str, object]]:
+        """Return the requests that the emulator has answered, but for those for the emulator itself.
+
+        Patterns of the path, the method and the host choose among them.
+        """
+        wanted = {"path": path, **filters}
+        answer = httpx.get(f"{self.emulator.url}/_emulator/calls", params=wanted).raise_for_status()
         return [call for call in answer.json() if not call["path"].startswith("/_emulator")]
 
     def forget_calls(self) -> None:
@@ -161,7 +166,7 @@ def _record(emulator: Access, job_id: str, work_dir: str, number: int, run_ids: 
         ref=ref,
         expects=Expectations(checkpoint=False),
         deadline=time.time() + 86400,
-        lost_timeout=600.0,
+        lost_timeout=86400.0,
         hang_timeout=1800.0,
         logs_since=(ref.submitted_at,) * len(run_ids),
     )

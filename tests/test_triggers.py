@@ -119,5 +119,6 @@ def test_what_nodes_may_print_of_their_secrets_is_masked_in_one_request_for_each
 
 def test_a_watch_begins_also_where_the_secrets_cannot_be_had(trigger, backend, monkeypatch) -> None:
     monkeypatch.setattr(OciDataScience, "_job", lambda *_: 1 / 0)
-    trigger.record["ref"]["log_group_id"] = "ocid1.loggroup.oc1.iad.x"
-    trigger._mask_secrets(backend)
+    record = trigger.record
+    record["ref"]["log_group_id"] = "ocid1.loggroup.oc1.iad.x"
+    Trigger(trigger.conn_id, record, OWNER, 0.2)._mask_secrets(backend)

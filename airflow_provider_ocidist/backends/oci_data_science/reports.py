@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 FEW = 10
 """Gangs: so many are read whole, whenever they are looked at."""
-READS_PER_S = 3.0
+READS_PER_S = 2.0
 """Of reports of more gangs than that, which say no more than that a node goes on."""
 SAVED_READS = 60
 FIRST_READS = 200
