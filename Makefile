@@ -24,17 +24,12 @@ TESTS ?=
 # Most tests wait for programs, so three at a time keep two cores busy; tests/conftest.py says which files come first.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 ROWS ?=
-define INSTALL_CONTAINER_TOOLS
-if [ "$$(id -u)" = 0 ] && ! dpkg -s $(CONTAINER_TOOLS) >/dev/null 2>&1; then \
-  { apt-get update -q && apt-get install -y -q --no-install-recommends $(CONTAINER_TOOLS); } \
-  || echo "some of these cannot be installed, so tests are skipped: $(CONTAINER_TOOLS)" >&2; fi
-endef
 CONTAINER_TOOLS := podman runc netavark aardvark-dns iptables mmdebstrap podman-compose iproute2
 DEVICE ?=
 BASE ?=
 NAME ?=
 
-.PHONY: help demo up down test test-all test-clients test-airflow test-launchers test-matrix test-containers test-chaos image check format bench lock clean
+.PHONY: help demo up down test test-clients test-airflow test-launchers test-matrix test-containers test-chaos image check format bench lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -52,10 +47,6 @@ test: $(READY) ## run the test suite; TESTS=path runs a part
 	@$(BIN)/python -m pytest $(PARALLEL) --durations 10 -m "not launchers" \
 	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples))
 
-test-all: $(READY) $(CLIENTS_READY) $(LAUNCHERS_READY) ## the same and all that follow, in one run; not the matrix, not chaos
-	@$(INSTALL_CONTAINER_TOOLS)
-	@$(BIN)/python -m pytest $(PARALLEL) --durations 10 tests --ignore tests/chaos
-
 test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarted: in Airflow's own processes; and every example DAG
 	@$(BIN)/python -m pytest --durations 10 tests/e2e tests/examples
 
@@ -72,13 +63,15 @@ test-matrix: $(READY) $(AIRFLOW_READY) ## what meets Airflow, on the newest patc
 	@failed=; for minor in $(AIRFLOW); do \
 	  environment=.venv-airflow-$$minor; [ $$minor != $(OWN_AIRFLOW) ] || environment=$(VENV); \
 	  echo "Airflow $$minor, in $$environment"; \
-	  $$environment/bin/python -m pytest $(PARALLEL) --durations 10 -m "airflow and not launchers" \
+	  $$environment/bin/python -m pytest -n 2 --dist loadfile --durations 10 -m "airflow and not launchers" \
 	    $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos examples)) || failed="$$failed $$minor"; \
 	done; \
 	[ -z "$$failed" ] || { echo "failed on Airflow$$failed" >&2; exit 1; }
 
 test-containers: $(READY) ## the image, a gang in containers, three hosts that lose one another; as root
-	@$(INSTALL_CONTAINER_TOOLS)
+	@if [ "$$(id -u)" = 0 ] && ! dpkg -s $(CONTAINER_TOOLS) >/dev/null 2>&1; then \
+	  { apt-get update -q && apt-get install -y -q --no-install-recommends $(CONTAINER_TOOLS); } \
+	  || echo "some of these cannot be installed, so tests are skipped: $(CONTAINER_TOOLS)" >&2; fi
 	@$(BIN)/python -m pytest $(PARALLEL) --durations 10 tests/containers
 
 test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL; CHAOS_SEED=7 CHAOS_KILLS=70 make another campaign
