@@ -30,6 +30,9 @@ SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "max_connections": "200",
+    # The workers of a scheduler that was killed amid a transaction have its connection too, and keep it and its locks, for
+    # which every other scheduler then waits.
+    "idle_in_transaction_session_timeout": "20s",
     # Of a test bed nothing need survive the machine.
     "fsync": "off",
     "synchronous_commit": "off",
