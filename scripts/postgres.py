@@ -30,8 +30,8 @@ SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "max_connections": "200",
-    # The workers of a scheduler that was killed amid a transaction have its connection too, and keep it and its locks, for
-    # which every other scheduler then waits.
+    # The workers of a scheduler that was killed amid a transaction have its connection too, and keep it with its locks:
+    # every other scheduler then waits for them.
     "idle_in_transaction_session_timeout": "20s",
     # Of a test bed nothing need survive the machine.
     "fsync": "off",
