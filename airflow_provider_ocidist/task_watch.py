@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+import zlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
@@ -12,6 +12,8 @@ from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart, To
 from airflow_provider_ocidist.log_follower import LogFollower
 from airflow_provider_ocidist.run import RunRecord
 from airflow_provider_ocidist.watch import TaskLog, Watch
+
+BEGINNING = datetime.fromtimestamp(0, UTC)
 
 
 class TaskWatch(Watch):
@@ -34,8 +36,7 @@ class TaskWatch(Watch):
         self._number = number
         self._telling = threading.Lock()
         self._has_told = False
-        self._moment = 0.0
-        self._same: Counter[tuple[int, str]] = Counter()
+        self._moments = LineMoments(record.ref.nodes)
 
     def go_on(self) -> Self:
         """Begin where another process has stopped, if it left word; one request. Raises nothing."""
@@ -69,20 +70,39 @@ class TaskWatch(Watch):
             super()._take(part, now)
 
     def tell_line(self, line: LogLine) -> None:
-        """Pass on a line under the time at which its node wrote it.
-
-        Airflow shows the lines of a task in order of time, and two that follow one another and are the same as one: so
-        what a triggerer told that was killed before it could note it is not shown again either. What several processes
-        of a node wrote in one millisecond is not the same line: each gets a microsecond of its own.
-        """
+        """Pass on a line under a time of its own, next to the one at which its node wrote it."""
         self._has_told = True
-        if line.time != self._moment:
-            self._moment, self._same = line.time, Counter()
-        nth = self._same[line.rank, line.text]
-        self._same[line.rank, line.text] += 1
-        written_at = datetime.fromtimestamp(line.time, UTC) + timedelta(microseconds=nth)
         log: Any = self._log
-        log.info("[node %d] %s", line.rank, line.text, timestamp=written_at.isoformat())
+        log.info("[node %d] %s", line.rank, line.text, timestamp=self._moments.of(line).isoformat())
+
+
+class LineMoments:
+    """Gives each line of a gang a millisecond of its own, the same one in whichever process tells it.
+
+    Airflow shows a task's lines in order of milliseconds, and neighbours that are equal as one: so what was told by a
+    triggerer that was killed before it could note it is not shown again, unless another line stands in between.
+    """
+
+    FURTHEST = 1000
+    """Milliseconds by which a line may stand after its time; what a node writes faster than that shares some."""
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes = nodes
+        self._newest = [(0.0, 0)] * nodes
+
+    def of(self, line: LogLine) -> datetime:
+        """Return when a line is told to have been written: after those of its node that came before it."""
+        # The nodes take turns, each a millisecond of every round.
+        own = int(line.time * 1000) // self._nodes
+        newest, last = self._newest[line.rank]
+        if line.time < newest:  # found late
+            turn = own
+        else:
+            turn = max(own, min(last + 1, own + self.FURTHEST // self._nodes))
+            self._newest[line.rank] = line.time, turn
+        # Lines that share a millisecond, and read alike, are none the less two.
+        apart = 100 + zlib.crc32(line.id.encode()) % 800
+        return BEGINNING + timedelta(milliseconds=turn * self._nodes + line.rank, microseconds=apart)
 
 
 def _is_as_far(told: ToldLines, record: RunRecord) -> bool:

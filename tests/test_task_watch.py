@@ -17,7 +17,7 @@ from airflow_provider_ocidist import codec, log_follower
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart, ToldLines
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.run import Plan, RunRecord, RunRef, RunStatus
-from airflow_provider_ocidist.task_watch import TaskWatch
+from airflow_provider_ocidist.task_watch import LineMoments, TaskWatch
 from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
 from tests.test_supervisor import record as a_record
 from tests.training_jobs import a_job, a_key
@@ -202,26 +202,67 @@ def test_how_far_the_log_has_come_is_noted_with_each_renewal_if_it_has_come_furt
 def test_lines_are_told_under_the_time_at_which_their_node_wrote_them() -> None:
     watch, told = a_watch(Place(a_line(1), a_line(2, 1)))
     look(watch, at=60)
-    assert [datetime.fromisoformat(at or "").timestamp() for at, _ in told.lines] == [BEGAN + 1, BEGAN + 2]
+    times = [datetime.fromisoformat(at or "").timestamp() for at, _ in told.lines]
+    assert times == pytest.approx([BEGAN + 1, BEGAN + 2], abs=0.002 * NODES)
 
 
-def test_airflow_shows_a_line_once_that_two_triggerers_have_written() -> None:
+def test_what_a_node_writes_at_once_stays_in_order_and_within_a_second_of_its_time() -> None:
+    burst = [LogLine(f"id-{number}", BEGAN + 1, 0, f"line {number}") for number in range(3000)]
+    watch, told = a_watch(Place(*burst, a_line(9000, at=3), a_line(9001, 1, at=3)))
+    look(watch, at=10)
+    at_of = {text: datetime.fromisoformat(at or "").timestamp() for at, text in told.lines}
+    times = [at_of[f"[node 0] line {number}"] for number in range(3000)]
+    assert [int(at * 1000) for at in times] == sorted(int(at * 1000) for at in times)
+    assert BEGAN + 1 <= times[0] < BEGAN + 1.01
+    assert times[-1] < BEGAN + 2.01
+    for rank, number in enumerate((9000, 9001)):
+        assert at_of[f"[node {rank}] line {number}"] == pytest.approx(BEGAN + 3, abs=0.002 * NODES)
+
+
+def test_a_line_that_is_found_late_has_the_time_that_it_would_have_had() -> None:
+    lines = [a_line(1), a_line(2), a_line(3)]
+    in_time, found_late = LineMoments(NODES), LineMoments(NODES)
+    assert {line.id: in_time.of(line) for line in lines} == {
+        line.id: found_late.of(line) for line in (lines[0], lines[2], lines[1])
+    }
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([a_line(number, number % NODES) for number in range(1, 30)], id="apart"),
+        pytest.param(
+            [a_line(number, number % NODES, at=number // NODES) for number in range(2, 30)], id="nodes"
+        ),
+        pytest.param(
+            [a_line(number, number % NODES, at=number // 20) for number in range(20, 300)], id="bursts"
+        ),
+        pytest.param(
+            [LogLine(f"id-{number}", BEGAN + number // 16, number % 2, "ready") for number in range(16, 99)],
+            id="alike",
+        ),
+    ],
+)
+def test_airflow_shows_a_line_once_that_two_triggerers_have_written(lines: list[LogLine]) -> None:
     """As it shows a task's log: sorted by time, and the same line once."""
     from airflow.utils.log.file_task_handler import _interleave_logs
 
-    place = Place(*(a_line(number, number % NODES) for number in range(1, 30)))
+    newest = lines[-1].time - BEGAN
+    place = Place()
     logs = []
-    for at in (20, 60):
+    for last in (newest * 2 // 3, newest):
         watch, told = a_watch(place)
-        place.lines, rest = [each for each in place.lines if each.time <= BEGAN + at], place.lines
-        look(watch, at)
-        place.lines = rest
+        for at in (last / 2, last):
+            place.lines = [line for line in lines if line.time <= BEGAN + at]
+            look(watch, at + 1)
         logs.append(
-            [json.dumps({"timestamp": at_, "event": text, "level": "info"}) for at_, text in told.lines]
+            [json.dumps({"timestamp": at, "event": text, "level": "info"}) for at, text in told.lines]
         )
-    assert [len(log) for log in logs] == [20, 29]
-    shown = [message.event for message in _interleave_logs(iter(logs[0]), iter(logs[1]))]
-    assert shown == [f"[node {number % NODES}] line {number}" for number in range(1, 30)]
+    assert 0 < len(logs[0]) < len(logs[1]) == len(lines)
+    # The second one has told something of its own, by which its lines have other numbers.
+    logs[1].insert(0, json.dumps({"timestamp": "2026-01-01T00:00:00Z", "event": "goes on", "level": "info"}))
+    shown = Counter(message.event for message in _interleave_logs(*map(iter, logs)))
+    assert shown - Counter(["goes on"]) == Counter(f"[node {line.rank}] {line.text}" for line in lines)
 
 
 def test_the_run_directory_holds_what_was_noted(
