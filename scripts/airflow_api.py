@@ -10,8 +10,10 @@ from urllib.parse import quote
 import httpx
 
 ENDED = ("success", "failed")
+TASK_ENDED = (*ENDED, "upstream_failed", "skipped", "removed")
 NEW_TOKEN_AFTER_S = 1800.0
-LOCKED_PAUSES_S = (0.5, 1.0, 2.0, 4.0)
+TROUBLED_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Between tries of a call that Airflow could not serve: SQLite has one writer at a time, and it does not wait long."""
 
 
 class AirflowApiError(Exception):
@@ -36,16 +38,24 @@ class AirflowClient:
         """Return the JSON answer to one call below /api/v2."""
         if time.monotonic() - self._token_at > NEW_TOKEN_AFTER_S or not self._token_at:
             self._log_in()
-        response = self._http.request(method, f"/api/v2{path}", **options)
-        for pause in LOCKED_PAUSES_S:
-            if response.status_code != 500:
-                break
-            # SQLite has one writer at a time, and Airflow does not wait for long; 3.2 does not say that this was why.
-            time.sleep(pause)
-            response = self._http.request(method, f"/api/v2{path}", **options)
+        response = self._served(method, f"/api/v2{path}", **options)
         if response.is_error:
             raise AirflowApiError(f"{method} {path}: {response.status_code} {response.text[:500]}")
         return response.json() if response.content else None
+
+    def _served(self, method: str, url: str, **options: Any) -> httpx.Response:
+        """Return the first answer that is not Airflow's own trouble, or else the last; lost ones only of readings."""
+        for pause in TROUBLED_PAUSES_S:
+            try:
+                response = self._http.request(method, url, **options)
+            except httpx.TransportError:
+                if method != "GET":
+                    raise
+            else:
+                if response.status_code != 500:  # 3.2 does not say that a lock was why
+                    return response
+            time.sleep(pause)
+        return self._http.request(method, url, **options)
 
     def _log_in(self) -> None:
         response = self._http.post("/auth/token", json=self._login)
@@ -158,13 +168,17 @@ class AirflowClient:
     def wait_for_task(
         self, dag_id: str, run_id: str, task_id: str, *states: str, timeout: float = 60
     ) -> dict[str, Any]:
-        """Wait until a task is in one of the states; return the task instance."""
+        """Wait until a task is in one of the states; return the task instance.
+
+        Raises AirflowApiError when it is in none of them in time, or when both it and its run have ended otherwise.
+        """
         deadline = time.monotonic() + timeout
         while (task := self.task_instance(dag_id, run_id, task_id))["state"] not in states:
-            if time.monotonic() > deadline:
-                raise AirflowApiError(
-                    f"{task_id} is {task['state']}, not {' or '.join(states)}, after {timeout:.0f} s"
-                )
+            # A run that was failed by hand ends before its teardowns.
+            ended = task["state"] in TASK_ENDED and self.dag_run(dag_id, run_id)["state"] in ENDED
+            if ended or time.monotonic() > deadline:
+                when = "at the end of its run" if ended else f"after {timeout:.0f} s"
+                raise AirflowApiError(f"{task_id} is {task['state']}, not {' or '.join(states)}, {when}")
             time.sleep(0.2)
         return task
 

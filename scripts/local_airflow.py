@@ -8,10 +8,12 @@ import secrets
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -86,6 +88,7 @@ class LocalAirflow:
         else:
             make_database(self._database, self.env)
             shutil.copyfile(self._database, self.home / "airflow.db")
+            _let_readers_in(self.home / "airflow.db")
 
     def start(self, component: str) -> None:
         self._services[component].start()
@@ -212,6 +215,12 @@ def make_database(path: Path, env: Mapping[str, str]) -> None:
     draft.unlink(missing_ok=True)
     migrate(f"sqlite:///{draft}", env)
     draft.replace(path)
+
+
+def _let_readers_in(path: Path) -> None:
+    """Have SQLite keep a log of what is written, so that those who read and those who write need not wait."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
 
 
 def migrate(url: str, env: Mapping[str, str]) -> None:

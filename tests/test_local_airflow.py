@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
+from scripts.airflow_api import AirflowClient
 from scripts.emulator_process import Access
 from scripts.local_airflow import LocalAirflow
 from scripts.service import Service, ServiceError
@@ -224,3 +230,49 @@ def test_airflow_listens_on_loopback_only(local_airflow):
     ]
     addresses = {row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
     assert addresses == {"0100007F"}
+
+
+@pytest.mark.slow
+def test_airflow_lives_on_when_its_database_is_locked_for_longer_than_sqlite_waits_by_itself(local_airflow):
+    with closing(sqlite3.connect(local_airflow.home / "airflow.db", timeout=30)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        time.sleep(10)
+        # Who reads need not wait.
+        assert local_airflow.api.has_dag("retrain_gpt")
+        database.rollback()
+    local_airflow.wait_healthy()
+    local_airflow.check()
+    assert "is locked" not in "".join(log.read_text() for log in (local_airflow.home / "logs").glob("*.log"))
+
+
+class Troubled(BaseHTTPRequestHandler):
+    """An api-server that hangs up first, then fails, then serves."""
+
+    calls: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.calls.append(self.path)
+        if len(self.calls) == 1:
+            self.connection.close()
+            return
+        self.send_response(500 if len(self.calls) == 2 else 200)
+        self.end_headers()
+        self.wfile.write(b'{"state": "success"}')
+
+    def do_POST(self) -> None:
+        self.send_response(201)
+        self.end_headers()
+        self.wfile.write(b'{"access_token": "x"}')
+
+    def log_message(self, *_: Any) -> None:
+        """Be silent."""
+
+
+def test_a_reading_that_airflow_could_not_serve_is_asked_for_again():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Troubled) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        client = AirflowClient(f"http://127.0.0.1:{server.server_port}", "admin", "x")
+        assert client.dag_run("d", "r") == {"state": "success"}
+        client.close()
+        server.shutdown()
+    assert len(Troubled.calls) == 3

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(1500)]
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 LAUNCHERS = Path(PYTHON).parents[1]
-PATIENCE_S = 900.0
+PATIENCE_S = 600.0
 SETTINGS = {
     "AIRFLOW__CORE__PARALLELISM": "4",
     # As in most installations: none of them shall begin before its test wants it to.
@@ -113,13 +113,24 @@ class Stage:
         self.runs[name] = dag_id, run["dag_run_id"]
 
     def wait(self, name: str, state: str = "success") -> None:
-        run = self.api.wait_for_run(*self.runs[name], timeout=PATIENCE_S)
+        with self.telling_why(name):
+            run = self.api.wait_for_run(*self.runs[name], timeout=PATIENCE_S)
         assert run["state"] == state, self.troubles(name)
 
     def wait_for_task(self, name: str, task_id: str, *states: str) -> dict[str, Any]:
-        return self.api.wait_for_task(*self.runs[name], task_id, *states, timeout=PATIENCE_S)
+        with self.telling_why(name):
+            return self.api.wait_for_task(*self.runs[name], task_id, *states, timeout=PATIENCE_S)
+
+    @contextmanager
+    def telling_why(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except AirflowApiError as error:
+            raise AssertionError(f"{error}\n{self.troubles(name)}") from None
 
     def troubles(self, name: str) -> str:
+        """Return the states of a run's tasks and the last lines of those that failed, if Airflow's processes live."""
+        self.airflow.check()
         tasks = self.api.task_instances(*self.runs[name])
         failed = [task_id for task_id, task in tasks.items() if task["state"] == "failed"]
         logs = ["\n".join(self.api.task_log(*self.runs[name], task_id)[-30:]) for task_id in failed]
@@ -188,6 +199,15 @@ def start_all(stage: Stage, folder: Path) -> None:
     stage.start("digits", "train_digits", epochs=1, images=128)
 
 
+def wait_for_first_look(stage: Stage, asset: str) -> None:
+    """Wait until the trigger of an asset has noted what lies there: that is no news."""
+    (found,) = stage.api.call("GET", "/assets", params={"name_pattern": asset})["assets"]
+    deadline = time.monotonic() + PATIENCE_S
+    while not stage.api.call("GET", f"/assets/{found['id']}/state-store")["asset_state_store"]:
+        assert time.monotonic() < deadline, f"nobody has looked at {asset}"
+        time.sleep(0.5)
+
+
 def first_run(stage: Stage, dag_id: str) -> str:
     """Wait until Airflow itself has started a run of a DAG."""
     deadline = time.monotonic() + PATIENCE_S
@@ -211,6 +231,7 @@ def test_a_better_model_is_promoted_once_a_person_has_approved(stage: Stage) -> 
 
 def test_new_data_start_a_training_on_them(stage: Stage) -> None:
     rows = (EXAMPLES / "data" / "demand.csv").read_bytes()
+    wait_for_first_look(stage, "demand_readings")
     store = open_store(f"{stage.emulator.work_dir}/incoming/demand", stage.access)
     store.write("week1.csv", rows)
     store.write("week2.csv", rows)
