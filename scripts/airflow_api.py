@@ -27,7 +27,7 @@ class AirflowClient:
         # trust_env: a proxy of the machine has no business between us and the loopback.
         # Each call has a connection of its own: one on which Airflow has failed may never be answered again.
         limits = httpx.Limits(max_keepalive_connections=0)
-        self._http = httpx.Client(base_url=url, timeout=30, limits=limits, trust_env=False)
+        self._http = httpx.Client(base_url=url, timeout=120, limits=limits, trust_env=False)
         self._login = {"username": user, "password": password}
         self._token_at = 0.0
 
@@ -146,7 +146,7 @@ class AirflowClient:
         )
         return [_log_line(entry) for entry in answer["content"]]
 
-    def wait_for_dag(self, dag_id: str, timeout: float = 60) -> None:
+    def wait_for_dag(self, dag_id: str, timeout: float = 240) -> None:
         """Wait until the dag-processor has stored a DAG."""
         deadline = time.monotonic() + timeout
         while not self.has_dag(dag_id):

@@ -81,7 +81,7 @@ class EmulatorProcess:
         self._ready.unlink(missing_ok=True)
         self.service.start()
 
-    def wait_ready(self, timeout: float = 30) -> Access:
+    def wait_ready(self, timeout: float = 120) -> Access:
         """Wait until the emulator serves; return how to reach it."""
         deadline = time.monotonic() + timeout
         while not self._ready.exists():

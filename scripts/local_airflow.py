@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,6 +31,8 @@ COMPONENTS = {
     # Both log servers would listen on all addresses of the machine, whatever the settings say.
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
+LISTENING_PORTS = range(10_000, 20_000)
+"""Below those that Linux gives to outgoing connections, and those at which nodes meet."""
 HEALTH_NAMES = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
 
 
@@ -171,6 +174,8 @@ class LocalAirflow:
             "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "CORE__PARALLELISM": "4",  # a worker is forked for each
             "CORE__FERNET_KEY": "",
+            "CORE__DAGBAG_IMPORT_TIMEOUT": "180",
+            "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "240",
             "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
             "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
@@ -225,7 +230,7 @@ def _let_readers_in(path: Path) -> None:
 
 def migrate(url: str, env: Mapping[str, str]) -> None:
     """Make Airflow's tables in an empty database."""
-    command = [sys.executable, "-m", "airflow", "db", "migrate"]
+    command = [sys.executable, "-m", "scripts.airflow_component", "db", "migrate"]
     settings = {**env, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url}
     result = subprocess.run(command, env=settings, capture_output=True, text=True, check=False, timeout=600)
     if result.returncode:
@@ -233,7 +238,9 @@ def migrate(url: str, env: Mapping[str, str]) -> None:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nobody listens on now, and that no outgoing connection takes before somebody does."""
+    while True:
+        port = random.choice(LISTENING_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

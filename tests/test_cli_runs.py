@@ -131,7 +131,7 @@ def test_an_id_of_nothing_that_runs_is_one_line(ocidist: Terminal, target: str, 
 
 
 def test_a_watch_goes_on_when_the_service_answers_again(ocidist: Terminal, emulator: Access) -> None:
-    ocidist.write_job(seconds=6)
+    ocidist.write_job(seconds=15)
     ocidist("run", "job.yaml")
     watching = ocidist.start("watch", "--json", "--interval", "0.3")
     assert watching.stdout is not None
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_a_run_that_is_waited_for(ocidist: Terminal) -> None:
 @pytest.fixture
 def slow_answers(emulator: Access) -> Iterator[None]:
     """Give a test the time to end a process while it creates a gang."""
-    rule = {"method": "POST", "path": "/20190101/.*", "latency_s": 0.7}
+    rule = {"method": "POST", "path": "/20190101/.*", "latency_s": 1.5}
     httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     yield
     httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()

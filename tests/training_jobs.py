@@ -37,7 +37,7 @@ def a_key() -> RunKey:
 
 
 def wait_until(
-    backend: Backend, ref: RunRef, done: Callable[[RunStatus], bool], seconds: float = 40
+    backend: Backend, ref: RunRef, done: Callable[[RunStatus], bool], seconds: float = 120
 ) -> RunStatus:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

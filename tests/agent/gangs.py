@@ -143,7 +143,7 @@ class Gang:
             if agent.process.poll() is None:
                 agent.process.kill()
                 agent.process.wait()
-        until(lambda: not processes_with(self.name), timeout=10)
+        until(lambda: not processes_with(self.name), timeout=60)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

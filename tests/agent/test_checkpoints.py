@@ -69,9 +69,10 @@ def test_a_checkpoint_that_came_to_rest_is_published_with_its_loss(watched: Watc
     assert (found.step, found.loss) == (5, 0.5)
 
 
-def test_one_that_still_grows_is_left_alone(watched: Watched) -> None:
+def test_one_that_still_grows_is_left_alone(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "LOOK_INTERVAL", 1.0)
     watched.courier.start()
-    for size in range(12):
+    for size in range(60):
         watched.write(5, "x" * size)
         time.sleep(0.05)
     assert watched.published == []

@@ -72,7 +72,7 @@ def test_a_rank_that_is_stopped_is_a_hang_and_its_state_is_told(tmp_path: Path) 
     script = (
         "import os, time\nprint(f'process {os.getpid()} ')\nwhile True:\n    time.sleep(0.2)\n    print('.')"
     )
-    limits = Limits(hang_timeout=2.0, stop_grace=1.0)
+    limits = Limits(hang_timeout=5.0, stop_grace=1.0)
     with Gang(tmp_path, script, limits=limits) as gang:
         (agent,) = gang.start()
         agent.prints(".")

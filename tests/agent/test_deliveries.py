@@ -274,7 +274,8 @@ def test_sending_may_take_longer_than_finding(nodes: Nodes) -> None:
     assert len(list(Path(nodes.publish().uri).glob("zero*"))) == 2
 
 
-def test_a_part_that_still_grows_is_waited_for(nodes: Nodes) -> None:
+def test_a_part_that_still_grows_is_waited_for(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "QUIET", 1.5)
     nodes.write(0)
     nodes.write(1)
     nodes.start()

@@ -12,12 +12,15 @@ import re, sys, time
 before = set(sys.modules)
 sys.path.insert(0, sys.argv[1])
 began = time.process_time()
+sum(range(20_000_000))
+yardstick = time.process_time() - began
+began = time.process_time()
 import airflow_provider_ocidist.agent.__main__
 for kind in ("torchrun", "python"):
     __import__("airflow_provider_ocidist.launchers." + kind)
 loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(sorted(loaded - set(sys.stdlib_module_names)))
-print(time.process_time() - began)
+print((time.process_time() - began) / yardstick)
 print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024)
 """
 
@@ -29,6 +32,6 @@ def test_the_agent_loads_nothing_outside_the_standard_library_and_starts_fast() 
         for _ in range(3)
     ]
     assert {lines[0] for lines in probes} == {"['airflow_provider_ocidist']"}
-    # Processor time of the best of three: a busy machine makes it twice as long.
-    assert min(float(lines[1]) for lines in probes) < 0.4
+    # Processor time of the best of three, by that of adding twenty million numbers, some 0.3 s.
+    assert min(float(lines[1]) for lines in probes) < 0.8
     assert min(float(lines[2]) for lines in probes) < 40

@@ -109,7 +109,7 @@ def test_a_node_looks_a_dozen_times_in_a_lease() -> None:
 def test_nodes_that_nobody_waits_for_save_and_end(tmp_path: Path) -> None:
     outputs = (Output(path="outputs", uri=str(tmp_path / "out"), when="always"),)
     checkpoints = Checkpoints(uri=str(tmp_path / "safe"))
-    limits = Limits(lease=3.0, stop_grace=5.0, join_timeout=30.0)
+    limits = Limits(lease=8.0, stop_grace=5.0, join_timeout=30.0)
     with Gang(
         tmp_path, WAITS, nodes=2, args=["90"], limits=limits, checkpoints=checkpoints, outputs=outputs
     ) as gang:
@@ -119,7 +119,7 @@ def test_nodes_that_nobody_waits_for_save_and_end(tmp_path: Path) -> None:
     assert Cause.ABANDONED in {main.cause, other.cause}
     assert 76 in codes
     assert main.message
-    assert "nobody has waited for this run for 3s (limits.lease): ended" in main.message
+    assert "nobody has waited for this run for 8s (limits.lease): ended" in main.message
     assert "a retry goes on from step 3 or later" in f"{main.message}{other.message}"
     assert (main.phase, other.phase) == (Phase.DONE, Phase.DONE)
     assert main.checkpoint

@@ -91,7 +91,7 @@ def test_the_node_that_failed_first_is_named_by_all(tmp_path: Path) -> None:
         until(lambda: "ValueError: boom" in gang.agents[1].stderr.read_text())
         failed_at = time.monotonic()
         assert [agent.wait() for agent in gang.agents] == [143, 1]
-        assert time.monotonic() - failed_at < 10
+        assert time.monotonic() - failed_at < 30
         echo, culprit = (agent.report for agent in gang.agents)
     assert (culprit.cause, culprit.message, culprit.exit_code) == (Cause.USER, "ValueError: boom (rank 1)", 1)
     assert culprit.tail
@@ -116,7 +116,7 @@ def test_killing_the_agent_ends_torchrun_and_its_workers(tmp_path: Path) -> None
         (agent,) = gang.start()
         agent.prints("ready")
         agent.signal(signal.SIGKILL)
-        until(lambda: not processes_with(gang.name), timeout=5)
+        until(lambda: not processes_with(gang.name), timeout=30)
 
 
 def test_sigterm_reaches_the_workers_of_torchrun(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_orphans_that_come_to_process_1_are_buried(podman: Podman, node: str) ->
     podman("exec", node, "sh", "-c", "sleep 0.1 & exit 0")
     time.sleep(0.5)
     states = "cat /proc/[0-9]*/stat | cut -d' ' -f3 | sort | uniq"
-    until(lambda: "Z" not in podman("exec", node, "sh", "-c", states), timeout=10)
+    until(lambda: "Z" not in podman("exec", node, "sh", "-c", states), timeout=60)
 
 
 def test_its_health_is_that_of_its_report(podman: Podman, node: str) -> None:

@@ -18,19 +18,19 @@ TEXT = "To be, or not to be, that is the question: whether 'tis nobler in the mi
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_the_example_retrains_a_gpt_by_torchrun_and_hands_on_its_checkpoint(
-    emulator: Access, tmp_path: Path
+    emulator: Access, tmp_path: Path, database: Path
 ) -> None:
     text = tmp_path / "hamlet.txt"
     text.write_text(TEXT)
     results = tmp_path / "results"
-    airflow = LocalAirflow(tmp_path / "airflow", dags=EXAMPLES, env=emulator.airflow_env())
+    airflow = LocalAirflow(tmp_path / "airflow", dags=EXAMPLES, env=emulator.airflow_env(), database=database)
     airflow.prepare()
     conf = {"data_uri": f"file://{text}", "steps": 20, "results_dir": str(results)}
     command = [sys.executable, "-m", "airflow", "dags", "test", "retrain_gpt", "--conf", json.dumps(conf)]
     done = subprocess.run(
-        command, env=airflow.env, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
+        command, env=airflow.env, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
     )
     output = done.stdout + done.stderr
     assert done.returncode == 0, output[-4000:]

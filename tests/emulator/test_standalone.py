@@ -78,7 +78,7 @@ def test_all_that_the_ready_file_names_exists(folder):
         assert log.status == 200
         assert cloud.client(oci.secrets.SecretsClient).get_secret_bundle(access.secret_id).status == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(5) == 0
+        assert process.wait(30) == 0
         printed = process.stdout.read()
     for told in (
         access.url,
@@ -100,7 +100,7 @@ def test_its_end_is_the_end_of_all_nodes(folder, number, code):
         run_id = cloud.start(cloud.job(STUBBORN))
         pids = [int(pid) for pid in first_message(cloud, run_id).split()]
         process.send_signal(number)
-        assert process.wait(5) == code
+        assert process.wait(30) == code
         deadline = time.monotonic() + 5
         while any(map(is_alive, pids)):
             assert time.monotonic() < deadline

@@ -270,9 +270,9 @@ def told_of(stage: Stage, name: str, kind: str) -> dict[str, Any]:
     """Return the first event of a kind about a job; a task ends before it is told of."""
     deadline = time.monotonic() + 60
     while True:
-        events = [
-            json.loads(line) for line in (stage.airflow.home / "lineage.jsonl").read_text().splitlines()
-        ]
+        # The last one may be half written.
+        *lines, _ = (stage.airflow.home / "lineage.jsonl").read_text().split("\n")
+        events = [json.loads(line) for line in lines]
         if found := [event for event in events if (event["job"]["name"], event["eventType"]) == (name, kind)]:
             return found[0]
         assert time.monotonic() < deadline, f"no {kind} of {name} among {len(events)} events"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers import ssh
 from airflow_provider_ocidist.launchers.base import Topology
 from airflow_provider_ocidist.launchers.deepspeed import LAUNCHER
+from scripts.local_airflow import free_port
 
 FIRST = Topology(
     rank=0,
@@ -66,12 +66,6 @@ def test_deepspeed_logs_in_only_where_it_was_told_to() -> None:
         "pdsh",
         "x.py",
     ]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Nodes:

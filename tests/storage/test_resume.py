@@ -57,7 +57,7 @@ def copy_and_kill(source: str, target: str, access: OciAccess, after: int, part_
 
 
 def slow(proxy: UnrulyProxy, method: str, path: str) -> None:
-    proxy.faults = [Fault(method=method, path=path, delay_s=0.1, times=10_000)]
+    proxy.faults = [Fault(method=method, path=path, delay_s=0.3, times=10_000)]
 
 
 def test_a_killed_download_goes_on_where_it_was(
@@ -70,8 +70,7 @@ def test_a_killed_download_goes_on_where_it_was(
     target = tmp_path / "in" / "x"
     copy_and_kill(f"{bucket}/x", str(target), unruly, len(content) // 2)
     assert open_store(str(target.parent)).list() == []
-    proxy.faults = []
-    proxy.seen.clear()
+    proxy.calm_down()
     report = copy(f"{bucket}/x", str(target), access=unruly, part_size=PART)
     assert target.read_bytes() == content
     assert report.bytes == len(content)
@@ -123,8 +122,7 @@ def test_a_killed_upload_sends_only_the_parts_that_are_missing(
     slow(proxy, "PUT", "/u/")
     copy_and_kill(str(tmp_path / "x"), f"{bucket}/x", unruly, len(content) // 2)
     assert open_store(bucket, unruly).list() == []
-    proxy.faults = []
-    proxy.seen.clear()
+    proxy.calm_down()
     report = copy(str(tmp_path / "x"), f"{bucket}/x", access=unruly, part_size=PART)
     assert open_store(bucket, unruly).read("x") == content
     assert report.resumed_bytes >= len(content) // 2
@@ -162,8 +160,7 @@ def test_a_killed_tree_goes_on_file_by_file(
     slow(proxy, "GET", "/o/")
     copy_and_kill(f"{bucket}/", str(target), unruly, 60 * 5000)
     assert target.exists() == exists
-    proxy.faults = []
-    proxy.seen.clear()
+    proxy.calm_down()
     report = copy(f"{bucket}/", str(target), access=unruly)
     assert (report.files, report.bytes) == (120, 120 * 5000)
     assert report.resumed_bytes >= 50 * 5000
@@ -193,8 +190,7 @@ def test_a_killed_upload_of_a_tree_goes_on_file_by_file(
     tree = make_tree(tmp_path / "s", {f"{number:03}": 5000 for number in range(120)})
     slow(proxy, "PUT", "/o/")
     copy_and_kill(str(tmp_path / "s"), bucket, unruly, 60 * 5000)
-    proxy.faults = []
-    proxy.seen.clear()
+    proxy.calm_down()
     copy(str(tmp_path / "s"), bucket, access=unruly)
     assert proxy.count("PUT", "/o/") <= 70
     assert read_store(open_store(bucket, unruly)) == tree

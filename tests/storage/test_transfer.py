@@ -364,7 +364,7 @@ def test_a_file_limit_is_one_clear_error_and_leaves_nothing(tmp_path):
 
 def test_parts_and_small_files_travel_in_parallel(unruly, proxy, bucket, tmp_path):
     make_tree(tmp_path / "s", {f"{number}": 10 for number in range(64)})
-    proxy.faults = [Fault(delay_s=0.05, times=1000)]
+    proxy.faults = [Fault(delay_s=0.3, times=1000)]
     copy(str(tmp_path / "s"), f"{bucket}/s", access=unruly)
     assert proxy.busiest >= 12
     proxy.busiest = 0

@@ -76,6 +76,15 @@ class UnrulyProxy:
     def count(self, method: str, path: str = "") -> int:
         return sum(1 for seen in self.seen if seen[0] == method and path in seen[1])
 
+    def calm_down(self) -> None:
+        """Forget faults and requests, once those are through that a killed process has left on their way."""
+        deadline = time.monotonic() + 30
+        while self._active:
+            assert time.monotonic() < deadline, f"{self._active} requests are still on their way"
+            time.sleep(0.02)
+        self.faults = []
+        self.seen.clear()
+
     def enter(self, step: int) -> None:
         with self._lock:
             self._active += step
