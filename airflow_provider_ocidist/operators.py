@@ -323,7 +323,7 @@ class DistributedTrainingOperator(BaseOperator):
         for node in watch.status.nodes:
             if node.report is not None and node.report.cause is not None and node.report.tail:
                 self.log.error("last lines of node %d:\n%s", node.rank, node.report.tail)
-        if watch.status.progress is None:  # nothing has been trained yet
+        if not watch.status.has_trained:
             self._wait_for_machines(cause, failure.sentence)
         self._tell_of_failure(failure, context)
         raise training_failure(cause, failure.sentence)

@@ -215,6 +215,12 @@ class RunStatus:
         return max(found, key=lambda checkpoint: checkpoint.step, default=None)
 
     @property
+    def has_trained(self) -> bool:
+        """Whether a node has told of a step or a checkpoint. One that only waited for the others tells of neither."""
+        progress = self.progress
+        return self.checkpoint is not None or (progress is not None and progress.step is not None)
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         return tuple(uri for node in self.nodes if node.report for uri in node.report.outputs)
 

@@ -16,12 +16,14 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 from airflow.sdk import DAG
 
 from airflow_provider_ocidist import capacity, task_context
+from airflow_provider_ocidist.agent.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.capacity import CapacitySearch, pause_after
 from airflow_provider_ocidist.decorators import distributed_training_task
 from airflow_provider_ocidist.errors import Cause, TrainingFailed
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
-from airflow_provider_ocidist.run import RunRef
+from airflow_provider_ocidist.run import NodeState, NodeStatus, RunRef, RunStatus
+from airflow_provider_ocidist.storage.checkpoints import CheckpointRef
 from airflow_provider_ocidist.transfers import StageDataOperator
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, PROGRAMS, a_key
@@ -110,6 +112,17 @@ def test_the_same_try_trains_once_there_are_machines(
     assert "failure" not in ti.xcoms
     # Two gangs went without a node and were ended; the third is whole.
     assert RunRef.from_json(ti.xcoms["run"]).key.attempt == 3
+
+
+def test_a_node_that_ended_while_it_waited_for_the_others_has_not_trained() -> None:
+    def status(**told: Any) -> RunStatus:
+        report = NodeReport(rank=0, address="", phase=Phase.DONE, started_at=1.0, heartbeat_at=2.0, **told)
+        return RunStatus(nodes=(NodeStatus(rank=0, run_id="a", state=NodeState.CANCELED, report=report),))
+
+    assert not status().has_trained
+    assert not status(progress=Progress(updated_at=1.0)).has_trained
+    assert status(progress=Progress(step=1)).has_trained
+    assert status(checkpoint=CheckpointRef(uri="oci://b@n/step-1", step=1)).has_trained
 
 
 def test_a_task_that_gives_up_says_why(ti: Ti, nodes: Callable[..., None]) -> None:

@@ -108,7 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.proxy.enter(-1)
 
     def _pass_on(self):
-        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        length = int(self.headers.get("content-length") or 0)
+        body = self.rfile.read(length)
+        if len(body) < length:
+            raise ConnectionError("its sender has gone")
         fault = self.proxy.fault_for(self.command, self.path)
         time.sleep(fault.delay_s)
         if fault.meanwhile:
