@@ -42,7 +42,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def first_message(cloud: Cloud, run_id: str, timeout: float = 10) -> str:
+def first_message(cloud: Cloud, run_id: str, timeout: float = 30) -> str:
     deadline = time.monotonic() + timeout
     while not (found := cloud.messages(run_id)):
         assert time.monotonic() < deadline

@@ -23,6 +23,7 @@ import pytest
 from airflow_provider_ocidist.oci_credentials import OciAccess, access_of
 from airflow_provider_ocidist.storage.checkpoints import Manifest, verify
 from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.triggers import FIRST_EVENT_AFTER
 from scripts.airflow_api import AirflowApiError, AirflowClient
 from scripts.emulator_process import Access, EmulatorProcess
 from scripts.local_airflow import LocalAirflow
@@ -220,6 +221,8 @@ def first_run(stage: Stage, dag_id: str) -> str:
 def test_a_better_model_is_promoted_once_a_person_has_approved(stage: Stage) -> None:
     stage.wait_for_task("promoted", "approve", "awaiting_input")
     assert stage.files("production") == []
+    # Airflow fails a task that is answered before its scheduler knows that the worker has ended.
+    time.sleep(FIRST_EVENT_AFTER)
     dag_id, run_id = stage.runs["promoted"]
     path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/approve/-1/hitlDetails"
     stage.api.call("PATCH", path, json={"chosen_options": ["Approve"]})
