@@ -29,6 +29,7 @@ from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, PROGRAMS, a_key
 
 NO_CAPACITY = "Out of host capacity."
+defers = pytest.mark.since_airflow("3.3", "the operator defers")
 
 
 class Ti:
@@ -139,6 +140,7 @@ def test_the_time_of_the_task_is_no_longer_for_a_search(ti: Ti, nodes: Callable[
         a_task(execution_timeout=timedelta(seconds=50)).execute(context(ti))
 
 
+@defers
 def test_a_deferrable_task_waits_without_a_worker_and_remembers_since_when(
     ti: Ti, nodes: Callable[..., None]
 ) -> None:
@@ -192,6 +194,7 @@ def a_copy(**arguments: Any) -> Any:
         )
 
 
+@defers
 @pytest.mark.parametrize("make", [a_function, a_copy], ids=["a function", "a copy on the platform"])
 def test_what_a_task_sends_to_the_nodes_is_there_when_it_asks_again(
     make: Callable[..., Any], ti: Ti, nodes: Callable[..., None]
