@@ -134,10 +134,12 @@ def test_a_program_killed_by_a_signal_ends_as_a_shell_would_say_it(tmp_path: Pat
 def test_a_failing_node_stops_the_others_in_seconds(tmp_path: Path) -> None:
     script = "import os, time\nif os.environ['RANK'] == '1': raise ValueError('boom')\ntime.sleep(60)"
     with Gang(tmp_path, script, nodes=3) as gang:
-        started = time.monotonic()
         assert gang.run() == [143, 1, 143]
-        assert time.monotonic() - started < 40
         reports = [agent.report for agent in gang.agents]
+    # From the failure on: how long three agents take to start is not what this is about.
+    failed_at, *ends = (reports[rank].finished_at for rank in (1, 0, 2))
+    assert failed_at
+    assert max(ends) - failed_at < 10
     assert [report.cause for report in reports] == [None, Cause.USER, None]
     assert reports[0].message == "node 1 ended the run (USER): ValueError: boom"
     assert reports[0].exit_code == -signal.SIGTERM
@@ -306,7 +308,7 @@ def test_output_passes_through_unchanged_and_unthrottled(tmp_path: Path) -> None
     with Gang(tmp_path, "for number in range(300000): print('line', number)") as gang:
         started = time.monotonic()
         assert gang.run(PYTHONUNBUFFERED="") == [0]
-        assert time.monotonic() - started < 60
+        assert time.monotonic() - started < 20
         assert gang.agents[0].stdout.read_text() == "".join(f"line {number}\n" for number in range(300000))
 
 

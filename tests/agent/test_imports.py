@@ -32,6 +32,6 @@ def test_the_agent_loads_nothing_outside_the_standard_library_and_starts_fast() 
         for _ in range(3)
     ]
     assert {lines[0] for lines in probes} == {"['airflow_provider_ocidist']"}
-    # Processor time of the best of three, by that of adding twenty million numbers, some 0.3 s.
-    assert min(float(lines[1]) for lines in probes) < 0.8
+    # Processor time of the best of three, by that of adding twenty million numbers: 0.27 to 0.31.
+    assert min(float(lines[1]) for lines in probes) < 0.6
     assert min(float(lines[2]) for lines in probes) < 40

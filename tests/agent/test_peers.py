@@ -154,7 +154,7 @@ def test_the_others_name_a_node_whose_agent_was_killed(tmp_path: Path) -> None:
         killed_at = time.monotonic()
         gang.agents[1].signal(signal.SIGKILL)
         assert gang.agents[0].wait() == 1
-        assert time.monotonic() - killed_at < 30
+        assert time.monotonic() - killed_at < 10
         report = gang.agents[0].report
     assert report.cause is Cause.NODE
     assert report.message

@@ -91,7 +91,7 @@ def test_the_node_that_failed_first_is_named_by_all(tmp_path: Path) -> None:
         until(lambda: "ValueError: boom" in gang.agents[1].stderr.read_text())
         failed_at = time.monotonic()
         assert [agent.wait() for agent in gang.agents] == [143, 1]
-        assert time.monotonic() - failed_at < 30
+        assert time.monotonic() - failed_at < 10
         echo, culprit = (agent.report for agent in gang.agents)
     assert (culprit.cause, culprit.message, culprit.exit_code) == (Cause.USER, "ValueError: boom (rank 1)", 1)
     assert culprit.tail

@@ -121,7 +121,7 @@ def test_cancel_ends_the_one_run_by_one_request_and_may_be_repeated(
     ref = submit(backend, multi_node(2, 120), a_key()).ref
     wait_until(backend, ref, lambda status: all(node.state is NodeState.RUNNING for node in status.nodes))
     backend.cancel(ref)
-    status = wait_until(backend, ref, lambda status: status.ended, seconds=60)
+    status = wait_until(backend, ref, lambda status: status.ended, seconds=15)
     assert {node.state for node in status.nodes} == {NodeState.CANCELED}
     calls = httpx.get(f"{emulator.url}/_emulator/calls").json()
     cancels = [call for call in calls if call["path"].endswith(f"{ref.main_run_id}/actions/cancelJobRun")]

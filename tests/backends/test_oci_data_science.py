@@ -345,7 +345,7 @@ def test_cancel_ends_every_node_and_may_be_repeated(backend: OciDataScience) -> 
     ref = backend.submit(backend.plan(a_job(seconds=120), a_key()))
     wait_until(backend, ref, lambda status: all(node.state is NodeState.RUNNING for node in status.nodes))
     backend.cancel(ref)
-    status = wait_until(backend, ref, lambda status: status.ended, seconds=60)
+    status = wait_until(backend, ref, lambda status: status.ended, seconds=15)
     assert {node.state for node in status.nodes} == {NodeState.CANCELED}
     backend.cancel(ref)
 

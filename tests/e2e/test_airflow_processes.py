@@ -167,7 +167,7 @@ def test_marking_a_deferred_task_failed_ends_its_nodes(stage: Stage) -> None:
     _wait_until_watched(stage, ref, 1)
     stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=120)
     stage.api.patch_task_state(*stage.run("marked failed"), "train", "failed")
-    stage.wait_for_nodes(ref, *ENDED, timeout=90)
+    stage.wait_for_nodes(ref, *ENDED, timeout=30)
 
 
 def test_marking_a_deferred_task_successful_ends_its_nodes(stage: Stage) -> None:
@@ -175,7 +175,7 @@ def test_marking_a_deferred_task_successful_ends_its_nodes(stage: Stage) -> None
     ref = stage.ref("marked success")
     _wait_until_watched(stage, ref, 1)
     stage.api.patch_task_state(*stage.run("marked success"), "train", "success")
-    stage.wait_for_nodes(ref, *ENDED, timeout=90)
+    stage.wait_for_nodes(ref, *ENDED, timeout=30)
 
 
 def test_failing_the_dag_run_ends_its_nodes(stage: Stage) -> None:
@@ -183,7 +183,7 @@ def test_failing_the_dag_run_ends_its_nodes(stage: Stage) -> None:
     ref = stage.ref("run failed")
     _wait_until_watched(stage, ref, 1)
     stage.api.patch_dag_run(*stage.run("run failed"), "failed")
-    stage.wait_for_nodes(ref, *ENDED, timeout=90)
+    stage.wait_for_nodes(ref, *ENDED, timeout=30)
 
 
 def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -> None:
@@ -191,7 +191,7 @@ def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -
     old = stage.ref("cleared")
     _wait_until_watched(stage, old, 1)
     stage.api.clear(*stage.run("cleared"), ["train"])
-    stage.wait_for_nodes(old, *ENDED, timeout=90)
+    stage.wait_for_nodes(old, *ENDED, timeout=45)
     deadline = time.monotonic() + 90
     while (new := stage.ref("cleared")).job_id == old.job_id:
         assert time.monotonic() < deadline, "the cleared task has not started a new gang"
@@ -200,7 +200,7 @@ def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -
     _wait_until_watched(stage, new, 2)
     stage.wait_for_nodes(new, NodeState.RUNNING, timeout=120)
     stage.api.patch_task_state(*stage.run("cleared"), "train", "failed")
-    stage.wait_for_nodes(new, *ENDED, timeout=90)
+    stage.wait_for_nodes(new, *ENDED, timeout=30)
 
 
 def test_marking_a_waiting_task_failed_ends_its_nodes(stage: Stage) -> None:
@@ -208,7 +208,7 @@ def test_marking_a_waiting_task_failed_ends_its_nodes(stage: Stage) -> None:
     ref = stage.ref("blocking marked failed")
     stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=120)
     stage.api.patch_task_state(*stage.run("blocking marked failed"), "train", "failed")
-    stage.wait_for_nodes(ref, *ENDED, timeout=90)
+    stage.wait_for_nodes(ref, *ENDED, timeout=40)
 
 
 def test_a_cleanup_begins_only_when_every_node_has_ended(stage: Stage) -> None:

@@ -56,7 +56,7 @@ def test_a_late_page_of_a_million_names_is_as_quick_as_the_first():
     for number in range(100):
         assert len(index.list(Listing(start=f"{number * 9_000:07}")).names) == 1000
         assert len(index.list(Listing(prefix=f"{number:03}", delimiter="/")).names) == 1000
-    assert time.process_time() - started < 4
+    assert time.process_time() - started < 2
 
 
 def test_fields_are_named_in_any_case_and_only_known_ones(cloud):
