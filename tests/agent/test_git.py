@@ -203,13 +203,13 @@ def test_an_ssh_key_is_private_pinned_to_the_known_hosts_and_gone_afterwards(
     (programs / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("SHOWN", str(tmp_path / "shown"))
-    key = "-----BEGIN OPENSSH PRIVATE KEY-----\r\nabc\r\n-----END OPENSSH PRIVATE KEY-----"
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----\r\nPRIVATE PART\r\n-----END OPENSSH PRIVATE KEY-----"
     source = f"ssh://git@host.invalid{served}/lib.git#next"
     assert clone(source, tmp_path / "pinned", f"{key}\nhost.invalid ssh-ed25519 AAAA\n") == "lib 2"
     shown = (tmp_path / "shown").read_text()
     assert "StrictHostKeyChecking yes" in shown
     assert "mode 600" in shown
-    assert "abc" not in shown
+    assert "PRIVATE PART" not in shown
     place = Path(shown.partition('IdentityFile "')[2].partition('"')[0])
     assert not place.parent.exists()
     assert clone(source, tmp_path / "new", key) == "lib 2"

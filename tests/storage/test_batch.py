@@ -252,8 +252,8 @@ def test_an_item_that_fails_does_not_end_the_others(
     unruly: OciAccess, proxy: UnrulyProxy, bucket: str, tmp_path: Path
 ) -> None:
     make_tree(tmp_path / "s", {"x": 100})
-    proxy.faults = [Fault(method="PUT", path="bad", status=403, times=10)]
-    report = copy_items({f"{tmp_path}/s/": f"{bucket}/bad", f"{tmp_path}/s/x": f"{bucket}/good"}, unruly)
+    proxy.faults = [Fault(method="PUT", path="refused", status=403, times=10)]
+    report = copy_items({f"{tmp_path}/s/": f"{bucket}/refused", f"{tmp_path}/s/x": f"{bucket}/good"}, unruly)
     assert read_store(open_store(bucket, unruly)).keys() == {"good"}
     assert report.error is not None
     assert "1 of 2 items failed, the others have arrived:\n  item 1" in str(report.error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +35,10 @@ class Fault:
     """Let so many fitting requests pass first."""
     damage: bool = False
     """Turn one byte of the answer's body."""
+
+    def __post_init__(self) -> None:
+        if re.fullmatch("[0-9a-f]+", self.path):
+            raise ValueError(f"the folders of tests have random names, which may hold {self.path!r} too")
 
 
 class UnrulyProxy:
