@@ -18,7 +18,6 @@ from airflow_provider_ocidist.shared_connections import LogOf, SharedConnection,
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.run import RunRecord, RunRef
-    from airflow_provider_ocidist.task_watch import TaskWatch
     from airflow_provider_ocidist.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -50,16 +49,16 @@ class DistributedTrainingTrigger(BaseTrigger):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.conn_id = conn_id
-        # As text: a thousand of them wait in one process.
-        self._written_record = json.dumps(record)
+        self._gang: str | Watch = json.dumps(record)
+        """Its record as text, until a watch knows more of it: a thousand triggers wait in one process."""
         self.owner = dict(owner)
         self.poll_interval = poll_interval
-        self._watched: TaskWatch | None = None
         self._ending: asyncio.Task[None] | None = None
 
     @property
     def record(self) -> dict[str, Any]:
-        return dict(json.loads(self._written_record))
+        gang = self._gang
+        return dict(json.loads(gang)) if isinstance(gang, str) else gang.record.to_json()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         arguments = {
@@ -91,6 +90,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         earliest = time.monotonic() + FIRST_EVENT_AFTER
         poller = await self._connection.open()
         watch: Watch = await in_thread(self._watch)
+        self._gang = watch
         outcome = await poller.until_action(watch, self.poll_interval)
         if isinstance(outcome, Exception):
             # The task asks once more and fails with this error in the right place.
@@ -109,14 +109,13 @@ class DistributedTrainingTrigger(BaseTrigger):
         number = self.owner.get("try_number")
         if number is None:
             return Watch(*watched, leaves_the_end=True)
-        self._watched = TaskWatch(*watched, number, leaves_the_end=True).go_on()
-        return self._watched
+        return TaskWatch(*watched, number, leaves_the_end=True).go_on()
 
     async def _leave_word(self) -> None:
         """Note how far the task's log has come, for whoever goes on with it."""
-        if self._watched is not None:
+        if not isinstance(self._gang, str):
             # Not `wait_for`: in Python 3.11 it can swallow a cancel, and by that a user's kill.
-            await asyncio.wait({keep(in_thread(self._watched.note_told))}, timeout=LEAVE_WORD_LIMIT)
+            await asyncio.wait({keep(in_thread(self._gang.note_told))}, timeout=LEAVE_WORD_LIMIT)
 
     def _mask_secrets(self, backend: Backend) -> None:
         """Keep what the nodes were told, and may print, from the log. A run without a log group has no lines here."""

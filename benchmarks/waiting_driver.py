@@ -90,12 +90,8 @@ async def triggerer(told: dict[str, Any]) -> Waiting:
 
 async def _until_all_are_known(records: Sequence[Mapping[str, Any]]) -> None:
     """Wait until the reports of all nodes were read: only from then on memory and calls stay as they are."""
-    from airflow_provider_ocidist.backends.oci_data_science import reports
     from airflow_provider_ocidist.shared_connections import place_of, shared_connection
 
-    reports.FIRST_READS = sum(
-        record["ref"]["nodes"] for record in records
-    )  # the start is not what is measured
     ref = records[0]["ref"]
     place = place_of(ref["job_id"], ref.get("compartment_id"))
     poller = await shared_connection("oci_default", "oci_data_science", place).open()

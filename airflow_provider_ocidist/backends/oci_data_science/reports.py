@@ -48,7 +48,7 @@ class _RunDir:
 
     known: dict[str, Reported] = field(default_factory=dict)
     entries: Sequence[Entry] = ()
-    """As listed in this look."""
+    """As listed in this look; none between looks."""
 
     def unread(self) -> list[Entry]:
         return [entry for entry in self.entries if not self._is_current(entry)]
@@ -92,11 +92,14 @@ class Reports:
         now = self._clock()
         readable = self._list(wanted, now)
         failed = self._read_some(readable, {run_dir for run_dir in readable if wanted[run_dir]}, now)
-        return {
+        read = {
             run_dir: {told.report.rank: told for told in found.known.values() if told.report is not None}
             for run_dir in readable
             if run_dir not in failed and self._all_known(found := self._dirs[run_dir])
         }
+        for run_dir in readable:
+            self._dirs[run_dir].entries = ()
+        return read
 
     def forget(self, run_dir: str) -> None:
         self._dirs.pop(run_dir, None)

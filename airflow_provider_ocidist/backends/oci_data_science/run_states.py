@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -34,7 +35,14 @@ class RunSummary:
 
     @classmethod
     def of(cls, run: Any) -> Self:
-        return cls(run.lifecycle_state, run.lifecycle_details, run.time_started, run.time_finished)
+        details = run.lifecycle_details
+        # The same few texts for all runs that are waited for.
+        return cls(
+            sys.intern(str(run.lifecycle_state)),
+            sys.intern(str(details)) if details is not None else None,
+            run.time_started,
+            run.time_finished,
+        )
 
     @property
     def is_final(self) -> bool:
@@ -78,7 +86,7 @@ class RunStates:
                 for state in LIVE
                 if state in states
             )
-        if len(search.missing) > MANY or not search.missing <= known.keys():
+        if len(search.missing) > MANY or not search.missing.keys() <= known.keys():
             newest = self._list(compartment_id, sort_by="timeCreated", sort_order="DESC")
             search.take(islice(newest, 2 * len(search.missing) + PAGE))
         if len(search.missing) > MANY:
@@ -124,7 +132,7 @@ class _Search:
     """Looks for runs in one list after the other."""
 
     def __init__(self, run_ids: Iterable[str]) -> None:
-        self.missing = {run_id for run_id in run_ids if run_id}
+        self.missing = {run_id: run_id for run_id in run_ids if run_id}
         self.found: dict[str, RunSummary] = {}
 
     def take(self, runs: Iterable[Any]) -> int:
@@ -133,9 +141,10 @@ class _Search:
         if self.missing:
             for run in runs:
                 seen += 1
-                if str(run.id) in self.missing:
-                    self.found[str(run.id)] = RunSummary.of(run)
-                    self.missing.discard(str(run.id))
+                # As it was asked for, not as it came: no second copy of each id is kept.
+                run_id = self.missing.pop(str(run.id), None)
+                if run_id is not None:
+                    self.found[run_id] = RunSummary.of(run)
                     if not self.missing:
                         break
         return -(-seen // PAGE)
