@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,11 +14,44 @@ log = logging.getLogger(__name__)
 THREADS = 32
 """How many triggers of one triggerer talk to a service at the same time."""
 
-_threads = ThreadPoolExecutor(THREADS, "ocidist-trigger")
-"""Our own, because Airflow writes each trigger's log through the event loop's few threads: were those all busy with
-us, the second of its repeated cancels would hit it before it had called `on_kill`."""
+IDLE = 60.0
+"""Seconds after the last call until the threads end: many begin to wait at once, and then hours go by."""
 _unfinished: set[asyncio.Task[Any]] = set()
 """Strong references: a cancel must outlive its trigger, which Airflow cuts short after about a second."""
+
+
+class Threads:
+    """Threads that end when nobody has needed them for a while. Used by one event loop at a time, so without locks.
+
+    Our own, because Airflow writes each trigger's log through the event loop's few threads: were those all busy with
+    us, the second of its repeated cancels would hit it before it had called `on_kill`.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._held = 0
+        self._calls = 0
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[ThreadPoolExecutor]:
+        """Lend the threads for one call."""
+        self._pool = self._pool or ThreadPoolExecutor(THREADS, "ocidist-trigger")
+        self._held += 1
+        self._calls += 1
+        try:
+            yield self._pool
+        finally:
+            self._held -= 1
+            if self._held == 0:
+                asyncio.get_running_loop().call_later(IDLE, self._end_unless_used, self._calls)
+
+    def _end_unless_used(self, calls: int) -> None:
+        if self._held == 0 and self._calls == calls and self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+
+
+_threads = Threads()
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
@@ -29,7 +63,11 @@ async def in_thread(work: Callable[[], Any]) -> Any:
     """
     from asgiref.sync import sync_to_async
 
-    return await asyncio.shield(keep(sync_to_async(work, thread_sensitive=False, executor=_threads)()))
+    async def call() -> Any:
+        with _threads.held() as pool:
+            return await sync_to_async(work, thread_sensitive=False, executor=pool)()
+
+    return await asyncio.shield(keep(call()))
 
 
 def keep(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import TaskDecorator
     from airflow.sdk import Context
 
+    from airflow_provider_ocidist.capacity import CapacitySearch
     from airflow_provider_ocidist.job import TrainingJob
 
 SCRIPT = "{name}.py"
@@ -41,13 +42,23 @@ if __name__ == "__main__":
 
 
 class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainingOperator):
-    """Make a function's source the program of a job, and its arguments what the program calls it with."""
+    """Make a function's source the program of a job, and its arguments what the program calls it with.
+
+    :param job: the job without its program, as for DistributedTrainingOperator
+    :param python_callable: the function
+    :param op_args: what it is called with, as JSON can hold it
+    :param op_kwargs: the same, by name
+    """
 
     custom_operator_name = "@task.distributed_training"
     # The arguments come before the plan, which is made of them too.
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,
         *DistributedTrainingOperator.template_fields,
+    )
+    shallow_copy_attrs: Sequence[str] = (
+        *DecoratedOperator.shallow_copy_attrs,
+        *DistributedTrainingOperator.shallow_copy_attrs,
     )
     template_fields_renderers: ClassVar = {
         **DistributedTrainingOperator.template_fields_renderers,
@@ -78,6 +89,10 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
         with self._written_program():
             return super()._begin(context)
 
+    def _search_of_try(self, context: Context) -> CapacitySearch | None:
+        with self._written_program():
+            return super()._search_of_try(context)
+
     def shown_plan(self, context: Context) -> str:
         with self._written_program():
             return super().shown_plan(context)
@@ -91,7 +106,7 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
             # The same name in each attempt: what travels to the nodes must be the same, too.
             folder = Path(place) / name
             folder.mkdir()
-            (folder / SCRIPT.format(name=name)).write_text(self._program(name))
+            (folder / SCRIPT.format(name=name)).write_text(self._program(name), encoding="utf-8")
             self.overrides = {
                 **(overrides or {}),
                 "program.source": str(folder),
@@ -132,7 +147,12 @@ def distributed_training_task(
 ) -> TaskDecorator:
     """Wrap a function into a DistributedTrainingOperator; the arguments are that operator's.
 
-    The function's source alone goes to the nodes: it imports what it needs itself. Its arguments travel as JSON.
+    The function's source alone goes to the nodes: it imports what it needs itself. Its arguments travel as JSON. The
+    task returns the result of the run, never what the function returns.
+
+    :param python_callable: the function that every process of the gang calls
+    :param multiple_outputs: make each key of the result an XCom of its own; false unless it is given
+    :param kwargs: arguments of DistributedTrainingOperator
     """
     # What the function returns stays on the nodes: its annotation says nothing about the task's XCom.
     kwargs.setdefault("multiple_outputs", False)

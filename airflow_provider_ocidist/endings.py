@@ -45,6 +45,7 @@ class EndTrainingOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("conn_id", "compartment_id")
+    shallow_copy_attrs: Sequence[str] = ("_stop",)
 
     def __init__(
         self,
@@ -53,10 +54,10 @@ class EndTrainingOperator(BaseOperator):
         conn_id: str | None = None,
         compartment_id: str | None = None,
         patience: float = 600.0,
+        trigger_rule: str = "all_done",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("trigger_rule", "all_done")
-        super().__init__(**kwargs)
+        super().__init__(trigger_rule=trigger_rule, **kwargs)
         # A task of TaskFlow is known by what it returns.
         task = getattr(training, "operator", training)
         self.training: str = task if isinstance(task, str) else task.task_id
@@ -93,7 +94,7 @@ class EndTrainingOperator(BaseOperator):
     def on_kill(self) -> None:
         self._stop.set()
 
-    def _conn_id_in_dag(self) -> str:
+    def _conn_id_in_dag(self) -> Any:
         dag = self.get_dag()
         task = dag.task_dict.get(self.training) if dag else None
         if task is None:
@@ -171,16 +172,19 @@ class EndTrainingOperator(BaseOperator):
         ]
 
 
-def _conn_id_of(task: Any, asking: str) -> str:
-    """Return the connection of a training task, mapped or not. Raises ValueError where its map indexes have several."""
+def _conn_id_of(task: Any, asking: str) -> Any:
+    """Return the connection of a training task, mapped or not, as it is written: a text, or what will become one.
+
+    Raises ValueError where its map indexes have several.
+    """
     mapped = getattr(task, "partial_kwargs", None)
     if mapped is None:
-        return str(getattr(task, "conn_id", OciHook.default_conn_name))
+        return getattr(task, "conn_id", OciHook.default_conn_name)
     if "conn_id" not in mapped and _may_expand_connection(getattr(task, "expand_input", None)):
         raise ValueError(
             f"{asking}: {task.task_id} may have another connection for each map index: name one here, conn_id="
         )
-    return str(mapped.get("conn_id") or OciHook.default_conn_name)
+    return mapped.get("conn_id") or OciHook.default_conn_name
 
 
 def _may_expand_connection(expanded: Any) -> bool:

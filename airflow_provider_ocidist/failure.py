@@ -16,8 +16,8 @@ LAST_LINES = 20
 AT_THE_SERVICE = {
     Cause.CAPACITY: "wait for a later attempt, or ask for another shape or fewer nodes",
     Cause.QUOTA: "ask for a higher limit of the service, or for a smaller shape or fewer nodes",
-    Cause.PREEMPTED: "run it again: it goes on from its newest checkpoint",
-    Cause.DEADLINE: "raise limits.max_runtime, or the task's execution_timeout; it goes on from its newest checkpoint",
+    Cause.PREEMPTED: "run it again: a retry goes on from its newest checkpoint",
+    Cause.DEADLINE: "raise limits.max_runtime or execution_timeout; a retry goes on from its newest checkpoint",
     Cause.CANCELED: "clear the task to train again",
 }
 """Remedies of causes that no node can have by itself."""
@@ -41,7 +41,7 @@ class Failure:
     last_lines: tuple[str, ...] = ()
     """Of that node's output."""
     checkpoint_uri: str | None = None
-    """What the next attempt goes on from."""
+    """What a retry goes on from; after a clear, only what `checkpoints.start_from` names."""
 
     @classmethod
     def of(cls, cause: Cause, message: str, record: RunRecord, status: RunStatus) -> Failure:

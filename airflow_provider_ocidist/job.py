@@ -192,6 +192,8 @@ class Checkpoints:
     """How many stay at the target; the newest valid one is never deleted."""
     resume: bool = True
     """Fetch the newest valid checkpoint of this task before the training starts."""
+    resume_after_clear: bool = False
+    """Count what the task had before it was cleared as its own: a clear then goes on, instead of beginning anew."""
     start_from: str = ""
     """URI of a checkpoint of another run, to go on from while this task has none of its own; empty: begin anew."""
     required: bool = True

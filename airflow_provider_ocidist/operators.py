@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 
 from airflow_provider_ocidist import task_context
 from airflow_provider_ocidist.airflow_errors import as_airflow_errors, training_failure
-from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, OcidistError
 from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.links import (
     CheckpointLink,
@@ -47,6 +47,23 @@ TRIGGER_FAILED, TRIGGER_TIMEOUT = "__fail__", "Trigger timeout"
 """How Airflow resumes a task whose trigger broke, or took longer than it was deferred for (`sdk.bases.operator`)."""
 
 
+def _retries() -> Any:
+    if not hasattr(BaseOperator, "retry_policy"):
+        return None
+    from airflow_provider_ocidist.retries import TrainingRetries
+
+    return TrainingRetries()
+
+
+RETRIES = _retries()
+"""What our operators retry by; None before Airflow 3.3. In signatures, where Airflow finds it for mapped tasks too."""
+
+
+def as_argument(retry_policy: Any) -> dict[str, Any]:
+    """Return it as Airflow takes it, which knows no such argument before 3.3."""
+    return {} if RETRIES is None and retry_policy is None else {"retry_policy": retry_policy}
+
+
 def show_plan(context: Context, jinja_env: Any) -> str:  # noqa: ARG001 - Airflow calls values of fields like this
     """Return what the field `plan` shows in the tab of rendered templates: what the task is about to create."""
     task = context.get("task")
@@ -73,13 +90,16 @@ class DistributedTrainingOperator(BaseOperator):
     :param shape: replaces the job's shape of a node
     :param env: added to the job's environment
     :param overrides: any other value of the job, by dotted path, as `{"limits.max_runtime": "2h"}`
-    :param deferrable: wait in the triggerer instead of on a worker; needs Airflow 3.3 to end the run when killed
+    :param deferrable: wait in the triggerer instead of on a worker; before Airflow 3.3 it waits on the worker all the
+        same, since a trigger is not told there that its task was killed
     :param poll_interval: seconds between two looks at the run
+    :param retry_policy: Airflow's; by default TrainingRetries, which goes by the cause of the failure (Airflow 3.3)
     """
 
     # The plan comes last: it is made of all the others, once they are filled in.
     template_fields: Sequence[str] = ("job", "conn_id", "nodes", "shape", "env", "overrides", "plan")
     template_fields_renderers: ClassVar = {"job": "yaml", "env": "json", "overrides": "json", "plan": "yaml"}
+    shallow_copy_attrs: Sequence[str] = ("_stop",)
     operator_extra_links = (JobRunLink(), LogsLink(), CheckpointLink())
     ui_color = "#f3d6cf"
 
@@ -94,13 +114,10 @@ class DistributedTrainingOperator(BaseOperator):
         overrides: Mapping[str, Any] | None = None,
         deferrable: bool | None = None,
         poll_interval: float = 10.0,
+        retry_policy: Any = RETRIES,
         **kwargs: Any,
     ) -> None:
-        if hasattr(BaseOperator, "retry_policy"):
-            from airflow_provider_ocidist.retries import TrainingRetries
-
-            kwargs.setdefault("retry_policy", TrainingRetries())
-        super().__init__(**kwargs)
+        super().__init__(**kwargs, **as_argument(retry_policy))
         self.job = str(job) if isinstance(job, str | Path) else _renderable(job)
         self.conn_id = conn_id
         self.nodes = nodes
@@ -220,17 +237,26 @@ class DistributedTrainingOperator(BaseOperator):
 
     def _go_on_here(self, ref: RunRef | None, context: Context) -> dict[str, Any]:
         """Go on with what there is, without what only the trigger knew; it may have been about to ask for machines."""
-        began = context["ti"].start_date
-        with as_airflow_errors():
-            job = self._limited(self._training_job(context))
-            search = _new_search(job, began.timestamp(), self._task_deadline(began))
         if ref is None:
             self.log.warning("no run has been created; asking for one from this worker")
-            self._search = search
+            with as_airflow_errors():
+                self._search = self._search_of_try(context)
             return self._until_capacity(self._begin, context)
         self.log.warning("waiting for %s on this worker from here", ref.key.name)
         record = self._left_behind(ref, context)
+        try:
+            search = self._search_of_try(context)
+        except (OcidistError, OSError) as error:
+            # Its run goes on all the same, and somebody has to wait for it.
+            self.log.warning("without machines it will not ask again, for its job cannot be read: %s", error)
+            search = None
         return self.resume(context, record.to_json(), asdict(search) if search else None)
+
+    def _search_of_try(self, context: Context) -> CapacitySearch | None:
+        """Return for how long this try of the task asks for machines. Raises JobFileError."""
+        began = context["ti"].start_date
+        job = self._limited(self._training_job(context))
+        return _new_search(job, began.timestamp(), self._task_deadline(began))
 
     def _left_behind(self, ref: RunRef, context: Context) -> RunRecord:
         """Return the record of what this task has created; its trigger's own is lost with it."""
@@ -255,7 +281,10 @@ class DistributedTrainingOperator(BaseOperator):
 
         self._ref = record.ref
         with self._telling_of_failure(context), contextlib.ExitStack() as stack:
-            watch = TaskWatch(self._backend(record.ref.backend), record, self.log, self._number)
+            backend = self._backend(record.ref.backend)
+            # An adopted gang was told by another try, perhaps with other secrets than the job has now.
+            task_context.mask_secrets_told(backend, record.ref)
+            watch = TaskWatch(backend, record, self.log, self._number)
             if goes_on:
                 watch.go_on()
             stack.enter_context(LeaseKeeper().keeping(watch))
@@ -463,6 +492,11 @@ class DistributedTrainingOperator(BaseOperator):
         self.log.info(
             "gang %s: job %s, %d nodes, main run %s", ref.key.name, ref.job_id, ref.nodes, ref.main_run_id
         )
+        if ref.log_group_id is None:
+            self.log.warning(
+                "what the nodes print is kept nowhere, and so not shown here: name a log group in the connection "
+                "or the job (log_group_id)"
+            )
         ti.xcom_push(key="run", value=ref.to_json())
         for key, url in links_of_run(ref, OciHook(self.conn_id).access).items():
             ti.xcom_push(key=key, value=url)

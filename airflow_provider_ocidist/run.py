@@ -42,9 +42,12 @@ class RunKey:
     @property
     def task_name(self) -> str:
         """Readable, unique for each task and generation: the folder of its checkpoints."""
-        return (
-            f"{_slug(self.dag_id)[:40]}-{_slug(self.task_id)[:40]}-{self.task_digest[:8]}-g{self.generation}"
-        )
+        return f"{self.lasting_name}-g{self.generation}"
+
+    @property
+    def lasting_name(self) -> str:
+        """Readable, unique for each task: the folder of checkpoints that outlive a clear."""
+        return f"{_slug(self.dag_id)[:40]}-{_slug(self.task_id)[:40]}-{self.task_digest}"
 
     @property
     def name(self) -> str:
@@ -118,7 +121,7 @@ class RunRef:
     """By rank; rank 0 is the main run. Empty text for a node that was never created. Nodes may share a run."""
     run_dir: str
     submitted_at: float
-    """Unix time, by the service's clock."""
+    """Unix time, by the service's clock: when the first node was asked for."""
     checkpoints_uri: str | None = None
     compartment_id: str | None = None
     log_group_id: str | None = None

@@ -23,6 +23,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow_provider_ocidist.airflow_errors import as_airflow_errors
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.hooks import OciHook
+from airflow_provider_ocidist.task_context import mask_secrets_told
 
 # What only a running task needs is imported there, as in operators.py.
 if TYPE_CHECKING:
@@ -119,12 +120,14 @@ class Waiting(BaseSensorOperator):
 class DistributedTrainingSensor(Waiting):
     """Wait until a run has succeeded; never ends it. Returns the same result as the operator that started it.
 
-    A run that has failed, was ended or deleted makes this task fail for good, or skip with `soft_fail`: only its own
-    task can make another. Neither does it keep a run alive that its own task has left (`limits.lease`).
+    A run that has failed, was ended or deleted makes this task fail for good, or skip with `soft_fail`: it follows
+    this one attempt, and what the training task tries next is another run. Neither does it keep a run alive that its
+    own task has left (`limits.lease`).
 
     :param run: the `run` XCom of a DistributedTrainingOperator: `train.output["run"]`, a mapping, or either as text
     :param conn_id: Airflow connection of type `oci`
     :param require_checkpoint: whether a run without a checkpoint counts as failed
+    :param poke_interval: seconds between two looks
     :param deferrable: wait in the triggerer
     """
 
@@ -213,7 +216,9 @@ class DistributedTrainingSensor(Waiting):
     def _watch(self, record: RunRecord) -> Watch:
         from airflow_provider_ocidist.watch import Watch
 
-        return Watch(self._hook.backend(record.ref.backend), record, self.log)
+        backend = self._hook.backend(record.ref.backend)
+        mask_secrets_told(backend, record.ref)
+        return Watch(backend, record, self.log)
 
     @cached_property
     def _hook(self) -> OciHook:
@@ -237,9 +242,10 @@ def _mapping_in(value: Any) -> Mapping[str, Any]:
 class CheckpointSensor(Waiting):
     """Wait for a whole checkpoint below a URI; returns its uri, step and loss.
 
-    :param uri: the folder that holds checkpoints, as a run's `checkpoints.uri`
+    :param uri: the folder that holds a run's checkpoints: `checkpoints_uri` of the XCom `run` of its task
     :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
     :param after_step: wait for one of a step above this; -1 takes any
+    :param poke_interval: seconds between two looks
     :param deferrable: wait in the triggerer
     """
 

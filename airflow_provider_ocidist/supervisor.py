@@ -13,6 +13,8 @@ CANCEL_AGAIN_AFTER = 15.0
 """Seconds after which a node that has not begun to end is told once more."""
 SAVING_LIMIT = 120.0
 """Seconds after a failure during which nodes that are saving checkpoints are left alone."""
+UNREADABLE_LIMIT = 1800.0
+"""Seconds after the end for which reports that cannot be read are waited for: they say what a success is."""
 HANG_MARGIN = 60.0
 """Seconds that a node has to find out about its own hang, with stacks, before it is ended from outside."""
 
@@ -53,7 +55,7 @@ def decide(record: RunRecord, status: RunStatus, now: float) -> Action:
     found that makes waiting pointless; then it is cancelled first and judged when it has ended.
     """
     if status.ended:
-        return _judge(record, status)
+        return _judge(record, status, now)
     if record.ending is not None:
         return _insist(record.ending, status, now)
     for look in _LOOKS:
@@ -64,7 +66,7 @@ def decide(record: RunRecord, status: RunStatus, now: float) -> Action:
     return Wait()
 
 
-def _judge(record: RunRecord, status: RunStatus) -> Action:
+def _judge(record: RunRecord, status: RunStatus, now: float) -> Action:
     failed = _failed_node(record, status, 0.0)
     if record.ending is not None and failed is not None:
         return Fail(record.ending.cause, record.ending.message)
@@ -73,8 +75,21 @@ def _judge(record: RunRecord, status: RunStatus) -> Action:
     unmet = _unmet(record, status)
     if unmet is None:
         return Succeed()
-    # Without the reports nothing is known about checkpoints: not a failure by ignorance.
-    return Fail(Cause.USER, unmet) if status.reports_readable else Wait()
+    if status.reports_readable:
+        return Fail(Cause.USER, unmet)
+    return _judge_unread(record, status, now)
+
+
+def _judge_unread(record: RunRecord, status: RunStatus, now: float) -> Action:
+    """Without the reports nothing is known about checkpoints: not a failure by ignorance, while there is time."""
+    ended = [node.finished_at for node in status.nodes if node.finished_at is not None]
+    if now < max(ended, default=now) + UNREADABLE_LIMIT:
+        return Wait()
+    return Fail(
+        Cause.SERVICE,
+        f"every node has exited with 0, but what they reported cannot be read in {record.ref.run_dir}, and so not "
+        "whether the checkpoint is whole; once it can be read, a retry takes this run as it is",
+    )
 
 
 def _insist(ending: Ending, status: RunStatus, now: float) -> Action:

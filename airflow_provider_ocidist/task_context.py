@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,13 @@ from airflow_provider_ocidist.errors import StorageError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.hooks import OciHook
     from airflow_provider_ocidist.job import TrainingJob
     from airflow_provider_ocidist.run import RunKey, RunRef
     from airflow_provider_ocidist.watch import TaskLog
+
+log = logging.getLogger(__name__)
 
 DATA_VERSIONS = "data_versions"
 
@@ -95,3 +99,18 @@ def tell_outlets(
             context["outlet_events"][outlet].extra.update(told)
         elif isinstance(outlet, AssetAlias) and result["checkpoint_uri"]:
             context["outlet_events"][outlet].add(Asset(result["checkpoint_uri"]), extra=told)
+
+
+def mask_secrets_told(backend: Backend, ref: RunRef) -> None:
+    """Keep what the nodes were told, and may print, from the log. A run without a log group has no lines here."""
+    from airflow.sdk.log import mask_secret
+
+    if ref.log_group_id is None:
+        return
+    try:
+        secrets = backend.secrets_told(ref)
+    except Exception as error:  # noqa: BLE001 - whoever looks at the run meets it again, if it lasts, and tells of it
+        log.debug("%s: its secrets cannot be masked: %s", ref.key.name, error)
+        return
+    for secret in secrets:
+        mask_secret(secret)

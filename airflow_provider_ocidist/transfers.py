@@ -13,7 +13,12 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_ocidist.airflow_errors import as_airflow_errors
 from airflow_provider_ocidist.hooks import OciHook
-from airflow_provider_ocidist.operators import TRIGGER_FAILED, DistributedTrainingOperator
+from airflow_provider_ocidist.operators import (
+    RETRIES,
+    TRIGGER_FAILED,
+    DistributedTrainingOperator,
+    as_argument,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -56,6 +61,7 @@ class CopyOperator(BaseOperator):
     :param overrides: any other value of that node's job, by dotted path, as `{"backend.conda_slug": "..."}`
     :param deferrable: on the platform, wait in the triggerer; copying itself cannot be deferred
     :param poll_interval: on the platform, seconds between two looks at the node
+    :param retry_policy: as DistributedTrainingOperator's
     """
 
     template_fields: Sequence[str] = (
@@ -76,6 +82,7 @@ class CopyOperator(BaseOperator):
         "overrides",
     )
     template_fields_renderers: ClassVar = {"data": "json", "overrides": "json"}
+    shallow_copy_attrs: Sequence[str] = ("_stop",)
     operator_extra_links = DistributedTrainingOperator.operator_extra_links
     label = "copy"
 
@@ -99,13 +106,10 @@ class CopyOperator(BaseOperator):
         overrides: Mapping[str, Any] | None = None,
         deferrable: bool | None = None,
         poll_interval: float = 10.0,
+        retry_policy: Any = RETRIES,
         **kwargs: Any,
     ) -> None:
-        if hasattr(BaseOperator, "retry_policy"):
-            from airflow_provider_ocidist.retries import TrainingRetries
-
-            kwargs.setdefault("retry_policy", TrainingRetries())
-        super().__init__(**kwargs)
+        super().__init__(**kwargs, **as_argument(retry_policy))
         self.data = _as_items(data)
         self.conn_id = conn_id
         self.source_conn_id = source_conn_id
@@ -317,7 +321,7 @@ class CopyJob(DistributedTrainingOperator):
         with tempfile.TemporaryDirectory(prefix="ocidist-") as place:
             folder = Path(place) / FOLDER
             folder.mkdir()
-            (folder / ORDER).write_text(self.order)
+            (folder / ORDER).write_text(self.order, encoding="utf-8")
             self.overrides = {**(self.overrides or {}), "program.source": str(folder)}
             return super()._begin(context)
 

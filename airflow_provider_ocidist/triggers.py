@@ -13,10 +13,10 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_ocidist.beside_loop import in_thread, keep
 from airflow_provider_ocidist.shared_connections import LogOf, SharedConnection, place_of, shared_connection
+from airflow_provider_ocidist.task_context import mask_secrets_told
 
 # What only a running trigger needs is imported there, as in operators.py.
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.run import RunRecord, RunRef
     from airflow_provider_ocidist.watch import Watch
 
@@ -103,9 +103,10 @@ class DistributedTrainingTrigger(BaseTrigger):
         from airflow_provider_ocidist.task_watch import TaskWatch
         from airflow_provider_ocidist.watch import Watch
 
-        self._mask_secrets(self._connection.backend)
+        backend, record = self._connection.backend, self._record()
+        mask_secrets_told(backend, record.ref)
         # Airflow drops what a trigger logs in the moment before its event.
-        watched = self._connection.backend, self._record(), LogOf(self.log)
+        watched = backend, record, LogOf(self.log)
         number = self.owner.get("try_number")
         if number is None:
             return Watch(*watched, leaves_the_end=True)
@@ -116,21 +117,6 @@ class DistributedTrainingTrigger(BaseTrigger):
         if not isinstance(self._gang, str):
             # Not `wait_for`: in Python 3.11 it can swallow a cancel, and by that a user's kill.
             await asyncio.wait({keep(in_thread(self._gang.note_told))}, timeout=LEAVE_WORD_LIMIT)
-
-    def _mask_secrets(self, backend: Backend) -> None:
-        """Keep what the nodes were told, and may print, from the log. A run without a log group has no lines here."""
-        from airflow.sdk.log import mask_secret
-
-        ref = self._record().ref
-        if ref.log_group_id is None:
-            return
-        try:
-            secrets = backend.secrets_told(ref)
-        except Exception as error:  # noqa: BLE001 - the watch meets it again, if it lasts, and tells of it
-            log.debug("%s: its secrets cannot be masked: %s", ref.key.name, error)
-            return
-        for secret in secrets:
-            mask_secret(secret)
 
     def _record(self) -> RunRecord:
         from airflow_provider_ocidist.run import RunRecord

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from airflow_provider_ocidist.agent.report import Phase
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
-from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.errors import BackendError, StorageError
 from airflow_provider_ocidist.log_follower import LogFollower
 from airflow_provider_ocidist.renewals import Renewals
 from airflow_provider_ocidist.run import Ending, NodeState, RunRecord, RunStatus
@@ -83,6 +83,11 @@ class Watch:
         """Take the state and the lines (None: not read) that were found; tell what is new, return what to do next."""
         self.status = status
         self._unforeseen = 0
+        if status.ended and not status.reports_readable:
+            place = self.record.ref.run_dir
+            self.warn(
+                "%s; will ask again", StorageError(f"the nodes have ended, but {place} cannot be read"), now
+            )
         action = decide(self.record, status, now)
         if self.leaves_the_end and not isinstance(action, Wait):
             return action

@@ -238,8 +238,10 @@ has deferred."""
 class CheckpointTrigger(BaseTrigger):
     """Fires once there is a whole checkpoint of a later step below a URI; with nothing, where that can never be seen.
 
-    :param uri: the folder that holds checkpoints
+    :param uri: the folder that holds a run's checkpoints
+    :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
     :param after_step: fire for steps above this one only
+    :param poll_interval: seconds between two looks
     """
 
     def __init__(self, uri: str, conn_id: str, after_step: int, poll_interval: float) -> None:

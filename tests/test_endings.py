@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task_group
 
 from airflow_provider_ocidist import endings
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -80,6 +80,20 @@ def test_a_run_that_lives_is_ended_and_waited_for(
     assert end().execute(context(run_id, train="failed")) == [ref.key.name]
     assert all(state.terminal for state in states(backend, ref))
     assert not any(state.terminal for state in states(backend, other))
+
+
+def test_in_a_mapped_task_group_its_connection_is_that_of_its_training(run_id: str) -> None:
+    with DAG("dag", schedule=None) as dag:
+
+        @task_group
+        def region(conn: str) -> None:
+            train = DistributedTrainingOperator(task_id="train", job="job.yaml", conn_id=conn)
+            train >> EndTrainingOperator(task_id="end", training=train)
+            EndTrainingOperator(task_id="named", training="region.train")
+
+        region.expand(conn=["oci_a", "oci_b"])
+    assert dag.task_dict["region.end"].conn_id is dag.task_dict["region.train"].conn_id
+    assert dag.task_dict["region.named"]._conn_id_in_dag() is dag.task_dict["region.train"].conn_id
 
 
 def test_every_run_of_a_mapped_training_is_ended_or_that_of_its_own_index(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,35 @@ def test_after_a_clear_the_old_gang_has_ended_before_the_new_one_exists(
     assert status.ended
     assert new.key.generation == 3
     assert new.checkpoints_uri != old.checkpoints_uri
+
+
+def test_nodes_are_waited_for_from_when_they_were_asked_for_and_not_from_when_somebody_began(
+    backend: OciDataScience, ends: Ends
+) -> None:
+    key, job = a_key(), a_job(nodes=1, seconds=30)
+    (begun,) = backend.begin(backend.plan(job, key))
+    time.sleep(2)
+    log = logging.getLogger("test")
+    record = Gang(backend, job, log, None, threading.Event()).adopt_or_submit(key, None)
+    ends(record.ref)
+    assert record.ref.job_id == begun.job_id
+    assert record.ref.submitted_at - begun.submitted_at >= 2
+    assert record.start_deadline == record.ref.submitted_at + job.limits.start_timeout
+    assert backend.find(backend.plan(job, key)) == [record.ref]
+    assert backend.open(record.ref.job_id).ref == record.ref
+
+
+def test_after_a_clear_the_training_goes_on_where_the_job_says_so(
+    backend: OciDataScience, ends: Ends
+) -> None:
+    key, job = a_key(), a_job(nodes=1, checkpoints={"resume_after_clear": True})
+    old = ends(submit(backend, job, key))
+    had = wait_until(backend, old, lambda status: status.ended).checkpoint
+    assert had is not None
+    new = ends(submit(backend, job, dataclasses.replace(key, generation=3)))
+    wait_until(backend, new, lambda status: status.ended)
+    words = [line.text for line in backend.logs(new, [0.0])]
+    assert any(f"going on from step {had.step}: {had.uri}" in text for text in words), words
 
 
 def test_half_a_gang_is_completed_while_its_nodes_live(backend: OciDataScience, ends: Ends) -> None:

@@ -253,6 +253,9 @@ WRONG = {
     "checkpoints: {uri: there}": [f"line 3: checkpoints.uri: {PLACE}, not 'there'"],
     "checkpoints: {start_from: there}": [f"line 3: checkpoints.start_from: {PLACE}, not 'there'"],
     "checkpoints: {resume: 'yes'}": ["line 3: checkpoints.resume: must be true or false, not 'yes'"],
+    "checkpoints: {resume: false, resume_after_clear: true}": [
+        "line 3: checkpoints.resume_after_clear: needs checkpoints.resume"
+    ],
     "inputs: [{source: 'oci://b@n/x'}]": ["line 3: inputs.0.target: is needed"],
     "inputs: [{source: 'oci://b@n/x', target: ../up}]": [
         "line 3: inputs.0.target: must not leave its folder, as '../up' does"

@@ -65,7 +65,7 @@ def started(backend: OciDataScience, ends: Callable[[RunRef], RunRef]) -> Callab
 def resumed(run: Any, error: str, **arguments: Any) -> tuple[Any, Ti]:
     with DAG("dag", schedule=None):
         task = DistributedTrainingOperator(
-            task_id="train", job=JOB, deferrable=True, poll_interval=0.5, **arguments
+            **{"task_id": "train", "job": JOB, "deferrable": True, "poll_interval": 0.5, **arguments}
         )
     ti = Ti(run)
     told = {"error": error, "traceback": ["KeyError: 'x'"]}
@@ -77,6 +77,14 @@ def test_the_worker_goes_on_waiting_where_the_trigger_broke(started: Callable[[f
     result, ti = resumed(ref.to_json(), "Trigger failure")
     assert result["job_id"] == ref.job_id
     assert ti.xcoms["checkpoint_uri"] == result["checkpoint_uri"]
+
+
+def test_the_worker_goes_on_waiting_also_where_the_job_is_there_no_more(
+    started: Callable[[float], RunRef],
+) -> None:
+    ref = started(1.0)
+    result, _ = resumed(ref.to_json(), "Trigger failure", job="gone.yaml")
+    assert result["job_id"] == ref.job_id
 
 
 def test_a_run_whose_deferral_is_over_is_ended(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,9 @@ import yaml
 from airflow.providers.common.compat.sdk import redact
 from airflow.sdk import DAG
 
+from airflow_provider_ocidist.endings import EndTrainingOperator
 from airflow_provider_ocidist.operators import DistributedTrainingOperator, show_plan
+from airflow_provider_ocidist.transfers import CopyOutputsOperator
 
 CONNECTION = """{"conn_type": "oci", "extra": {"compartment_id": "c", "project_id": "p", "subnet_id": "s",
  "log_group_id": "l", "region": "us-ashburn-1", "work_dir": "oci://b@n/w"}}"""
@@ -60,6 +63,32 @@ def test_a_job_that_is_wrong_has_no_plan_and_fails_where_it_is_needed():
 def test_every_argument_that_says_what_to_train_is_templated():
     assert {"job", "conn_id", "nodes", "shape", "env", "overrides"} < set(operator().template_fields)
     assert operator().template_fields[-1] == "plan"
+
+
+def test_an_operator_can_be_copied_as_airflow_copies_parts_of_a_dag():
+    with DAG("dag", schedule=None) as dag:
+        train = DistributedTrainingOperator(task_id="train", job=JOB)
+        train >> EndTrainingOperator(task_id="end", training=train)
+    part = dag.partial_subset("train", include_downstream=True)
+    assert set(part.task_dict) == {"train", "end"}
+    assert copy.deepcopy(train).job == train.job
+
+
+@pytest.mark.since_airflow("3.3", "retry policies came with it")
+def test_mapped_tasks_have_the_same_defaults_and_those_of_the_dag_win():
+    from airflow_provider_ocidist.retries import TrainingRetries
+
+    own = TrainingRetries()
+    with DAG("dag", schedule=None):
+        train = DistributedTrainingOperator.partial(task_id="train", job=JOB).expand(nodes=[1, 2])
+        end = EndTrainingOperator.partial(task_id="end", conn_id="oci_default").expand(training=["train"])
+        copied = CopyOutputsOperator.partial(task_id="copy").expand(data=[{"a": "b"}])
+    assert isinstance(train.retry_policy, TrainingRetries)
+    assert isinstance(copied.retry_policy, TrainingRetries)
+    assert end.trigger_rule == "all_done"
+    with DAG("told", schedule=None, default_args={"retry_policy": own}):
+        assert DistributedTrainingOperator(task_id="train", job=JOB).retry_policy is own
+        assert DistributedTrainingOperator(task_id="none", job=JOB, retry_policy=None).retry_policy is None
 
 
 @pytest.mark.parametrize("setting", [True, False])

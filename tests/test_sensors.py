@@ -126,6 +126,15 @@ def test_a_run_that_failed_ends_the_wait_for_good_or_skips(
             sensor(ref.to_json(), soft_fail=True, **arguments).execute(context())
 
 
+def test_what_a_node_prints_of_its_secrets_is_masked_in_the_log_of_a_sensor(
+    started: Callable[..., RunRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masked: list[Any] = []
+    monkeypatch.setattr("airflow.sdk.log.mask_secret", masked.append)
+    sensor(started(env={"HF_TOKEN": "hf_abcdef"}).to_json()).poke(context())
+    assert masked[-1] == "hf_abcdef"
+
+
 def test_a_run_that_was_deleted_is_named(backend: OciDataScience, started: Callable[..., RunRef]) -> None:
     ref = started()
     backend.cancel(ref)

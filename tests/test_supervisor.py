@@ -108,6 +108,18 @@ def test_unreadable_reports_are_waited_for_and_are_no_failure() -> None:
     assert decide(promised, status, START + 10_000) == Wait()
 
 
+def test_reports_that_stay_unreadable_are_not_waited_for_without_end() -> None:
+    promised = record(expects=Expectations(checkpoint=True))
+    nodes = tuple(node(rank, NodeState.SUCCEEDED, finished_at=START + 100 * rank) for rank in range(2))
+    status = RunStatus(nodes=nodes, reports_readable=False)
+    assert decide(promised, status, START + 1899) == Wait()
+    action = decide(promised, status, START + 1901)
+    assert isinstance(action, Fail)
+    assert action.cause is Cause.SERVICE
+    assert "cannot be read in oci://b@n/work/x" in action.message
+    assert decide(record(), status, START + 1901) == Succeed()
+
+
 def test_one_failed_node_ends_the_others_with_its_cause() -> None:
     failed = report(1, exit_code=3, cause=Cause.USER, message="ValueError: boom")
     status = RunStatus(nodes=(node(0, NodeState.RUNNING), node(1, NodeState.FAILED, report=failed)))

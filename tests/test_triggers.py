@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_ocidist import triggers
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.run import NodeState, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.task_context import mask_secrets_told
 from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
 from tests.training_jobs import a_job, a_key, wait_until
 
@@ -112,13 +113,11 @@ def test_what_nodes_may_print_of_their_secrets_is_masked_in_one_request_for_each
     for group, expected in (("ocid1.loggroup.oc1.iad.x", ["hf_abcdef"]), (None, [])):
         known = RunRecord.of(replace(ref, log_group_id=group), job, plan.expects)
         masked.clear()
-        Trigger(conn_id, known.to_json(), OWNER, 0.2)._mask_secrets(backend)
+        mask_secrets_told(backend, known.ref)
         assert masked == expected
     assert asked == [ref.job_id]
 
 
 def test_a_watch_begins_also_where_the_secrets_cannot_be_had(trigger, backend, monkeypatch) -> None:
     monkeypatch.setattr(OciDataScience, "_job", lambda *_: 1 / 0)
-    record = trigger.record
-    record["ref"]["log_group_id"] = "ocid1.loggroup.oc1.iad.x"
-    Trigger(trigger.conn_id, record, OWNER, 0.2)._mask_secrets(backend)
+    mask_secrets_told(backend, replace(ref_of(trigger), log_group_id="ocid1.loggroup.oc1.iad.x"))

@@ -37,7 +37,7 @@ REMEDIES = {
     Cause.DATA: "check that it exists, that there is room, and that this node may read and write it",
     Cause.CONFIG: "correct the job",
     Cause.HANG: "see above where it stood; raise limits.hang_timeout if the program is merely silent",
-    Cause.ABANDONED: "run it again, from Airflow or with `ocidist run --wait`: it goes on from its newest checkpoint",
+    Cause.ABANDONED: "run it again, and wait for it; a retry in Airflow goes on from its newest checkpoint",
     Cause.NODE: "nothing points at the program itself; run it again",
     Cause.SERVICE: "this is a fault of ocidist or of its storage; the traceback above says more",
 }

@@ -68,3 +68,5 @@ def meeting_points(job: TrainingJob) -> Iterator[Problem]:
             yield from location("checkpoints.uri", job.checkpoints.uri)
         if job.checkpoints.start_from:
             yield from location("checkpoints.start_from", job.checkpoints.start_from)
+        if job.checkpoints.resume_after_clear and not job.checkpoints.resume:
+            yield Problem("checkpoints.resume_after_clear", "needs checkpoints.resume")

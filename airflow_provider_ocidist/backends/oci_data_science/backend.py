@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -128,11 +128,13 @@ class OciDataScience(Backend):
         if not existing:
             submission.artifact(ref.job_id)
         try:
-            return with_runs(ref, submission.runs(ref.job_id, existing))
+            made = submission.runs(ref.job_id, existing)
         except BaseException:
             # Airflow's timeout too, which is no Exception: half a gang would run for nobody.
             self._cancel_all_of(ref)
             raise
+        ids = existing | {number: str(run.id) for number, run in made.items()}
+        return with_runs(ref, ids, () if existing else _asked_at(made.values()))
 
     def _submission(self, plan: Plan, stop: threading.Event | None = None) -> Submission:
         return Submission(
@@ -188,12 +190,13 @@ class OciDataScience(Backend):
 
     def _found_ref(self, job_id: str, key: RunKey, compartment_id: str) -> RunRef:
         job, runs = both(lambda: self._job(job_id), lambda: self._runs(job_id, compartment_id))
-        return with_runs(ref_of(job, key), _by_number(runs))
+        return with_runs(ref_of(job, key), _by_number(runs), _asked_at(runs))
 
     def open(self, resource_id: str) -> RunRecord:
         job = self._job(self._job_id_of(resource_id))
         ref = ref_of(job, key_in(job))
-        return record_of(job, with_runs(ref, _by_number(self._runs(ref.job_id, ref.compartment_id))))
+        runs = self._runs(ref.job_id, ref.compartment_id)
+        return record_of(job, with_runs(ref, _by_number(runs), _asked_at(runs)))
 
     def secrets_told(self, ref: RunRef) -> set[str]:
         job = self._job(ref.job_id)
@@ -412,6 +415,10 @@ class OciDataScience(Backend):
 
 def _by_number(runs: Sequence[Any]) -> dict[int, str]:
     return {int(run.freeform_tags[TAG_RUN]): str(run.id) for run in runs}
+
+
+def _asked_at(runs: Iterable[Any]) -> list[float]:
+    return [run.time_accepted.timestamp() for run in runs if run.time_accepted is not None]
 
 
 def _status_of(

@@ -130,7 +130,7 @@ def _agent_config(
     kept = job.checkpoints
     if kept is not None:
         base = kept.uri or join(str(job.work_dir), "checkpoints")
-        kept = replace(kept, uri=join(base, key.task_name))
+        kept = replace(kept, uri=join(base, key.lasting_name if kept.resume_after_clear else key.task_name))
     return AgentConfig(
         run_name=key.name,
         nodes=job.nodes,

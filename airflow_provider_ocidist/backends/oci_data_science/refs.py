@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -53,10 +53,15 @@ def record_of(job: Any, ref: RunRef) -> RunRecord:
     return RunRecord.of(ref, config, expectations(config))
 
 
-def with_runs(ref: RunRef, runs: Mapping[int, str]) -> RunRef:
-    """Return the reference with the ids of its job runs, which are given by number."""
+def with_runs(ref: RunRef, runs: Mapping[int, str], asked_at: Iterable[float] = ()) -> RunRef:
+    """Return the reference with the ids of its job runs, which are given by number.
+
+    `asked_at`: when they were created, Unix times. From the first of them on the nodes are waited for: a job
+    without any may be old, left by somebody who found no machine.
+    """
     run_of = TOPOLOGIES[ref.topology].run_of
-    return replace(ref, run_ids=tuple(runs.get(run_of(rank), "") for rank in range(ref.nodes)))
+    run_ids = tuple(runs.get(run_of(rank), "") for rank in range(ref.nodes))
+    return replace(ref, run_ids=run_ids, submitted_at=min(asked_at, default=ref.submitted_at))
 
 
 def runs_of(ref: RunRef) -> dict[int, str]:

@@ -6,7 +6,7 @@ import tarfile
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -193,13 +193,11 @@ class Submission:
             raise
         return True
 
-    def runs(self, job_id: str, existing: Mapping[int, str]) -> dict[int, str]:
-        """Create the job runs that do not exist; return the ids of all."""
+    def runs(self, job_id: str, existing: Container[int]) -> dict[int, Any]:
+        """Create the job runs that do not exist, and return them by number."""
         requests = self._requests("CreateJobRun")
 
-        def create(number: int) -> str:
-            if number in existing:
-                return existing[number]
+        def create(number: int) -> Any:
             if self._stop.is_set():
                 raise BackendError("stopped while the job runs were being created", cause=Cause.CANCELED)
             body = {**requests[number].body, "jobId": job_id}
@@ -207,9 +205,10 @@ class Submission:
                 answer = self._client.create_job_run(
                     body, opc_retry_token=self._plan.key.token("run", job_id, number)
                 )
-            return str(answer.data.id)
+            return answer.data
 
-        return dict(enumerate(in_parallel(create, range(len(requests)))))
+        missing = [number for number in range(len(requests)) if number not in existing]
+        return dict(zip(missing, in_parallel(create, missing), strict=True))
 
     def _requests(self, verb: str) -> Sequence[Request]:
         return [request for request in self._plan.requests if request.verb == verb]
