@@ -193,7 +193,7 @@ class Checkpoints:
     resume: bool = True
     """Fetch the newest valid checkpoint of this task before the training starts."""
     resume_after_clear: bool = False
-    """Count what the task had before it was cleared as its own: a clear then goes on, instead of beginning anew."""
+    """Count what the task had before it was cleared as its own, while it has none: a clear then goes on."""
     start_from: str = ""
     """URI of a checkpoint of another run, to go on from while this task has none of its own; empty: begin anew."""
     required: bool = True

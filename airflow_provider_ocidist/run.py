@@ -42,12 +42,12 @@ class RunKey:
     @property
     def task_name(self) -> str:
         """Readable, unique for each task and generation: the folder of its checkpoints."""
-        return f"{self.lasting_name}-g{self.generation}"
+        return f"{self.stem}{self.generation}"
 
     @property
-    def lasting_name(self) -> str:
-        """Readable, unique for each task: the folder of checkpoints that outlive a clear."""
-        return f"{_slug(self.dag_id)[:40]}-{_slug(self.task_id)[:40]}-{self.task_digest}"
+    def stem(self) -> str:
+        """What `task_name` begins with in every generation; the generation follows."""
+        return f"{_slug(self.dag_id)[:40]}-{_slug(self.task_id)[:40]}-{self.task_digest}-g"
 
     @property
     def name(self) -> str:

@@ -133,12 +133,13 @@ def test_nodes_are_waited_for_from_when_they_were_asked_for_and_not_from_when_so
 def test_after_a_clear_the_training_goes_on_where_the_job_says_so(
     backend: OciDataScience, ends: Ends
 ) -> None:
-    key, job = a_key(), a_job(nodes=1, checkpoints={"resume_after_clear": True})
-    old = ends(submit(backend, job, key))
+    key = a_key()
+    old = ends(submit(backend, a_job(nodes=1), key))
     had = wait_until(backend, old, lambda status: status.ended).checkpoint
     assert had is not None
+    job = a_job(nodes=1, checkpoints={"resume_after_clear": True})
     new = ends(submit(backend, job, dataclasses.replace(key, generation=3)))
-    wait_until(backend, new, lambda status: status.ended)
+    assert wait_until(backend, new, lambda status: status.ended).checkpoint is not None
     words = [line.text for line in backend.logs(new, [0.0])]
     assert any(f"going on from step {had.step}: {had.uri}" in text for text in words), words
 

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,19 +61,29 @@ class Candidate:
 
 
 def resume(
-    folder: Path, checkpoints: Checkpoints, access: OciAccess, switch: StopSwitch
+    folder: Path,
+    checkpoints: Checkpoints,
+    access: OciAccess,
+    switch: StopSwitch,
+    earlier: Iterable[str] = (),
 ) -> CheckpointRef | None:
     """Bring the newest complete checkpoint into the folder; None when there is none yet.
 
-    One whose content is damaged gives way to the one before it. Raises AgentError when all are damaged, for to begin
-    anew would lose what they hold, or when the place cannot be read.
+    `earlier`: where else to look, one after the other, while there is none. One whose content is damaged gives way to
+    the one before it. Raises AgentError when all are damaged, for to begin anew would lose what they hold, or when the
+    place cannot be read.
     """
     if checkpoints.uri is None or not checkpoints.resume:
         return None
+    places = (checkpoints.uri, *earlier)
+    return next((found for uri in places if (found := _resume_from(uri, folder, access, switch))), None)
+
+
+def _resume_from(uri: str, folder: Path, access: OciAccess, switch: StopSwitch) -> CheckpointRef | None:
     from airflow_provider_ocidist.storage.checkpoints import complete
 
     try:
-        found = complete(checkpoints.uri, access)
+        found = complete(uri, access)
         switch.check()
         for reference in found:
             if _fetch_whole(reference, folder, access):
@@ -85,7 +95,7 @@ def resume(
         ) from error
     if found:
         raise AgentError(
-            f"all {len(found)} checkpoints below {checkpoints.uri} are damaged: delete them to begin anew, "
+            f"all {len(found)} checkpoints below {uri} are damaged: delete them to begin anew, "
             "or set checkpoints.resume: false",
             cause=Cause.DATA,
         )

@@ -39,6 +39,10 @@ class AgentConfig:
     outputs: tuple[Output, ...] = ()
     checkpoints: Checkpoints | None = None
     """`uri` is complete: checkpoints are written to `<uri>/<name>/`."""
+    checkpoints_stem: str | None = None
+    """What the URIs of this task's checkpoints begin with in every generation, where it goes on after a clear."""
+    generation: int = 0
+    """How often the task was cleared, or a larger number."""
     limits: Limits = field(default_factory=Limits)
     dependencies: Dependencies | None = None
     main_env: Mapping[str, str] = field(default_factory=dict)
@@ -53,6 +57,13 @@ class AgentConfig:
     """Whether it is certain that an agent reads this; where not, a node's silence means nothing."""
     oci_endpoint: str | None = None
     """Service endpoint of every OCI client, for the emulator; None: the region's own."""
+
+    @property
+    def earlier_checkpoints(self) -> list[str]:
+        """The URIs of what the task had before it was cleared, the newest first; empty where that does not count."""
+        if self.checkpoints_stem is None:
+            return []
+        return [f"{self.checkpoints_stem}{number}" for number in reversed(range(self.generation))]
 
     def to_env(self) -> dict[str, str]:
         return {CONFIG_VARIABLE: json.dumps(codec.encode(self), separators=(",", ":"))}

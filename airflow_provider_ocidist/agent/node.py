@@ -140,7 +140,8 @@ class Node:
         fetch_inputs(self.config.inputs, workspace.working_dir, self.access, self.switch)
         if self.config.checkpoints:
             folder = folder_of(self.config.checkpoints, workspace.working_dir)
-            found = resume(folder, self.config.checkpoints, self.access, self.switch)
+            earlier = self.config.earlier_checkpoints
+            found = resume(folder, self.config.checkpoints, self.access, self.switch, earlier)
             if found:
                 self.heartbeat.update(checkpoint=found)
             else:

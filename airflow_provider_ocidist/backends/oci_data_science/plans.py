@@ -127,10 +127,11 @@ def _agent_config(
     source = job.program.source
     if job.program.is_local:
         source = join(run_dir, CODE_ARCHIVE) if job.image else None
-    kept = job.checkpoints
+    kept, stem = job.checkpoints, None
     if kept is not None:
         base = kept.uri or join(str(job.work_dir), "checkpoints")
-        kept = replace(kept, uri=join(base, key.lasting_name if kept.resume_after_clear else key.task_name))
+        stem = join(base, key.stem) if kept.resume_after_clear else None
+        kept = replace(kept, uri=join(base, key.task_name))
     return AgentConfig(
         run_name=key.name,
         nodes=job.nodes,
@@ -140,6 +141,8 @@ def _agent_config(
         inputs=job.inputs,
         outputs=job.outputs,
         checkpoints=kept,
+        checkpoints_stem=stem,
+        generation=key.generation,
         limits=job.limits,
         dependencies=job.dependencies,
         main_env=_role_environment(job, options, topology, main=True),

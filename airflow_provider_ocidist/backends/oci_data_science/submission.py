@@ -72,7 +72,8 @@ class Submission:
 
     def _post_job(self, gone: Sequence[str]) -> Any:
         (request,) = self._requests("CreateJob")
-        token = self._plan.key.token("job", *gone)
+        # Another Airflow may have the same task in another compartment.
+        token = self._plan.key.token("job", request.body["compartmentId"], *gone)
         body = dict(self._complete(request.body))
         with oci_errors("creating the job"):
             return self._client.create_job(body, opc_retry_token=token).data
