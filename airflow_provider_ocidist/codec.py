@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -62,5 +61,4 @@ def _decode_as(hint: Any, value: Any) -> Any:
         return decode(typing.cast("type[Any]", hint), value)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint(value)
-    # Those who wait for a thousand gangs hold as many records, which name the same places.
-    return sys.intern(value) if type(value) is str else value
+    return value

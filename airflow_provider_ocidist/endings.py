@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
 """States in which a task stays."""
+WITHOUT_FAILURES = {"all_success", "none_failed", "none_failed_min_one_success"}
+"""Rules by which nothing runs after a task that has failed."""
 SETTLED_AFTER = 15.0
 """Seconds: Airflow gives the process of a task that was failed or cleared at most ten more, in which it may create."""
 
@@ -57,11 +59,18 @@ class EndTrainingOperator(BaseOperator):
         trigger_rule: str = "all_done",
         **kwargs: Any,
     ) -> None:
+        # Before Airflow 3.3 a mapped task is told Airflow's own default.
+        if trigger_rule in WITHOUT_FAILURES and "_airflow_from_mapped" not in kwargs:
+            raise ValueError(
+                f"{kwargs.get('task_id')}: trigger_rule={str(trigger_rule)!r} would not let it run after a training "
+                "that failed, which is when it is needed; it may come from default_args: write "
+                'trigger_rule="all_done"'
+            )
         super().__init__(trigger_rule=trigger_rule, **kwargs)
         # A task of TaskFlow is known by what it returns.
         task = getattr(training, "operator", training)
         self.training: str = task if isinstance(task, str) else task.task_id
-        self.conn_id = conn_id or (None if isinstance(task, str) else _conn_id_of(task, self.task_id))
+        self.conn_id = conn_id or (None if isinstance(task, str) else _conn_id_of(task, self))
         self.compartment_id = compartment_id
         self.patience = patience
         self._stop = threading.Event()
@@ -101,7 +110,7 @@ class EndTrainingOperator(BaseOperator):
             raise AirflowException(
                 f"{self.task_id}: the connection of {self.training} is not known: name it, conn_id="
             )
-        return _conn_id_of(task, self.task_id)
+        return _conn_id_of(task, self)
 
     def _end_all(self, keys: Sequence[RunKey], conn_id: str) -> list[str]:
         from airflow_provider_ocidist.gang import Ender
@@ -172,19 +181,30 @@ class EndTrainingOperator(BaseOperator):
         ]
 
 
-def _conn_id_of(task: Any, asking: str) -> Any:
+def _conn_id_of(task: Any, asking: BaseOperator) -> Any:
     """Return the connection of a training task, mapped or not, as it is written: a text, or what will become one.
 
     Raises ValueError where its map indexes have several.
     """
     mapped = getattr(task, "partial_kwargs", None)
     if mapped is None:
-        return getattr(task, "conn_id", OciHook.default_conn_name)
-    if "conn_id" not in mapped and _may_expand_connection(getattr(task, "expand_input", None)):
+        conn_id = getattr(task, "conn_id", OciHook.default_conn_name)
+        one_for_all = isinstance(conn_id, str) or _mapped_group(task) is _mapped_group(asking)
+    else:
+        conn_id = mapped.get("conn_id") or OciHook.default_conn_name
+        expanded = getattr(task, "expand_input", None)
+        one_for_all = "conn_id" in mapped or not _may_expand_connection(expanded)
+    if not one_for_all:
         raise ValueError(
-            f"{asking}: {task.task_id} may have another connection for each map index: name one here, conn_id="
+            f"{asking.task_id}: {task.task_id} may have another connection for each map index: "
+            "name one here, conn_id="
         )
-    return mapped.get("conn_id") or OciHook.default_conn_name
+    return conn_id
+
+
+def _mapped_group(task: Any) -> Any:
+    """Return the mapped task group that a task is in, whose values it has."""
+    return task.get_closest_mapped_task_group() if task.task_group else None
 
 
 def _may_expand_connection(expanded: Any) -> bool:

@@ -21,7 +21,10 @@ AT_THE_SERVICE = {
     Cause.CANCELED: "clear the task to train again",
 }
 """Remedies of causes that no node can have by itself."""
-IN_THE_LOG = {Cause.USER: "see the last lines of the node, above in this log"}
+IN_THE_LOG = {
+    Cause.USER: "see the last lines of the node, above in this log",
+    Cause.SERVICE: "storage, the service or ocidist is at fault; the message and the lines above say more; try again",
+}
 """Remedies that read otherwise in the log of the task than in that of the node."""
 
 

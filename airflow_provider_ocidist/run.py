@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -131,6 +132,15 @@ class RunRef:
     lease: float | None = None
     """Seconds after which its nodes, as they were told, end a run that nobody waits for; None: never."""
 
+    def sharing_texts(self) -> RunRef:
+        """Return the same with the texts that many have in common held once: a thousand wait in one process."""
+        shared = ("backend", "compartment_id", "log_group_id", "log_id", "topology")
+        texts: dict[str, Any] = {
+            name: sys.intern(text) for name in shared if (text := getattr(self, name)) is not None
+        }
+        key = replace(self.key, dag_id=sys.intern(self.key.dag_id), task_id=sys.intern(self.key.task_id))
+        return replace(self, key=key, **texts)
+
     @property
     def main_run_id(self) -> str:
         return self.run_ids[0]
@@ -254,6 +264,8 @@ class RunRecord:
     lease: float | None = None
     """Set for whoever may end the run, and so has to show that it is waited for; None for those who only watch."""
     ending: Ending | None = None
+    unread_since: float | None = None
+    """Since when the run has ended, and what its nodes reported, or their checkpoint, cannot be read."""
     logs_since: tuple[float, ...] = ()
     """By rank: log lines up to this time are in the task log already."""
 
@@ -287,7 +299,8 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunRecord:
-        return codec.decode(cls, value)
+        record = codec.decode(cls, value)
+        return replace(record, ref=record.ref.sharing_texts())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ CANCEL_AGAIN_AFTER = 15.0
 SAVING_LIMIT = 120.0
 """Seconds after a failure during which nodes that are saving checkpoints are left alone."""
 UNREADABLE_LIMIT = 1800.0
-"""Seconds after the end for which reports that cannot be read are waited for: they say what a success is."""
+"""Seconds for which reports that cannot be read are waited for after the end: they say whether it is a success."""
 HANG_MARGIN = 60.0
 """Seconds that a node has to find out about its own hang, with stacks, before it is ended from outside."""
 
@@ -77,19 +77,19 @@ def _judge(record: RunRecord, status: RunStatus, now: float) -> Action:
         return Succeed()
     if status.reports_readable:
         return Fail(Cause.USER, unmet)
-    return _judge_unread(record, status, now)
-
-
-def _judge_unread(record: RunRecord, status: RunStatus, now: float) -> Action:
-    """Without the reports nothing is known about checkpoints: not a failure by ignorance, while there is time."""
-    ended = [node.finished_at for node in status.nodes if node.finished_at is not None]
-    if now < max(ended, default=now) + UNREADABLE_LIMIT:
+    # Without the reports nothing is known about checkpoints: not a failure by ignorance, while there is time.
+    since = now if record.unread_since is None else record.unread_since
+    if now < since + UNREADABLE_LIMIT:
         return Wait()
     return Fail(
         Cause.SERVICE,
-        f"every node has exited with 0, but what they reported cannot be read in {record.ref.run_dir}, and so not "
-        "whether the checkpoint is whole; once it can be read, a retry takes this run as it is",
+        f"every node has exited with 0, but {unread(record, status)}; once it can be read, a retry takes this run",
     )
+
+
+def unread(record: RunRecord, status: RunStatus) -> str:
+    """Return what of a run that has ended cannot be read."""
+    return status.checkpoint_problem or f"what they reported cannot be read, in {record.ref.run_dir}"
 
 
 def _insist(ending: Ending, status: RunStatus, now: float) -> Action:

@@ -102,11 +102,9 @@ def tell_outlets(
 
 
 def mask_secrets_told(backend: Backend, ref: RunRef) -> None:
-    """Keep what the nodes were told, and may print, from the log. A run without a log group has no lines here."""
+    """Keep what the nodes were told, and may print, from the log; where that cannot be asked, it is not."""
     from airflow.sdk.log import mask_secret
 
-    if ref.log_group_id is None:
-        return
     try:
         secrets = backend.secrets_told(ref)
     except Exception as error:  # noqa: BLE001 - whoever looks at the run meets it again, if it lasts, and tells of it

@@ -104,7 +104,8 @@ class DistributedTrainingTrigger(BaseTrigger):
         from airflow_provider_ocidist.watch import Watch
 
         backend, record = self._connection.backend, self._record()
-        mask_secrets_told(backend, record.ref)
+        if record.ref.log_group_id is not None:  # else there are no lines to tell here
+            mask_secrets_told(backend, record.ref)
         # Airflow drops what a trigger logs in the moment before its event.
         watched = backend, record, LogOf(self.log)
         number = self.owner.get("try_number")

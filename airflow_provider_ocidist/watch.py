@@ -14,7 +14,7 @@ from airflow_provider_ocidist.errors import BackendError, StorageError
 from airflow_provider_ocidist.log_follower import LogFollower
 from airflow_provider_ocidist.renewals import Renewals
 from airflow_provider_ocidist.run import Ending, NodeState, RunRecord, RunStatus
-from airflow_provider_ocidist.supervisor import Action, Wait, decide
+from airflow_provider_ocidist.supervisor import Action, Wait, decide, unread
 
 log = logging.getLogger(__name__)
 
@@ -83,18 +83,22 @@ class Watch:
         """Take the state and the lines (None: not read) that were found; tell what is new, return what to do next."""
         self.status = status
         self._unforeseen = 0
-        if status.ended and not status.reports_readable:
-            place = self.record.ref.run_dir
-            self.warn(
-                "%s; will ask again", StorageError(f"the nodes have ended, but {place} cannot be read"), now
-            )
+        self._note_unread(status, now)
         action = decide(self.record, status, now)
+        if self.record.unread_since is not None and isinstance(action, Wait):
+            what = StorageError(f"the nodes have ended, but {unread(self.record, status)}")
+            self.warn("%s; will ask again", what, now)
         if self.leaves_the_end and not isinstance(action, Wait):
             return action
         if part is not None:
             self._take(part, now)
         self._say_progress(status)
         return action
+
+    def _note_unread(self, status: RunStatus, now: float) -> None:
+        is_unread = status.ended and not status.reports_readable
+        if is_unread != (self.record.unread_since is not None):
+            self.record = replace(self.record, unread_since=now if is_unread else None)
 
     def tell_the_rest(self) -> None:
         """Pass on the lines that the look which saw the end did not find. Raises nothing: the outcome stands.

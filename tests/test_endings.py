@@ -92,8 +92,20 @@ def test_in_a_mapped_task_group_its_connection_is_that_of_its_training(run_id: s
             EndTrainingOperator(task_id="named", training="region.train")
 
         region.expand(conn=["oci_a", "oci_b"])
+        with pytest.raises(ValueError, match="another connection for each map index: name one here"):
+            EndTrainingOperator(task_id="outside", training=dag.task_dict["region.train"])
     assert dag.task_dict["region.end"].conn_id is dag.task_dict["region.train"].conn_id
     assert dag.task_dict["region.named"]._conn_id_in_dag() is dag.task_dict["region.train"].conn_id
+
+
+def test_a_rule_by_which_it_would_miss_failures_is_refused() -> None:
+    with (
+        DAG("dag", schedule=None, default_args={"trigger_rule": "none_failed"}),
+        pytest.raises(ValueError, match=r"'none_failed' would not let it run .*default_args"),
+    ):
+        end()
+    with DAG("other", schedule=None, default_args={"trigger_rule": "none_failed"}):
+        assert end(trigger_rule="all_done").trigger_rule == "all_done"
 
 
 def test_every_run_of_a_mapped_training_is_ended_or_that_of_its_own_index(

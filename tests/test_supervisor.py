@@ -110,14 +110,16 @@ def test_unreadable_reports_are_waited_for_and_are_no_failure() -> None:
 
 def test_reports_that_stay_unreadable_are_not_waited_for_without_end() -> None:
     promised = record(expects=Expectations(checkpoint=True))
-    nodes = tuple(node(rank, NodeState.SUCCEEDED, finished_at=START + 100 * rank) for rank in range(2))
+    nodes = tuple(node(rank, NodeState.SUCCEEDED, finished_at=START) for rank in range(2))
     status = RunStatus(nodes=nodes, reports_readable=False)
-    assert decide(promised, status, START + 1899) == Wait()
-    action = decide(promised, status, START + 1901)
+    assert decide(promised, status, START + 9999) == Wait()
+    waiting = replace(promised, unread_since=START + 9000)
+    assert decide(waiting, status, START + 10799) == Wait()
+    action = decide(waiting, status, START + 10801)
     assert isinstance(action, Fail)
     assert action.cause is Cause.SERVICE
-    assert "cannot be read in oci://b@n/work/x" in action.message
-    assert decide(record(), status, START + 1901) == Succeed()
+    assert "what they reported cannot be read, in oci://b@n/work/x" in action.message
+    assert decide(replace(record(), unread_since=START), status, START + 10801) == Succeed()
 
 
 def test_one_failed_node_ends_the_others_with_its_cause() -> None:

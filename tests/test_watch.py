@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -24,7 +25,7 @@ from airflow_provider_ocidist.run import (
     RunRef,
     RunStatus,
 )
-from airflow_provider_ocidist.supervisor import Succeed
+from airflow_provider_ocidist.supervisor import Fail, Succeed, Wait
 from airflow_provider_ocidist.watch import Watch
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key, wait_until
@@ -93,6 +94,35 @@ def ended(backend: Backend) -> Watch:
 
 def a_line(number: int) -> LogLine:
     return LogLine(str(number), time.time() - 50 + number, 0, f"line {number}")
+
+
+class Unreadable(Late):
+    """A gang that has ended long ago, and whose reports cannot be read as long as the test says so."""
+
+    readable = False
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        return [replace(status, reports_readable=self.readable) for status in super().status(refs)]
+
+
+def test_reports_that_cannot_be_read_are_waited_for_from_the_first_look_that_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backend = Unreadable(LogPart([]))
+    watch = ended(backend)
+    watch.record = replace(watch.record, expects=Expectations(checkpoint=True))
+    now = time.time()
+    assert watch.look(now) == Wait()
+    assert (
+        "the nodes have ended, but what they reported cannot be read, in dir; will ask again" in caplog.text
+    )
+    assert watch.look(now + 1799) == Wait()
+    failed = watch.look(now + 1801)
+    assert isinstance(failed, Fail)
+    assert failed.cause is Cause.SERVICE
+    backend.readable = True
+    assert isinstance(watch.look(now + 1802), Fail)
+    assert watch.record.unread_since is None
 
 
 def test_the_last_lines_are_told_though_the_log_fails_at_the_end_and_has_some_late(

@@ -279,10 +279,9 @@ class OciDataScience(Backend):
             checkpoints.verify(status.checkpoint.uri, self.access)
         except CheckpointError as error:
             return replace(status, checkpoint_problem=f"the newest checkpoint is not whole: {error}")
-        except (StorageError, BackendError):
-            return replace(
-                status, reports_readable=False, checkpoint_problem="the checkpoint cannot be read now"
-            )
+        except (StorageError, BackendError) as error:
+            problem = f"the checkpoint {status.checkpoint.uri} cannot be read: {error}"
+            return replace(status, reports_readable=False, checkpoint_problem=problem)
         return status
 
     def _store(self, run_dir: str) -> Store:

@@ -35,14 +35,9 @@ class RunSummary:
 
     @classmethod
     def of(cls, run: Any) -> Self:
-        details = run.lifecycle_details
-        # The same few texts for all runs that are waited for.
-        return cls(
-            sys.intern(str(run.lifecycle_state)),
-            sys.intern(str(details)) if details is not None else None,
-            run.time_started,
-            run.time_finished,
-        )
+        # One of a few texts, for all runs that are waited for.
+        state = sys.intern(str(run.lifecycle_state))
+        return cls(state, run.lifecycle_details, run.time_started, run.time_finished)
 
     @property
     def is_final(self) -> bool:
