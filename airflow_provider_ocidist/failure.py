@@ -44,7 +44,7 @@ class Failure:
     last_lines: tuple[str, ...] = ()
     """Of that node's output."""
     checkpoint_uri: str | None = None
-    """What a retry goes on from; after a clear, only what `checkpoints.start_from` names."""
+    """What a retry goes on from, and after a clear whoever has `checkpoints.resume_after_clear`."""
 
     @classmethod
     def of(cls, cause: Cause, message: str, record: RunRecord, status: RunStatus) -> Failure:

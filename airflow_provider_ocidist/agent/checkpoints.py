@@ -9,14 +9,16 @@ import os
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import (
     AgentError,
+    BackendError,
     Cause,
     CheckpointError,
     IncompleteCheckpoint,
@@ -61,22 +63,42 @@ class Candidate:
 
 
 def resume(
-    folder: Path,
-    checkpoints: Checkpoints,
-    access: OciAccess,
-    switch: StopSwitch,
-    earlier: Iterable[str] = (),
+    folder: Path, checkpoints: Checkpoints, access: OciAccess, switch: StopSwitch
 ) -> CheckpointRef | None:
     """Bring the newest complete checkpoint into the folder; None when there is none yet.
 
-    `earlier`: where else to look, one after the other, while there is none. One whose content is damaged gives way to
-    the one before it. Raises AgentError when all are damaged, for to begin anew would lose what they hold, or when the
-    place cannot be read.
+    One whose content is damaged gives way to the one before it. Raises AgentError when all are damaged, for to begin
+    anew would lose what they hold, or when the place cannot be read.
     """
     if checkpoints.uri is None or not checkpoints.resume:
         return None
-    places = (checkpoints.uri, *earlier)
-    return next((found for uri in places if (found := _resume_from(uri, folder, access, switch))), None)
+    return _resume_from(checkpoints.uri, folder, access, switch)
+
+
+def resume_after_clear(
+    folder: Path, config: AgentConfig, access: OciAccess, switch: StopSwitch
+) -> CheckpointRef | None:
+    """Bring what the task had before it was cleared, where its job says so. Raises AgentError as `resume` does."""
+    if config.checkpoints_stem is None:
+        return None
+    from airflow_provider_ocidist.storage.stores import open_store
+
+    base, _, stem = config.checkpoints_stem.rpartition("/")
+    places = [f"{stem}{number}/" for number in reversed(range(config.generation))]
+    try:
+        found = open_store(base, access).list_each(places)
+    except (StorageError, BackendError, OSError) as error:
+        raise _cannot_be_fetched(error) from error
+    had = (
+        _resume_from(f"{base}/{place}".rstrip("/"), folder, access, switch)
+        for place in places
+        if found[place]
+    )
+    return next((reference for reference in had if reference is not None), None)
+
+
+def _cannot_be_fetched(error: Exception) -> AgentError:
+    return AgentError(f"the checkpoint to go on from cannot be fetched: {error}", cause=Cause.DATA)
 
 
 def _resume_from(uri: str, folder: Path, access: OciAccess, switch: StopSwitch) -> CheckpointRef | None:
@@ -90,9 +112,7 @@ def _resume_from(uri: str, folder: Path, access: OciAccess, switch: StopSwitch) 
                 logger.info("going on from step %d: %s", reference.step, reference.uri)
                 return reference
     except (StorageError, OSError) as error:
-        raise AgentError(
-            f"the checkpoint to go on from cannot be fetched: {error}", cause=Cause.DATA
-        ) from error
+        raise _cannot_be_fetched(error) from error
     if found:
         raise AgentError(
             f"all {len(found)} checkpoints below {uri} are damaged: delete them to begin anew, "

@@ -40,9 +40,9 @@ class AgentConfig:
     checkpoints: Checkpoints | None = None
     """`uri` is complete: checkpoints are written to `<uri>/<name>/`."""
     checkpoints_stem: str | None = None
-    """What the URIs of this task's checkpoints begin with in every generation, where it goes on after a clear."""
+    """What the URIs of this task's checkpoints begin with, where it goes on after a clear; a generation follows."""
     generation: int = 0
-    """How often the task was cleared, or a larger number."""
+    """This one, where it does: those before it have smaller numbers."""
     limits: Limits = field(default_factory=Limits)
     dependencies: Dependencies | None = None
     main_env: Mapping[str, str] = field(default_factory=dict)
@@ -57,13 +57,6 @@ class AgentConfig:
     """Whether it is certain that an agent reads this; where not, a node's silence means nothing."""
     oci_endpoint: str | None = None
     """Service endpoint of every OCI client, for the emulator; None: the region's own."""
-
-    @property
-    def earlier_checkpoints(self) -> list[str]:
-        """The URIs of what the task had before it was cleared, the newest first; empty where that does not count."""
-        if self.checkpoints_stem is None:
-            return []
-        return [f"{self.checkpoints_stem}{number}" for number in reversed(range(self.generation))]
 
     def to_env(self) -> dict[str, str]:
         return {CONFIG_VARIABLE: json.dumps(codec.encode(self), separators=(",", ":"))}

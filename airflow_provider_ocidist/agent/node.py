@@ -17,6 +17,7 @@ from airflow_provider_ocidist.agent.checkpoints import (
     candidates,
     folder_of,
     resume,
+    resume_after_clear,
     start_from,
 )
 from airflow_provider_ocidist.agent.config import CONFIG_VARIABLE, RANK_VARIABLE, AgentConfig
@@ -140,8 +141,8 @@ class Node:
         fetch_inputs(self.config.inputs, workspace.working_dir, self.access, self.switch)
         if self.config.checkpoints:
             folder = folder_of(self.config.checkpoints, workspace.working_dir)
-            earlier = self.config.earlier_checkpoints
-            found = resume(folder, self.config.checkpoints, self.access, self.switch, earlier)
+            found = resume(folder, self.config.checkpoints, self.access, self.switch)
+            found = found or resume_after_clear(folder, self.config, self.access, self.switch)
             if found:
                 self.heartbeat.update(checkpoint=found)
             else:

@@ -16,11 +16,13 @@ from airflow_provider_ocidist.agent.checkpoints import (
     candidates,
     is_whole,
     resume,
+    resume_after_clear,
     start_from,
 )
+from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError
-from airflow_provider_ocidist.job import Checkpoints
+from airflow_provider_ocidist.job import Checkpoints, Program
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, newest, publish
 from tests.agent.gangs import until
@@ -197,6 +199,28 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, caplog
     damage(published[0].uri)
     with pytest.raises(AgentError, match=r"all 2 checkpoints below .* are damaged: delete them"):
         resume(target, told, OciAccess(), StopSwitch())
+
+
+def test_after_a_clear_the_newest_life_that_had_a_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
+    stem = str(tmp_path / "safe" / "dag-train-0a-g")
+
+    def again(generation: int) -> CheckpointRef | None:
+        program = Program(source=None, script="train.py")
+        told = AgentConfig(
+            run_name="x",
+            nodes=1,
+            run_dir="x",
+            program=program,
+            checkpoints_stem=stem,
+            generation=generation,
+        )
+        return resume_after_clear(tmp_path / "own", told, OciAccess(), StopSwitch())
+
+    assert again(3) is None
+    for generation, step in ((1, 30), (12, 10), (14, 99)):
+        (tmp_path / f"step-{step}.txt").write_text("weights")
+        publish(tmp_path / f"step-{step}.txt", f"{stem}{generation}", step=step)
+    assert [found and found.step for found in map(again, (1, 2, 13))] == [None, 30, 10]
 
 
 def test_deepspeed_is_told_which_checkpoint_to_go_on_from(tmp_path: Path) -> None:

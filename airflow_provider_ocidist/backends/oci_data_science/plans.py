@@ -142,7 +142,7 @@ def _agent_config(
         outputs=job.outputs,
         checkpoints=kept,
         checkpoints_stem=stem,
-        generation=key.generation,
+        generation=key.generation if stem else 0,
         limits=job.limits,
         dependencies=job.dependencies,
         main_env=_role_environment(job, options, topology, main=True),
