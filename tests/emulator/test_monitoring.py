@@ -125,7 +125,7 @@ WRONG = [
     {"dimensions": {f"d{number}": "x" for number in range(21)}},
     {"datapoints": []},
     {"datapoints": [models.Datapoint(timestamp=NOW - dt.timedelta(hours=3), value=1)]},
-    {"datapoints": [models.Datapoint(timestamp=NOW + dt.timedelta(minutes=20), value=1)]},
+    {"datapoints": [models.Datapoint(timestamp=NOW + dt.timedelta(hours=3), value=1)]},
     {"compartment_id": "ocid1.compartment.oc1..other"},
 ]
 
