@@ -15,12 +15,15 @@ CLIENTS := .venv-clients
 CLIENTS_READY := $(CLIENTS)/.ready
 LAUNCHERS := .venv-launchers
 LAUNCHERS_READY := $(LAUNCHERS)/.ready
+MUTANTS := .venv-mutants
+MUTANTS_READY := $(MUTANTS)/.ready
 OLDER_AIRFLOWS := $(patsubst requirements/airflow-%.txt,%,$(sort $(wildcard requirements/airflow-*.txt)))
 OLDER_READY := $(OLDER_AIRFLOWS:%=.venv-airflow-%/.ready)
 OWN_AIRFLOW := $(shell sed -nE 's/^apache-airflow==([0-9]+\.[0-9]+).*/\1/p' requirements/constraints.txt)
 AIRFLOW ?= $(OLDER_AIRFLOWS)
 AIRFLOW_READY = $(filter $(AIRFLOW:%=.venv-airflow-%/.ready),$(OLDER_READY))
 TESTS ?=
+MODULES ?=
 # Most tests wait for programs, so three at a time keep two cores busy; tests/conftest.py says which files come first.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 ROWS ?=
@@ -29,7 +32,7 @@ DEVICE ?=
 BASE ?=
 NAME ?=
 
-.PHONY: help demo up down test test-clients test-airflow test-launchers test-matrix test-containers test-chaos image check format bench lock clean
+.PHONY: help demo up down test test-clients test-airflow test-launchers test-matrix test-containers test-chaos mutants simulate simulate-mutants image check format bench lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -80,6 +83,15 @@ test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL
 	  || echo "postgresql cannot be installed, so its tests are skipped" >&2; fi
 	@$(BIN)/python -m pytest --durations 10 tests/chaos
 
+mutants: $(READY) $(MUTANTS_READY) ## put faults into the code that decides, one at a time; MODULES="gang journal" names some
+	@$(BIN)/python -m scripts.mutants $(MODULES)
+
+simulate: $(READY) ## thousands of trainings in which everything goes wrong, each from a seed: SEEDS=10000 SEED=7
+	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --seed $(or $(SEED),1)
+
+simulate-mutants: $(READY) ## put each known defect back, and see the simulation find it
+	@$(BIN)/python -m tests.simulation --mutants --seeds $(or $(SEEDS),2000) --seed $(or $(SEED),1)
+
 image: ## build a node's image with podman, buildah or docker; DEVICE=gpu, BASE=packages, NAME=... (docs/containers.md)
 	@$(PYTHON) -m scripts.image $(if $(DEVICE),--device $(DEVICE)) $(if $(BASE),--base $(BASE)) $(if $(NAME),--name $(NAME))
 
@@ -101,7 +113,7 @@ lock: $(BIN)/python ## resolve all versions anew into requirements/
 	DS_BUILD_OPS=0 $(BIN)/python scripts/lock.py
 
 clean: down ## remove what make made: environments, the demo's folder, caches
-	rm -rf $(VENV) .venv-* .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .venv-* .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A Python without ensurepip (Debian without python3.11-venv) still works where it has pip of its own.
@@ -151,6 +163,12 @@ $(LAUNCHERS_READY): requirements/launchers.txt requirements/torch.txt | $(READY)
 	grep -v '^deepspeed==' requirements/launchers.txt | $$install \
 	&& grep '^deepspeed==' requirements/launchers.txt | DS_BUILD_OPS=0 $$install --no-build-isolation
 	@$(PIP) --python $(LAUNCHERS)/bin/python check >/dev/null
+	@touch $@
+
+# What makes the mutants is no need of a test: it is kept apart from what tests run with.
+$(MUTANTS_READY): requirements/mutants.txt | $(READY) $(MUTANTS)/bin/python
+	@$(PIP) --python $(MUTANTS)/bin/python install -qq --progress-bar off --no-deps --no-compile -r requirements/mutants.txt
+	@$(PIP) --python $(MUTANTS)/bin/python check >/dev/null
 	@touch $@
 
 # An older Airflow, and beside it what the tests need; torch is the same for all, so it is linked.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, TrainingFailed
+from airflow_provider_ocidist.masking import masked_text
 
 HOPELESS = {Cause.USER, Cause.OOM, Cause.CONFIG, Cause.DATA, Cause.CANCELED}
 """Causes that the same training would meet again: Airflow's retries are not spent on them."""
@@ -15,7 +16,7 @@ HOPELESS = {Cause.USER, Cause.OOM, Cause.CONFIG, Cause.DATA, Cause.CANCELED}
 
 def training_failure(cause: Cause, message: str) -> BaseException:
     """Return what a task raises when its training has failed."""
-    text = f"{cause}: {message}"
+    text = masked_text(f"{cause}: {message}")
     if cause is Cause.DEADLINE:
         return AirflowTaskTimeout(text)
     if cause in HOPELESS:
@@ -29,8 +30,8 @@ def as_airflow_errors() -> Iterator[None]:
     try:
         yield
     except JobFileError as error:
-        raise AirflowFailException(str(error)) from error
+        raise AirflowFailException(masked_text(str(error))) from error
     except BackendError as error:
         if error.retryable:
             raise
-        raise AirflowFailException(f"{error.cause}: {error}") from error
+        raise AirflowFailException(masked_text(f"{error.cause}: {error}")) from error

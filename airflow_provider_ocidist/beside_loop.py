@@ -13,6 +13,8 @@ log = logging.getLogger(__name__)
 
 THREADS = 32
 """How many triggers of one triggerer talk to a service at the same time."""
+ENDING_THREADS = 128
+"""How many gangs are ended at the same time, by threads of their own: no other call keeps them waiting."""
 
 IDLE = 60.0
 """Seconds after the last call until the threads end: many begin to wait at once, and then hours go by."""
@@ -27,7 +29,9 @@ class Threads:
     us, the second of its repeated cancels would hit it before it had called `on_kill`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = THREADS, name: str = "ocidist-trigger") -> None:
+        self._most = most
+        self._name = name
         self._pool: ThreadPoolExecutor | None = None
         self._held = 0
         self._calls = 0
@@ -35,7 +39,7 @@ class Threads:
     @contextlib.contextmanager
     def held(self) -> Iterator[ThreadPoolExecutor]:
         """Lend the threads for one call."""
-        self._pool = self._pool or ThreadPoolExecutor(THREADS, "ocidist-trigger")
+        self._pool = self._pool or ThreadPoolExecutor(self._most, self._name)
         self._held += 1
         self._calls += 1
         try:
@@ -52,10 +56,11 @@ class Threads:
 
 
 _threads = Threads()
+_ending_threads = Threads(ENDING_THREADS, "ocidist-ending")
 
 
-async def in_thread(work: Callable[[], Any]) -> Any:
-    """Run a blocking call beside the event loop.
+async def in_thread(work: Callable[[], Any], *, ends_a_gang: bool = False) -> Any:
+    """Run a blocking call beside the event loop; what ends a gang does not wait for a thread that does something else.
 
     Through asgiref, because up to Airflow 3.2 connections are read through `async_to_sync`, which wants its threads;
     not thread-sensitive, because those calls share one thread for the whole triggerer. Shielded, because asgiref
@@ -64,7 +69,7 @@ async def in_thread(work: Callable[[], Any]) -> Any:
     from asgiref.sync import sync_to_async
 
     async def call() -> Any:
-        with _threads.held() as pool:
+        with (_ending_threads if ends_a_gang else _threads).held() as pool:
             return await sync_to_async(work, thread_sensitive=False, executor=pool)()
 
     return await asyncio.shield(keep(call()))

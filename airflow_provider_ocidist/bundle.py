@@ -19,6 +19,7 @@ AGENT_PARTS = (
     "codec.py",
     "kinds.py",
     "job.py",
+    "masking",
     "oci_clients.py",
     "oci_credentials.py",
     "oci_errors.py",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
 
 from airflow_provider_ocidist.airflow_errors import as_airflow_errors
 from airflow_provider_ocidist.hooks import OciHook
+from airflow_provider_ocidist.stop_flag import StopFlag
 
 # What only a running task needs is imported there, as in operators.py.
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ class EndTrainingOperator(BaseOperator):
     """End the run of a training task if it still lives, and wait until every node of it has ended.
 
     For cleanups: Airflow begins the tasks after a training that was marked failed before its nodes have ended, or were
-    even told to. What comes after this task begins when nothing runs any more. The run is found by what its names and
-    tags say, also after a worker died before it could say what it had created, and by the XCom `run`. It does nothing
-    to a training that has succeeded, and succeeds where there was none.
+    even told to. What comes after this task begins when nothing runs any more. The run is found by what is recorded in
+    the work directory, also after a worker died before it could say what it had created, by the tags of what lives, and
+    by the XCom `run`. It does nothing to a training that has succeeded, and succeeds where there was none.
 
     `train >> EndTrainingOperator(task_id="end", training=train).as_teardown()`; or without `as_teardown`, when the
     outcome of the DAG run does not depend on this task alone. It waits on a worker. When it is a mapped task itself, as
@@ -73,7 +73,7 @@ class EndTrainingOperator(BaseOperator):
         self.conn_id = conn_id or (None if isinstance(task, str) else _conn_id_of(task, self))
         self.compartment_id = compartment_id
         self.patience = patience
-        self._stop = threading.Event()
+        self._stop = StopFlag()
 
     def as_teardown(self, *, setups: Any = None, **kwargs: Any) -> Any:
         """Refuse the training as a setup: Airflow runs no teardown after a setup that failed."""
@@ -132,10 +132,12 @@ class EndTrainingOperator(BaseOperator):
             self._stop.wait(pause)
 
     def _gangs_of(self, keys: Sequence[RunKey], backend: Backend) -> list[RunRef]:
-        """Return all gangs of the training, the oldest first: by their tags, and those that its XCom tells of."""
+        """Return all gangs of the training, the oldest first: recorded, alive, or named in its XCom."""
         told = [run for key in keys if (run := _told_by(key))]
-        places = dict.fromkeys([self.compartment_id, *(run.get("compartment_id") for run in told)])
-        found = {ref.job_id: ref for place in places for ref in backend.gangs_of(keys, place)}
+        places = dict.fromkeys(
+            [(self.compartment_id, None), *((run.get("compartment_id"), run.get("run_dir")) for run in told)]
+        )
+        found = {ref.job_id: ref for place in places for ref in backend.gangs_of(keys, *place)}
         digests = {key.task_digest for key in keys}
         for job_id in {str(run["job_id"]) for run in told} - found.keys():
             ref = _opened(backend, job_id)

@@ -4,13 +4,18 @@ OcidistError
     JobFileError(ValueError)      the job as written is wrong             .problems      never retry
     BackendError                  the service refused or failed           .status_code .code .request_id .retryable
         RunNotFound               what a reference points at is gone (or hidden from these credentials)
+        GaveUp                    the service has not said for too long how a gang is: it is ended, and may be retried
+        StillAlive                nodes that were cancelled have not ended in time
+        CancelFailed              the service did not take a cancel            .stop_requested
     StorageError                  data could not be moved                 .uri .retryable
         CopyInterrupted           on a node that only copies: the same may well succeed later
         CheckpointError           a checkpoint is missing, partial or corrupt
+            Fenced                a later attempt saves to that place
             IncompleteCheckpoint  the nodes do not have all parts of it; to try again is of no use
     TrainingFailed                the service worked, the training did not .cause
     AgentError                    on a node, before or around the training .cause
         TopologyTimeout           the nodes did not find one another in time
+        StoreUnavailable          data cannot be had now, and perhaps later  (cause SERVICE)
 """
 
 from __future__ import annotations
@@ -103,6 +108,39 @@ class RunNotFound(BackendError):
     """What a reference points at is gone, or hidden from these credentials."""
 
 
+class GaveUp(BackendError):
+    """The service has refused for too long, or not answered, when it was asked how a gang is."""
+
+    def __init__(self, message: str, last: BackendError) -> None:
+        super().__init__(
+            message, status_code=last.status_code, code=last.code, request_id=last.request_id, retryable=True
+        )
+
+
+class StillAlive(BackendError):
+    """Nodes that were cancelled have not ended in the time that they had."""
+
+
+class CancelFailed(BackendError):
+    """The service did not take a cancel; `stop_requested`: the nodes find a request to stop in their run directory."""
+
+    def __init__(self, refused: BackendError, *, stop_requested: bool) -> None:
+        left = (
+            "a stop request in the run directory reaches the nodes all the same"
+            if stop_requested
+            else "and no stop request could be written to the run directory"
+        )
+        super().__init__(
+            f"{refused}; {left}",
+            status_code=refused.status_code,
+            code=refused.code,
+            request_id=refused.request_id,
+            retryable=refused.retryable,
+            cause=refused.cause,
+        )
+        self.stop_requested = stop_requested
+
+
 class StorageError(OcidistError):
     """Data could not be read, written or moved; `retryable`: the same may well succeed later."""
 
@@ -118,6 +156,10 @@ class CopyInterrupted(StorageError):
 
 class CheckpointError(StorageError):
     """A checkpoint is missing, partial or corrupt."""
+
+
+class Fenced(CheckpointError):
+    """A later attempt of the task saves to this place: an earlier one publishes and deletes nothing there any more."""
 
 
 class IncompleteCheckpoint(CheckpointError):
@@ -145,3 +187,10 @@ class TopologyTimeout(AgentError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, cause=Cause.NODE)
+
+
+class StoreUnavailable(AgentError):
+    """Data cannot be had now, for a fault that passes: the store is down, slow, or asks for patience."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, cause=Cause.SERVICE)

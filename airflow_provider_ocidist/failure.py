@@ -9,6 +9,7 @@ from typing import Any
 from airflow_provider_ocidist.agent.outcome import REMEDIES
 from airflow_provider_ocidist.agent.symptoms import symptom_of
 from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.masking import masked_text
 from airflow_provider_ocidist.run import RunRecord, RunStatus
 from airflow_provider_ocidist.supervisor import node_of
 
@@ -54,12 +55,12 @@ class Failure:
         tail = (report.tail if report else None) or ""
         return cls(
             cause=cause,
-            message=message,
+            message=masked_text(message),
             remedy=remedy_of(cause, message),
             rank=node.rank if node else None,
             node=node.run_id if node else None,
             exit_code=node.exit_code if node else None,
-            last_lines=tuple(tail.splitlines()[-LAST_LINES:]),
+            last_lines=tuple(map(masked_text, tail.splitlines()[-LAST_LINES:])),
             checkpoint_uri=status.checkpoint.uri if status.checkpoint else None,
         )
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import math
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from airflow_provider_ocidist.attempts import Attempt, End, generation_of, newest
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StillAlive
 from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.run import NodeState, Plan, RunKey, RunRecord, RunRef
+from airflow_provider_ocidist.run import NodeState, Plan, RunKey, RunRecord, RunRef, RunStatus, Tries
 from airflow_provider_ocidist.supervisor import CANCEL_AGAIN_AFTER, Fail, decide
 from airflow_provider_ocidist.watch import TaskLog
 
 NOTE = "ocidist_run"
 """Key in the store under which the attempt that was begun last is noted."""
+LONGEST_NOTE = 60_000
+"""Characters; Airflow's task state store is made for values of up to 64 KB."""
+END_WITHIN = 1800.0
+"""Seconds that a left-over gang has to end, `limits.stop_grace` and its last checkpoint included."""
 CLAIM_PATIENCE = 1.5
 """Seconds of the five that Airflow leaves a process which it kills; a gang must not live on for want of an answer."""
 LEFT_OVER = "left over from before this task was cleared or retried"
@@ -40,58 +46,83 @@ class Ender:
         self._log = log
         self._stop = stop
 
-    def end(self, refs: Sequence[RunRef], why: str, *, within: float = math.inf) -> None:
+    def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
         """End those that live. Raises BackendError, also when stopped, or when nodes live on after `within` seconds."""
         deadline = time.monotonic() + within
         told_at: dict[str, float] = {}
-        while live := [ref for ref in refs if self._lives(ref)]:
+        while live := self._living(refs):
             if time.monotonic() > deadline:
                 raise _still_alive(live, within)
-            for ref in live:
+            for ref, _ in live:
                 if time.monotonic() - told_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
                     self._log.warning("ending %s, %s", ref.key.name, why)
-                    self._backend.cancel(ref)
-                    told_at[ref.job_id] = time.monotonic()
+                    if self._cancel(ref):
+                        told_at[ref.job_id] = time.monotonic()
             self._pause()
         for ref in refs:
             if not ref.complete:
-                self._remove(ref)
+                self._remove(ref, deadline, within)
+            self._backend.near(ref).close(ref, End(succeeded=False))
 
-    def _remove(self, ref: RunRef) -> None:
+    def _remove(self, ref: RunRef, deadline: float, within: float) -> None:
         """Remove a gang that was never complete: somebody may still be at it, and shall find no job for more nodes."""
         while True:
             try:
-                return self._backend.delete(ref)
+                return self._backend.near(ref).delete(ref)
             except BackendError as error:
                 if error.status_code == 404:
                     return None
                 if error.status_code != 409:
                     raise
+                if time.monotonic() > deadline:
+                    raise _not_removed(ref, within) from error
             # It has got a node since it was looked at.
-            self._backend.cancel(ref)
+            self._cancel(ref)
             self._pause()
+
+    def _cancel(self, ref: RunRef) -> bool:
+        """Return whether the service took it; where it did not, it is cancelled again at the next look."""
+        try:
+            self._backend.near(ref).cancel(ref)
+        except CancelFailed as error:
+            self._log.warning("%s; will cancel again", error)
+            return False
+        return True
 
     def _pause(self) -> None:
         if self._stop.wait(1.0):
             raise BackendError("stopped while an earlier gang was ending", cause=Cause.CANCELED)
 
-    def _lives(self, ref: RunRef) -> bool:
-        (status,) = self._backend.status([ref])
-        return not status.ended
+    def _living(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, RunStatus]]:
+        statuses = [(ref, self._backend.near(ref).status([ref])[0]) for ref in refs]
+        return [(ref, status) for ref, status in statuses if not status.ended]
 
 
-def _still_alive(refs: Sequence[RunRef], after: float) -> BackendError:
-    runs = ", ".join(run_id for ref in refs for run_id in dict.fromkeys(ref.run_ids) if run_id)
-    return BackendError(
-        f"nodes have not ended within {after:.0f} s, though they were told to; look at these runs: {runs}",
+def _still_alive(live: Sequence[tuple[RunRef, RunStatus]], after: float) -> BackendError:
+    states = {
+        node.run_id: node.state for _, status in live for node in status.nodes if not node.state.terminal
+    }
+    runs = ", ".join(f"{run_id} ({state})" for run_id, state in states.items() if run_id)
+    jobs = " ".join(ref.job_id for ref, _ in live)
+    return StillAlive(
+        f"nodes have not ended within {after:.0f} s, though they were cancelled: {runs}; end them with ocidist cancel "
+        f"{jobs}, or delete the job in the console; the next try of this task waits for them again",
+        retryable=True,
+    )
+
+
+def _not_removed(ref: RunRef, after: float) -> BackendError:
+    return StillAlive(
+        f"{ref.key.name} was never complete, and its job {ref.job_id} could not be deleted within {after:.0f} s, for "
+        "it still has runs: cancel and delete it in the console; the next try of this task tries again",
         retryable=True,
     )
 
 
 class Gang:
-    """Brings about the one gang of a task, whatever happened to those who tried before.
+    """Brings about the one gang of a task, whatever happened to those who tried before and whichever settings changed.
 
-    The service's own lists and tags are the truth; the notes only bridge the moments in which those lists are stale.
+    What is recorded in the work directory and noted in Airflow leads to what may live; the service says what does.
     """
 
     def __init__(
@@ -104,43 +135,71 @@ class Gang:
         self._stop = stop
         self._ender = Ender(backend, log, stop)
 
-    def adopt_or_submit(self, key: RunKey, task_deadline: float | None, number: int = 1) -> RunRecord:
+    def adopt_or_submit(
+        self, key: RunKey, task_deadline: float | None, number: int = 1, retries: int | None = None
+    ) -> RunRecord:
         """Return the record of the gang. Raises BackendError, also when stopped.
 
+        `key.generation` is Airflow's `max_tries`; the gang's own follows from what is recorded of earlier tries.
         `task_deadline` is a Unix time, `number` that of the task's try: where Airflow has begun another one while an
-        earlier one still lived, it ends the earlier one, whose gang must not go with it.
+        earlier one still lived, it ends the earlier one, whose gang must not go with it. `retries` is the task's.
         """
-        noted = self._noted_attempt(key)
-        plan = self._backend.plan(self._job, replace(key, attempt=noted or 1))
+        tries = Tries(number=number, max_tries=key.generation, retries=retries)
+        draft = self._plan(key, tries)
+        known = self._backend.attempts(draft, self._noted(draft))
+        key = replace(key, generation=generation_of(tries, known))
+        latest = newest(attempt for attempt in known if attempt.key.generation == key.generation)
+        attempt = _next(latest)
+        plan = self._plan(replace(key, attempt=attempt), tries)
         # Noted before anything is created: whoever comes after a crash looks at this attempt first.
-        self._note_attempt(plan.key)
-        found = self._backend.begin(plan)
-        self._ender.end([ref for ref in found if ref.key.generation != key.generation], LEFT_OVER)
-        latest = max(
-            (ref for ref in found if ref.key.generation == key.generation), key=_attempt, default=None
-        )
-        attempt = max(latest.key.attempt if latest else 1, noted or 1)
-        if latest is not None and latest.key.attempt == attempt and not self._worth_waiting_for(latest, plan):
-            self._ender.end([latest], LEFT_OVER)
-            attempt += 1
-        elif latest is not None and number > 1:
-            self._backend.claim(latest, number)
-        return self._submit(replace(key, attempt=attempt), task_deadline, found, number)
+        to_look_at = _to_look_at(known, key.generation)
+        self._note([*to_look_at, Attempt.of(plan)])
+        found = self._backend.begin(plan, to_look_at)
+        adopted = self._adopted(found, plan, known)
+        self._ender.end([ref for ref in found if ref is not adopted], LEFT_OVER)
+        if adopted is not None:
+            if any(adopted.run_ids) and number > 1:
+                self._backend.claim(adopted, number)
+            return self._submit(self._plan(adopted.key, tries), task_deadline, found, number)
+        taken = [ref.key.attempt for ref in found if ref.key.generation == key.generation]
+        taken += [
+            each.key.attempt for each in known if each.key == plan.key and not each.place.is_that_of(plan)
+        ]
+        attempt = max(attempt, *(each + 1 for each in taken)) if taken else attempt
+        return self._submit(self._plan(replace(key, attempt=attempt), tries), task_deadline, [], number)
+
+    def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
+        """Return the newest gang of the plan's generation, where it is worth waiting for."""
+        mine = [ref for ref in found if ref.key.generation == plan.key.generation]
+        latest = max(mine, key=lambda ref: ref.key.attempt, default=None)
+        return latest if latest is not None and self._worth_waiting_for(latest, plan, known) else None
 
     def _submit(
-        self, key: RunKey, task_deadline: float | None, found: Sequence[RunRef], number: int
+        self, plan: Plan, task_deadline: float | None, found: Sequence[RunRef], number: int
     ) -> RunRecord:
-        self._note_attempt(key)
-        plan = self._backend.plan(self._job, key)
+        self._note([Attempt.of(plan)])
         ref = self._backend.submit(plan, self._stop, found)
+        self._note_created(Attempt.of(plan, ref), ref, number)
         if self._stop.is_set():
             end_unless_claimed(self._backend, ref, number, self._log)
             raise BackendError("stopped just when the gang was complete", cause=Cause.CANCELED)
-        return RunRecord.of(ref, self._job, plan.expects, task_deadline)
+        return RunRecord.of(ref, self._job, plan.expects, self._at_the_service(task_deadline))
 
-    def _worth_waiting_for(self, ref: RunRef, plan: Plan) -> bool:
+    def _at_the_service(self, time_here: float | None) -> float | None:
+        """Return a time of this machine's clock by the service's, which a record goes by on every machine."""
+        return None if time_here is None else time_here - time.time() + self._backend.now()
+
+    def _plan(self, key: RunKey, tries: Tries) -> Plan:
+        return replace(self._backend.plan(self._job, key), tries=tries)
+
+    def _worth_waiting_for(self, ref: RunRef, plan: Plan, known: Sequence[Attempt]) -> bool:
         """Return whether a gang that exists may yet succeed, or has; one that lost a node half-made cannot."""
-        if not ref.complete and (ref.topology, ref.nodes) != (plan.topology, plan.nodes):
+        if not ref.complete and not _can_complete(ref, plan):
+            return False
+        if self._backend.near(ref) is not self._backend:
+            # The settings say another region now, from which nobody watches it.
+            return False
+        if any(attempt.key == ref.key and _was_called_off(attempt, plan) for attempt in known):
             return False
         if not any(ref.run_ids):
             return True
@@ -151,18 +210,87 @@ class Gang:
             return False
         if not ref.complete:
             return not any(state.terminal for state in states)
+        if status.ended and any(state is not NodeState.SUCCEEDED for state in states):
+            return False
         self._log.info("found %s of an earlier attempt", ref.key.name)
-        return not isinstance(decide(RunRecord.of(ref, self._job, plan.expects), status, time.time()), Fail)
+        at = self._backend.now() if status.at is None else status.at
+        return not isinstance(decide(RunRecord.of(ref, self._job, plan.expects), status, at), Fail)
 
-    def _noted_attempt(self, key: RunKey) -> int | None:
+    def _noted(self, draft: Plan) -> list[Attempt]:
         noted = self._notes.get(NOTE) if self._notes is not None else None
-        if isinstance(noted, dict) and noted.get("generation") == key.generation:
-            return int(noted["attempt"])
-        return None
+        if not isinstance(noted, dict):
+            return []
+        try:
+            return self._attempts_in(noted, draft)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            self._log.warning(
+                "what Airflow has noted of this task cannot be read, and is left out: %s", error
+            )
+            return []
 
-    def _note_attempt(self, key: RunKey) -> None:
-        if self._notes is not None:
-            self._notes.set(NOTE, {"generation": key.generation, "attempt": key.attempt})
+    def _attempts_in(self, noted: Mapping[str, Any], draft: Plan) -> list[Attempt]:
+        if "attempts" in noted:
+            return [Attempt.from_json(each) for each in noted["attempts"]]
+        # As the version before this one has noted it.
+        key = replace(draft.key, generation=int(noted["generation"]), attempt=int(noted["attempt"]))
+        return [Attempt.of(replace(draft, key=key, run_dir=_run_dir(draft, key), tries=None))]
+
+    def _note_created(self, attempt: Attempt, ref: RunRef, number: int) -> None:
+        """Note a gang that lives; it is recorded in the work directory too, so that nothing depends on it."""
+        try:
+            self._note([attempt])
+        except Exception as error:  # noqa: BLE001 - Airflow's, or the network's
+            self._log.warning("%s: could not be noted in Airflow: %s", ref.key.name, error)
+        except BaseException:
+            # Airflow's timeout: nobody waits for the gang any more, or does yet.
+            end_unless_claimed(self._backend, ref, number, self._log)
+            raise
+
+    def _note(self, attempts: Sequence[Attempt]) -> None:
+        """Note where gangs of this task may be found: the newest, and those that are to be ended first."""
+        if self._notes is None:
+            return
+        value = {"attempts": [attempt.to_json() for attempt in attempts]}
+        if len(json.dumps(value)) > LONGEST_NOTE:
+            # The ids of the runs are recorded in the work directory too.
+            value = {"attempts": [replace(attempt, ref=None).to_json() for attempt in attempts]}
+        self._notes.set(NOTE, value)
+
+
+def _next(latest: Attempt | None) -> int:
+    """Return which attempt of its generation a try looks at first: the newest, unless that is known to have failed."""
+    if latest is None:
+        return 1
+    failed = latest.end is not None and not latest.end.succeeded
+    return latest.key.attempt + 1 if failed else latest.key.attempt
+
+
+def _to_look_at(known: Sequence[Attempt], generation: int) -> list[Attempt]:
+    """Return the attempts of which something may live, and the success that may be adopted."""
+    return [
+        attempt
+        for attempt in known
+        if attempt.end is None or (attempt.end.succeeded and attempt.key.generation == generation)
+    ]
+
+
+def _can_complete(ref: RunRef, plan: Plan) -> bool:
+    """Return whether the plan creates the nodes that a gang lacks."""
+    return (ref.topology, ref.nodes, ref.run_dir, ref.compartment_id) == (
+        plan.topology,
+        plan.nodes,
+        plan.run_dir,
+        plan.compartment_id,
+    )
+
+
+def _was_called_off(attempt: Attempt, plan: Plan) -> bool:
+    """Return whether its nodes were told to stop before they were found: nobody saw the creation answered."""
+    return attempt.ref is None and not attempt.place.is_that_of(plan)
+
+
+def _run_dir(draft: Plan, key: RunKey) -> str:
+    return draft.run_dir.removesuffix(draft.key.name) + key.name
 
 
 def end_unless_claimed(backend: Backend, ref: RunRef, number: int, log: TaskLog) -> None:
@@ -182,7 +310,3 @@ def _claimed_by(backend: Backend, ref: RunRef) -> int:
         return told.get(timeout=CLAIM_PATIENCE)
     except queue.Empty:
         return 0
-
-
-def _attempt(ref: RunRef) -> int:
-    return ref.key.attempt

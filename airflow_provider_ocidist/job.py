@@ -179,17 +179,36 @@ class Mount:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Best:
+    """Which checkpoint is the best."""
+
+    __pydantic_config__ = STRICT
+
+    metric: str = "loss"
+    """`loss`, or one that stands in the names: `val_loss` in `epoch=3-val_loss=0.42.ckpt`."""
+    mode: Literal["min", "max"] = "min"
+    """Whether the smallest or the largest value is the best."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoints:
     """Checkpoints that the program writes to a folder and the agent carries to safety."""
 
     __pydantic_config__ = STRICT
 
     path: str = "checkpoints"
-    """Folder relative to the working directory; an entry with a number in its name is one, the last number its step."""
+    """Folder relative to the working directory; each file or folder in it is one, unless its name says otherwise."""
+    pattern: str | None = None
+    """Regular expression for the whole names of checkpoints, whose groups `step` and `epoch` are numbers; nothing else
+    in `path` is one then. None: known layouts, as `step-100.pt`, `epoch=3-step=200.ckpt`, `last.ckpt`."""
     uri: str | None = None
     """Where they go; None: under `work_dir`. The key of the task is appended, so runs never mix."""
     keep: Annotated[int, AtLeast(1)] = 3
-    """How many stay at the target; the newest valid one is never deleted."""
+    """How many stay at the target, the last that were saved; the newest valid one is never deleted."""
+    keep_every: Annotated[int, AtLeast(1)] | None = None
+    """Keep those too whose step is a multiple of this."""
+    keep_best: Best | None = None
+    """Keep that one too."""
     resume: bool = True
     """Fetch the newest valid checkpoint of this task before the training starts."""
     resume_after_clear: bool = False
@@ -213,13 +232,17 @@ class Limits:
     capacity_timeout: SecondsOrZero | None = None
     """How long an Airflow task that finds no machine asks again, before it fails. 0: it fails at once. None: 1 hour."""
     join_timeout: Seconds = 600.0
-    """From a node's start until it has found all the others."""
+    """From a node's start until it has found all the others. One that still fetches code or data is waited for as long
+    as it gets further at least once in this time, and a store that does not answer is asked again for as long."""
     hang_timeout: Seconds | None = 1800.0
     """Without a line of output, progress or checkpoint on any node."""
     lost_timeout: Seconds = 120.0
     """Without a sign of life from a node that the service calls running."""
     stop_grace: Seconds = 20.0
     """Between SIGTERM and SIGKILL of the training."""
+    save_timeout: Seconds = 3600.0
+    """After a training that succeeded: for how long a node keeps its last checkpoints and outputs and goes on trying to
+    save them, when that fails."""
     lease: SecondsOrZero | None = None
     """Without a sign that anybody still waits for the run; then its nodes end it themselves. 0: never. None: as whoever
     starts it thinks fit, which is 2 hours for an Airflow task and never for the command line."""
@@ -257,6 +280,9 @@ class TrainingJob:
     outputs: tuple[Output, ...] = ()
     checkpoints: Checkpoints | None = None
     """None: no checkpoint is carried away, resumed from or required."""
+    require_training: bool | None = None
+    """Whether a run that shows no step, loss, checkpoint or output is a failure; else it is a success with a warning
+    where it ended within a minute. None: as the connection says, which is no unless it is set there."""
     limits: Limits = field(default_factory=Limits)
     tags: Mapping[str, str] = field(default_factory=dict)
     """Of everything that is created."""

@@ -97,8 +97,14 @@ def _outputs(
         planned = [plan.checkpoints_uri, *(item.uri for item in job.outputs if "${" not in item.uri)]
         return [dataset_of(uri) for uri in _once(uri for uri in planned if uri)]
     checkpoint = result.get("checkpoint") or {}
-    found = [dataset_of(checkpoint["uri"], f"step-{checkpoint['step']}")] if checkpoint else []
+    found = [dataset_of(checkpoint["uri"], _version_of(checkpoint))] if checkpoint else []
     return [*found, *(dataset_of(uri) for uri in _once(result.get("outputs") or ()))]
+
+
+def _version_of(checkpoint: Mapping[str, Any]) -> str | None:
+    """Return the step of a checkpoint, else the digest of its content."""
+    step = checkpoint.get("step")
+    return checkpoint.get("digest") if step is None else f"step-{step}"
 
 
 def _job_facets(job: TrainingJob, plan: Plan) -> dict[str, Any]:

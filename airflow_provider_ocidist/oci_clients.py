@@ -44,6 +44,10 @@ _RETRY_TOTAL_S = 180.0
 _RETRY_WAIT_S = 8.0
 """Longest pause between two attempts, unless the service asks for more."""
 _RETRY_AFTER_LIMIT_S = 60.0
+_URGENT_TIMEOUT_S = 5.0
+_URGENT_TOTAL_S = 4.0
+_URGENT_WAIT_S = 1.0
+"""Longest pause between two attempts of what must not wait, whatever the service asks for: its caller tries again."""
 _UNREACHABLE_ATTEMPTS = 3
 """A refused connection or an unknown host is seldom a passing fault, and a person may be waiting."""
 _EXPECT_FROM_BYTES = 1 << 20
@@ -69,15 +73,21 @@ def client(access: OciAccess, service: Service) -> Any:
         made = getattr(importlib.import_module(module), name)(
             config,
             signer=signer,
-            retry_strategy=_retry_strategy(access.max_attempts, service),
+            retry_strategy=_retry_strategy(access.max_attempts, service, urgent=access.urgent),
             circuit_breaker_strategy=oci.circuit_breaker.NoCircuitBreakerStrategy(),
-            timeout=(min(_CONNECT_TIMEOUT_S, access.read_timeout), access.read_timeout),
+            timeout=_timeouts(access),
             **({"service_endpoint": access.endpoint.rstrip("/")} if access.endpoint else {}),
         )
         adapter = _adapter(access.pool_size)
         for scheme in ("https://", "http://"):
             made.base_client.session.mount(scheme, adapter)
         return made
+
+
+def _timeouts(access: OciAccess) -> tuple[float, float]:
+    """Return how long a request waits for a connection and for an answer, in seconds."""
+    read = min(access.read_timeout, _URGENT_TIMEOUT_S) if access.urgent else access.read_timeout
+    return min(_CONNECT_TIMEOUT_S, read), read
 
 
 def _has_sdk() -> bool:
@@ -97,7 +107,7 @@ def namespace(access: OciAccess) -> str:
         return str(client(access, "object_storage").get_namespace().data)
 
 
-def _retry_strategy(max_attempts: int, service: Service) -> Any:
+def _retry_strategy(max_attempts: int, service: Service, *, urgent: bool = False) -> Any:
     """Return a strategy with back-off and jitter, bounded in attempts and time, that heeds `Retry-After`."""
     from oci.retry import retry, retry_checkers
 
@@ -112,7 +122,9 @@ def _retry_strategy(max_attempts: int, service: Service) -> Any:
     class Strategy(retry.ExponentialBackOffWithDecorrelatedJitterRetryStrategy):  # type: ignore[misc]
         def do_sleep(self, attempt: int, exception: Any) -> None:
             asked = _retry_after(exception)
-            if asked:
+            if urgent:
+                time.sleep(min(asked or 0.1 * 2**attempt, _URGENT_WAIT_S))
+            elif asked:
                 time.sleep(asked)
             else:
                 super().do_sleep(attempt, exception)
@@ -124,7 +136,9 @@ def _retry_strategy(max_attempts: int, service: Service) -> Any:
     )
     checkers = [
         retry_checkers.LimitBasedRetryChecker(max_attempts=max(1, max_attempts)),
-        retry_checkers.TotalTimeExceededRetryChecker(time_limit_seconds=_RETRY_TOTAL_S),
+        retry_checkers.TotalTimeExceededRetryChecker(
+            time_limit_seconds=_URGENT_TOTAL_S if urgent else _RETRY_TOTAL_S
+        ),
         Checker(service_error_retry_config={429: [], **conflicts}),
     ]
     return Strategy(

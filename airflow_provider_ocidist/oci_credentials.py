@@ -41,6 +41,8 @@ class OciAccess:
     """Seconds that a request waits for its answer, and for each piece of it."""
     pool_size: int = 32
     """Connections kept open; also how many transfers one client serves at a time."""
+    urgent: bool = False
+    """Whether requests give up within seconds, also where the service asks for patience: for what ends nodes."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], endpoint: str | None = None) -> OciAccess:

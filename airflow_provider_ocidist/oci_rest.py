@@ -73,6 +73,10 @@ class ObjectStorageClient(Client):
         answer = self._ask("POST", f"{_bucket(namespace, bucket)}/u", details)
         return Answer(answer.headers, SimpleNamespace(upload_id=answer.data["uploadId"]))
 
+    def list_multipart_uploads(self, namespace: str, bucket: str, **query: Any) -> Answer:
+        answer = self._ask("GET", f"{_bucket(namespace, bucket)}/u?{urlencode(query)}")
+        return Answer(answer.headers, [_open_upload(item) for item in answer.data])
+
     def list_multipart_upload_parts(
         self, namespace: str, bucket: str, name: str, upload_id: str, **page: str
     ) -> Answer:
@@ -112,6 +116,14 @@ def _object(item: Mapping[str, Any]) -> SimpleNamespace:
         etag=item.get("etag"),
         md5=item.get("md5"),
         time_modified=dt.datetime.fromisoformat(modified) if modified else None,
+    )
+
+
+def _open_upload(item: Mapping[str, Any]) -> SimpleNamespace:
+    return SimpleNamespace(
+        object=item["object"],
+        upload_id=item["uploadId"],
+        time_created=dt.datetime.fromisoformat(item["timeCreated"]),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -23,6 +22,7 @@ from airflow_provider_ocidist.links import (
     checkpoint_url,
     links_of_run,
 )
+from airflow_provider_ocidist.stop_flag import StopFlag
 
 # What only a running task needs is imported there: every DAG file pays for what stands here, every time it is parsed.
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.capacity import CapacitySearch, NoCapacity
     from airflow_provider_ocidist.failure import Failure
+    from airflow_provider_ocidist.gang import Gang
     from airflow_provider_ocidist.job import TrainingJob
-    from airflow_provider_ocidist.run import Plan, RunRecord, RunRef
+    from airflow_provider_ocidist.kills import Killer
+    from airflow_provider_ocidist.run import Plan, RunKey, RunRecord, RunRef
     from airflow_provider_ocidist.task_watch import TaskWatch
     from airflow_provider_ocidist.watch import Watch
 
@@ -89,6 +91,9 @@ class DistributedTrainingOperator(BaseOperator):
     :param nodes: replaces the job's number of nodes
     :param shape: replaces the job's shape of a node
     :param env: added to the job's environment
+    :param require_training: whether a run that shows no step, loss, checkpoint or output fails; None: as job or
+        connection say. Otherwise one that ended within a minute succeeds with a warning in the log, the result and the
+        page
     :param overrides: any other value of the job, by dotted path, as `{"limits.max_runtime": "2h"}`
     :param deferrable: wait in the triggerer instead of on a worker; before Airflow 3.3 it waits on the worker all the
         same, since a trigger is not told there that its task was killed
@@ -112,6 +117,7 @@ class DistributedTrainingOperator(BaseOperator):
         shape: str | None = None,
         env: Mapping[str, str] | None = None,
         overrides: Mapping[str, Any] | None = None,
+        require_training: bool | None = None,
         deferrable: bool | None = None,
         poll_interval: float = 10.0,
         retry_policy: Any = RETRIES,
@@ -124,11 +130,13 @@ class DistributedTrainingOperator(BaseOperator):
         self.shape = shape
         self.env = env
         self.overrides = overrides
+        self.require_training = require_training
         fallback = conf.getboolean("operators", "default_deferrable", fallback=False)
         self.deferrable = fallback if deferrable is None else deferrable
         self.poll_interval = poll_interval
         self.plan: Any = show_plan
-        self._stop = threading.Event()
+        self._stop = StopFlag()
+        self._killer: Killer | None = None
         self._said_why_it_waits = False
         self._ref: RunRef | None = None
         self._number = 1
@@ -207,10 +215,21 @@ class DistributedTrainingOperator(BaseOperator):
             gang = Gang(
                 self._backend(job.backend.kind), job, self.log, context.get("task_state_store"), self._stop
             )
-            record = gang.adopt_or_submit(task_context.key_of(context), deadline, self._number)
-        self._ref = record.ref
-        self._announce(record.ref, context)
-        return self._supervise(record, context)
+            record = self._brought_about(gang, task_context.key_of(context), deadline)
+        return self._supervise(record, context, announced=False)
+
+    def _brought_about(self, gang: Gang, key: RunKey, deadline: float | None) -> RunRecord:
+        """Return the record of the gang; where one of an earlier try may live, one bad answer is no reason to fail."""
+        from airflow_provider_ocidist.kills import Patience, may_pass
+
+        patience = Patience(self._stop, self.log)
+        while True:
+            try:
+                return gang.adopt_or_submit(key, deadline, self._number, self.retries)
+            except BackendError as error:
+                if self._number == 1 or not may_pass(error):
+                    raise
+                patience.take(error, self._reconnect)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on also where Airflow would fail this task for its trigger's sake, and leave the run to itself."""
@@ -229,10 +248,12 @@ class DistributedTrainingOperator(BaseOperator):
         return self._go_on_here(ref, context)
 
     def _end_too_late(self, ref: RunRef, context: Context) -> None:
-        with as_airflow_errors():
-            self._backend(ref.backend).cancel(ref)
-        why = f"{ref.key.name}: cancelled, since the time of its task's deferral is over"
-        self.log.error("%s", why)
+        from airflow_provider_ocidist.kills import end_before_giving_up
+
+        why = f"{ref.key.name}: ended, since the time of its task's deferral is over"
+        error = AirflowTaskTimeout(why)
+        backend = self._reached(ref)
+        end_before_giving_up(backend, ref, self._number, error, self.log, self._stop, self._reconnect)
         self._tell_of_failure(_failure(Cause.DEADLINE, why), context)
 
     def _go_on_here(self, ref: RunRef | None, context: Context) -> dict[str, Any]:
@@ -260,45 +281,134 @@ class DistributedTrainingOperator(BaseOperator):
 
     def _left_behind(self, ref: RunRef, context: Context) -> RunRecord:
         """Return the record of what this task has created; its trigger's own is lost with it."""
-        with as_airflow_errors():
-            record = self._backend(ref.backend).open(ref.job_id)
-        deadlines = [record.deadline, self._task_deadline(context["ti"].start_date)]
+        from airflow_provider_ocidist.run import RunRecord
+
+        backend = self._reached(ref)
+        try:
+            record = backend.open(ref.job_id)
+        except BackendError as error:
+            self.log.warning("the limits of its job are unknown, for it cannot be read: %s", error)
+            since = (ref.submitted_at,) * ref.nodes
+            record = RunRecord(ref=ref, lease=ref.lease, logs_since=since)
+        here = self._task_deadline(context["ti"].start_date)
+        deadlines = [record.deadline, None if here is None else here - time.time() + backend.now()]
         return replace(record, deadline=min((time for time in deadlines if time is not None), default=None))
 
     def on_kill(self) -> None:
-        """End the remote runs; Airflow kills this process five seconds after it has called this."""
+        """End the remote runs; Airflow kills this process five seconds after it has called this.
+
+        Airflow calls it in a signal handler: it neither asks Airflow anything nor logs (see `kills`). A gang that is
+        just being created, or reached, is ended when that is done, by the thread that was interrupted.
+        """
         self._stop.set()
-        if self._ref is not None:
-            from airflow_provider_ocidist.gang import end_unless_claimed
+        if self._killer is not None:
+            self._killer.kill_from_handler()
 
-            end_unless_claimed(self._backend(self._ref.backend), self._ref, self._number, self.log)
-
-    def _supervise(self, record: RunRecord, context: Context, *, goes_on: bool = False) -> dict[str, Any]:
+    def _supervise(
+        self, record: RunRecord, context: Context, *, announced: bool = True, goes_on: bool = False
+    ) -> dict[str, Any]:
         """Wait for the end. `goes_on`: another process has written to the log of this try before."""
-        from airflow_provider_ocidist.renewals import LeaseKeeper
-        from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait
+        from airflow_provider_ocidist.kills import killer_of
         from airflow_provider_ocidist.task_watch import TaskWatch
 
         self._ref = record.ref
-        with self._telling_of_failure(context), contextlib.ExitStack() as stack:
-            backend = self._backend(record.ref.backend)
-            # An adopted gang was told by another try, perhaps with other secrets than the job has now.
-            task_context.mask_secrets_told(backend, record.ref)
+        with self._telling_of_failure(context):
+            backend = self._reached(record.ref)
+            self._killer = killer_of(backend, record.ref, self._number, self.log)
             watch = TaskWatch(backend, record, self.log, self._number)
-            if goes_on:
-                watch.go_on()
-            stack.enter_context(LeaseKeeper().keeping(watch))
+            watch.reconnect = self._reconnect
+            with self._ending_what_is_given_up(watch):
+                self._leave_if_killed()
+                if not announced:
+                    self._announce(record.ref, context)
+                # An adopted gang was told by another try, perhaps with other secrets than the job has now.
+                task_context.mask_secrets_told(backend, record.ref)
+                if goes_on:
+                    watch.go_on()
+                return self._until_end(watch, context)
+
+    def _until_end(self, watch: TaskWatch, context: Context) -> dict[str, Any]:
+        from airflow_provider_ocidist.renewals import LeaseKeeper
+        from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait
+
+        with LeaseKeeper().keeping(watch):
             while True:
-                match watch.look(time.time()):
+                action = watch.look(time.time())
+                if not isinstance(action, Succeed):
+                    # What a killed task sees is its own cancel.
+                    self._leave_if_killed()
+                match action:
                     case Wait():
                         self._wait(watch, context)
                     case Cancel(ending):
                         if not watch.end(ending):
                             self._stop.wait(watch.pause(self.poll_interval))
-                    case Succeed():
-                        return self._succeed(watch, context)
+                            self._leave_if_killed()
+                    case Succeed(warning):
+                        return self._succeed(watch, warning, context)
                     case Fail(cause, message):
                         self._fail(watch, cause, message, context)
+
+    @contextlib.contextmanager
+    def _ending_what_is_given_up(self, watch: TaskWatch) -> Iterator[None]:
+        """End the gang before its task fails while it may live, for whatever reason that is."""
+        from airflow.providers.common.compat.sdk import TaskDeferred
+
+        from airflow_provider_ocidist.kills import end_before_giving_up
+
+        try:
+            yield
+        except TaskDeferred:
+            # Its trigger waits from here; a kill that still reaches this process ends the gang.
+            raise
+        except BaseException as error:
+            if self._stop.is_set():
+                self._end_killed()
+            elif watch.status is None or not watch.status.ended:
+                ref, number = watch.record.ref, self._number
+                end_before_giving_up(watch.backend, ref, number, error, self.log, self._stop, self._reconnect)
+            self._disarm()
+            raise
+        else:
+            self._disarm()
+
+    def _disarm(self) -> None:
+        """Let the thread go that would end the gang: it has ended."""
+        killer, self._killer = self._killer, None
+        if killer is not None:
+            killer.close()
+
+    def _leave_if_killed(self) -> None:
+        if self._stop.is_set():
+            self._end_killed()
+            raise AirflowFailException("the task was killed, and its run with it")
+
+    def _end_killed(self) -> None:
+        """Wait until the gang of a killed task is cancelled; Airflow kills this process when that takes too long."""
+        from airflow_provider_ocidist.kills import KILLED_PATIENCE
+
+        assert self._killer is not None
+        if not self._killer.kill(KILLED_PATIENCE):
+            self.log.warning(
+                "the run of this killed task could not be cancelled (%s); its nodes end by limits.lease",
+                self._killer.error or "no answer",
+            )
+
+    def _reached(self, ref: RunRef) -> Backend:
+        """Return the backend of a gang that lives: a connection that cannot be read now is no reason to leave it."""
+        from airflow_provider_ocidist.kills import Patience
+
+        patience = Patience(self._stop, self.log)
+        while True:
+            try:
+                return self._backend(ref.backend)
+            except Exception as error:  # noqa: BLE001 - Airflow's own, or the network's
+                patience.take(error, lambda: None)
+
+    def _reconnect(self) -> None:
+        """Let the backend use the connection as it is now."""
+        if self._connected is not None:
+            self._connected.reconnect(OciHook(self.conn_id).fields)
 
     def _wait(self, watch: TaskWatch, context: Context) -> None:
         from airflow_provider_ocidist.triggers import CAN_KILL, DistributedTrainingTrigger
@@ -311,8 +421,7 @@ class DistributedTrainingOperator(BaseOperator):
             )
         if not (self.deferrable and CAN_KILL):
             self._stop.wait(watch.pause(self.poll_interval))
-            if self._stop.is_set():
-                raise AirflowFailException("the task was killed; its run has been cancelled")
+            self._leave_if_killed()
             return
         watch.note_told()
         self.defer(
@@ -327,12 +436,17 @@ class DistributedTrainingOperator(BaseOperator):
             kwargs={"search": asdict(self._search)} if self._search else None,
         )
 
-    def _succeed(self, watch: Watch, context: Context) -> dict[str, Any]:
+    def _succeed(self, watch: Watch, warning: str | None, context: Context) -> dict[str, Any]:
         from airflow_provider_ocidist.run import TrainingResult
 
         watch.tell_the_rest()
         assert watch.status is not None
-        result = TrainingResult.of(watch.record, watch.status).to_json()
+        self._close(watch.record.ref, succeeded=True)
+        result: dict[str, Any] = task_context.handed_on(
+            TrainingResult.of(watch.record, watch.status, warning).to_json()
+        )
+        if warning:
+            self.log.warning("SUCCEEDED, BUT %s", warning)
         self._hand_on_checkpoint(result["checkpoint_uri"], watch.record.ref, context)
         self.log.info("trained; newest checkpoint: %s", result["checkpoint_uri"])
         task_context.tell_outlets(
@@ -341,17 +455,26 @@ class DistributedTrainingOperator(BaseOperator):
         self._result = result
         return result
 
+    def _close(self, ref: RunRef, *, succeeded: bool) -> None:
+        """Record the end, by which a later try knows whether this one was cleared since."""
+        from airflow_provider_ocidist.attempts import End
+
+        self._backend(ref.backend).close(ref, End(succeeded=succeeded, number=self._number))
+
     def _fail(self, watch: Watch, cause: Cause, message: str, context: Context) -> NoReturn:
         from airflow_provider_ocidist.failure import Failure
+        from airflow_provider_ocidist.masking import masked_text
 
         watch.tell_the_rest()
         assert watch.status is not None
+        if watch.status.ended:
+            self._close(watch.record.ref, succeeded=False)
         failure = Failure.of(cause, message, watch.record, watch.status)
         if failure.checkpoint_uri is not None:
             self._hand_on_checkpoint(failure.checkpoint_uri, watch.record.ref, context)
         for node in watch.status.nodes:
             if node.report is not None and node.report.cause is not None and node.report.tail:
-                self.log.error("last lines of node %d:\n%s", node.rank, node.report.tail)
+                self.log.error("last lines of node %d:\n%s", node.rank, masked_text(node.report.tail))
         if not watch.status.has_trained:
             self._wait_for_machines(cause, failure.sentence)
         self._tell_of_failure(failure, context)
@@ -388,10 +511,8 @@ class DistributedTrainingOperator(BaseOperator):
 
         Airflow masks what is logged, but not what is handed on.
         """
-        from airflow.providers.common.compat.sdk import redact
-
         self._failure = failure
-        context["ti"].xcom_push(key="failure", value=redact(failure.to_json()))
+        context["ti"].xcom_push(key="failure", value=task_context.handed_on(failure.to_json()))
 
     def _hand_on_checkpoint(self, uri: str | None, ref: RunRef, context: Context) -> None:
         ti = context["ti"]
@@ -401,18 +522,18 @@ class DistributedTrainingOperator(BaseOperator):
 
     def shown_plan(self, context: Context) -> str:
         """Return what the task is about to create, without secrets; and keep them from its logs and other fields."""
-        from airflow.sdk.log import mask_secret
-
-        from airflow_provider_ocidist.masking import secrets_in
+        from airflow_provider_ocidist.masking import masked_text, secrets_in
         from airflow_provider_ocidist.plan_view import readable
 
+        # Before the job is known to be right: what is wrong with it may be told by its values.
+        given = secrets_in([self.job, self.env, self.overrides])
+        task_context.mask_secrets(given)
         try:
             job = self._limited(self._training_job(context))
             plan = self._backend(job.backend.kind).plan(job, task_context.key_of(context))
         except Exception as error:  # noqa: BLE001 - it fails again when the task needs it, and is told of there
-            return f"no plan: {error}"
-        for secret in secrets_in(job.to_mapping()):
-            mask_secret(secret)
+            return f"no plan: {masked_text(str(error), given)}"
+        task_context.mask_secrets(secrets_in(job.to_mapping()))
         self._planned = job, plan
         return readable(plan, conf.getint("core", "max_templated_field_length", fallback=4096))
 
@@ -453,6 +574,8 @@ class DistributedTrainingOperator(BaseOperator):
             overrides["nodes"] = self.nodes
         if self.shape is not None:
             overrides["backend.shape"] = self.shape
+        if self.require_training is not None:
+            overrides["require_training"] = self.require_training
         overrides |= {f"env.{name}": str(value) for name, value in (self.env or {}).items()}
         if isinstance(self.job, Mapping):
             return job_file.build(self.job, base_dir=self._folder, overrides=overrides)

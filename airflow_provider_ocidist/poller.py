@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.renewals import LeaseKeeper
 from airflow_provider_ocidist.run import RunRef
 from airflow_provider_ocidist.supervisor import Action, Wait
-from airflow_provider_ocidist.watch import Watch, look_together
+from airflow_provider_ocidist.watch import RENEW_EVERY, Watch, look_together
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +26,6 @@ MOST_DOUBLINGS = 20
 """Of the time for which the service is left alone: enough for any interval."""
 READ_EVERY = 300.0
 """Seconds after which the connection's fields are read again: somebody may have edited them."""
-RENEW_EVERY = 30.0
-"""Seconds between two times that a refusal is answered with new credentials; the second in that time is told."""
 FAILURES = 3
 """Looks in a row that fail for a reason nobody has thought of, before those who wait are told."""
 IDLE = 60.0
@@ -110,8 +107,8 @@ class Followed(Turn):
 class Poller:
     """Looks at gangs until there is something to do about them. One thread, whatever their number.
 
-    Errors that may pass are waited out. One that will not is told to whoever it concerns, who then does as if the gang
-    were at its end: the task asks by itself, and fails in the right place.
+    Errors are waited out: after a refusal the credentials are read anew. Only when a gang could not be asked for long
+    enough to be given up is that told to its task, which asks once more by itself, ends the gang, and fails.
     """
 
     def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:
@@ -206,16 +203,17 @@ class Poller:
         if began - self._read_at >= READ_EVERY:
             self._refresh(anew=False)
         looked = look_together(backend, [each.watch for each in due], time.time())
-        outcomes = looked.outcomes
-        if any(_is_refusal(outcome) for outcome in outcomes) and self._renewed():
-            outcomes = tuple(Wait() if _is_refusal(outcome) else outcome for outcome in outcomes)
+        refused = [each.watch for each in due if each.watch.record.unanswered.is_refused]
+        if refused and self._renewed():
+            for watch in refused:
+                watch.note_new_credentials()
         now = self._clock()
-        for each, outcome in zip(due, outcomes, strict=True):
+        for each, outcome in zip(due, looked.outcomes, strict=True):
             if isinstance(outcome, Wait):
                 self._schedule.looked(each, each.watch.pause(each.interval), now)
             else:
                 self._tell(each, outcome)
-        if looked.trouble is not None and looked.trouble.retryable:
+        if looked.unanswered or (looked.trouble is not None and looked.trouble.retryable):
             self._schedule.failed(_shortest(due), now)
         else:
             self._schedule.took(now - began, now)
@@ -251,10 +249,6 @@ class Poller:
                 followed.tell(outcome)
             except RuntimeError as error:  # its event loop is closed
                 log.debug("nobody waits any more: %s", error)
-
-
-def _is_refusal(outcome: Outcome) -> bool:
-    return isinstance(outcome, BackendError) and not outcome.retryable
 
 
 def _shortest(due: Iterable[Followed]) -> float:

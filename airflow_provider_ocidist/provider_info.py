@@ -113,4 +113,10 @@ CONNECTION_FIELDS = {
     "work_dir": _field(
         "Work directory", "Where nodes meet and checkpoints go, as oci://bucket@namespace/ocidist"
     ),
+    "require_training": _field(
+        "Require training",
+        "true: a run that shows no step, loss, checkpoint or output fails; default of jobs that do not say it",
+        enum=["true", "false"],
+        default="false",
+    ),
 }

@@ -15,6 +15,7 @@ from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.report import NodeReport, Progress
 from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.storage.checkpoints import CheckpointRef
 
@@ -69,6 +70,28 @@ def _slug(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Tries:
+    """Which try of its task asks for a gang, in Airflow's numbers."""
+
+    number: int
+    """From 1; it grows with every retry and every clear."""
+    max_tries: int
+    retries: int | None = None
+    """What the task says now; None: not known."""
+
+    @property
+    def cleared_after(self) -> int | None:
+        """After how many tries the task was cleared last, 0 for never; None where the numbers do not say.
+
+        Exact unless `retries` was edited since and the task was not cleared.
+        """
+        if self.retries is None:
+            return None
+        after = self.max_tries - self.retries
+        return after if 0 <= after < self.number else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """One literal request of a plan."""
 
@@ -87,6 +110,8 @@ class Expectations:
     """URIs of the folders that the job's required outputs go to."""
     reports: bool = True
     """Whether every node has an agent that reports; where not, a node's silence means nothing."""
+    training: bool = False
+    """Whether something has to show that there was a training: a step, loss, checkpoint or output."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +133,11 @@ class Plan:
     expects: Expectations = Expectations()
     lease: float | None = None
     """Seconds after which the nodes end a run that nobody waits for; None: never."""
+    compartment_id: str | None = None
+    region: str | None = None
+    """Of the connection; None where only its profile names one."""
+    tries: Tries | None = None
+    """Which try of the task asks; None where no Airflow task does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,8 +224,15 @@ class NodeStatus:
     started_at: float | None = None
     finished_at: float | None = None
     report: NodeReport | None = None
-    report_at: float | None = None
-    """When `report` was known to be the newest; None: just now. Of many gangs, not every report is always read."""
+    report_is_newest: bool = True
+    """False where the node has written a newer one: of many gangs, not every report is always read."""
+    sign: str | None = None
+    """Another one after each write of the report, read or not; None: by the report itself."""
+
+    @property
+    def beat(self) -> str | None:
+        """What changes as long as the node gives signs of life; None: it has given none yet."""
+        return self.sign or (str(self.report.heartbeat_at) if self.report else None)
 
     @property
     def exit_code(self) -> int | None:
@@ -210,7 +247,13 @@ class RunStatus:
     reports_readable: bool = True
     """False when the run directory could not be read just now: then absence of a report means nothing."""
     checkpoint_problem: str | None = None
-    """Why the newest checkpoint is not to be trusted; looked at when the gang has ended."""
+    """Why the newest checkpoint is not to be trusted, or not known; looked at when the gang has ended."""
+    checkpoint_readable: bool = True
+    """False when the place of the checkpoints could not be read just now."""
+    stored: CheckpointRef | None = None
+    """The newest whole checkpoint at its place, of any attempt; asked for where the reports do not say all."""
+    at: float | None = None
+    """Unix time of this look by the service's clock, which all times of a record go by; None: it tells none."""
 
     @property
     def ended(self) -> bool:
@@ -225,7 +268,8 @@ class RunStatus:
     @property
     def checkpoint(self) -> CheckpointRef | None:
         found = [node.report.checkpoint for node in self.nodes if node.report and node.report.checkpoint]
-        return max(found, key=lambda checkpoint: checkpoint.step, default=None)
+        found += [self.stored] if self.stored else []
+        return max(found, key=lambda checkpoint: checkpoint.order, default=None)
 
     @property
     def has_trained(self) -> bool:
@@ -245,14 +289,41 @@ class Ending:
     cause: Cause
     message: str
     since: float
-    """Unix time of the first cancel."""
+    """Unix time of the last cancel."""
+    began: float | None = None
+    """Unix time of the first cancel; None: that was the last one."""
+
+    @property
+    def first(self) -> float:
+        return self.since if self.began is None else self.began
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unchanged:
+    """How long something has looked the same to those who watch, each by its own clock."""
+
+    of: str
+    mark: str
+    """Digest of how it looks."""
+    seconds: float = 0.0
+    unread: float = 0.0
+    """Seconds since, in which it may have changed, for it was not read."""
+
+
+ENDING_LIMIT = 1800.0
+"""Seconds that nodes get to end, beyond the grace of their own."""
+CARRIED = 5.0
+"""Seconds from which on what one watcher has measured is worth telling the next."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecord:
-    """Everything that must survive the process that waits: in task state, triggers and events; at most 4 KB.
+    """Everything that must survive the process that waits: in triggers and events.
 
-    Times are Unix times, in seconds, so that they mean the same on every machine and after every restart.
+    At most 4 KB for 16 nodes, and 25 KB for 128: 130 bytes for each, 200 while it is silent.
+
+    Times are Unix times, in seconds, by the service's clock, so that they mean the same on every machine and after
+    every restart.
     """
 
     ref: RunRef
@@ -266,8 +337,13 @@ class RunRecord:
     ending: Ending | None = None
     unread_since: float | None = None
     """Since when the run has ended, and what its nodes reported, or their checkpoint, cannot be read."""
+    unanswered: Unanswered = ANSWERED
+    """How it was asked for in vain since the service answered last."""
     logs_since: tuple[float, ...] = ()
     """By rank: log lines up to this time are in the task log already."""
+    ending_limit: float = ENDING_LIMIT
+    """Seconds for which nodes that are to end are waited for."""
+    unchanged: tuple[Unchanged, ...] = ()
 
     @classmethod
     def of(
@@ -292,10 +368,12 @@ class RunRecord:
             lost_timeout=limits.lost_timeout,
             lease=ref.lease,
             logs_since=(ref.submitted_at,) * ref.nodes,
+            ending_limit=ENDING_LIMIT + limits.stop_grace,
         )
 
     def to_json(self) -> dict[str, Any]:
-        return dict(codec.encode(self))
+        carried = tuple(each for each in self.unchanged if each.seconds >= CARRIED)
+        return dict(codec.encode(replace(self, unchanged=carried)))
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunRecord:
@@ -315,9 +393,11 @@ class TrainingResult:
     """By rank: run id, state, exit code, start and end."""
     outputs: tuple[str, ...] = ()
     progress: Progress | None = None
+    warning: str | None = None
+    """Why the success may be none, where something speaks against it."""
 
     @classmethod
-    def of(cls, record: RunRecord, status: RunStatus) -> TrainingResult:
+    def of(cls, record: RunRecord, status: RunStatus, warning: str | None = None) -> TrainingResult:
         """Build the result; the one builder for the blocking, the deferred and the re-attached path."""
         return cls(
             checkpoint=status.checkpoint,
@@ -327,6 +407,7 @@ class TrainingResult:
             nodes=tuple(_node_summary(node) for node in status.nodes),
             outputs=status.outputs,
             progress=status.progress,
+            warning=warning,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -164,10 +164,14 @@ class DistributedTrainingSensor(Waiting):
         with as_airflow_errors():
             action = self._watched.look(time.time())
         match action:
-            case Succeed():
+            case Succeed(warning):
                 self._watched.tell_the_rest()
                 assert self._watched.status is not None
-                self._result = TrainingResult.of(self._watched.record, self._watched.status).to_json()
+                if warning:
+                    self.log.warning("SUCCEEDED, BUT %s", warning)
+                self._result = TrainingResult.of(
+                    self._watched.record, self._watched.status, warning
+                ).to_json()
                 return True
             case Fail(cause, message):
                 self._watched.tell_the_rest()
@@ -198,9 +202,17 @@ class DistributedTrainingSensor(Waiting):
         ref = self._ref()
         return RunRecord(
             ref=ref,
-            expects=Expectations(checkpoint=self.require_checkpoint),
+            expects=Expectations(checkpoint=self.require_checkpoint, reports=self._has_agents(ref)),
             logs_since=(time.time(),) * ref.nodes,
         )
+
+    def _has_agents(self, ref: RunRef) -> bool:
+        """Whether every node of the run has to report; where its job cannot be read, silence means nothing."""
+        try:
+            return self._hook.backend(ref.backend).open(ref.job_id).expects.reports
+        except BackendError as error:
+            self.log.debug("%s: its job cannot be read: %s", ref.key.name, error)
+            return False
 
     def _ref(self) -> RunRef:
         from airflow_provider_ocidist.run import RunRef
@@ -218,7 +230,9 @@ class DistributedTrainingSensor(Waiting):
 
         backend = self._hook.backend(record.ref.backend)
         mask_secrets_told(backend, record.ref)
-        return Watch(backend, record, self.log)
+        watch = Watch(backend, record, self.log)
+        watch.reconnect = lambda: backend.reconnect(OciHook(self.conn_id).fields)
+        return watch
 
     @cached_property
     def _hook(self) -> OciHook:

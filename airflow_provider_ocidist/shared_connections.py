@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.poller import Poller
     from airflow_provider_ocidist.watch import TaskLog
+
+log = logging.getLogger(__name__)
 
 READ_LIMIT = 60.0
 """Seconds that Airflow has to tell a connection's fields."""
@@ -55,6 +58,23 @@ class SharedConnection:
                 hook = OciHook(self.conn_id)
                 self._fields, self._backend = hook.fields, hook.backend(self.kind)
             return self._backend
+
+    def at_once(self, *, anew: bool) -> Backend:
+        """Return a backend without waiting for others who are just opening the connection; `anew`: read it again.
+
+        Blocks for as long as Airflow takes to give the connection, where it is not open yet.
+        """
+        from airflow_provider_ocidist.hooks import OciHook
+
+        backend = self._backend
+        if backend is None:
+            return OciHook(self.conn_id).backend(self.kind)
+        if anew:
+            try:
+                self.reconnect(anew=True)
+            except Exception as error:  # noqa: BLE001 - Airflow's or the network's; the old connection may still do
+                log.warning("the connection could not be read again: %s", error)
+        return backend
 
     def reconnect(self, *, anew: bool) -> None:
         """Let the backend use the connection as it is now; `anew`: also where its fields are the same. Blocks."""

@@ -103,12 +103,26 @@ def tell_outlets(
 
 def mask_secrets_told(backend: Backend, ref: RunRef) -> None:
     """Keep what the nodes were told, and may print, from the log; where that cannot be asked, it is not."""
-    from airflow.sdk.log import mask_secret
-
     try:
         secrets = backend.secrets_told(ref)
     except Exception as error:  # noqa: BLE001 - whoever looks at the run meets it again, if it lasts, and tells of it
         log.debug("%s: its secrets cannot be masked: %s", ref.key.name, error)
         return
+    mask_secrets(secrets)
+
+
+def mask_secrets(secrets: Iterable[str]) -> None:
+    """Have Airflow mask these wherever this process, and its supervisor, write them."""
+    from airflow.sdk.log import mask_secret
+
     for secret in secrets:
         mask_secret(secret)
+
+
+def handed_on(value: Any) -> Any:
+    """Return what may go into XCom, which Airflow does not mask: without what it knows as secrets, or we do."""
+    from airflow.providers.common.compat.sdk import redact
+
+    from airflow_provider_ocidist.masking import shown
+
+    return shown(redact(value))

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart, ToldLines
 from airflow_provider_ocidist.log_follower import LogFollower
+from airflow_provider_ocidist.masking import masked_text
 from airflow_provider_ocidist.run import RunRecord
 from airflow_provider_ocidist.watch import TaskLog, Watch
 
@@ -73,7 +74,9 @@ class TaskWatch(Watch):
         """Pass on a line under a time of its own, next to the one at which its node wrote it."""
         self._has_told = True
         log: Any = self._log
-        log.info("[node %d] %s", line.rank, line.text, timestamp=self._moments.of(line).isoformat())
+        log.info(
+            "[node %d] %s", line.rank, masked_text(line.text), timestamp=self._moments.of(line).isoformat()
+        )
 
 
 class LineMoments:

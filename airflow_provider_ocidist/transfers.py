@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +18,7 @@ from airflow_provider_ocidist.operators import (
     DistributedTrainingOperator,
     as_argument,
 )
+from airflow_provider_ocidist.stop_flag import StopFlag
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -127,7 +127,7 @@ class CopyOperator(BaseOperator):
         self.overrides = overrides
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self._stop = threading.Event()
+        self._stop = StopFlag()
         self._job: CopyJob | None = None
 
     # the life of the task
@@ -313,7 +313,8 @@ class CopyJob(DistributedTrainingOperator):
     """The training operator as a part of a copying task: adopted, waited for and ended as any training."""
 
     def __init__(self, *, order: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        # A copy shows no steps, and is a success all the same.
+        super().__init__(require_training=False, **kwargs)
         self.order = order
 
     def _begin(self, context: Context) -> dict[str, Any]:
@@ -325,7 +326,7 @@ class CopyJob(DistributedTrainingOperator):
             self.overrides = {**(self.overrides or {}), "program.source": str(folder)}
             return super()._begin(context)
 
-    def _succeed(self, watch: Watch, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it has no checkpoint to tell of
+    def _succeed(self, watch: Watch, warning: str | None, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it has no checkpoint to tell of
         from airflow_provider_ocidist.run import TrainingResult
 
         assert watch.status is not None

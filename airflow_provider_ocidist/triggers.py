@@ -17,7 +17,7 @@ from airflow_provider_ocidist.task_context import mask_secrets_told
 
 # What only a running trigger needs is imported there, as in operators.py.
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.run import RunRecord, RunRef
+    from airflow_provider_ocidist.run import RunRecord
     from airflow_provider_ocidist.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -29,9 +29,11 @@ CAN_KILL = hasattr(BaseTrigger, "on_kill")
 LEAVE_WORD_LIMIT = 5.0
 """Seconds that a triggerer which stops may be kept by this."""
 
-END_ATTEMPTS = 8
+END_WITHIN = 1800.0
+"""Seconds for which a gang is tried to be ended that nobody waits for; then its nodes end by their lease."""
 END_PAUSE = 1.0
-"""Seconds after the first attempt to end a gang that failed; doubles each time, so that eight take two minutes."""
+"""Seconds after the first attempt that failed; doubles each time."""
+LONGEST_END_PAUSE = 30.0
 
 
 class DistributedTrainingTrigger(BaseTrigger):
@@ -100,10 +102,13 @@ class DistributedTrainingTrigger(BaseTrigger):
         return watch.record
 
     def _watch(self) -> Watch:
+        from airflow_provider_ocidist.kills import make_ready
         from airflow_provider_ocidist.task_watch import TaskWatch
         from airflow_provider_ocidist.watch import Watch
 
         backend, record = self._connection.backend, self._record()
+        if self.owner:
+            make_ready(backend, record.ref, self.log)
         if record.ref.log_group_id is not None:  # else there are no lines to tell here
             mask_secrets_told(backend, record.ref)
         # Airflow drops what a trigger logs in the moment before its event.
@@ -139,31 +144,32 @@ class DistributedTrainingTrigger(BaseTrigger):
 
     async def _end_gang_at_last(self) -> None:
         """Try until it has worked: nobody else will."""
-        for attempt in range(END_ATTEMPTS):
+        give_up_at = time.monotonic() + END_WITHIN
+        pause, anew = END_PAUSE, False
+        while True:
             try:
-                return await self._end_gang(anew=attempt > 0)
+                return await self._end_gang(anew=anew)
             except Exception as error:
-                name = self._record().ref.key.name
-                if attempt == END_ATTEMPTS - 1:
-                    log.exception("%s: could not be cancelled; its nodes may still run", name)
+                ref = self._record().ref
+                if time.monotonic() >= give_up_at:
+                    log.exception(
+                        "%s: could not be cancelled; its nodes may run until their lease ends (limits.lease); "
+                        "to end them: ocidist cancel %s",
+                        ref.key.name,
+                        ref.job_id,
+                    )
                     raise
-                log.warning("%s: could not be cancelled yet (%s); trying again", name, error)
-                await asyncio.sleep(END_PAUSE * 2**attempt)
-        return None
+                log.warning("%s: could not be cancelled yet (%s); trying again", ref.key.name, error)
+            await asyncio.sleep(pause)
+            pause, anew = min(2 * pause, LONGEST_END_PAUSE), True
 
     async def _end_gang(self, *, anew: bool) -> None:
         record = self._record()
-        if not self.owner or await in_thread(lambda: self._still_owned(record)):
+        if not self.owner or await in_thread(lambda: self._still_owned(record), ends_a_gang=True):
             log.info("%s goes on: its task waits for it elsewhere", record.ref.key.name)
             return
-        await in_thread(lambda: self._cancel(record.ref, anew=anew))
+        await in_thread(lambda: self._connection.at_once(anew=anew).cancel(record.ref), ends_a_gang=True)
         log.info("%s: cancelled, since its task was killed", record.ref.key.name)
-
-    def _cancel(self, ref: RunRef, *, anew: bool) -> None:
-        backend = self._connection.connect()
-        if anew:
-            self._connection.reconnect(anew=True)
-        backend.cancel(ref)
 
     def _still_owned(self, record: RunRecord) -> bool:
         """Return whether the task is deferred for this very gang: then the trigger was moved, not killed.

@@ -10,11 +10,14 @@ from typing import Any, Protocol
 
 from airflow_provider_ocidist.agent.report import Phase
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
-from airflow_provider_ocidist.errors import BackendError, StorageError
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, GaveUp, StorageError
+from airflow_provider_ocidist.evidence import ANSWERED
 from airflow_provider_ocidist.log_follower import LogFollower
+from airflow_provider_ocidist.masking import masked_text
 from airflow_provider_ocidist.renewals import Renewals
 from airflow_provider_ocidist.run import Ending, NodeState, RunRecord, RunStatus
-from airflow_provider_ocidist.supervisor import Action, Wait, decide, unread
+from airflow_provider_ocidist.supervisor import Action, Cancel, Wait, decide, unread
+from airflow_provider_ocidist.unchanged import observe
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +31,8 @@ LAST_LINES_AFTER = 2.0
 """Seconds; the last lines of a run can be found a moment later than its end."""
 LAST_LINES_PATIENCE = 60.0
 """Seconds for which a service that gives no lines is asked for the last ones."""
+RENEW_EVERY = 30.0
+"""Seconds between two times that a refusal is answered with new credentials."""
 
 
 class TaskLog(Protocol):
@@ -42,12 +47,25 @@ class Watch:
     """Looks at one gang again and again; tells a logger what is new."""
 
     def __init__(
-        self, backend: Backend, record: RunRecord, logger: TaskLog, *, leaves_the_end: bool = False
+        self,
+        backend: Backend,
+        record: RunRecord,
+        logger: TaskLog,
+        *,
+        leaves_the_end: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`leaves_the_end`: what is new when there is something to do, whoever then does it will see and tell."""
+        """`leaves_the_end`: what is new when there is something to do, whoever then does it will see and report.
+
+        `clock` never jumps; its zero does not matter.
+        """
         self.backend = backend
         self.record = record
         self.leaves_the_end = leaves_the_end
+        self._clock = clock
+        self._observed_at: float | None = None
+        self.reconnect: Callable[[], object] | None = None
+        """Reads the connection anew, after a refusal; None: whoever looks at several watches together does that."""
         self.status: RunStatus | None = None
         self._log = logger
         self.follower = LogFollower(record.logs_since)
@@ -57,13 +75,20 @@ class Watch:
         self._has_lines = False
         self._warned = ("", 0.0)
         self._unforeseen = 0
+        self.refusal: BackendError | None = None
+        """What the service said instead of an answer, when it was asked last."""
+        self._asked_at: float | None = None
+        """When the service was asked last in vain, by its clock; None: it has answered since."""
+        self._renewed_at = -RENEW_EVERY
 
     def look(self, now: float) -> Action:
         """Return what to do next. A service that cannot answer now is waited for: silence is no failure.
 
-        Raises BackendError when asking again cannot help.
+        Raises GaveUp when it has refused, or said nothing, for so long that to ask again is of no use (`evidence`).
         """
         (outcome,) = look_together(self.backend, [self], now).outcomes
+        if self.record.unanswered.is_refused:
+            self._renew_credentials(now)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -83,8 +108,11 @@ class Watch:
         """Take the state and the lines (None: not read) that were found; tell what is new, return what to do next."""
         self.status = status
         self._unforeseen = 0
-        self._note_unread(status, now)
-        action = decide(self.record, status, now)
+        self._note_answer()
+        self.record = observe(self.record, status, self._elapsed())
+        at = now if status.at is None else status.at
+        self._note_unread(status, at)
+        action = decide(self.record, status, at)
         if self.record.unread_since is not None and isinstance(action, Wait):
             what = StorageError(f"the nodes have ended, but {unread(self.record, status)}")
             self.warn("%s; will ask again", what, now)
@@ -95,8 +123,13 @@ class Watch:
         self._say_progress(status)
         return action
 
+    def _elapsed(self) -> float:
+        """Return the seconds since the look before, 0 at the first."""
+        before, self._observed_at = self._observed_at, self._clock()
+        return 0.0 if before is None else self._observed_at - before
+
     def _note_unread(self, status: RunStatus, now: float) -> None:
-        is_unread = status.ended and not status.reports_readable
+        is_unread = status.ended and not (status.reports_readable and status.checkpoint_readable)
         if is_unread != (self.record.unread_since is not None):
             self.record = replace(self.record, unread_since=now if is_unread else None)
 
@@ -140,6 +173,53 @@ class Watch:
             self._warned = (subject, now)
             self._log.warning(message, error)
 
+    def after_failure(self, error: BackendError, now: float) -> Action | Exception:
+        """Return what comes of a look at which the service did not say how the gang is: one answer ends nothing."""
+        asked_at = self._clock()
+        seconds = 0.0 if self._asked_at is None else asked_at - self._asked_at
+        self._asked_at = asked_at
+        before = self.record.unanswered
+        evidence = before.failed(seconds) if error.retryable else before.refused(_kind(error), seconds)
+        self.record = replace(self.record, unanswered=evidence)
+        self.refusal = None if error.retryable else error
+        if evidence.is_conclusive or (self.record.ending is not None and evidence.is_long):
+            return GaveUp(
+                f"{self.record.ref.key.name}: the service has not said for {evidence.seconds:.0f} s how its nodes are "
+                f"(asked {evidence.questions} times); at last: {error}",
+                error,
+            )
+        self.warn("%s; will ask again", error, now)
+        return self._past_deadline(self.backend.now()) or Wait()
+
+    def note_new_credentials(self) -> None:
+        """Note that what was refused is asked again with credentials that were read anew."""
+        self.record = replace(self.record, unanswered=self.record.unanswered.with_new_credentials())
+
+    def _past_deadline(self, now: float) -> Cancel | None:
+        """Return what is due by time alone; the nodes find a stop request though the service does not answer."""
+        record = self.record
+        if record.deadline is None or now < record.deadline or record.ending is not None:
+            return None
+        limit = record.deadline - record.ref.submitted_at
+        message = f"not finished within {limit:.0f} s (limits.max_runtime or the task's execution_timeout)"
+        return Cancel(Ending(cause=Cause.DEADLINE, message=message, since=now))
+
+    def _note_answer(self) -> None:
+        self._asked_at = self.refusal = None
+        if self.record.unanswered != ANSWERED:
+            self.record = replace(self.record, unanswered=ANSWERED)
+
+    def _renew_credentials(self, now: float) -> None:
+        if self.reconnect is None or self._clock() - self._renewed_at < RENEW_EVERY:
+            return
+        self._renewed_at = self._clock()
+        try:
+            self.reconnect()
+        except Exception as error:  # noqa: BLE001 - Airflow's or the network's; the old connection may still do
+            self.warn("the connection could not be read again: %s", error, now)
+        else:
+            self.note_new_credentials()
+
     def after_unforeseen(self, error: Exception, now: float) -> Action | Exception:
         """Return what comes of a look that failed for a reason nobody has thought of: the next may be as always."""
         self._unforeseen += 1
@@ -149,30 +229,30 @@ class Watch:
         return Wait()
 
     def end(self, ending: Ending) -> bool:
-        """Cancel the gang and remember why; False when the service cannot answer now: then the next look asks again.
-
-        Raises BackendError when asking again cannot help.
-        """
+        """Cancel the gang and remember why; False when nothing reaches its nodes now: then the next look asks again."""
         self._log.warning("%s: ending all nodes: %s", ending.cause, ending.message)
         try:
-            self.backend.cancel(self.record.ref)
+            self.backend.cancel(self.record.ref, ending)
         except BackendError as error:
+            self._log.warning("%s; will cancel again", error)
             if not error.retryable:
-                raise
-            self._log.warning("%s; will try again", error)
-            return False
+                self._renew_credentials(time.time())
+            if not (isinstance(error, CancelFailed) and error.stop_requested):
+                return False
         self.record = replace(self.record, ending=ending)
         return True
 
     def pause(self, interval: float) -> float:
-        """Return the seconds until the next look: fewer when nodes are saving, for then the end is near."""
+        """Return the seconds until the next look: fewer when nodes are saving, more when nobody answers."""
+        if self.record.unanswered.questions:
+            return self.record.unanswered.pause(interval)
         nodes = self.status.nodes if self.status is not None else ()
         saving = any(node.report is not None and node.report.phase in NEAR_THE_END for node in nodes)
         return min(interval, NEAR_THE_END_INTERVAL) if saving else interval
 
     def tell_line(self, line: LogLine) -> None:
         """Pass on a line that a node wrote."""
-        self._log.info("[node %d] %s", line.rank, line.text)
+        self._log.info("[node %d] %s", line.rank, masked_text(line.text))
 
     def tell_status(self, status: RunStatus, said: str) -> None:
         """Pass on that the gang is not as it was at the last look; `said` is one line for a person."""
@@ -208,7 +288,9 @@ class Looked:
     outcomes: tuple[Action | Exception, ...]
     """In the order of the gangs; an exception where asking again cannot help."""
     trouble: BackendError | None = None
-    """Of the service, and likely to pass: a reason to ask less often."""
+    """Of the service: a reason to ask less often, where it is likely to pass or concerns the states."""
+    unanswered: bool = False
+    """Whether the service did not say how some of the gangs are."""
 
 
 def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> Looked:
@@ -217,12 +299,13 @@ def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> Loo
     statuses: dict[Watch, RunStatus] = {}
     lines: dict[Watch, LogPart] = {}
     trouble: BackendError | None = None
+    unanswered = False
     for group in _grouped(watches, _compartment):
         try:
             statuses.update(zip(group, backend.status([watch.record.ref for watch in group]), strict=True))
         except BackendError as error:
-            trouble = error
-            outcomes.update((watch, _after(error, watch, now)) for watch in group)
+            trouble, unanswered = error, True
+            outcomes.update((watch, watch.after_failure(error, now)) for watch in group)
         except Exception as error:
             log.exception("the states of %d gangs could not be made out", len(group))
             outcomes.update((watch, watch.after_unforeseen(error, now)) for watch in group)
@@ -240,14 +323,12 @@ def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> Loo
                 watch.warn("its lines could not be made out (%s); will try again", error, now)
     for watch, status in statuses.items():
         outcomes[watch] = _attempt(watch.observe, status, lines.get(watch), now)
-    return Looked(tuple(outcomes[watch] for watch in watches), trouble)
+    return Looked(tuple(outcomes[watch] for watch in watches), trouble, unanswered)
 
 
-def _after(error: BackendError, watch: Watch, now: float) -> Action | Exception:
-    if not error.retryable:
-        return error
-    watch.warn("%s; will ask again", error, now)
-    return Wait()
+def _kind(error: BackendError) -> str:
+    """Return what tells refusals apart: the same one again and again is evidence, changing ones are not."""
+    return str(error.status_code or error.cause)
 
 
 def _attempt(work: Callable[..., Any], *args: Any) -> Any:
@@ -282,7 +363,7 @@ def describe(status: RunStatus, *, with_step: bool = True) -> str:
         loss = f", loss {progress.loss:.4g}" if progress.loss is not None else ""
         parts.append(f"step {progress.step}{total}{loss}")
     if status.checkpoint is not None:
-        parts.append(f"checkpoint at step {status.checkpoint.step}")
+        parts.append(f"checkpoint at {status.checkpoint.label}")
     return "; ".join(parts)
 
 

@@ -289,13 +289,15 @@ def look_for_checkpoint(uri: str, conn_id: str, after_step: int, log: TaskLog) -
 def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] | None:
     """Return uri, step and loss of the newest whole checkpoint if its step is above `after_step`, else None.
 
+    One whose step nobody has said is taken where any will do, `after_step` being negative.
+
     Raises StorageError or BackendError when the place cannot be read.
     """
     from airflow_provider_ocidist import codec
     from airflow_provider_ocidist.storage import checkpoints
 
     found = shared_opener(conn_id).use(lambda opener: checkpoints.newest_in(opener.open(uri)))
-    if found is None or found.step <= after_step:
+    if found is None or (after_step >= 0 and (found.step is None or found.step <= after_step)):
         return None
     return dict(codec.encode(found))
 

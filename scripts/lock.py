@@ -39,12 +39,15 @@ LAUNCHERS = ["accelerate", "deepspeed", "ninja", "scikit-learn", "setuptools", "
 """What nodes need besides torch to train the examples, and to build DeepSpeed."""
 
 
-def resolve(requirements: list[str], options: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return what pip would install into an empty environment."""
+def resolve(
+    requirements: list[str], options: Sequence[str] = (), *, torch: bool = True
+) -> list[dict[str, Any]]:
+    """Return what pip would install into an empty environment, with our torch or without any."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
-        command += ["--report", str(report), *options, *requirements, "-r", str(FOLDER / "torch.txt")]
+        command += ["--report", str(report), *options, *requirements]
+        command += ["-r", str(FOLDER / "torch.txt")] if torch else []
         subprocess.run(command, check=True)
         return list(json.loads(report.read_text())["install"])
 
@@ -53,10 +56,10 @@ def ours(extras: str) -> list[str]:
     return ["-e", f"{ROOT}[{extras}]"]
 
 
-def pins(requirements: list[str], options: Sequence[str] = ()) -> dict[str, str]:
+def pins(requirements: list[str], options: Sequence[str] = (), *, torch: bool = True) -> dict[str, str]:
     """Return version by name, names as indexes spell them, versions without a local build tag."""
     found = {}
-    for package in resolve(requirements, options):
+    for package in resolve(requirements, options, torch=torch):
         name = re.sub(r"[-_.]+", "-", package["metadata"]["name"]).lower()
         found[name] = package["metadata"]["version"].partition("+")[0]
     return {name: version for name, version in found.items() if name not in ELSEWHERE}
@@ -78,6 +81,7 @@ def main() -> None:
             f"The tests' needs beside the newest Airflow {minor}, torch excepted",
             versions,
         )
+    write("mutants.txt", "What makes the mutants of `make mutants`", pins(["mutmut"], torch=False))
     write("clients.txt", "The clients of OCI that clash with Airflow, torch excepted", pins(CLIENTS))
     # In isolation DeepSpeed, which comes as source only, would fetch a torch for CUDA to tell its dependencies.
     launchers = pins(LAUNCHERS, ["--no-build-isolation"])

@@ -231,4 +231,5 @@ def test_a_task_that_is_killed_while_it_waits_starts_nothing(
     task.on_kill()
     thread.join(20)
     assert isinstance(ended[0], AirflowFailException)
-    assert [ref.key.attempt for ref in backend.gangs_of([task_context.key_of(context(ti))])] == [1]
+    place = task._backend("oci_data_science")
+    assert [ref.key.attempt for ref in place.gangs_of([task_context.key_of(context(ti))])] == [1]

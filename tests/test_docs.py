@@ -178,3 +178,25 @@ def test_every_key_of_a_job_is_documented():
     text = (ROOT / "docs" / "job-file.md").read_text()
     names = {name.rpartition(".")[2] for name in fields_of(TrainingJob)}
     assert {name for name in names if f"{name}`" not in text} == set()
+
+
+NAMED_TEST = re.compile(r"`((?:[\w-]+/)*test_\w+\.py)(?:::(\w+))?`")
+"""As docs/failures.md names tests, relative to tests/: a file, or one test in it."""
+
+
+def named_tests() -> list[tuple[str, str]]:
+    return sorted(set(NAMED_TEST.findall((ROOT / "docs" / "failures.md").read_text())))
+
+
+@pytest.mark.parametrize("file, name", named_tests(), ids=lambda part: part or "all")
+def test_each_test_that_shows_what_happens_is_there(file, name):
+    text = (ROOT / "tests" / file).read_text()
+    assert not name or re.search(rf"^(?:async )?def {name}\(", text, re.MULTILINE)
+
+
+def test_the_fault_matrix_has_a_test_for_each_row_or_names_what_it_waits_for():
+    text = (ROOT / "docs" / "failures.md").read_text()
+    rows = re.findall(r"^\| F(\d+) \| (.+) \| (.+) \|(.*)\|$", text, re.MULTILINE)
+    assert [int(number) for number, *_ in rows] == list(range(1, 43))
+    for number, _, then, seen in rows:
+        assert "::" in seen or "waits for" in then, f"F{number}"

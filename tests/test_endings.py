@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable
@@ -17,16 +18,14 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.endings import EndTrainingOperator
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.run import NodeState, RunKey, RunRef
-from scripts.emulator_process import Access
 from tests.training_jobs import a_job, wait_until
 
 pytestmark = pytest.mark.airflow
 
 
 @pytest.fixture(autouse=True)
-def _connection(emulator: Access, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in emulator.airflow_env().items():
-        monkeypatch.setenv(name, value)
+def _connection(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": fields}))
     monkeypatch.setattr(endings, "SETTLED_AFTER", 2.0)
     monkeypatch.setattr(endings, "_told_by", lambda _: None)
 
@@ -176,7 +175,9 @@ def test_a_run_in_the_compartment_of_its_job_is_found_by_what_the_training_told(
     told: list[RunRef] = [mine]
     places: list[str | None] = []
     monkeypatch.setattr(endings, "_told_by", lambda _: told[0].to_json())
-    monkeypatch.setattr(OciDataScience, "gangs_of", lambda _, keys, place=None: places.append(place) or [])
+    monkeypatch.setattr(
+        OciDataScience, "gangs_of", lambda _, keys, place=None, run_dir=None: places.append(place) or []
+    )
     assert end().execute(context(run_id, train="failed")) == [mine.key.name]
     assert set(places) == {None, mine.compartment_id}
     told[0] = other

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from airflow_provider_ocidist import gang as gang_module
+from airflow_provider_ocidist.attempts import Attempt, End
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
 from airflow_provider_ocidist.errors import BackendError
@@ -179,7 +180,8 @@ def test_the_notes_of_an_earlier_generation_count_for_nothing(backend: OciDataSc
     notes = MemoryNotes({NOTE: {"generation": 0, "attempt": 4}})
     ref = ends(submit(backend, a_job(seconds=5), key, notes))
     assert ref.key.attempt == 1
-    assert notes[NOTE] == {"generation": 2, "attempt": 1}
+    (noted,) = notes[NOTE]["attempts"]
+    assert Attempt.from_json(noted).ref == ref
 
 
 def test_a_task_that_was_killed_meanwhile_leaves_nothing_running(backend: OciDataScience) -> None:
@@ -267,3 +269,60 @@ def test_two_who_come_at_once_with_an_edited_job_file_make_one_gang(
     first, second = in_parallel(lambda each: submit(each, job, key), backends)
     assert ends(first) == second
     assert backend.find(backend.plan(job, key)) == [first]
+
+
+def test_a_left_over_gang_that_does_not_end_is_named_after_its_limit_with_the_way_to_end_it(
+    backend: OciDataScience, ends: Ends, tmp_path: Path
+) -> None:
+    (tmp_path / "deaf.py").write_text(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('step 1', flush=True)\ntime.sleep(60)\n"
+    )
+    program = {"source": str(tmp_path), "script": "deaf.py"}
+    ref = ends(submit(backend, a_job(program=program, limits={"stop_grace": 20}), a_key()))
+    wait_until(backend, ref, lambda status: all(_has_begun(node) for node in status.nodes))
+    ender = gang_module.Ender(backend, logging.getLogger("test"), threading.Event())
+    with pytest.raises(BackendError, match=f"ocidist cancel {ref.job_id}") as caught:
+        ender.end([ref], "for a test", within=1.0)
+    assert caught.value.retryable
+    assert all(run_id in str(caught.value) for run_id in ref.run_ids)
+
+
+def test_a_job_that_cannot_be_removed_does_not_hold_a_worker_for_ever(
+    backend: OciDataScience, emulator: Access, ends: Ends
+) -> None:
+    (begun,) = backend.begin(backend.plan(a_job(), a_key()))
+    rule = {"method": "DELETE", "path": f".*/{begun.job_id}", "status": 409, "code": "IncorrectState"}
+    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    try:
+        ender = gang_module.Ender(backend, logging.getLogger("test"), threading.Event())
+        with pytest.raises(BackendError, match=f"its job {begun.job_id} could not be deleted within 1 s"):
+            ender.end([ends(begun)], "for a test", within=1.0)
+    finally:
+        httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+
+
+def test_a_success_that_is_cleared_with_fewer_retries_trains_again_and_one_that_is_retried_does_not(
+    backend: OciDataScience, ends: Ends
+) -> None:
+    key, job, log = (
+        dataclasses.replace(a_key(), generation=3),
+        a_job(nodes=1, seconds=0.2),
+        logging.getLogger("test"),
+    )
+
+    def train(number: int, retries: int) -> RunRef:
+        gang = Gang(backend, job, log, None, threading.Event())
+        ref = ends(gang.adopt_or_submit(key, None, number, retries).ref)
+        wait_until(backend, ref, lambda status: status.ended)
+        backend.close(ref, End(succeeded=True, number=number))
+        return ref
+
+    first = train(1, retries=3)
+    # What a task does after its training failed: Airflow's numbers stay.
+    assert train(2, retries=3) == first
+    # Cleared after two tries with one retry: `max_tries` is 3 again.
+    again = train(3, retries=1)
+    assert again.job_id != first.job_id
+    assert again.key.generation == 4
+    assert train(4, retries=1) == again

@@ -256,6 +256,21 @@ WRONG = {
     "checkpoints: {resume: false, resume_after_clear: true}": [
         "line 3: checkpoints.resume_after_clear: needs checkpoints.resume"
     ],
+    "checkpoints:\n  pattern: '(step'": [
+        "line 4: checkpoints.pattern: is no regular expression: missing ), unterminated subpattern at position 0"
+    ],
+    "checkpoints: {pattern: '(?P<stage>x)(?P<step>1)'}": [
+        "line 3: checkpoints.pattern: has the group 'stage'; `step` and `epoch` are those that count"
+    ],
+    "checkpoints: {pattern: '.*'}": [
+        "line 3: checkpoints.pattern: matches the empty name: name a part of what checkpoints are called"
+    ],
+    "checkpoints: {keep_every: 0}": [
+        "line 3: checkpoints.keep_every: must be a whole number of at least 1, not 0"
+    ],
+    "checkpoints: {keep_best: {metric: loss, mode: least}}": [
+        "line 3: checkpoints.keep_best.mode: must be one of 'min', 'max', not 'least'"
+    ],
     "inputs: [{source: 'oci://b@n/x'}]": ["line 3: inputs.0.target: is needed"],
     "inputs: [{source: 'oci://b@n/x', target: ../up}]": [
         "line 3: inputs.0.target: must not leave its folder, as '../up' does"

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import json
 import logging
+import random
 import threading
 import time
 import uuid
@@ -18,14 +19,14 @@ from typing import Any
 import httpx
 import pytest
 
+from airflow_provider_ocidist import evidence, triggers
 from airflow_provider_ocidist import poller as poller_module
-from airflow_provider_ocidist import triggers
 from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.backends.base import Backend, LogLine
 from airflow_provider_ocidist.backends.oci_data_science.log_searches import LogSearches
 from airflow_provider_ocidist.backends.oci_data_science.reports import READS_PER_S, SAVED_READS, Reports
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
-from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp
 from airflow_provider_ocidist.log_follower import LogFollower
 from airflow_provider_ocidist.poller import Poller, Schedule, Turn
 from airflow_provider_ocidist.run import NodeState, NodeStatus, RunKey, RunRecord, RunRef, RunStatus
@@ -157,7 +158,14 @@ class Task:
     """Whoever waits for a gang."""
 
     def __init__(
-        self, poller: Poller, backend: Backend, name: str, interval: float = 0.05, **changes: Any
+        self,
+        poller: Poller,
+        backend: Backend,
+        name: str,
+        interval: float = 0.05,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        **changes: Any,
     ) -> None:
         key = RunKey(dag_id="dag", run_id="run", task_id=name)
         ref = RunRef(
@@ -165,7 +173,9 @@ class Task:
         )
         self.outcomes: list[Any] = []
         self.told = threading.Event()
-        watch = Watch(backend, RunRecord(ref=ref, logs_since=(1.0,), **changes), logging.getLogger("test"))
+        watch = Watch(
+            backend, RunRecord(ref=ref, logs_since=(1.0,), **changes), logging.getLogger("test"), clock=clock
+        )
         self.followed = poller.follow(watch, interval, self._take)
 
     def _take(self, outcome: Any) -> None:
@@ -217,18 +227,83 @@ def test_while_the_service_cannot_answer_all_wait_and_none_fails(gangs: Gangs) -
     assert {len(look) for look in gangs.looks[1:]} == {3}
 
 
-def test_a_refusal_is_answered_with_new_credentials_before_anybody_is_told(
-    gangs: Gangs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gangs.error = BackendError("the service does not accept these credentials", status_code=401)
-    clock = [0.0]
-    poller = Poller(gangs, clock=lambda: clock[0] + time.monotonic())
-    clock[0] = poller_module.RENEW_EVERY + 1
-    tasks = [Task(poller, gangs, f"gang-{number}") for number in range(3)]
+class Hours:
+    """The clock of the watches, on which an hour passes in a moment: each look is a minute after the one before."""
+
+    def __init__(self, gangs: Gangs) -> None:
+        self._gangs = gangs
+
+    def __call__(self) -> float:
+        return time.monotonic() + 60 * len(self._gangs.looks)
+
+
+@pytest.fixture
+def hours(gangs: Gangs, monkeypatch: pytest.MonkeyPatch) -> Hours:
+    monkeypatch.setattr(evidence, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(poller_module, "LONGEST_HOLD", 0.05)
+    monkeypatch.setattr(poller_module, "RENEW_EVERY", 0.0)
+    return Hours(gangs)
+
+
+def refusal(status: int = 401) -> BackendError:
+    return BackendError("the service does not accept these credentials", status_code=status)
+
+
+def test_one_refusal_ends_the_wait_of_nobody(gangs: Gangs, hours: Hours) -> None:
+    gangs.error = refusal()
+    poller = Poller(gangs)
+    tasks = [Task(poller, gangs, f"gang-{number}", clock=hours) for number in range(3)]
+    until(lambda: len(gangs.looks) >= 4)
+    gangs.error = None
+    until(lambda: len(gangs.looks) >= 6)
+    assert [task.outcomes for task in tasks] == [[]] * 3
+    assert gangs.reconnected
+    assert set(gangs.reconnected) == {True}
+    assert {task.followed.watch.record.unanswered for task in tasks} == {evidence.ANSWERED}
+    gangs.ended = {"gang-0", "gang-1", "gang-2"}
     assert all(task.told.wait(20) for task in tasks)
-    assert gangs.reconnected == [True]
-    assert len(gangs.looks) == 2
-    assert all(task.outcomes == [gangs.error] for task in tasks)
+    assert all(isinstance(task.outcomes[0], Fail) for task in tasks)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_gang_is_given_up_only_after_long_and_with_new_credentials(
+    gangs: Gangs, hours: Hours, status: int
+) -> None:
+    gangs.error = refusal(status)
+    poller = Poller(gangs)
+    tasks = [Task(poller, gangs, f"gang-{number}", clock=hours) for number in range(3)]
+    assert all(task.told.wait(60) for task in tasks)
+    for task in tasks:
+        (outcome,) = task.outcomes
+        assert isinstance(outcome, GaveUp)
+        assert (outcome.status_code, outcome.retryable, outcome.cause) == (status, True, Cause.SERVICE)
+        asked = task.followed.watch.record.unanswered
+        assert asked.refusals >= evidence.REFUSALS_NEEDED
+        assert asked.refused_for >= evidence.REFUSED_FOR
+        assert asked.renewed
+    assert gangs.reconnected.count(True) >= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_refusals_among_answers_never_add_up(gangs: Gangs, hours: Hours, seed: int) -> None:
+    """More refusals in all than would do, over hours, and no row of them as long as it takes."""
+    dice = random.Random(seed)
+    longest = int(evidence.REFUSED_FOR / 60) - 2
+    answers: list[BackendError | None] = []
+    while len(answers) < 150:
+        row: list[BackendError | None] = [refusal(dice.choice([401, 404]))] * dice.randint(1, longest)
+        answers += [*row, None]
+    status = gangs.status
+
+    def answer(refs: Sequence[RunRef]) -> list[RunStatus]:
+        gangs.error = answers[len(gangs.looks)] if len(gangs.looks) < len(answers) else None
+        return status(refs)
+
+    gangs.status = answer  # type: ignore[method-assign]
+    poller = Poller(gangs)
+    tasks = [Task(poller, gangs, f"gang-{number}", 0.001, clock=hours) for number in range(2)]
+    until(lambda: len(gangs.looks) > len(answers), 60)
+    assert [task.outcomes for task in tasks] == [[], []], f"seed {seed}"
 
 
 def test_a_look_that_fails_for_a_reason_nobody_thought_of_is_told_in_the_end(
@@ -739,7 +814,7 @@ def test_runs_that_have_ended_are_asked_for_once(idle: IdleGangs) -> None:
     assert {_kind(call) for call in idle.calls()} == {"runs", "reports"}
     gone = [replace(refs[1], run_ids=("ocid1.datasciencejobrun.oc1.iad.absent", refs[1].run_ids[1])), refs[2]]
     states = [node.state for node in idle.backend.status(gone)[0].nodes]
-    assert states == [NodeState.MISSING, NodeState.RUNNING]
+    assert states == [NodeState.UNKNOWN, NodeState.RUNNING]
 
 
 def test_under_429_no_gang_fails_and_all_are_looked_at_again(idle: IdleGangs) -> None:

@@ -39,8 +39,12 @@ def test_a_gang_that_cannot_be_ended_now_is_ended_later(
     ref = ends(backend.submit(backend.plan(job, a_key())))
     watch = Watch(backend, RunRecord.of(ref, job, Expectations()), logging.getLogger("test"))
     ending = Ending(cause=Cause.DEADLINE, message="too late", since=time.time())
-    rule = {"path": f".*/{ref.main_run_id}/actions/cancelJobRun", "status": 503}
-    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    rules = (
+        {"path": f".*/{ref.main_run_id}/actions/cancelJobRun", "status": 503},
+        {"path": ".*/o/.*", "status": 503},
+    )
+    for rule in rules:
+        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     try:
         assert not watch.end(ending)
     finally:
@@ -88,7 +92,7 @@ def ended(backend: Backend) -> Watch:
         submitted_at=began,
         log_group_id="g",
     )
-    record = RunRecord(ref=ref, expects=Expectations(checkpoint=False), logs_since=(began,))
+    record = RunRecord(ref=ref, expects=Expectations(reports=False), logs_since=(began,))
     return Watch(backend, record, logging.getLogger("test"))
 
 

@@ -16,9 +16,9 @@ from airflow_provider_ocidist import oci_clients, watchers
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.sensors import CheckpointSensor
-from airflow_provider_ocidist.storage import checkpoints
 from airflow_provider_ocidist.watchers import CheckpointTrigger, Deliveries, Listing, NewDataTrigger
 from scripts.emulator_process import Access
+from tests.storage.published import publish
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +139,7 @@ def published(emulator: Access, folder: str, tmp_path: Path, step: int) -> None:
 
     file = tmp_path / f"step-{step}.pt"
     file.write_bytes(b"x")
-    checkpoints.publish(file, folder, step=step, access=access_of(emulator.connection_fields()))
+    publish(file, folder, step=step, access=access_of(emulator.connection_fields()))
 
 
 @pytest.fixture

@@ -8,13 +8,16 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from airflow_provider_ocidist.agent import ads_contract, first_process
+from airflow_provider_ocidist.agent.abandonable import leave
 from airflow_provider_ocidist.agent.ads_contract import Told
 from airflow_provider_ocidist.agent.ads_meeting import told_by_ads
 from airflow_provider_ocidist.agent.config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.agent.node import LAYOUT, Node
 from airflow_provider_ocidist.agent.outcome import STOPPED, exit_code_of, remedy
+from airflow_provider_ocidist.agent.secrecy import keep_from_log
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
 from airflow_provider_ocidist.errors import AgentError
+from airflow_provider_ocidist.masking import secrets_in
 
 logger = logging.getLogger("ocidist")
 
@@ -28,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if status is not None:
         return status
     logging.basicConfig(level=logging.INFO, format=LAYOUT, stream=sys.stderr)
+    keep_from_log(secrets_in(dict(os.environ)))
     switch = StopSwitch()
     switch.ask_on_signals()
     try:
@@ -48,4 +52,4 @@ def _told(environ: Mapping[str, str], arguments: Sequence[str], switch: StopSwit
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent import disk
 from airflow_provider_ocidist.agent.config import AgentConfig
+from airflow_provider_ocidist.agent.patience import cannot_be_fetched
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.workspace import PACKAGE_ROOT, Workspace, fresh_folder, workspace_of
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
@@ -105,4 +106,4 @@ def storage_errors(what: str, folder: Path) -> Iterator[None]:
     except (StorageError, OSError) as error:
         if disk.is_full(error):
             raise disk.full_error(what, folder) from error
-        raise AgentError(f"{what} cannot be fetched: {shown_in(str(error))}", cause=Cause.DATA) from error
+        raise cannot_be_fetched(what, error, shown_in(str(error))) from error

@@ -17,6 +17,7 @@ from airflow_provider_ocidist.job import (
     Output,
     Program,
 )
+from airflow_provider_ocidist.storage.fences import Fence
 
 CONFIG_VARIABLE = "OCIDIST_CONFIG"
 RANK_VARIABLE = "OCIDIST_NODE_RANK"
@@ -42,21 +43,32 @@ class AgentConfig:
     checkpoints_stem: str | None = None
     """What the URIs of this task's checkpoints begin with, where it goes on after a clear; a generation follows."""
     generation: int = 0
-    """This one, where it does: those before it have smaller numbers."""
+    """This one; those before it have smaller numbers."""
+    attempt: int = 0
+    """Within the generation, from 1."""
     limits: Limits = field(default_factory=Limits)
     dependencies: Dependencies | None = None
     main_env: Mapping[str, str] = field(default_factory=dict)
     """Laid over the node's environment on node 0; empty where the service itself gives each node its own."""
     worker_env: Mapping[str, str] = field(default_factory=dict)
     """The same on all other nodes."""
+    secrets_apart: bool = False
+    """Whether the environment that the service itself gives to single nodes, and is not here, holds secrets."""
     mounts: tuple[str, ...] = ()
     """Folders that the platform mounts, as `job.Mount.path` names them; a node without one fails at once."""
     one_run: bool = False
     """Whether all nodes are one run to the service: they share its log, and the first that fails ends it for all."""
     reports: bool = True
     """Whether it is certain that an agent reads this; where not, a node's silence means nothing."""
+    require_training: bool = False
+    """Whether a run that shows no step, loss, checkpoint or output is a failure; whoever waits judges that."""
     oci_endpoint: str | None = None
     """Service endpoint of every OCI client, for the emulator; None: the region's own."""
+
+    @property
+    def fence(self) -> Fence:
+        """What its checkpoints bear: those of a later attempt are newer, whatever their steps."""
+        return Fence(generation=self.generation, attempt=self.attempt)
 
     def to_env(self) -> dict[str, str]:
         return {CONFIG_VARIABLE: json.dumps(codec.encode(self), separators=(",", ":"))}

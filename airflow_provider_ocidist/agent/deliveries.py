@@ -14,20 +14,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from airflow_provider_ocidist import codec
-from airflow_provider_ocidist.agent.checkpoints import (
-    FIRST_PAUSE,
-    LAST_TRIES,
-    LONGEST_PAUSE,
-    LOOK_INTERVAL,
-    Candidate,
-    Signature,
-    candidates,
-    signature,
-)
+from airflow_provider_ocidist.agent.entries import Candidate, Signature, Stamp, candidates, scan, signature
+from airflow_provider_ocidist.agent.formats import Says, read_file
+from airflow_provider_ocidist.agent.layouts import read_layout
+from airflow_provider_ocidist.agent.open_files import inside, open_for_writing
+from airflow_provider_ocidist.agent.proofs import Moment
 from airflow_provider_ocidist.agent.report import NodeReport, Phase
+from airflow_provider_ocidist.agent.saving import FIRST_PAUSE, LONGEST_PAUSE, Patience, Undelivered, passes
 from airflow_provider_ocidist.agent.shards import (
     METADATA,
     REMEDY,
+    is_companion,
     is_shard,
     may_have_others,
     missing,
@@ -35,21 +32,25 @@ from airflow_provider_ocidist.agent.shards import (
     union,
 )
 from airflow_provider_ocidist.agent.topology import read_report
-from airflow_provider_ocidist.errors import IncompleteCheckpoint, OcidistError, StorageError
+from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, OcidistError, StorageError
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, ManifestFile
+from airflow_provider_ocidist.storage.fences import LOWEST, Fence
 from airflow_provider_ocidist.storage.stores import Store
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+LAST_TRIES = 4
 BOARD_FILE = "shards/board.json"
+LOOK_INTERVAL = 1.0
 IDLE_INTERVAL = 10.0
 """Seconds between looks at the board on a node that has no shards."""
 CLAIM_LIMIT = 120.0
 """Seconds that a node has to find its part of a checkpoint; how long sending takes is not limited."""
 QUIET = 10.0
-"""Seconds without a change after which parts count as whole where no format says so: ZeRO pauses between files."""
+"""Seconds without a change before a node sends its parts where no list says how many they are: ZeRO pauses between
+files. That they are whole is proved besides."""
 GONE_AFTER = 60.0
 """Seconds without a heartbeat after which nothing more is expected of a node."""
 
@@ -71,6 +72,8 @@ class Call:
     """Whether every node must have some: ZeRO has parts on all, without a list of them."""
     leave_out: tuple[str, ...]
     """Files that the main node sends, and that are the same for all."""
+    companions: bool = False
+    """Whether only what stands beside a checkpoint is asked for, which would do without it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,21 +165,28 @@ class ShardCollector:
             return False
         return needs_others(self._own.names(path), _metadata(path))
 
-    def rest_of(self, path: Path) -> float:
-        """Return for how many seconds an entry must not change before it counts as whole."""
-        in_parts = (
-            self.apart and path.is_dir() and any(may_have_others(name) for name in self._own.names(path))
-        )
-        return QUIET if in_parts and not _metadata(path) else 0.0
+    def may_be_elsewhere(self, name: str) -> bool:
+        """Whether a file that is not here may be another node's part."""
+        return bool(self.apart) and is_shard(name)
 
-    def publish(self, item: Candidate, uri: str, *, loss: float | None) -> CheckpointRef:
+    def publish(
+        self,
+        item: Candidate,
+        uri: str,
+        *,
+        loss: float | None,
+        step: int | None = None,
+        fence: Fence = LOWEST,
+        sequence: int = 1,
+        proof: str = "",
+    ) -> CheckpointRef:
         """Have all nodes send their files, and make the checkpoint exist once they have.
 
         Raises IncompleteCheckpoint when a part is missing for good, StorageError when another try may help.
         """
         from airflow_provider_ocidist.storage.checkpoints import seal, send_part
 
-        call = self._call(item, uri)
+        call = self._call(item, uri, step, fence, sequence)
         stale = self._own.stale(item.path)
         own = send_part(item.path, call.uri, leave_out=stale, access=self.access)
         files = union({self.rank: own, **self._await(call)})
@@ -185,7 +195,21 @@ class ShardCollector:
         absent = missing([file.path for file in files], _metadata(item.path))
         if absent:
             raise IncompleteCheckpoint(f"no node has sent {_few(absent)}, which belong to it")
-        return seal(call.uri, item.path.name, files, step=item.step, loss=loss, access=self.access)
+        together = read_layout(item.path, {file.path: Stamp(file.size, 0, 0) for file in files})
+        if together.says is Says.BROKEN:
+            raise IncompleteCheckpoint(f"of what the nodes have sent, {together.why}")
+        return seal(
+            call.uri,
+            item.path.name,
+            files,
+            step=step,
+            fence=fence,
+            sequence=sequence,
+            proof=f"{proof}; every node has sent its part",
+            metrics=item.placed.metrics,
+            loss=loss,
+            access=self.access,
+        )
 
     def close(self) -> None:
         """Let the other nodes go: there will be no further call."""
@@ -194,21 +218,25 @@ class ShardCollector:
         except (OcidistError, OSError) as error:
             logger.warning("the other nodes could not be told that no checkpoint follows: %s", error)
 
-    def _call(self, item: Candidate, uri: str) -> Call:
+    def _call(self, item: Candidate, uri: str, step: int | None, fence: Fence, sequence: int) -> Call:
         """Return the call for an entry; another try repeats the first, so that what was sent is not sent again."""
         from airflow_provider_ocidist.storage.checkpoints import reserve
 
         call = self._calls.get((item.path, item.signature))
         if call is None:
             names, written = self._own.names(item.path), bool(_metadata(item.path))
+            has_shards = any(may_have_others(name) for name in names)
             call = Call(
                 number=len(self._calls) + 1,
                 name=item.path.name,
-                uri=reserve(uri, item.path.name, step=item.step, access=self.access),
+                uri=reserve(
+                    uri, item.path.name, step=step, fence=fence, sequence=sequence, access=self.access
+                ),
                 ranks=self.apart,
                 written=written,
                 everywhere=not written and any(is_shard(name) for name in names),
                 leave_out=tuple(sorted(name for name in names if not is_shard(name))),
+                companions=not written and not has_shards,
             )
         _write(self.store, BOARD_FILE, Board(call=call))
         self._calls[item.path, item.signature] = call
@@ -233,6 +261,9 @@ class ShardCollector:
         # In this order, for a node writes its part before it says that it has ended.
         gone = signs.ended(rank)
         part = _read(self.store, _part_name(call, rank), Part)
+        if call.companions and ((part and part.fault) or (part is None and overdue) or (gone and part)):
+            logger.warning("node %d has not sent what it has beside %s", rank, call.name)
+            return ()
         if part and part.fault:
             raise IncompleteCheckpoint(f"node {rank} cannot send its part: {part.fault}")
         if part and part.files is not None:
@@ -270,23 +301,25 @@ class ShardCourier:
         self._pause = FIRST_PAUSE
         self._look_again_at = time.monotonic() + IDLE_INTERVAL
         self._training_ended = threading.Event()
-        self._killed_at: int | None = None
+        self._moment = Moment.RUNNING
+        self._patience = Patience(0.0)
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def finish(self, *, clean: bool, limit: float | None) -> str | None:
-        """Answer what the main node still asks for, for at most `limit` seconds; return why that did not work.
+    def finish(self, moment: Moment, patience: Patience) -> Undelivered | None:
+        """Answer what the main node still asks for; return why that did not work.
 
-        `clean`: the program ended by itself, so that whatever it wrote last is whole. A node without shards does not
-        wait.
+        A node without shards does not wait.
         """
-        self._killed_at = None if clean else time.time_ns()
+        self._moment, self._patience = moment, patience
         self._training_ended.set()
-        self._thread.join(limit)
+        while self._thread.is_alive() and not patience.is_over:
+            self._thread.join(LOOK_INTERVAL)
         if self._thread.is_alive():
-            return f"shards of this node were still on their way after {limit:.0f} s"
+            message = "shards of this node were still on their way when the time to save was over"
+            return Undelivered(message, Cause.SERVICE)
         return None
 
     def _run(self) -> None:
@@ -327,7 +360,9 @@ class ShardCourier:
         changed = [path for path in found if self._seen.get(path) != found[path]]
         self._changed_at |= dict.fromkeys(changed, time.monotonic())
         self._seen = found
-        if not self._has_shards and any(is_shard(name) for path in changed for name in self._own.names(path)):
+        if not self._has_shards and any(
+            is_shard(name) or is_companion(name) for path in changed for name in self._own.names(path)
+        ):
             self._has_shards = True
             self._look_again_at = 0.0
 
@@ -354,16 +389,40 @@ class ShardCourier:
     def _part_of(self, call: Call) -> Part | None:
         """Return the answer to a call; None while there is none yet."""
         path = self.folder / call.name
-        if not any(call.written or is_shard(name) for name in self._own.names(path)):
+        if not any(_is_asked_for(name, call) for name in self._own.names(path)):
             return self._nothing(call)
         if call.number not in self._claimed:
             self._tell(call, Part())
             self._claimed.add(call.number)
-        if self._killed_at and not call.written and signature(path).modified_ns > self._killed_at - 10**9:
-            return Part(fault="its processes were killed while they wrote")
         if not self._training_ended.is_set() and not self._is_at_rest(path, call):
             return None
-        return Part(files=self._send(path, call))
+        fault = self._fault(path, call)
+        if fault is None:
+            return Part(files=self._send(path, call))
+        return Part(fault=fault) if self._training_ended.is_set() else None
+
+    def _fault(self, path: Path, call: Call) -> str | None:
+        """Return why a part is not proved to be whole, None when it is."""
+        running = self._moment is Moment.RUNNING
+        written = inside(path, open_for_writing()) if running else ()
+        if written:
+            return f"{written[0]} is still open for writing"
+        for name in self._wanted(path, call):
+            reading = read_file(path / name)
+            if reading.says is Says.BROKEN and not (reading.is_doubtful and self._moment is Moment.EXITED):
+                return f"its processes have not written all of {name}: {reading.why}"
+            if reading.says is Says.NOTHING and self._moment is Moment.CUT_OFF and not call.written:
+                return f"its processes were ended, and nothing proves that they had written all of {name}"
+        return None
+
+    def _wanted(self, path: Path, call: Call) -> list[str]:
+        leave_out = self._left_out(path, call)
+        return [name for name in scan(path) if name not in leave_out]
+
+    def _left_out(self, path: Path, call: Call) -> set[str]:
+        """Return what this node does not send."""
+        others = {name for name in scan(path) if not is_companion(name)} if call.companions else set()
+        return self._own.stale(path) | set(call.leave_out) | others
 
     def _is_at_rest(self, path: Path, call: Call) -> bool:
         since = self._changed_at.get(path, time.monotonic())
@@ -375,7 +434,7 @@ class ShardCourier:
         if not call.everywhere:
             return Part(files=())
         return (
-            Part(fault=f"the program has not written {call.name} there")
+            Part(fault=f"the program has not written {call.name} there; {REMEDY}")
             if self._training_ended.is_set()
             else None
         )
@@ -384,7 +443,7 @@ class ShardCourier:
         from airflow_provider_ocidist.storage.checkpoints import send_part
 
         before = signature(path)
-        leave_out = self._own.stale(path) | set(call.leave_out)
+        leave_out = self._left_out(path, call)
         files = send_part(path, call.uri, leave_out=leave_out, access=self.access)
         if signature(path) != before:
             raise StorageError(f"{path} changed while it was read", uri=str(path))
@@ -400,7 +459,8 @@ class ShardCourier:
         )
         self._pause = min(LONGEST_PAUSE, 2 * self._pause)
         self._tries += 1
-        if self._training_ended.is_set() and self._tries >= LAST_TRIES:
+        is_hopeless = self._patience.left <= 0 or (self._tries >= LAST_TRIES and not passes(error))
+        if self._training_ended.is_set() and is_hopeless:
             self._answered.add(call.number)
             with contextlib.suppress(OcidistError, OSError):
                 self._tell(call, Part(fault=str(error)))
@@ -434,7 +494,11 @@ class SignsOfLife:
 
     def ended(self, rank: int) -> bool:
         report = read_report(self.store, rank)
-        return report is not None and (report.phase is Phase.DONE or self._is_silent(report))
+        if report is None:
+            # While the store is out of reach nobody is heard: that says nothing of this node.
+            self._heard.pop(rank, None)
+            return False
+        return report.phase is Phase.DONE or self._is_silent(report)
 
     def _is_silent(self, report: NodeReport) -> bool:
         now = time.monotonic()
@@ -443,6 +507,10 @@ class SignsOfLife:
             since = now
         self._heard[report.rank] = (report.heartbeat_at, since)
         return now - since > GONE_AFTER
+
+
+def _is_asked_for(name: str, call: Call) -> bool:
+    return call.written or is_shard(name) or (call.companions and is_companion(name))
 
 
 def _stamps(path: Path) -> dict[str, tuple[int, int]]:

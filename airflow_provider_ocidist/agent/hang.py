@@ -26,7 +26,9 @@ class HangWatch:
         others: Callable[[], Iterable[float | None]],
         declare: Callable[[str], object],
     ) -> None:
-        """`others` returns when each other node last showed progress; None where its report is unreadable."""
+        """`others` returns for how long each other node has shown no progress, in seconds and as it has measured by
+        itself; None where its report is unreadable.
+        """
         self.meter = meter
         self.timeout = timeout
         self.others = others
@@ -39,11 +41,10 @@ class HangWatch:
             self.declare(self._message())
 
     def _is_hung(self) -> bool:
-        latest = time.time() - self.timeout
-        if self.meter.updated_at > latest:
+        if self.meter.idle < self.timeout:
             return False
         # A report that cannot be read may hold progress: what is not known is not judged.
-        return all(updated_at is not None and updated_at <= latest for updated_at in self.others())
+        return all(idle is not None and idle >= self.timeout for idle in self.others())
 
     def _message(self) -> str:
         step = self.meter.progress.step

@@ -51,8 +51,10 @@ class Heartbeat:
         self.interval = interval
         self.watches: list[Callable[[], object]] = []
         """Called before each report is written; they may call `update`."""
-        self.written_at = time.monotonic()
-        """When the report was last written, on the clock `time.monotonic`; at first, when this node began."""
+        self.began_at = time.monotonic()
+        """When this node began, on the clock `time.monotonic`, as all times here."""
+        self.written_at = self.began_at
+        """When the report was last written; at first, when this node began."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent import disk
 from airflow_provider_ocidist.agent.code import storage_errors
+from airflow_provider_ocidist.agent.patience import patiently
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.job import Input
@@ -28,8 +30,17 @@ PAUSE_S = 3.0
 """Before a copy that has broken off goes on."""
 
 
-def fetch_inputs(inputs: Sequence[Input], working_dir: Path, access: OciAccess, switch: StopSwitch) -> None:
-    """Copy all inputs, some at a time. Raises AgentError with the first that cannot be had; the others end then."""
+def fetch_inputs(
+    inputs: Sequence[Input],
+    working_dir: Path,
+    access: OciAccess,
+    switch: StopSwitch,
+    patience: float = 0.0,
+) -> None:
+    """Copy all inputs, some at a time. Raises AgentError with the first that cannot be had; the others end then.
+
+    `patience`: the seconds for which a store that does not answer is asked again.
+    """
     if not inputs:
         return
     from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -37,7 +48,12 @@ def fetch_inputs(inputs: Sequence[Input], working_dir: Path, access: OciAccess, 
     ended = threading.Event()
     switch.listen(ended.set)
     with ThreadPoolExecutor(AT_A_TIME, "inputs") as pool:
-        fetched = [pool.submit(_fetch, item, working_dir, access, ended) for item in inputs]
+        fetched = [
+            pool.submit(
+                patiently, functools.partial(_fetch, item, working_dir, access, ended), patience, ended
+            )
+            for item in inputs
+        ]
         try:
             for future in as_completed(fetched):
                 future.result()

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
 Metrics = dict[str, Any]
@@ -109,12 +110,24 @@ def read_record(line: bytes) -> Metrics:
     return known(**fields)
 
 
-_KINDS: dict[str, type[int | float]] = {
+def announced_in(line: bytes) -> str | None:
+    """Return the entry of the checkpoint folder that a line of the progress file names as whole."""
+    if b'"checkpoint"' not in line:
+        return None
+    try:
+        name = json.loads(line)["checkpoint"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return PurePosixPath(name).name or None if isinstance(name, str) else None
+
+
+_KINDS: dict[str, type[int | float | bool]] = {
     "step": int,
     "steps": int,
     "loss": float,
     "throughput": float,
     "learning_rate": float,
+    "complete": bool,
 }
 
 TAGS = {

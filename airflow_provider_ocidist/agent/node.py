@@ -7,19 +7,22 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
+from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.agent import code, outcome, outputs
+from airflow_provider_ocidist.agent.abandonable import abandonable
+from airflow_provider_ocidist.agent.activity import Activity
 from airflow_provider_ocidist.agent.checkpoints import (
-    CheckpointCourier,
-    candidates,
     folder_of,
     resume,
     resume_after_clear,
     start_from,
 )
+from airflow_provider_ocidist.agent.claims import claim_checkpoints
 from airflow_provider_ocidist.agent.config import CONFIG_VARIABLE, RANK_VARIABLE, AgentConfig
 from airflow_provider_ocidist.agent.deliveries import (
     ShardCollector,
@@ -35,10 +38,14 @@ from airflow_provider_ocidist.agent.launch import check_tools, load_launcher, pu
 from airflow_provider_ocidist.agent.lease import LeaseWatch
 from airflow_provider_ocidist.agent.mounts import check_mounts
 from airflow_provider_ocidist.agent.outcome import Outcome
+from airflow_provider_ocidist.agent.patience import patiently
 from airflow_provider_ocidist.agent.peers import silent_nodes
 from airflow_provider_ocidist.agent.place import place_of
 from airflow_provider_ocidist.agent.progress import ProgressMeter
+from airflow_provider_ocidist.agent.proofs import Moment
 from airflow_provider_ocidist.agent.report import NodeReport, Phase, StopRequest
+from airflow_provider_ocidist.agent.saving import SAVE_LIMIT, Patience
+from airflow_provider_ocidist.agent.secrecy import keep_from_log
 from airflow_provider_ocidist.agent.shared_log import MarkingFormatter
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.agent.supervise import Ended, Output, Training
@@ -49,21 +56,23 @@ from airflow_provider_ocidist.agent.topology import (
     read_others,
     topology_of,
 )
+from airflow_provider_ocidist.agent.uploads import CheckpointUploader, Told
 from airflow_provider_ocidist.agent.watches import Watches
 from airflow_provider_ocidist.agent.workspace import Workspace, environment_paths, program_paths
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.launchers.base import Launcher, Topology
+from airflow_provider_ocidist.masking import masked_text, secrets_in
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import CheckpointRef
 
 logger = logging.getLogger("ocidist")
 
-Courier = CheckpointCourier | ShardCourier
+T = TypeVar("T")
+
+Courier = CheckpointUploader | ShardCourier
 
 LAYOUT = "ocidist: %(message)s"
-SAVE_LIMIT = 300.0
-"""Seconds that checkpoints may take to safety after a failure."""
 EXPLANATION_LIMIT = 5.0
 """Seconds to wait for the node that failed first to say so, before taking the echo for the cause."""
 
@@ -87,7 +96,10 @@ class Node:
         self.access = OciAccess.from_environment(environ, endpoint=config.oci_endpoint)
         self.folder = Path(tempfile.mkdtemp(prefix="ocidist-", dir=_own_folder(environ)))
         self.meter = ProgressMeter(self.folder)
-        self.output = Output(self.meter, mark_as=self.rank if config.one_run else None)
+        self.secrets = secrets_in([dict(environ), codec.encode(config)])
+        self.output = Output(self.meter, self.rank if config.one_run else None, self.secrets)
+        keep_from_log(self.secrets)
+        self.activity = Activity()
         self.heartbeat = self._heartbeat()
         self.watches = Watches(config, self.heartbeat, self.meter, end_gang=self._end_gang)
         self.reports: list[NodeReport] = []
@@ -114,7 +126,7 @@ class Node:
 
     def _go(self) -> Outcome:
         launcher = load_launcher(self.config.launcher)
-        workspace = self._fetch()
+        workspace = abandonable(self._fetch, self.switch)
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
         topology = self._join(launcher)
         self._compare_folders(workspace)
@@ -122,7 +134,9 @@ class Node:
             code.require_same(workspace.commit, self.heartbeat.store)
         courier = self._courier(workspace)
         training = self._launch(launcher, workspace, topology)
+        began = time.monotonic()
         ended = training.wait(self.switch, self.config.limits.stop_grace)
+        self.heartbeat.update(trained_for=round(time.monotonic() - began, 1))
         if ended.stop or ended.exit_code:
             return self._not_succeeded(ended, launcher, courier, workspace)
         return self._save(workspace, courier)
@@ -133,27 +147,44 @@ class Node:
         self.heartbeat.update(phase=Phase.FETCHING, now=True)
         check_mounts(self.config.mounts, self.environ)
         self.promised = outputs.resolved(self.config.outputs, self.environ)
-        workspace = code.fetch_code(self.config, self.environ, self.access, self.switch)
+        workspace = self._patiently(
+            lambda: code.fetch_code(self.config, self.environ, self.access, self.switch)
+        )
         if self.rank == 0 and self.config.nodes > 1:
             with code.storage_errors("the run directory", self.folder):
                 code.announce(workspace.commit, self.heartbeat.store)
         workspace = self._install(workspace)
-        fetch_inputs(self.config.inputs, workspace.working_dir, self.access, self.switch)
+        self.activity.enter()
+        limit = self.config.limits.join_timeout
+        fetch_inputs(self.config.inputs, workspace.working_dir, self.access, self.switch, limit)
         if self.config.checkpoints:
-            folder = folder_of(self.config.checkpoints, workspace.working_dir)
-            found = resume(folder, self.config.checkpoints, self.access, self.switch)
-            found = found or resume_after_clear(folder, self.config, self.access, self.switch)
-            if found:
-                self.heartbeat.update(checkpoint=found)
-            else:
-                # Not reported: it is another run's, and proves nothing of this one.
-                start_from(folder, self.config.checkpoints, self.access, self.switch)
-            if self.config.nodes > 1 and self.config.checkpoints.uri:
-                show_folder(folder, self.config.run_name, self.rank)
+            self._patiently(lambda: self._restore(workspace))
         return workspace
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        """Do the work of one stage; a store that does not answer is asked again for `limits.join_timeout`."""
+        self.activity.enter()
+        return patiently(work, self.config.limits.join_timeout, self.switch.event)
+
+    def _restore(self, workspace: Workspace) -> None:
+        assert self.config.checkpoints is not None
+        folder = folder_of(self.config.checkpoints, workspace.working_dir)
+        if self.rank == 0:
+            claim_checkpoints(self.config, self.access)
+        found = resume(folder, self.config.checkpoints, self.access, self.switch)
+        found = found or resume_after_clear(folder, self.config, self.access, self.switch)
+        if found:
+            self.heartbeat.update(checkpoint=found, starts_from=found.digest or found.uri)
+        else:
+            self.heartbeat.update(starts_from="")
+            # Not reported: it is another run's, and proves nothing of this one.
+            start_from(folder, self.config.checkpoints, self.access, self.switch)
+        if self.config.nodes > 1 and self.config.checkpoints.uri:
+            show_folder(folder, self.config.run_name, self.rank)
 
     def _install(self, workspace: Workspace) -> Workspace:
         config = self.config
+        self.activity.enter()
         if config.dependencies is None:
             return workspace
         from airflow_provider_ocidist.agent.packages import install
@@ -187,11 +218,13 @@ class Node:
 
     def _require_same_checkpoint(self, reports: Sequence[NodeReport]) -> None:
         """A node that has found another checkpoint than this one would train something else."""
-        joining = [report for report in reports if report.phase is Phase.JOINING]
-        found = {report.rank: report.checkpoint.step if report.checkpoint else None for report in joining}
-        if len(set(found.values())) > 1:
+        # By content: two attempts may have saved at the same step, one program twice under one name. What a node starts
+        # from stays in its report, also when it has gone on, or has seen the difference first and ended.
+        if len({report.starts_from for report in reports} - {None}) > 1:
+            known = ((report.rank, report.checkpoint if report.starts_from else None) for report in reports)
+            shown = ", ".join(f"{rank}: {each.uri if each else None}" for rank, each in known)
             raise AgentError(
-                f"the nodes would go on from different checkpoints (step of each node: {found}): "
+                f"the nodes would go on from different checkpoints (of each node: {shown}): "
                 "one of them is damaged, or changed just now; run it again",
                 cause=Cause.NODE,
             )
@@ -216,7 +249,7 @@ class Node:
         environ = self._environment(launcher, workspace, topology)
         self.meter.touch()
         training = Training(command, environ, workspace.working_dir, self.output)
-        started_in = time.time() - self.heartbeat.report.started_at
+        started_in = time.monotonic() - self.heartbeat.began_at
         logger.info(
             "node %d of %d: %s launched after %.2f s",
             self.rank,
@@ -258,9 +291,9 @@ class Node:
         in_a_hurry = ended.stop is not None and ended.stop.cause is None and ended.stop.hurried
         limit = self.config.limits.stop_grace if in_a_hurry else SAVE_LIMIT
         if courier:
-            error = courier.finish(clean=ended.exit_code >= 0 and not ended.killed, limit=limit)
-            if error:
-                logger.error("%s", error)
+            undelivered = courier.finish(Moment.CUT_OFF, Patience(limit))
+            if undelivered:
+                logger.error("%s", undelivered.message)
         self._copy_after_failure(workspace, limit)
         return result
 
@@ -293,13 +326,16 @@ class Node:
     def _save(self, workspace: Workspace, courier: Courier | None) -> Outcome:
         """Carry away what a successful training has left; less than the job requires is a failure."""
         self.heartbeat.update(phase=Phase.SAVING, now=True)
+        limits = self.config.limits
+        patience = Patience(limits.save_timeout, self.switch, grace=limits.stop_grace)
         if courier:
-            error = courier.finish(clean=True, limit=None)
-            if error:
-                raise AgentError(error, cause=Cause.DATA)
+            undelivered = courier.finish(Moment.EXITED, patience)
+            if undelivered:
+                raise AgentError(undelivered.message, cause=undelivered.cause)
             if self.is_main:
                 self._require_checkpoint(workspace)
-        self.heartbeat.update(outputs=outputs.copy_outputs(self._parcels(workspace), self.access))
+        copied = outputs.copy_outputs(self._parcels(workspace), self.access, patience=patience)
+        self.heartbeat.update(outputs=copied)
         return outcome.success(tail_of(self.output.end))
 
     def _copy_after_failure(self, workspace: Workspace, limit: float) -> None:
@@ -327,11 +363,12 @@ class Node:
         checkpoints = self.config.checkpoints
         if checkpoints is None or not checkpoints.required or self.heartbeat.report.checkpoint is not None:
             return
-        unusable = [entry.path.name for entry in candidates(folder_of(checkpoints, workspace.working_dir))]
+        folder = folder_of(checkpoints, workspace.working_dir)
+        unusable = [path.name for path in sorted(folder.iterdir())] if folder.is_dir() else []
         why = (
-            f"what is there is not whole, by its own format: {', '.join(unusable[:3])}"
+            f"say in checkpoints.pattern which of its names are checkpoints: {', '.join(unusable[:3])}"
             if unusable
-            else "each entry there needs a step number in its name"
+            else "nothing lies there"
         )
         raise AgentError(
             f"the training succeeded but wrote no checkpoint into {checkpoints.path!r}: {why}",
@@ -362,12 +399,27 @@ class Node:
 
     def _abandoned(self, message: str) -> None:
         checkpoint = self.heartbeat.report.checkpoint
-        rest = f": ended; a retry goes on from step {checkpoint.step} or later" if checkpoint else ": ended"
+        rest = f": ended; a retry goes on from {checkpoint.label} or later" if checkpoint else ": ended"
         self._end_gang(Stop(cause=Cause.ABANDONED, message=message + rest))
 
     def _report_progress(self) -> None:
         self.meter.read()
         self.heartbeat.update(progress=self.meter.progress)
+        if self.heartbeat.report.phase in (Phase.STARTING, Phase.FETCHING):
+            self.heartbeat.update(moved=self.activity.look())
+            self._require_activity()
+
+    def _require_activity(self) -> None:
+        """End the only node of a gang when its fetching gets no further; of several, the others notice it."""
+        if self.config.nodes > 1:
+            return
+        still, limit = self.activity.still_for(), self.config.limits.join_timeout
+        if still > limit and self.switch.stop is None:
+            message = (
+                f"fetching code, packages, data or checkpoint has not got any further for {still:.0f} s "
+                "(limits.join_timeout); the lines above say what was being fetched"
+            )
+            self._end_gang(Stop(cause=Cause.NODE, message=message))
 
     def _courier(self, workspace: Workspace) -> Courier | None:
         checkpoints = self.config.checkpoints
@@ -382,13 +434,15 @@ class Node:
         courier.start()
         return courier
 
-    def _main_courier(self, folder: Path, checkpoints: Checkpoints) -> CheckpointCourier:
+    def _main_courier(self, folder: Path, checkpoints: Checkpoints) -> CheckpointUploader:
         shards = ShardCollector(folder, self.heartbeat.store, self.rank, self.apart, self.access)
-        return CheckpointCourier(
+        meter = self.meter
+        return CheckpointUploader(
             folder,
             checkpoints,
             self.access,
-            loss_at=self.meter.loss_at,
+            fence=self.config.fence,
+            told=Told(step=lambda: meter.progress.step, loss_at=meter.loss_at, announced=meter.announced),
             on_published=self._checkpoint_is_safe,
             shards=shards if self.config.nodes > 1 else None,
         )
@@ -396,8 +450,11 @@ class Node:
     def _checkpoint_is_safe(self, reference: CheckpointRef) -> None:
         self.meter.touch()
         known = self.heartbeat.report.checkpoint
-        if known is None or reference.step >= known.step:
+        if known is None or reference.order >= known.order:
             self.heartbeat.update(checkpoint=reference, now=True)
+
+    def _shown(self, text: str | None) -> str | None:
+        return text and masked_text(text, self.secrets)
 
     def _end_gang(self, stop: Stop) -> None:
         assert stop.cause is not None
@@ -406,7 +463,8 @@ class Node:
 
     def _tell_others(self, cause: Cause, message: str) -> None:
         if self.config.nodes > 1:
-            self.heartbeat.ask_all_to_stop(StopRequest(cause=cause, message=message, rank=self.rank))
+            told = masked_text(message, self.secrets)
+            self.heartbeat.ask_all_to_stop(StopRequest(cause=cause, message=told, rank=self.rank))
 
     def _report(self, ended: Outcome) -> int:
         if ended.message:
@@ -417,8 +475,8 @@ class Node:
             phase=Phase.DONE,
             exit_code=ended.exit_code,
             cause=ended.cause,
-            message=ended.message,
-            tail=ended.tail,
+            message=self._shown(ended.message),
+            tail=self._shown(ended.tail),
             progress=self.meter.progress,
         )
         if ended.code and self.config.one_run:

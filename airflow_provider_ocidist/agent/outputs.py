@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from airflow_provider_ocidist.agent.saving import Patience, cause_of, passes
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.job import Output
 from airflow_provider_ocidist.oci_credentials import OciAccess
@@ -117,16 +118,39 @@ def _names(path: Path) -> list[str]:
 
 
 def copy_outputs(
-    chosen: Sequence[Parcel], access: OciAccess, cancel: threading.Event | None = None
+    chosen: Sequence[Parcel],
+    access: OciAccess,
+    cancel: threading.Event | None = None,
+    *,
+    patience: Patience | None = None,
 ) -> tuple[str, ...]:
-    """Return the URIs of what was copied. Raises AgentError when something is missing, or cannot be sent."""
+    """Return the URIs of what was copied.
+
+    `patience`: for how long a copy that fails is tried again; without it, it is not. Raises AgentError when something
+    is missing, or cannot be sent.
+    """
     missing = [parcel.path for parcel in chosen if parcel.required and not _names(parcel.source)]
     if missing:
         raise AgentError(
             f"the training succeeded but did not write its required output {', '.join(missing)}",
             cause=Cause.USER,
         )
-    return tuple(_copy(parcel, access, cancel) for parcel in chosen if _names(parcel.source))
+    return tuple(
+        _copy_patiently(parcel, access, cancel, patience) for parcel in chosen if _names(parcel.source)
+    )
+
+
+def _copy_patiently(
+    parcel: Parcel, access: OciAccess, cancel: threading.Event | None, patience: Patience | None
+) -> str:
+    what = f"the output {parcel.path} cannot be copied"
+    while True:
+        try:
+            return _copy(parcel, access, cancel)
+        except (StorageError, OSError) as error:
+            shown_error = StorageError(shown_in(str(error)), retryable=passes(error))
+            if patience is None or not patience.again(what, shown_error):
+                raise AgentError(f"{what}: {shown_error}", cause=cause_of(error)) from error
 
 
 def _copy(parcel: Parcel, access: OciAccess, cancel: threading.Event | None) -> str:
@@ -135,10 +159,6 @@ def _copy(parcel: Parcel, access: OciAccess, cancel: threading.Event | None) -> 
 
     folder = parcel.uri.rstrip("/") or "/"
     tell = progress_lines(logger.info, f"the output {parcel.path}", every=15.0)
-    try:
-        report = copy(str(parcel.source), f"{folder}/", access=access, on_progress=tell, cancel=cancel)
-    except (StorageError, OSError) as error:
-        why = shown_in(str(error))
-        raise AgentError(f"the output {parcel.path} cannot be copied: {why}", cause=Cause.DATA) from error
+    report = copy(str(parcel.source), f"{folder}/", access=access, on_progress=tell, cancel=cancel)
     logger.info("copied %s to %s: %d files, %d bytes", parcel.path, folder, report.files, report.bytes)
     return join(folder, parcel.source.name) if parcel.source.is_file() else folder

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.metrics import Metrics, read_lines, read_record, read_scalars
+from airflow_provider_ocidist.agent.metrics import (
+    Metrics,
+    announced_in,
+    read_lines,
+    read_record,
+    read_scalars,
+)
 from airflow_provider_ocidist.agent.report import Progress
 from airflow_provider_ocidist.agent.tensorboard import EventFiles
 
@@ -17,6 +24,15 @@ LOOKED_AT = 4096
 LOSSES_KEPT = 1000
 CURVE_POINTS = 100
 """Losses that a report carries at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """The program's word that a checkpoint is whole."""
+
+    at_ns: int
+    """When the progress file was last written to, in ns of Unix time."""
+    step: int | None
 
 
 class LossCurve:
@@ -50,7 +66,10 @@ class ProgressMeter:
         self.file = folder / "progress.jsonl"
         self._offset = 0
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._announced: dict[str, Announced] = {}
         self._progress = Progress(updated_at=time.time())
+        self._moved_at = time.monotonic()
         self._losses: dict[int, float] = {}
         self._curve = LossCurve()
         self._events: EventFiles | None = None
@@ -60,14 +79,21 @@ class ProgressMeter:
     @property
     def progress(self) -> Progress:
         with self._lock:
-            return replace(self._progress, losses=self._curve.points)
+            return replace(self._progress, idle=round(self.idle, 1), losses=self._curve.points)
 
     @property
-    def updated_at(self) -> float:
-        return self._progress.updated_at or 0.0
+    def idle(self) -> float:
+        """Seconds since the last sign of life, by a clock that does not jump."""
+        return time.monotonic() - self._moved_at
 
     def loss_at(self, step: int) -> float | None:
         return self._losses.get(step)
+
+    def announced(self) -> dict[str, Announced]:
+        """Return what the program has named as whole in its progress file until now, by the names of the entries."""
+        self._read_file()
+        with self._lock:
+            return dict(self._announced)
 
     def touch(self) -> None:
         """Note a sign of life that says nothing of the step."""
@@ -91,18 +117,30 @@ class ProgressMeter:
                 self._update(found)
 
     def _read_file(self) -> None:
-        try:
-            with self.file.open("rb") as file:
-                file.seek(self._offset)
-                lines = file.read().rpartition(b"\n")[0]
-        except OSError:
-            return
-        if lines:
-            self._offset += len(lines) + 1
-            for line in lines.splitlines():
-                found = read_record(line)
-                self._told |= "step" in found
-                self._update(found)
+        with self._reading:
+            try:
+                with self.file.open("rb") as file:
+                    file.seek(self._offset)
+                    lines = file.read().rpartition(b"\n")[0]
+                    written_ns = os.fstat(file.fileno()).st_mtime_ns
+            except OSError:
+                return
+            if lines:
+                self._offset += len(lines) + 1
+                for line in lines.splitlines():
+                    self._take_line(line, written_ns)
+
+    def _take_line(self, line: bytes, written_ns: int) -> None:
+        found = read_record(line)
+        self._told |= "step" in found
+        name = announced_in(line)
+        if name:
+            with self._lock:
+                self._announced[name] = Announced(written_ns, found.get("step"))
+            if set(found) <= {"step"}:
+                # It tells of a checkpoint, and not of how far the training is now.
+                return
+        self._update(found)
 
     def close(self) -> None:
         """Read the files a last time and remove our own."""
@@ -119,6 +157,7 @@ class ProgressMeter:
                 found["printed"] = printed
                 self._told |= printed
             self._progress = replace(now, updated_at=time.time(), **found)
+            self._moved_at = time.monotonic()
             if "loss" in found and self._progress.step is not None:
                 self._losses[self._progress.step] = found["loss"]
                 self._curve.add(self._progress.step, found["loss"])

@@ -46,7 +46,11 @@ class Progress:
     printed: bool = False
     """Whether the step was read in the program's output, so that a log which has that need not repeat it."""
     updated_at: float | None = None
-    """Unix time of the last output, step or checkpoint: what a hang is measured from."""
+    """Unix time of the last output, step or checkpoint, by the node's own clock."""
+    idle: float | None = None
+    """Seconds since then, as the node has measured them: what a hang is judged by."""
+    complete: bool = False
+    """Whether the program says that there is nothing left to train."""
     losses: tuple[tuple[float, float], ...] = ()
     """Step and loss, from the first step of this attempt on, thinned evenly: what a plot needs, in at most 2 KB."""
 
@@ -83,6 +87,8 @@ class NodeReport:
     finished_at: float | None = None
     exit_code: int | None = None
     """Of the training on this node; negative for a signal."""
+    trained_for: float | None = None
+    """Seconds from the start of the program to its end."""
     cause: Cause | None = None
     """Set when this node failed by itself; not set on nodes that were told to stop."""
     message: str | None = None
@@ -91,8 +97,12 @@ class NodeReport:
     """Last lines of output, the traceback included; at most 4,000 characters."""
     progress: Progress | None = None
     usage: Usage | None = None
+    moved: int | None = None
+    """Grows as long as the node gets further with what comes before the training; None: an older agent."""
     checkpoint: CheckpointRef | None = None
     """Newest complete checkpoint that this node has written, or started from."""
+    starts_from: str | None = None
+    """Digest of the checkpoint that this node goes on from, empty for none; None before it has looked."""
     outputs: tuple[str, ...] = ()
     """URIs of the outputs that were copied."""
 

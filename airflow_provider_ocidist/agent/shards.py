@@ -24,6 +24,8 @@ SHARD = re.compile(
 )
 FIRST = re.compile(r"mp_rank_0+(_0+)?(_model_states\.pt)?")
 """Megatron's and DeepSpeed's first part of the model: all of it, or one of several, which its name does not tell."""
+COMPANION = re.compile(r"rng_state_\d+\.pth|random_states_\d+\.pkl")
+"""Hugging Face's Trainer and Accelerate: the state of one process's random generators, in a file of its own."""
 ZERO_RANK = re.compile(r"(?<=zero_pp_rank_)(\d+)(?=_)")
 REMEDY = (
     "let checkpoints.path be a folder that all nodes share, such as a mounted file system, "
@@ -41,6 +43,11 @@ def may_have_others(name: str) -> bool:
     return is_shard(name) or any(FIRST.fullmatch(part) for part in PurePosixPath(name).parts)
 
 
+def is_companion(name: str) -> bool:
+    """Whether a file is of one process alone, and stands beside a checkpoint that would do without it."""
+    return COMPANION.fullmatch(PurePosixPath(name).name) is not None
+
+
 def needs_others(names: Collection[str], metadata: Mapping[str, bytes]) -> bool:
     """Whether other nodes may have parts of a checkpoint of which this one has these files.
 
@@ -51,7 +58,7 @@ def needs_others(names: Collection[str], metadata: Mapping[str, bytes]) -> bool:
         return True
     if any(DISTCP.search(text) for text in metadata.values()):
         return False
-    return any(may_have_others(name) for name in names)
+    return any(may_have_others(name) or is_companion(name) for name in names)
 
 
 def missing(names: Collection[str], metadata: Mapping[str, bytes]) -> list[str]:

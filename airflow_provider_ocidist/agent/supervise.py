@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -20,6 +20,7 @@ from typing import IO
 from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.hang import dump_stacks
 from airflow_provider_ocidist.agent.progress import ProgressMeter
+from airflow_provider_ocidist.agent.secrecy import OutputMask
 from airflow_provider_ocidist.agent.shared_log import LineMarker
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 
@@ -57,11 +58,14 @@ class Ended:
 
 
 class Output:
-    """What the training prints: passed on at once, its end kept, its progress read."""
+    """What the training prints: passed on at once, without this node's secrets; its end kept, its progress read."""
 
-    def __init__(self, meter: ProgressMeter, mark_as: int | None = None) -> None:
+    def __init__(
+        self, meter: ProgressMeter, mark_as: int | None = None, secrets: Collection[str] = ()
+    ) -> None:
         """`mark_as`: the rank that every line is marked with when it is passed on."""
         self.meter = meter
+        self.secrets = secrets
         self.mark_as = mark_as
         self._kept = bytearray()
         self._kept_of: dict[int, bytearray] = {}
@@ -84,12 +88,14 @@ class Output:
         """Pass on everything from one file descriptor to another until its end."""
         rest = b""
         marked = bytes if self.mark_as is None else LineMarker(self.mark_as)
+        mask = OutputMask(self.secrets)
         _widen(source)
         while chunk := os.read(source, CHUNK):
-            _write(sink, marked(chunk))
+            said = mask(chunk)
+            _write(sink, marked(said))
             # Lines are kept whole, so that those of the two streams do not run into each other. A progress bar
             # returns to the beginning of its line for hours.
-            lines, rest = _split(rest + chunk)
+            lines, rest = _split(rest + said)
             self._take(lines, sink)
             if len(rest) > CHUNK:
                 self._take(rest, sink)
@@ -97,6 +103,9 @@ class Output:
             if len(chunk) < CHUNK:
                 # A program that prints line by line would else wake us for each, and wait for us each time.
                 time.sleep(GATHERING)
+        said = mask.rest()
+        _write(sink, marked(said))
+        rest += said
         # What the other stream says must not begin in the middle of a line.
         self._take(rest and rest + b"\n", sink)
 

@@ -7,6 +7,7 @@ import ctypes
 import ipaddress
 import json
 import logging
+import math
 import os
 import socket
 import struct
@@ -134,15 +135,18 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
     """Return all nodes' reports, by rank, once every node is ready to train.
 
     Raises TopologyTimeout, naming those that never came; a node that is known but still fetches is waited for
-    as long as it gives signs of life.
+    as long as it gives signs of life, and gets further at least once in `timeout`.
     """
     gathering = Gathering(store, heartbeat.report.rank, nodes)
-    deadline = heartbeat.report.started_at + timeout
-    pause, say_at = FIRST_LOOK, time.time() + SAY_INTERVAL
+    deadline = heartbeat.began_at + timeout
+    pause, say_at = FIRST_LOOK, time.monotonic() + SAY_INTERVAL
     while not gathering.look():
-        if time.time() > deadline and gathering.overdue(timeout):
-            raise TopologyTimeout(f"{gathering.missing()} not here after {timeout:.0f} s")
-        if time.time() > say_at:
+        now = time.monotonic()
+        if now > deadline and gathering.overdue(timeout):
+            raise TopologyTimeout(
+                f"{gathering.missing()} not here after {timeout:.0f} s{gathering.standstill(timeout)}"
+            )
+        if now > say_at:
             logger.info("waiting for the others: %s not here yet", gathering.missing())
             say_at += SAY_INTERVAL
         heartbeat.switch.pause(pause)
@@ -162,6 +166,9 @@ class Gathering:
         self.ready: dict[int, NodeReport] = {}
         self.fetching: dict[int, NodeReport] = {}
         self.seen_at: dict[int, float] = {}
+        """By rank: when a new sign of life was seen, on this node's clock."""
+        self.moved_at: dict[int, float] = {}
+        """The same for signs that it has got further."""
 
     def look(self) -> bool:
         """Read what is new; return whether all are ready."""
@@ -171,9 +178,15 @@ class Gathering:
         return not self.awaited
 
     def overdue(self, timeout: float) -> bool:
-        """Whether a missing node has shown no sign of life for that long."""
+        """Whether a missing node has shown no sign of life for a minute, or has not got any further for that long."""
         latest = time.monotonic() - min(timeout, 60.0)
-        return any(self.seen_at.get(rank, 0.0) < latest for rank in self.awaited)
+        silent = any(self.seen_at.get(rank, -math.inf) < latest for rank in self.awaited)
+        return silent or bool(self.stuck(timeout))
+
+    def stuck(self, timeout: float) -> list[int]:
+        """Return the nodes that are there, and have not got any further for that long."""
+        latest = time.monotonic() - timeout
+        return [rank for rank in sorted(self.awaited) if self.moved_at.get(rank, math.inf) < latest]
 
     def missing(self) -> str:
         names = ", ".join(map(str, sorted(self.awaited)))
@@ -182,15 +195,25 @@ class Gathering:
         note = f" (still fetching: {', '.join(map(str, fetching))})" if fetching else ""
         return f"{kind} {names} of {self.nodes}{note}"
 
+    def standstill(self, timeout: float) -> str:
+        """Say of those that are there, and have not got any further for that long, how long that is."""
+        return "".join(
+            f"; node {rank} has not got any further for {time.monotonic() - self.moved_at[rank]:.0f} s "
+            "(code, packages, data or checkpoint: its log says which)"
+            for rank in self.stuck(timeout)
+        )
+
     def _take(self, report: NodeReport) -> None:
         if report.phase in JOINED:
             self.ready[report.rank] = report
             self.awaited.discard(report.rank)
             return
-        known = self.fetching.get(report.rank)
+        known, now = self.fetching.get(report.rank), time.monotonic()
         if known is None or known.heartbeat_at != report.heartbeat_at:
-            self.fetching[report.rank] = report
-            self.seen_at[report.rank] = time.monotonic()
+            self.seen_at[report.rank] = now
+        if report.moved is not None and (known is None or known.moved != report.moved):
+            self.moved_at[report.rank] = now
+        self.fetching[report.rank] = report
 
     def _present(self) -> set[int]:
         try:
@@ -231,16 +254,21 @@ def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalle
     are carrying to safety would be lost. A signal says that the run is being ended already.
     """
     deadline = time.monotonic() + limit
-    others = [other for other in range(nodes) if other != rank]
-    while any(_at_work(read_report(store, other)) for other in others):
+    heard: dict[int, tuple[float, float]] = {}
+    while any(_at_work(report, heard) for report in read_others(store, rank, nodes)):
         if signalled.wait(LAST_LOOK) or time.monotonic() > deadline:
             return
 
 
-def _at_work(report: NodeReport | None) -> bool:
-    return (
-        report is not None and report.phase is not Phase.DONE and time.time() - report.heartbeat_at < SILENCE
-    )
+def _at_work(report: NodeReport | None, heard: dict[int, tuple[float, float]]) -> bool:
+    """Whether a node lives; `heard` has each node's last beat, and when that was new to this one."""
+    if report is None or report.phase is Phase.DONE:
+        return False
+    now = time.monotonic()
+    beat, since = heard.get(report.rank, (None, now))
+    since = since if beat == report.heartbeat_at else now
+    heard[report.rank] = (report.heartbeat_at, since)
+    return now - since < SILENCE
 
 
 def topology_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class Watches:
         self.main_rank = 0
         self.end_gang = end_gang
         self._threads: list[PeerWatch | UsageMeter] = []
+        self._done_at: dict[int, float] = {}
+        """By rank: when this node first saw that another was done, on its own clock."""
 
     def start(self, reports: Sequence[NodeReport], main_rank: int, guard_pid: int, working_dir: Path) -> None:
         """Watch from now on; `reports` are those by which the nodes met."""
@@ -61,14 +64,29 @@ class Watches:
         self.end_gang(Stop(cause=Cause.NODE, message=message))
 
     def _others_moved(self) -> list[float | None]:
-        """Return when each other node last moved; the main node judges for all, the others once it is done."""
+        """Return for how long each other node has stood still; the main node judges for all, the others once it is
+        done. A node whose training has ended judges nobody: it may save what it has for longer than a hang takes.
+        """
+        if self.heartbeat.report.phase is not Phase.TRAINING:
+            return [None]
         own = self.heartbeat.report.rank
         # Asked between two beats: what takes longer than a beat may is as good as not known.
         reports = read_others(self.heartbeat.hasty, own, self.config.nodes)
         done = {report.rank for report in reports if report and report.phase is Phase.DONE}
         if own != self.main_rank and self.main_rank not in done:
             return [None]
-        return [_last_movement(report) for report in reports]
+        return [self._idle(report) for report in reports]
+
+    def _idle(self, report: NodeReport | None) -> float | None:
+        """Return for how long a node has shown no progress, or has been done; None when that is not known."""
+        if report is None:
+            return None
+        if report.phase is Phase.SAVING:
+            return 0.0
+        if report.phase is Phase.DONE:
+            now = time.monotonic()
+            return now - self._done_at.setdefault(report.rank, now)
+        return report.progress.idle if report.progress else None
 
     def _report_usage(self, usage: Usage) -> None:
         self.heartbeat.update(usage=usage)
@@ -77,10 +95,3 @@ class Watches:
         if self.meter.progress.step is None:
             # Steps are the better sign of life, where a program tells them.
             self.meter.touch()
-
-
-def _last_movement(report: NodeReport | None) -> float | None:
-    """Return when a node last showed progress, or that it has ended; None when that is not known."""
-    if report is None:
-        return None
-    return report.finished_at or (report.progress.updated_at if report.progress else None)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
+from airflow_provider_ocidist.attempts import Attempt, End
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.run import Plan, Request, RunKey, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.run import Ending, Plan, Request, RunKey, RunRecord, RunRef, RunStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +123,41 @@ class Backend(ABC):
 
     @abstractmethod
     def find(self, plan: Plan) -> list[RunRef]:
-        """Return all gangs that exist for the plan's task, of any generation and attempt, oldest first."""
+        """Return the gangs of the plan's task that may live, and the newest, of any generation, oldest first."""
 
-    def gangs_of(self, keys: Sequence[RunKey], place: str | None = None) -> list[RunRef]:
-        """Return all gangs that exist for the tasks of these keys, of any generation and attempt, oldest first.
+    def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
+        """Return what is recorded of the plan's task: the attempts that may live, and the newest of all, oldest first.
 
-        For whoever knows no plan. `place` is where the job said that they should be; None: at the connection's place.
+        `noted`: what the task itself has kept of its attempts, whose records may lie elsewhere than the plan's.
         """
-        del place
+        del plan
+        return list(noted)
+
+    def close(self, ref: RunRef, end: End) -> None:  # noqa: B027 - without it, a later try asks what it knows already
+        """Record that no node of a gang lives any more."""
+
+    def near(self, ref: RunRef) -> Backend:
+        """Return the backend that reaches a gang: itself, unless the gang is in another region."""
+        del ref
+        return self
+
+    def gangs_of(
+        self, keys: Sequence[RunKey], place: str | None = None, run_dir: str | None = None
+    ) -> list[RunRef]:
+        """Return the gangs of the tasks of these keys that live, and the newest of each task, oldest first.
+
+        For whoever knows no plan. `place` and `run_dir` are those of any of these gangs; None: as the connection says.
+        """
+        del place, run_dir
         raise BackendError(f"{keys[0].name}: this backend finds gangs by their plan only", cause=Cause.CONFIG)
 
-    def begin(self, plan: Plan) -> list[RunRef]:
+    def begin(self, plan: Plan, known: Sequence[Attempt] | None = None) -> list[RunRef]:
         """Return what `find` does; where that is nothing, the plan's own gang may be among it, begun without a node.
 
         For whoever expects to find nothing: what costs nothing can be created during the look. No node is.
+        `known`: what `attempts` has just returned, which spares a second look.
         """
+        del known
         return self.find(plan)
 
     @abstractmethod
@@ -156,6 +178,10 @@ class Backend(ABC):
         """
         del most
         return [LogPart(self.logs(ref, since)) for ref, since in wanted]
+
+    def now(self) -> float:
+        """Return the Unix time by the service's clock, as far as it has answered; else this machine's."""
+        return time.time()
 
     def forget(self, ref: RunRef) -> None:  # noqa: B027 - most have nothing to forget
         """Drop what is remembered of a gang between two looks: nobody looks at it any more."""
@@ -187,8 +213,17 @@ class Backend(ABC):
         return None
 
     @abstractmethod
-    def cancel(self, ref: RunRef) -> None:
-        """Ask every node that still lives to end; returns before they have ended. Repeating it is harmless."""
+    def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
+        """Ask every node that still lives to end, for this reason; returns before they have ended, and may be repeated.
+
+        Raises CancelFailed when the service did not take it; the nodes may find a stop request all the same.
+        """
+
+    def ready_to_cancel(self, ref: RunRef) -> None:  # noqa: B027 - most have nothing to prepare
+        """Prepare what takes time before a cancel, for whoever may have seconds only; asks the service nothing.
+
+        Raises BackendError or StorageError when the credentials cannot be loaded now.
+        """
 
     def open(self, resource_id: str) -> RunRecord:
         """Return the record of the gang that the service's own id of a job, or of any of its runs, belongs to.
@@ -201,7 +236,7 @@ class Backend(ABC):
     def secrets_told(self, ref: RunRef) -> set[str]:
         """Return the secrets in what its nodes were told, as far as their names show them, for whoever masks them.
 
-        In one request; none where the backend cannot tell.
+        In one request, or two more where nodes were told apart; none where the backend cannot tell.
         """
         del ref
         return set()

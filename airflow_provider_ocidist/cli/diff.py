@@ -14,7 +14,8 @@ from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.completion import complete_with, yaml_files
 from airflow_provider_ocidist.cli.connection import add_connection
 from airflow_provider_ocidist.cli.files import load, problems_of
-from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, print_json, say
+from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, hide, print_json, say
+from airflow_provider_ocidist.masking import masked, secrets_in
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
@@ -52,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
         values = _requests(options, sides, live)
     else:
         values = [load(side, options, templates=True).to_mapping() for side in sides]
+    hide(secrets_in(values))
     found = list(differences(*values))
     if options.json:
         print_json([asdict(item) for item in found])
@@ -63,16 +65,33 @@ def run(options: argparse.Namespace) -> int:
     return WRONG if found else FINE
 
 
-def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
-    """Yield what differs, by dotted path, in the order of the old side. Lists are compared item by item."""
+def differences(old: Any, new: Any) -> Iterator[Difference]:
+    """Yield what differs, by dotted path, in the order of the old side, with secrets masked.
+
+    Lists are compared item by item.
+    """
+    yield from _differences(old, new, masked(old), masked(new), "")
+
+
+def _differences(old: Any, new: Any, old_shown: Any, new_shown: Any, path: str) -> Iterator[Difference]:
+    """The last two sides are the first two as they may be shown."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in [*old, *(key for key in new if key not in old)]:
-            yield from differences(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
+            first, second, *seen = (_at(side, key) for side in (old, new, old_shown, new_shown))
+            yield from _differences(first, second, seen[0], seen[1], f"{path}.{key}" if path else str(key))
     elif isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
-        for index, (first, second) in enumerate(zip(old, new, strict=True)):
-            yield from differences(first, second, f"{path}.{index}")
+        for index in range(len(old)):
+            first, second, *seen = (_at(side, index) for side in (old, new, old_shown, new_shown))
+            yield from _differences(first, second, seen[0], seen[1], f"{path}.{index}")
     elif old != new:
-        yield Difference(path, old, new)
+        yield Difference(path, old_shown, new_shown)
+
+
+def _at(side: Any, place: Any) -> Any:
+    """Return what stands at a place of a mapping or a list; what is masked is masked in all of its places."""
+    if isinstance(side, Mapping):
+        return side.get(place)
+    return side[place] if isinstance(side, list | tuple) else side
 
 
 def _print(item: Difference) -> None:

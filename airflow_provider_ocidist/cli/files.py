@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.cli.completion import complete_with, yaml_files
 from airflow_provider_ocidist.cli.connection import connection_of
-from airflow_provider_ocidist.cli.terminal import Unusable
+from airflow_provider_ocidist.cli.terminal import Unusable, hide
 from airflow_provider_ocidist.errors import JobFileError, Problem, StorageError
+from airflow_provider_ocidist.masking import secrets_in
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.job import TrainingJob
@@ -57,14 +58,27 @@ def load(file: str, options: argparse.Namespace, *, templates: bool = False) -> 
     from airflow_provider_ocidist import job_file
 
     text = read(file, options)
+    hide(_secrets_given(text, options))
     with problems_of(job_file.shown(file)):
-        return job_file.parse(
+        job = job_file.parse(
             text,
             source=job_file.shown(file),
             base_dir=job_file.folder_of(file),
             overrides=_overrides(options),
             templates=templates,
         )
+    hide(secrets_in(job.to_mapping()))
+    return job
+
+
+def _secrets_given(text: str, options: argparse.Namespace) -> set[str]:
+    """Return the secrets in a file and in what replaces its values, for the case that they are wrong, and quoted."""
+    import yaml
+
+    given: list[object] = list(getattr(options, "set", ()))
+    with suppress(yaml.YAMLError, ValueError):
+        given.append(yaml.safe_load(text))
+    return secrets_in(given)
 
 
 def read(file: str, options: argparse.Namespace) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli import note
+from airflow_provider_ocidist.cli.connection import connection_of
 from airflow_provider_ocidist.cli.look import status_json
 from airflow_provider_ocidist.cli.terminal import FAILED, FINE, say
 
@@ -40,16 +41,27 @@ def add_interval(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     backend, record = note.known(options, max_attempts=ATTEMPTS)
+    note.hide_told(backend, record.ref)
     try:
         # What was found by an OCID has somebody who waits for it, and who ends it when it must be ended.
-        return to_the_end(options, backend, record, may_end_it=not note.is_id(options.target))
+        return to_the_end(options, backend, record, may_end_it=not note.is_id(options.target), proven=False)
     except KeyboardInterrupt:
         say(f"left alone, it goes on: ocidist watch {options.target}", "yellow", stderr=True)
         raise
 
 
-def to_the_end(options: argparse.Namespace, backend: Backend, record: RunRecord, *, may_end_it: bool) -> int:
-    """Show what a gang does until it has ended; return the exit code. Outages of the service are waited out."""
+def to_the_end(
+    options: argparse.Namespace,
+    backend: Backend,
+    record: RunRecord,
+    *,
+    may_end_it: bool,
+    proven: bool = True,
+) -> int:
+    """Show what a gang does until it has ended; return the exit code. Outages of the service are waited out.
+
+    `proven`: the service has taken these credentials before. Else a refusal of the first look is told at once.
+    """
     from airflow_provider_ocidist.cli.screen import screen_for
     from airflow_provider_ocidist.renewals import LeaseKeeper
     from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait
@@ -60,12 +72,19 @@ def to_the_end(options: argparse.Namespace, backend: Backend, record: RunRecord,
     with contextlib.ExitStack() as stack:
         screen = stack.enter_context(screen_for(record, as_json=options.json))
         watch = screen.watch(backend, record)
+        watch.reconnect = lambda: backend.reconnect(connection_of(options))
         stack.enter_context(LeaseKeeper().keeping(watch))
         while True:
-            match _look(watch, screen):
-                case Succeed():
+            action = _look(watch, screen)
+            if not proven and watch.status is None and watch.refusal is not None:
+                raise watch.refusal
+            proven = True
+            match action:
+                case Succeed(warning):
                     watch.tell_the_rest()
                     assert watch.status is not None
+                    if warning:
+                        screen.warning("SUCCEEDED, BUT %s", warning)
                     screen.succeeded(status_json(watch.record, watch.status), watch.status)
                     return FINE
                 case Fail(cause, message):

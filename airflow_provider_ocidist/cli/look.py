@@ -64,6 +64,7 @@ def _status(options: argparse.Namespace) -> int:
     from airflow_provider_ocidist.watch import describe
 
     backend, record = note.known(options)
+    note.hide_told(backend, record.ref)
     (status,) = backend.status([record.ref])
     if options.json:
         print_json(status_json(record, status))
@@ -88,6 +89,7 @@ def status_json(record: RunRecord, status: RunStatus) -> dict[str, Any]:
 
 def _logs(options: argparse.Namespace) -> int:
     backend, record = note.known(options)
+    note.hide_told(backend, record.ref)
     for line in backend.logs(record.ref, record.logs_since):
         if options.json:
             print_json_line({"time": line.time, "rank": line.rank, "text": line.text})

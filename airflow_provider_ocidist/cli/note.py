@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli.completion import complete_with, kinds_of, yaml_files
 from airflow_provider_ocidist.cli.connection import add_connection, backend_of
-from airflow_provider_ocidist.cli.terminal import Unusable, add_json
+from airflow_provider_ocidist.cli.terminal import Unusable, add_json, hide, say
+from airflow_provider_ocidist.errors import OcidistError
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.job import TrainingJob
-    from airflow_provider_ocidist.run import RunKey, RunRecord
+    from airflow_provider_ocidist.run import RunKey, RunRecord, RunRef
 
 INFO = "info.yaml"
 OCID = "ocid1."
@@ -73,6 +74,14 @@ def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecor
         return backend, backend.open(options.target)
     record = RunRecord.from_json(read(Path(options.target))["record"])
     return backend_of(options, record.ref.backend, **fields), record
+
+
+def hide_told(backend: Backend, ref: RunRef) -> None:
+    """Keep what the nodes of a run were told as secrets, and may print, from what is printed here."""
+    try:
+        hide(backend.secrets_told(ref))
+    except OcidistError as error:
+        say(f"its secrets are not known, and so masked by their form alone: {error}", "yellow", stderr=True)
 
 
 def info_of(record: RunRecord) -> dict[str, Any]:

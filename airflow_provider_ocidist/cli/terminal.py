@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
+
+from airflow_provider_ocidist.masking import masked_text, shown
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import LogLine
@@ -18,8 +20,17 @@ the command could not be carried out; the training failed; Ctrl-C."""
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 
 
+_hidden: set[str] = set()
+"""Secrets that this process has met, and prints nowhere."""
+
+
 class Unusable(Exception):
     """The command cannot be carried out; the message is one line for the user."""
+
+
+def hide(secrets: Collection[str]) -> None:
+    """Keep these secrets from all that this process prints from now on."""
+    _hidden.update(secrets)
 
 
 def add_json(parser: argparse.ArgumentParser, text: str = "print JSON") -> None:
@@ -49,30 +60,42 @@ def colour_of(rank: int) -> str:
 def print_yaml(value: Any) -> None:
     import yaml
 
-    say(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=2**20).rstrip())
+    _print(yaml.safe_dump(_shown(value), sort_keys=False, allow_unicode=True, width=2**20).rstrip())
 
 
-def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+def print_json(value: Any, *, masked: bool = True) -> None:
+    print(json.dumps(_shown(value) if masked else value, indent=2, ensure_ascii=False))
 
 
 def print_json_line(value: Any) -> None:
     """Print one object of a stream, at once."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    print(json.dumps(_shown(value), ensure_ascii=False), flush=True)
+
+
+def _shown(value: Any) -> Any:
+    return shown(value, frozenset(_hidden))
 
 
 def say(text: str, style: str = "", *, stderr: bool = False) -> None:
+    _print(masked_text(text, frozenset(_hidden)), style, stderr=stderr)
+
+
+def _print(text: str, style: str = "", *, stderr: bool = False) -> None:
     stream = sys.stderr if stderr else sys.stdout
     if not stream.isatty():
         print(text, file=stream, flush=True)
         return
     from rich.console import Console
 
-    Console(stderr=stderr, highlight=False).print(styled(text, style), soft_wrap=True)
+    Console(stderr=stderr, highlight=False).print(_styled(text, style), soft_wrap=True)
 
 
 def styled(text: str, style: str) -> Any:
-    """Return text for a terminal: its own colours stay, other control sequences do not reach the terminal."""
+    """Return text for a terminal, without secrets; its own colours stay, other control sequences do not reach it."""
+    return _styled(masked_text(text, frozenset(_hidden)), style)
+
+
+def _styled(text: str, style: str) -> Any:
     from rich.text import Text
 
     return Text.from_ansi(text, style=style)

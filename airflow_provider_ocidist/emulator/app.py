@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from airflow_provider_ocidist.emulator import body_models
 from airflow_provider_ocidist.emulator.auth import signatures
 from airflow_provider_ocidist.emulator.auth.federation import Federation
 from airflow_provider_ocidist.emulator.auth.metadata import Metadata
@@ -23,7 +24,7 @@ from airflow_provider_ocidist.emulator.data_science.service import DataScience
 from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault
 from airflow_provider_ocidist.emulator.identity import Identity
-from airflow_provider_ocidist.emulator.listening import is_this_machine
+from airflow_provider_ocidist.emulator.listening import is_own_user
 from airflow_provider_ocidist.emulator.logs.service import Logs
 from airflow_provider_ocidist.emulator.monitoring.service import Monitoring
 from airflow_provider_ocidist.emulator.networks import Networks
@@ -42,7 +43,7 @@ from airflow_provider_ocidist.emulator.wire import (
     Route,
     Router,
     error_answer,
-    new_request_id,
+    request_id_of,
 )
 
 ABORT = "ocidist.abort"
@@ -128,7 +129,7 @@ class App:
             receive = paced_receive(receive, Pace(effect.bytes_per_s))
             send = paced_send(send, Pace(effect.bytes_per_s))
         call = Call(request=Request(scope, receive), raw_path=scope["raw_path"].decode("latin-1"))
-        call.request_id = call.headers.get("opc-request-id") or new_request_id()
+        call.request_id = request_id_of(call)
         try:
             response = await self._respond(call, effect)
             self._record(call, response.status_code, started)
@@ -191,8 +192,11 @@ class App:
 
     async def _serve(self, call: Call) -> Response:
         route, call.params = self._router.find(call.method, call.raw_path)
-        if browser.is_ours(call.raw_path) and not is_this_machine(call.request.scope.get("client")):
-            raise ApiError(403, "Forbidden", "The emulator is controlled from its own machine only.")
+        call.model = body_models.model_of(route.method, route.template)
+        if browser.is_ours(call.raw_path) and not is_own_user(call.request.scope):
+            raise ApiError(
+                403, "Forbidden", "Only programs of the user who runs the emulator may control it."
+            )
         if not route.signed:
             browser.check(call)
         elif self._options.verify_signatures and not (

@@ -65,6 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         **_pairs("IMAGE=COMMAND"),
         help="command of this machine that stands for what an image runs",
     )
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="shape that jobs may name besides those that the emulator knows (GET /20190101/jobShapes)",
+    )
     parser.add_argument("--keep-node-files", action="store_true", help="leave the folders of ended nodes")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
@@ -119,6 +126,7 @@ def run(args: argparse.Namespace) -> int:
         pass_through=args.proxy_pass_through,
         conda={slug: Path(folder).absolute() for slug, folder in args.conda},
         images=dict(args.image),
+        shapes=tuple(args.shape),
     )
     received: list[int] = []
     # Before the server starts: who stops us while we start must not find processes left.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import Any, cast
 
 import uvicorn
@@ -10,10 +11,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from airflow_provider_ocidist.emulator.app import ABORT, App
 from airflow_provider_ocidist.emulator.listening import HEAD_S
+from airflow_provider_ocidist.emulator.wire import encode_json, new_request_id
 
 KEEP_ALIVE_S = 75
 """Longer than clients pause between polls: a connection that closes under a request costs them a retry."""
 SHUTDOWN_S = 1
+MAX_HEAD_BYTES = 256 * 1024
+"""Of anything but a body that a client sends in a row: a request's head, trailers, the lengths of chunks."""
 MAX_JOINED_BYTES = 64 * 1024
 """Up to here copying is cheaper than another call of the system."""
 
@@ -63,6 +67,7 @@ class Connection(HttpToolsProtocol):
         # Whatever logging this process has: `/_emulator/calls` tells what was asked.
         self.access_log = False
         self._head_limit: asyncio.TimerHandle | None = None
+        self._bytes_without_body = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", Corked(transport, self.loop)))
@@ -73,6 +78,41 @@ class Connection(HttpToolsProtocol):
         self._head_is_here()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes_without_body += len(data)
+        super().data_received(data)
+        if self._bytes_without_body > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(
+                431, "RequestHeaderFieldsTooLarge", f"At most {MAX_HEAD_BYTES} bytes of headers are read."
+            )
+
+    def on_body(self, body: bytes) -> None:
+        self._bytes_without_body = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._bytes_without_body = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "InvalidRequest", f"{msg} The bytes sent are not HTTP/1.1.")
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Answer what never became a request as the services answer, and close."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.abort()
+            return
+        body = encode_json({"code": code, "message": message})
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+            "content-type: application/json",
+            f"content-length: {len(body)}",
+            f"opc-request-id: {new_request_id()}",
+            "connection: close",
+        )
+        self.transport.write("\r\n".join([*head, "", body]).encode())
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

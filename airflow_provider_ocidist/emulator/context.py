@@ -37,6 +37,8 @@ class Options:
     """Of the dice that faults with a probability roll; None: a new one at each start."""
     pass_through: bool = False
     """The proxy connects to hosts that are not OCI's, too."""
+    shapes: tuple[str, ...] = ()
+    """Shapes that jobs may name besides those that the service is known to have."""
     conda: Mapping[str, Path] = field(default_factory=dict)
     """Environments of this machine that stand for conda environments, by slug (or by object name)."""
     images: Mapping[str, str] = field(default_factory=dict)

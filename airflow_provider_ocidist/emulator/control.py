@@ -23,6 +23,8 @@ from airflow_provider_ocidist.emulator.wire import Call, Route, answer, encode_j
 BASE = "/_emulator"
 HEALTH = "/health"
 MAX_CALLS = 20_000
+MAX_PATH_CHARS = 4_096
+"""Of each path and host that is kept of a call."""
 PAR_PATH = re.compile(r"/p/[^/?\s]+(?=/n/|[?\s]|$)")
 CALL_FILTERS = ("method", "path", "host")
 Rule = TypeVar("Rule", Fault, NodeRule)
@@ -71,12 +73,12 @@ class Control:
     def record(self, call: Call, status: int, started: float) -> None:
         recorded = RecordedCall(
             method=call.method,
-            path=hide_par(call.target),
+            path=hide_par(call.target)[:MAX_PATH_CHARS],
             status=status,
             time=started,
             duration_s=time.time() - started,
             request_id=call.request_id,
-            host=call.headers.get("host", ""),
+            host=call.headers.get("host", "")[:MAX_PATH_CHARS],
         )
         self.calls.append(recorded)
 

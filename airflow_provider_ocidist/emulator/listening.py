@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+import os
 import socket
+import sys
 from contextlib import suppress
+from pathlib import Path
+
+from starlette.types import Scope
 
 from airflow_provider_ocidist.emulator.errors import StartupError
 
@@ -12,6 +18,7 @@ LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - to recognise it
 HEAD_S = 10.0
 """How long a client may take, from its first byte on, to say what it wants."""
+CONNECTIONS = Path("/proc/net/tcp")
 EXPOSED = (
     "EXPOSED: whoever can reach %s port %s and has a key of this emulator can run programs on this machine"
     " as the user who started it, over plain http. The control API and the proxy stay with this machine."
@@ -55,8 +62,27 @@ def url_of(listener: socket.socket) -> str:
     return f"http://{LOOPBACK if host == EVERYWHERE else host}:{port}"
 
 
-def is_this_machine(peer: tuple[str, int] | None) -> bool:
-    return peer is not None and peer[0].startswith("127.")
+def is_own_user(scope: Scope) -> bool:
+    """Say whether the other end of a connection is a program on this machine of the emulator's user, or of root.
+
+    Where the kernel does not list whose its connections are, every program on this machine counts.
+    """
+    client, server = scope.get("client"), scope.get("server")
+    if client is None or server is None or not ipaddress.ip_address(client[0]).is_loopback:
+        return False
+    if not CONNECTIONS.exists():
+        return True
+    wanted = [_as_the_kernel_writes(*client), _as_the_kernel_writes(*server)]
+    for line in CONNECTIONS.read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1:3] == wanted:
+            return int(fields[7]) in (os.getuid(), 0)
+    return False
+
+
+def _as_the_kernel_writes(host: str, port: int) -> str:
+    packed = ipaddress.ip_address(host).packed
+    return f"{int.from_bytes(packed, sys.byteorder):08X}:{port:04X}"
 
 
 def is_loopback(host: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import logging
 import shutil
@@ -10,15 +11,17 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.data_science.rules import mount_place
+from airflow_provider_ocidist.emulator.errors import ApiError
+from airflow_provider_ocidist.emulator.mount_folder import FileState, MountFolder, unheld
 from airflow_provider_ocidist.emulator.nodes.machine import NodeError
 from airflow_provider_ocidist.emulator.object_storage import checksums
 from airflow_provider_ocidist.emulator.object_storage.catalog import Bucket, Catalog, StoredObject
+from airflow_provider_ocidist.emulator.object_storage.headers import checked_name
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +29,8 @@ Details = Mapping[str, Any]
 SYNC_INTERVAL_S = 1.0
 SETTLED_S = 0.5
 """A file that was written to within this time is not sent yet: somebody is still at it."""
+WHOLE = "."
+"""In the place of a name: the whole folder."""
 
 
 class StorageMounts:
@@ -53,15 +58,30 @@ class StorageMounts:
 
     @asynccontextmanager
     async def in_use(self, mounts: Sequence[Details]) -> AsyncIterator[None]:
-        """Keep the folders in step with their buckets. Raises NodeError when a bucket is not there."""
+        """Keep the folders in step with their buckets.
+
+        Raises NodeError when a bucket is not there, and at the end when files that nodes left in it cannot be stored.
+        """
         folders: list[Path] = []
+        unsent: list[str] = []
         try:
             for mount in mounts:
                 folders.append(await self._open(mount))  # noqa: PERF401 - what is open when one fails is closed
             yield
         finally:
             for folder in folders:
-                await self._close(folder)
+                unsent += await self._close(folder)
+        if unsent:
+            raise NodeError(f"Job run failed: {'; '.join(unsent[:3])}.")
+
+    def problems(self, mounts: Sequence[Details]) -> list[str]:
+        """Return what nodes do not find in their mounts although the buckets have it, a line each."""
+        mirrors = [
+            self._mirrors[folder] for folder in map(self._folder_of, mounts) if folder in self._mirrors
+        ]
+        return [
+            mirror.described(*problem) for mirror in mirrors for problem in sorted(mirror.problems.items())
+        ]
 
     async def _open(self, mount: Details) -> Path:
         folder = self._folder_of(mount)
@@ -91,16 +111,19 @@ class StorageMounts:
             await asyncio.sleep(SYNC_INTERVAL_S)
             await mirror.sync()
 
-    async def _close(self, folder: Path) -> None:
+    async def _close(self, folder: Path) -> list[str]:
+        """Bring a folder in step for the last time; return what of it could not be stored, a line each."""
         self._users[folder] -= 1
         mirror = self._mirrors.get(folder)
         if mirror is None:
-            return
+            return []
         await mirror.sync(settled_s=0)
+        unsent = [mirror.described(*problem) for problem in sorted(mirror.unsent.items())]
         if self._users[folder] == 0 and folder in self._mirrors:
             del self._mirrors[folder]
             self._tasks.pop(folder).cancel()
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        return unsent
 
     def reset(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -111,14 +134,6 @@ def _prefix(mount: Details) -> str:
     return f"{prefix}/" if prefix else ""
 
 
-@dataclass(frozen=True, slots=True)
-class FileState:
-    """What changes when somebody writes to a file."""
-
-    size: int
-    modified_ns: int
-
-
 class Mirror:
     """A folder that follows a bucket, and is followed by it; where both have changed, the folder wins."""
 
@@ -126,39 +141,58 @@ class Mirror:
         self._catalog = catalog
         self._bucket = bucket
         self._prefix = prefix
-        self._folder = folder
+        self._folder = MountFolder(folder)
         self._known: dict[str, tuple[str, FileState]] = {}
         """What both sides were when they were last the same: etag and file, by name."""
         self._turn = asyncio.Lock()
+        self.problems: dict[str, str] = {}
+        """Why objects are not in the folder, or files not in the bucket; by name."""
 
     async def sync(self, settled_s: float = SETTLED_S) -> None:
+        """Bring both sides in step. What is wrong with one name is logged, and keeps no other from its turn."""
         async with self._turn:
             try:
-                files = await asyncio.to_thread(self._files)
-                for name in {*files, *self._objects(), *self._known}:
-                    await self._sync_one(name, files.get(name), settled_s)
+                files = await asyncio.to_thread(self._folder.files)
             except OSError as error:
-                # A node may have removed what is being read; the next look sees it as it is.
-                logger.warning("a mounted bucket could not be brought in step: %s", error)
+                self._note({WHOLE: f"it cannot be read: {_reason(error)}"})
+                return
+            objects = self._objects()
+            problems = unheld(objects)
+            for name in {*files, *objects, *self._known} - problems.keys():
+                try:
+                    await self._sync_one(name, files.get(name), settled_s)
+                except FileNotFoundError:
+                    pass  # the node has removed it meanwhile; the next look sees it as it is
+                except (OSError, UnicodeError, ApiError) as error:
+                    problems[name] = _reason(error)
+            self._note(problems)
+
+    def _note(self, problems: dict[str, str]) -> None:
+        for name, reason in problems.items():
+            if self.problems.get(name) != reason:
+                logger.warning("%s", self.described(name, reason))
+        self.problems = problems
+
+    def described(self, name: str, reason: str) -> str:
+        """Return a line about one of the problems."""
+        shown = f"{self._prefix}{name}".encode(errors="backslashreplace").decode()
+        return f"{shown or WHOLE} of the bucket {self._bucket.name} is not in step with its mount: {reason}"
+
+    @property
+    def unsent(self) -> dict[str, str]:
+        """The problems of files that a node has left: their content is nowhere else."""
+        if WHOLE in self.problems:
+            return self.problems
+        files = self._folder.files()
+        return {
+            name: reason
+            for name, reason in self.problems.items()
+            if name in files and files[name] != self._known.get(name, (None, None))[1]
+        }
 
     def _objects(self) -> list[str]:
-        names = [
-            name[len(self._prefix) :]
-            for name in self._catalog.index(self._bucket)
-            if name.startswith(self._prefix)
-        ]
-        # A bucket may hold names that no folder can.
-        return [name for name in names if not {"", ".", ".."}.intersection(name.split("/"))]
-
-    def _files(self) -> dict[str, FileState]:
-        found = {}
-        for path in self._folder.rglob("*"):
-            if path.is_file() and not path.is_symlink():
-                status = path.stat()
-                found[path.relative_to(self._folder).as_posix()] = FileState(
-                    status.st_size, status.st_mtime_ns
-                )
-        return found
+        index = self._catalog.index(self._bucket)
+        return [name[len(self._prefix) :] for name in index if name.startswith(self._prefix)]
 
     async def _sync_one(self, name: str, file: FileState | None, settled_s: float) -> None:
         stored = self._catalog.find(self._bucket, self._prefix + name)
@@ -169,23 +203,23 @@ class Mirror:
                     self._catalog.delete(stored)
                     stored = None
             elif _age(file) >= settled_s:
-                await self._send(name)
+                await self._send(name, file)
                 return
             else:
                 return
         if stored is None:
             self._known.pop(name, None)
-            (self._folder / name).unlink(missing_ok=True)
+            self._folder.remove(name)
         elif stored.etag != etag or file is None:
             await self._fetch(name, stored)
 
-    async def _send(self, name: str) -> None:
-        path = self._folder / name
-        before = path.stat()
-        received = await self._catalog.files.receive(_pieces(path), checksums.wanted({}))
+    async def _send(self, name: str, state: FileState) -> None:
+        object_name = checked_name(self._prefix + name)
+        with self._folder.open(name) as file:
+            received = await self._catalog.files.receive(_pieces(file), checksums.wanted({}))
         stored = StoredObject(
             bucket_id=self._bucket.id,
-            name=self._prefix + name,
+            name=object_name,
             files=[received.path.name],
             sizes=[received.size],
             checksums={"content-md5": received.md5, **checksums.headers_of(received.digests)},
@@ -193,35 +227,32 @@ class Mirror:
             storage_tier=self._bucket.storage_tier,
         )
         self._catalog.put(stored)
-        self._known[name] = (stored.etag, FileState(before.st_size, before.st_mtime_ns))
+        self._known[name] = (stored.etag, state)
 
     async def _fetch(self, name: str, stored: StoredObject) -> None:
-        path = self._folder / name
         release = self._catalog.files.hold(stored.files)
         try:
             segments = [segment.path for segment in self._catalog.segments(stored)]
-            await asyncio.to_thread(_join, segments, path)
+            state = await asyncio.to_thread(self._folder.write, name, segments)
         finally:
             release()
-        status = path.stat()
-        self._known[name] = (stored.etag, FileState(status.st_size, status.st_mtime_ns))
+        self._known[name] = (stored.etag, state)
+
+
+def _reason(error: OSError | UnicodeError | ApiError) -> str:
+    if isinstance(error, ApiError):
+        return error.message
+    if isinstance(error, UnicodeError):
+        return "its name is not UTF-8"
+    if error.errno in (errno.ELOOP, errno.ENOTDIR):
+        return "a symbolic link or a file stands where its folder should be"
+    return error.strerror or str(error)
 
 
 def _age(file: FileState) -> float:
     return time.time() - file.modified_ns / 1e9
 
 
-async def _pieces(path: Path) -> AsyncIterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            yield piece
-
-
-def _join(segments: Sequence[Path], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.mounting")
-    with fresh.open("wb") as target:
-        for segment in segments:
-            with segment.open("rb") as source:
-                shutil.copyfileobj(source, target, 1 << 20)
-    fresh.replace(path)
+async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
+    while piece := file.read(1 << 20):
+        yield piece

@@ -19,11 +19,13 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
+from airflow_provider_ocidist.emulator import body_models
 from airflow_provider_ocidist.emulator.errors import ApiError, etag_mismatch, invalid, missing
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """Half of a pair; alone it is no text."""
+REQUEST_ID = re.compile(r"[\x21-\x7e]{1,255}")
 Item = TypeVar("Item")
 
 
@@ -53,6 +55,8 @@ class Call:
     request_id: str = ""
     principal: Principal | None = None
     params: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    """Of its body, as `body_models` knows it."""
     check_chunks: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]] | None = None
     """Compares a streamed body with its signed hash; None when the hash was not signed."""
     _body: bytes | None = None
@@ -97,7 +101,7 @@ class Call:
         return int(text)
 
     async def json(self) -> dict[str, Any]:
-        """Return the body, a JSON object. Raises 400 when it is anything else."""
+        """Return the body, a JSON object. Raises 400 when it is anything else, or not what its model says."""
         raw = await self.body()
         try:
             # Strictly UTF-8: half a pair could be stored, but no answer could ever hold it.
@@ -108,6 +112,9 @@ class Call:
             raise invalid(f"The request body is not JSON: {error}.") from error
         if not isinstance(body, dict):
             raise invalid("The request body must be a JSON object.")
+        body_models.check_nesting(raw, body)
+        if self.model is not None:
+            body_models.check(self.model, body)
         return body
 
     async def body(self) -> bytes:
@@ -264,6 +271,12 @@ def new_etag() -> str:
 def new_request_id() -> str:
     """Return an id that nobody has to be unable to guess: asking the system for chance is slow."""
     return f"{random.getrandbits(128):032X}"
+
+
+def request_id_of(call: Call) -> str:
+    """Return the id that the client gave its request; a new one where it gave none, or one that is kept nowhere."""
+    given = call.headers.get("opc-request-id", "")
+    return given if REQUEST_ID.fullmatch(given) else new_request_id()
 
 
 def now() -> str:

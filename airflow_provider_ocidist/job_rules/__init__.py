@@ -68,5 +68,6 @@ RULES: Sequence[Rule] = (
     data.inputs,
     data.outputs,
     data.meeting_points,
+    data.pattern,
     _image,
 )

@@ -59,6 +59,22 @@ def outputs(job: TrainingJob) -> Iterator[Problem]:
             yield from location(f"outputs.{index}.uri", output.uri)
 
 
+def pattern(job: TrainingJob) -> Iterator[Problem]:
+    text = job.checkpoints.pattern if job.checkpoints else None
+    where = "checkpoints.pattern"
+    if text is None or is_placeholder(text):
+        return
+    try:
+        groups = re.compile(text).groupindex
+    except re.error as error:
+        yield Problem(where, f"is no regular expression: {error}")
+        return
+    for unknown in sorted(set(groups) - {"step", "epoch"}):
+        yield Problem(where, f"has the group {unknown!r}; `step` and `epoch` are those that count")
+    if re.fullmatch(text, ""):
+        yield Problem(where, "matches the empty name: name a part of what checkpoints are called")
+
+
 def meeting_points(job: TrainingJob) -> Iterator[Problem]:
     if job.work_dir is not None:
         yield from location("work_dir", job.work_dir)

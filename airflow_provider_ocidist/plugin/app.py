@@ -17,7 +17,7 @@ from fastapi import Path as InPath
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 
-from airflow_provider_ocidist.masking import without
+from airflow_provider_ocidist.masking import shown
 from airflow_provider_ocidist.plugin import records, view
 from airflow_provider_ocidist.plugin.files import CONTENT_TYPES, HEADERS, STATIC
 from airflow_provider_ocidist.plugin.looks import Look, Looks
@@ -84,7 +84,9 @@ def _serve_runs(app: FastAPI) -> None:
             view.run_row(record if record.id.dag_id in telling else replace(record, result={}))
             for record in found
         ]
-        return _json({"runs": rows, "before": older.isoformat() if older else None, "now": time.time()})
+        return _json(
+            {"runs": shown(rows), "before": older.isoformat() if older else None, "now": time.time()}
+        )
 
 
 def _may_read_xcoms(request: Request, user: BaseUser, dag_id: str) -> bool:
@@ -102,7 +104,7 @@ def _serve_task(app: FastAPI, looks: Looks) -> None:
         look = await looks.at(record.conn_id, record.ref) if record.ref else Look()
         # A thousand nodes take a while, in which the event loop has others to serve.
         return await run_in_threadpool(
-            lambda: _json(without(view.task_view(record, look, time.time()), look.secrets))
+            lambda: _json(shown(view.task_view(record, look, time.time()), look.secrets))
         )
 
     @app.get(f"{TASK}/mapped", dependencies=SEES_TASK)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from airflow_provider_ocidist.errors import CheckpointError, OcidistError
 from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.storage.checkpoints import MANIFEST, Manifest, step_of
 from airflow_provider_ocidist.storage.locations import join
-from airflow_provider_ocidist.storage.stores import Store, open_store
+from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, Order
+from airflow_provider_ocidist.storage.stores import Entry, Store, open_store
 
 SHOWN = 100
 """Checkpoints that are read at the most: the newest."""
@@ -19,7 +19,7 @@ class Checkpoint:
     """One complete checkpoint."""
 
     uri: str
-    step: int
+    step: int | None
     loss: float | None
     size: int
     """Bytes, of all its files."""
@@ -38,41 +38,47 @@ class Checkpoints:
     problem: str | None = None
 
 
+_Read = tuple[Order, Checkpoint]
+
+
 class CheckpointList:
     """Reads the manifests that are new since the last call."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Checkpoint | None] = {}
+        self._known: dict[tuple[str, str | None], _Read | None] = {}
         self._last = Checkpoints()
 
     def read(self, uri: str, access: OciAccess) -> Checkpoints:
         """Return the checkpoints below a URI; where it cannot be read now, those known before, and why."""
         try:
             store = open_store(uri, access)
-            names = [entry.name for entry in store.list() if entry.name.endswith(f"/{MANIFEST}")]
-            names.sort(key=lambda name: step_of(name.partition("/")[0]) or 0, reverse=True)
-            found = [self._checkpoint(store, name) for name in names[:SHOWN]]
+            manifests = [entry for entry in store.list() if entry.name.endswith(f"/{MANIFEST}")]
+            # The order is in the manifests; of very many, those that were written last are read.
+            manifests.sort(key=lambda entry: entry.modified or 0.0, reverse=True)
+            found = [self._checkpoint(store, entry) for entry in manifests[:SHOWN]]
         except (OcidistError, OSError) as error:
             return Checkpoints(
                 items=self._last.items, older=self._last.older, problem=f"they cannot be read now: {error}"
             )
-        items = sorted((each for each in found if each), key=lambda each: each.step, reverse=True)
-        self._last = Checkpoints(items=tuple(items), older=max(0, len(names) - SHOWN))
+        read = sorted((each for each in found if each), key=lambda each: each[0], reverse=True)
+        items = tuple(checkpoint for _, checkpoint in read)
+        self._last = Checkpoints(items=items, older=max(0, len(manifests) - SHOWN))
         return self._last
 
-    def _checkpoint(self, store: Store, name: str) -> Checkpoint | None:
-        if name not in self._known:
-            self._known[name] = _read(store, name)
-        return self._known[name]
+    def _checkpoint(self, store: Store, entry: Entry) -> _Read | None:
+        key = (entry.name, entry.etag)
+        if key not in self._known:
+            self._known[key] = _read(store, entry.name)
+        return self._known[key]
 
 
-def _read(store: Store, name: str) -> Checkpoint | None:
+def _read(store: Store, name: str) -> _Read | None:
     try:
         manifest = Manifest.from_json(store.read(name))
     except (CheckpointError, FileNotFoundError):
         # Of another version, or just retired.
         return None
-    return Checkpoint(
+    return manifest.order, Checkpoint(
         uri=join(store.uri, name.rpartition("/")[0]),
         step=manifest.step,
         loss=manifest.loss,

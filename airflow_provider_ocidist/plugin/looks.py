@@ -16,7 +16,7 @@ from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.errors import Cause, OcidistError, RunNotFound
 from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.links import JobRunLink, links_of_run
-from airflow_provider_ocidist.masking import without
+from airflow_provider_ocidist.masking import masked_text
 from airflow_provider_ocidist.pace import Pace
 from airflow_provider_ocidist.plugin.checkpoint_list import CheckpointList, Checkpoints
 from airflow_provider_ocidist.plugin.log_tail import LogTail, tail_of
@@ -173,7 +173,7 @@ class Looks:
             if rank >= known.record.ref.nodes:
                 return LogTail(problem=f"there is no node {rank}")
             tail = tail_of(backend, known.record.ref, rank, ended_at or time.time())
-            lines = (replace(line, text=without(line.text, known.secrets)) for line in tail.lines)
+            lines = (replace(line, text=masked_text(line.text, known.secrets)) for line in tail.lines)
             return replace(tail, lines=tuple(lines))
         except Exception as error:
             log.debug("%s: %s", ref.key.name, error, exc_info=True)
@@ -209,7 +209,7 @@ class Looks:
 def _in_words(error: Exception, conn_id: str) -> str:
     """Return what went wrong; of an error that is not ours only its kind, for its words may hold anything."""
     if isinstance(error, OcidistError):
-        return str(error)
+        return masked_text(str(error))
     if type(error).__name__ == "AirflowNotFoundException":
         return f"the API server does not find the connection {conn_id!r}: define it there too"
     return f"{type(error).__name__}; the API server's log says more"

@@ -10,7 +10,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.failure import Failure
 from airflow_provider_ocidist.plugin.looks import Look
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
-from airflow_provider_ocidist.run import NodeState, NodeStatus, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.run import Expectations, NodeState, NodeStatus, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.supervisor import Cancel, Fail, decide
 
 Json = dict[str, Any]
@@ -35,6 +35,7 @@ def task_view(record: TaskRecord, look: Look, now: float) -> Json:
         "state": _state(record, status),
         "progress": _progress(record, look),
         "failure": failure_of(record, look, now),
+        "warning": record.result.get("warning"),
         "nodes": _nodes(record, status),
         "losses": losses_of(record, look),
         "checkpoints": _checkpoints(record, look),
@@ -150,8 +151,9 @@ def _seen_failure(record: TaskRecord, look: Look, now: float) -> Failure | None:
     """Return what the nodes alone tell: the task may not have noticed yet, or had no time to say so."""
     if record.ref is None or look.status is None:
         return None
-    known = look.record or RunRecord(ref=record.ref)
-    match decide(known, look.status, now):
+    # Where its job was not read, nobody knows whether an agent is to report.
+    known = look.record or RunRecord(ref=record.ref, expects=Expectations(reports=False))
+    match decide(known, look.status, now if look.status.at is None else look.status.at):
         case Fail(cause, message):
             return Failure.of(cause, message, known, look.status)
         case Cancel(ending):
@@ -219,7 +221,9 @@ def losses_of(record: TaskRecord, look: Look) -> list[list[float]]:
     reported = [each for each in progress if each is not None]
     told += [each.losses for each in reported]
     points: dict[float, float] = {
-        each.step: each.loss for each in look.checkpoints.items if each.loss is not None
+        each.step: each.loss
+        for each in look.checkpoints.items
+        if each.loss is not None and each.step is not None
     }
     points |= {step: loss for step, loss in max(told, key=len)}  # noqa: C416 - pairs from JSON are lists
     points |= {each.step: each.loss for each in reported if each.step is not None and each.loss is not None}

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import errno
-import json
 import logging
-import re
 import shutil
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_ocidist import codec
-from airflow_provider_ocidist.errors import CheckpointError, StorageError
+from airflow_provider_ocidist.errors import CheckpointError, Fenced, StorageError
 from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage import fences
+from airflow_provider_ocidist.storage.checkpoint_names import place
+from airflow_provider_ocidist.storage.fences import Fence
+from airflow_provider_ocidist.storage.listing import by_folder, complete_in, fault_of
 from airflow_provider_ocidist.storage.local_store import LocalStore, local_errors
-from airflow_provider_ocidist.storage.locations import join, safe_name, shown, unfinished_name
+from airflow_provider_ocidist.storage.locations import join, shown, unfinished_name
+from airflow_provider_ocidist.storage.manifests import (
+    MANIFEST,
+    VERSION,
+    CheckpointRef,
+    Manifest,
+    ManifestFile,
+)
 from airflow_provider_ocidist.storage.stores import Entry, Store, Stores, open_store
 
 if TYPE_CHECKING:
@@ -27,98 +33,64 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
-_VERSION = 1
-_ABANDONED_AFTER_S = 3600.0
-"""Files without a manifest that are this much older than the newest checkpoint belong to nobody any more."""
+__all__ = ["MANIFEST", "CheckpointRef", "Manifest", "ManifestFile"]
+
 _REPLACE_TRIES = 100
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckpointRef:
-    """A complete checkpoint: its manifest was written."""
-
-    uri: str
-    """The folder that holds `manifest.json` and the files that it names."""
-    step: int
-    loss: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ManifestFile:
-    """One file of a checkpoint."""
-
-    path: str
-    """Relative to the folder that holds the manifest."""
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
-    """What a checkpoint consists of; written last, so that its presence means completeness."""
-
-    version: int
-    name: str
-    """Of the file or folder, as the program called it."""
-    step: int
-    loss: float | None = None
-    created_at: float
-    """Unix time, in seconds."""
-    files: tuple[ManifestFile, ...]
-    single_file: bool = False
-    """Whether `name` was a file; else it was a folder, and the paths are relative to it."""
-
-    def to_json(self) -> bytes:
-        return json.dumps(codec.encode(self), indent=1).encode()
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Manifest:
-        """Raises CheckpointError when the text is no manifest that this version can read."""
-        try:
-            manifest = codec.decode(cls, json.loads(text))
-            if not manifest.files or manifest.version > _VERSION:
-                raise CheckpointError(f"it is of version {manifest.version} with {len(manifest.files)} files")
-            for item in manifest.files:
-                safe_name(item.path)
-            safe_name(manifest.name)
-        except (ValueError, TypeError, KeyError, AttributeError, StorageError) as error:
-            raise CheckpointError(f"the manifest is corrupt: {error}") from error
-        return manifest
-
-
-def step_of(name: str) -> int | None:
-    """Return the last whole number in the name of a checkpoint, None where there is none.
-
-    `step-000100.pt` is 100, `epoch=3-step=200.ckpt` is 200, `snapshot.pt` is None.
-    """
-    numbers = re.findall(r"\d+", name)
-    return int(numbers[-1]) if numbers else None
-
-
 def publish(
-    folder_or_file: Path, uri: str, *, step: int, loss: float | None = None, access: OciAccess | None = None
+    folder_or_file: Path,
+    uri: str,
+    *,
+    step: int | None,
+    fence: Fence,
+    sequence: int,
+    proof: str,
+    loss: float | None = None,
+    metrics: Mapping[str, float] | None = None,
+    confirm: Callable[[], object] | None = None,
+    access: OciAccess | None = None,
 ) -> CheckpointRef:
-    """Copy a checkpoint below a URI and make it exist.
+    """Copy a checkpoint below a URI and make it exist, as the newest of its attempt.
 
-    What was published once is never overwritten: a program that keeps one name for all its checkpoints gets a
-    folder for each. Raises CheckpointError when there is no file or no place for it, StorageError when it
-    changes while it is read or cannot be sent.
+    `sequence` counts the attempt's checkpoints from 1, in the order in which they were saved; `proof` says why this one
+    counts as whole; `confirm` is called when all files have arrived, and raises where they are not those that were
+    proved. What was published once is never overwritten: a program that keeps one name for all its
+    checkpoints gets a folder for each. Raises Fenced when a later attempt saves there, CheckpointError when there is
+    no file or no place for it, StorageError when it changes while it is read or cannot be sent.
     """
     path = Path(folder_or_file)
     source, entries = _local_entries(path)
     stores = Stores(access)
-    folder = _free_folder(stores.open(uri), path.name, step)
+    root = stores.open(uri)
+    fences.claim(root, fence)
+    folder = _free_folder(root, path.name, step, fence, sequence)
     target = stores.open(join(uri, folder))
-    files = _send(source, target, entries)
-    manifest = _manifest(path.name, files, step=step, loss=loss, single_file=path.is_file())
-    target.write(MANIFEST, manifest.to_json())
-    return CheckpointRef(uri=target.uri, step=step, loss=loss)
+    manifest = Manifest(
+        version=VERSION,
+        name=path.name,
+        step=step,
+        loss=loss,
+        created_at=time.time(),
+        files=_send(source, target, entries),
+        single_file=path.is_file(),
+        generation=fence.generation,
+        attempt=fence.attempt,
+        sequence=sequence,
+        proof=proof,
+        metrics=metrics or {},
+    )
+    if confirm:
+        confirm()
+    _offer(root, target, manifest)
+    return manifest.ref(target.uri)
 
 
-def reserve(uri: str, name: str, *, step: int, access: OciAccess | None = None) -> str:
+def reserve(
+    uri: str, name: str, *, step: int | None, fence: Fence, sequence: int, access: OciAccess | None = None
+) -> str:
     """Return the URI of a folder for a checkpoint that several nodes send in parts; nobody has written to it yet."""
-    return join(uri, _free_folder(open_store(uri, access), name, step, empty=True))
+    return join(uri, _free_folder(open_store(uri, access), name, step, fence, sequence, empty=True))
 
 
 def send_part(
@@ -138,22 +110,62 @@ def seal(
     name: str,
     files: Sequence[ManifestFile],
     *,
-    step: int,
+    step: int | None,
+    fence: Fence,
+    sequence: int,
+    proof: str,
     loss: float | None = None,
+    metrics: Mapping[str, float] | None = None,
     access: OciAccess | None = None,
 ) -> CheckpointRef:
-    """Make a checkpoint exist whose parts were sent. Raises CheckpointError unless all of them have arrived."""
-    target = open_store(uri, access)
-    manifest = _manifest(name, files, step=step, loss=loss)
-    fault = _fault(manifest, {entry.name: entry for entry in target.list()})
+    """Make a checkpoint exist whose parts were sent.
+
+    Raises CheckpointError unless all of them have arrived, Fenced when a later attempt saves there.
+    """
+    stores = Stores(access)
+    target = stores.open(uri)
+    manifest = Manifest(
+        version=VERSION,
+        name=name,
+        step=step,
+        loss=loss,
+        created_at=time.time(),
+        files=tuple(files),
+        generation=fence.generation,
+        attempt=fence.attempt,
+        sequence=sequence,
+        proof=proof,
+        metrics=metrics or {},
+    )
+    fault = fault_of(manifest, {entry.name: entry for entry in target.list()})
     if fault:
         raise CheckpointError(f"the checkpoint at {uri} is not complete: {fault}", uri=uri)
+    _offer(stores.open(uri.rstrip("/").rpartition("/")[0]), target, manifest)
+    return manifest.ref(target.uri)
+
+
+def _offer(root: Store, target: Store, manifest: Manifest) -> None:
+    """Write the manifest, unless a later attempt saves there; withdraw it when one begins meanwhile."""
+    fences.claim(root, manifest.fence)
     target.write(MANIFEST, manifest.to_json())
-    return CheckpointRef(uri=target.uri, step=step, loss=loss)
+    try:
+        fences.claim(root, manifest.fence)
+    except Fenced:
+        target.delete(MANIFEST)
+        raise
+    except StorageError as error:
+        # It exists: to publish it again would only make two of it.
+        log.warning("%s was published, but who saves there cannot be read: %s", target.uri, error)
+
+
+def next_sequence(uri: str, fence: Fence, access: OciAccess | None = None) -> int:
+    """Return the number of the next checkpoint of an attempt, of which a former process may have published some."""
+    own = [found.sequence for found in complete(uri, access) if found.fence == fence]
+    return max(own, default=0) + 1
 
 
 def newest(uri: str, access: OciAccess | None = None) -> CheckpointRef | None:
-    """Return the complete checkpoint with the highest step below a URI, None when there is none.
+    """Return the newest complete checkpoint below a URI, None when there is none.
 
     Raises StorageError when the place cannot be read: an outage is not "no checkpoint yet".
     """
@@ -166,14 +178,17 @@ def newest_in(store: Store) -> CheckpointRef | None:
 
 
 def complete(uri: str, access: OciAccess | None = None) -> list[CheckpointRef]:
-    """Return the complete checkpoints below a URI, the highest step first; raises as `newest` does."""
+    """Return the complete checkpoints below a URI, the newest first; raises as `newest` does.
+
+    That is the last saved by the latest attempt, whatever its step: an attempt may count from 0 again.
+    """
     return _complete_in(open_store(uri, access))
 
 
 def _complete_in(store: Store) -> list[CheckpointRef]:
     for _ in range(3):
-        folders = _by_folder(store.list())
-        found = _complete(store, folders)
+        folders = by_folder(store.list())
+        found = complete_in(store, folders)
         if found:
             return [item.ref(store) for item in found]
         if not any(MANIFEST in files for files in folders.values()):
@@ -199,7 +214,7 @@ def _verified(store: Store, ref_uri: str) -> tuple[Manifest, Mapping[str, Entry]
     except CheckpointError as error:
         raise CheckpointError(f"{place}: {error}", uri=ref_uri) from error
     listed = {entry.name: entry for entry in store.list()}
-    fault = _fault(manifest, listed)
+    fault = fault_of(manifest, listed)
     if fault:
         raise CheckpointError(f"the checkpoint at {place} is not complete: {fault}", uri=ref_uri)
     return manifest, listed
@@ -226,36 +241,6 @@ def fetch(uri: str, target: Path, access: OciAccess | None = None) -> Path:
     return final
 
 
-def retain(uri: str, keep: int, access: OciAccess | None = None) -> tuple[str, ...]:
-    """Delete all but the newest complete checkpoints, and remains of older ones; return their folders.
-
-    The newest complete one stays whatever `keep` says. Manifests go first: nothing half deleted is offered.
-    """
-    store = open_store(uri, access)
-    folders = _by_folder(store.list())
-    complete = _complete(store, folders)
-    if not complete:
-        return ()
-    kept = complete[: max(1, keep)]
-    doomed = [item.folder for item in complete[len(kept) :]]
-    doomed += _remains(folders, {item.folder for item in complete}, kept)
-    for folder in doomed:
-        _delete(store, folder, folders[folder])
-    return tuple(doomed)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Complete:
-    folder: str
-    manifest: Manifest
-    modified: float
-
-    def ref(self, store: Store) -> CheckpointRef:
-        return CheckpointRef(
-            uri=join(store.uri, self.folder), step=self.manifest.step, loss=self.manifest.loss
-        )
-
-
 def _copy(source: Store, target: Store, entries: Sequence[Entry]) -> list[Copied]:
     # Late, because the references above are wanted by all, the engine by few.
     from airflow_provider_ocidist.storage.transfer import copy_entries
@@ -266,20 +251,6 @@ def _copy(source: Store, target: Store, entries: Sequence[Entry]) -> list[Copied
 def _send(source: Store, target: Store, entries: Sequence[Entry]) -> tuple[ManifestFile, ...]:
     copied = _copy(source, target, entries)
     return tuple(ManifestFile(path=item.name, size=item.size, sha256=item.sha256 or "") for item in copied)
-
-
-def _manifest(
-    name: str, files: Sequence[ManifestFile], *, step: int, loss: float | None, single_file: bool = False
-) -> Manifest:
-    return Manifest(
-        version=_VERSION,
-        name=name,
-        step=step,
-        loss=loss,
-        created_at=time.time(),
-        files=tuple(files),
-        single_file=single_file,
-    )
 
 
 def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
@@ -300,9 +271,20 @@ def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
     return source, entries
 
 
-def _free_folder(store: Store, name: str, step: int, *, empty: bool = False) -> str:
-    """Return a folder name that no published checkpoint has; `empty`: in which nothing at all lies."""
-    wanted = name if step_of(name) == step else f"{name}.step-{step}"
+def _free_folder(
+    store: Store, name: str, step: int | None, fence: Fence, sequence: int, *, empty: bool = False
+) -> str:
+    """Return a folder name that no published checkpoint has; `empty`: in which nothing at all lies.
+
+    Two attempts never take the same: an upload of the earlier one may still arrive while the later one publishes.
+    """
+    placed = place(name)
+    named = name
+    if step is None and (placed is None or placed.step is None):
+        named = f"{name}.save-{sequence}"
+    elif step is not None and (placed is None or placed.number != step):
+        named = f"{name}.step-{step}"
+    wanted = f"{named}.attempt-{fence.attempt}" if fence.attempt > 1 else named
     places = (entry.name.partition("/") for entry in store.list(wanted))
     taken = {folder for folder, _, name in places if empty or name == MANIFEST}
     candidates = (wanted, *(f"{wanted}.again-{count}" for count in range(2, 1000)))
@@ -310,73 +292,6 @@ def _free_folder(store: Store, name: str, step: int, *, empty: bool = False) -> 
         if folder not in taken:
             return folder
     raise CheckpointError(f"{join(store.uri, wanted)} was published a thousand times", uri=store.uri)
-
-
-def _by_folder(entries: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
-    """Return the files of each folder directly below the store, under their names relative to it."""
-    folders: dict[str, dict[str, Entry]] = {}
-    for entry in entries:
-        folder, _, name = entry.name.partition("/")
-        if name:
-            folders.setdefault(folder, {})[name] = entry
-    return folders
-
-
-def _complete(store: Store, folders: Mapping[str, Mapping[str, Entry]]) -> list[_Complete]:
-    """Return the complete checkpoints, the newest first; log why the others were skipped."""
-    with concurrent.futures.ThreadPoolExecutor(8, "manifest") as pool:
-        judged = pool.map(lambda item: _judge(store, *item), folders.items())
-        found = [item for item in judged if item]
-    return sorted(found, key=lambda item: (item.manifest.step, item.manifest.created_at), reverse=True)
-
-
-def _judge(store: Store, folder: str, files: Mapping[str, Entry]) -> _Complete | None:
-    place = join(store.uri, folder)
-    if MANIFEST not in files:
-        log.info("skipped %s: it has no manifest, so it is not complete", place)
-        return None
-    try:
-        manifest = Manifest.from_json(store.read(f"{folder}/{MANIFEST}"))
-        fault = _fault(manifest, files)
-    except CheckpointError as error:
-        fault = str(error)
-    except FileNotFoundError:
-        fault = "its manifest was just deleted"
-    if fault:
-        log.warning("skipped %s: %s", place, fault)
-        return None
-    return _Complete(
-        folder=folder, manifest=manifest, modified=files[MANIFEST].modified or manifest.created_at
-    )
-
-
-def _fault(manifest: Manifest, files: Mapping[str, Entry]) -> str | None:
-    """Return what is wrong with the files that a manifest names, None when nothing is."""
-    for item in manifest.files:
-        found = files.get(item.path)
-        if found is None:
-            return f"{item.path} is missing"
-        if found.size != item.size:
-            return f"{item.path} has {found.size} bytes instead of {item.size}"
-    return None
-
-
-def _remains(
-    folders: Mapping[str, Mapping[str, Entry]], complete: set[str], kept: Sequence[_Complete]
-) -> Iterator[str]:
-    """Yield the folders of old checkpoints that are not, or no longer, complete; nobody is writing them."""
-    newest_kept, oldest_kept = kept[0], kept[-1]
-    for folder, files in folders.items():
-        changed = max(entry.modified or float("inf") for entry in files.values())
-        is_older = (step_of(folder) or 0) < oldest_kept.manifest.step
-        is_abandoned = changed < newest_kept.modified - _ABANDONED_AFTER_S
-        if folder not in complete and step_of(folder) is not None and is_older and is_abandoned:
-            yield folder
-
-
-def _delete(store: Store, folder: str, files: Mapping[str, Entry]) -> None:
-    for name in sorted(files, key=lambda name: name != MANIFEST):
-        store.delete(f"{folder}/{name}")
 
 
 @contextmanager

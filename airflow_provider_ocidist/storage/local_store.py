@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,12 +14,18 @@ from pathlib import Path
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage.checksums import in_text, md5_of
 from airflow_provider_ocidist.storage.journal import Journal, key_of, this_boot
-from airflow_provider_ocidist.storage.locations import is_unfinished, safe_name, unfinished_name
+from airflow_provider_ocidist.storage.locations import (
+    finished_name,
+    is_unfinished,
+    safe_name,
+    unfinished_name,
+)
 from airflow_provider_ocidist.storage.stores import (
     Buffer,
     Checksum,
     Download,
     Entry,
+    OpenUpload,
     Origin,
     Store,
     Upload,
@@ -54,6 +61,13 @@ class LocalStore(Store):
             upload.abort()
             raise
 
+    def write_if(self, name: str, data: Buffer, etag: str | None) -> bool:
+        path = self._path(name)
+        with local_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(path.parent):
+                return super().write_if(name, data, etag)
+
     def list(self, prefix: str = "") -> list[Entry]:
         skipped: set[str] = set()
         folder = prefix.rpartition("/")[0]
@@ -87,6 +101,27 @@ class LocalStore(Store):
 
     def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:  # noqa: ARG002 - contract
         return LocalUpload(self._path(name), origin)
+
+    def open_uploads(self, prefix: str = "") -> Sequence[OpenUpload]:
+        found = []
+        with local_errors(self.folder):
+            for part in self._unfinished(prefix):
+                with contextlib.suppress(FileNotFoundError):  # it has just arrived
+                    name = part.relative_to(self.folder).as_posix()
+                    written = part.stat().st_mtime
+                    found.append(OpenUpload(name=finished_name(name), id=name, begun_at=written))
+        return found
+
+    def _unfinished(self, prefix: str) -> Iterator[Path]:
+        folder, _, start = prefix.rpartition("/")
+        for child in (self.folder / folder).glob("*"):
+            if is_unfinished(child.name):
+                yield from [child] if finished_name(child.name).startswith(start) else []
+            elif child.name.startswith(start) and child.is_dir():
+                yield from (part for part in child.rglob(".*.part") if is_unfinished(part.name))
+
+    def abort_upload(self, upload: OpenUpload) -> None:
+        self.delete(upload.id)
 
     def download(self, entry: Entry, part_size: int) -> Download:
         return LocalDownload(self._path(entry.name), entry, part_size, strict=self.strict)
@@ -273,6 +308,18 @@ class LocalUpload(Upload):
             if self.descriptor >= 0:
                 os.close(self.descriptor)
         self.descriptor = -1
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep others who do the same out of a folder, where its file system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def merged(ranges: Iterable[Sequence[int]]) -> list[tuple[int, int]]:

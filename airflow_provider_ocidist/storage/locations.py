@@ -115,6 +115,12 @@ def unfinished_name(name: str, key: str | None = None) -> str:
     return f".{name[:40]}.{key or _next_key()}.part"
 
 
+def finished_name(unfinished: str) -> str:
+    """Return what a file will be called that is not whole yet; of long names, the beginning."""
+    folder, slash, name = unfinished.rpartition("/")
+    return folder + slash + name[1:].rpartition(".")[0].rpartition(".")[0]
+
+
 _numbers = itertools.count(secrets.randbits(32))
 
 

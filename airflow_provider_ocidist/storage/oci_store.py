@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist import oci_clients
+from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.oci_errors import oci_errors
 from airflow_provider_ocidist.storage import checksums
@@ -19,13 +20,24 @@ from airflow_provider_ocidist.storage.oci_copy import copy_object
 from airflow_provider_ocidist.storage.oci_download import LARGEST_RANGE, OciDownload, checksum_in, head_of
 from airflow_provider_ocidist.storage.oci_http import RestHttp, deleting, http_of, storage_errors
 from airflow_provider_ocidist.storage.oci_upload import OciUpload, part_size_for
-from airflow_provider_ocidist.storage.stores import Buffer, Checksum, Download, Entry, Origin, Store, Upload
+from airflow_provider_ocidist.storage.stores import (
+    Buffer,
+    Checksum,
+    Download,
+    Entry,
+    OpenUpload,
+    Origin,
+    Store,
+    Upload,
+)
 
 CONNECTIONS = 64
 """Kept open per store: as many as a copy may use at a time. The SDK's own pool keeps 10."""
 _FIELDS = "name,size,etag,timeModified,md5"
 _WORTH_A_WORK_REQUEST = 1 << 20
 """Bytes. Below, reading and writing takes two requests, and a copy by the service as many and its queue."""
+
+UPLOADS_A_PAGE = 1000
 
 _Found = dict[str, list[Entry]]
 
@@ -62,10 +74,26 @@ class OciStore(Store):
             return b"".join(OciDownload(self, Entry(name=name, size=None), LARGEST_RANGE).all_pieces())
 
     def write(self, name: str, data: Buffer) -> str | None:
+        with storage_errors(self.place_of(name)):
+            return self._put(name, data, {})
+
+    def write_if(self, name: str, data: Buffer, etag: str | None) -> bool:
+        condition = {"if-none-match": "*"} if etag is None else {"if-match": etag}
+        with storage_errors(self.place_of(name)):
+            try:
+                self._put(name, data, condition)
+            except BackendError as error:
+                # Also where this very write has arrived and its answer was lost: whoever asks looks again.
+                if error.status_code == 412:
+                    return False
+                raise
+        return True
+
+    def _put(self, name: str, data: Buffer, headers: Mapping[str, str]) -> str | None:
         place, path = self.place_of(name), self.http.object_path(self.object_name(name))
         md5 = base64.b64encode(checksums.md5_of([data])).decode()
-        with storage_errors(place), oci_errors(f"writing {place}"):
-            return self.http.put(path, data, {"content-md5": md5}).get("etag")
+        with oci_errors(f"writing {place}"):
+            return self.http.put(path, data, {"content-md5": md5, **headers}).get("etag")
 
     def list(self, prefix: str = "") -> list[Entry]:
         found: list[Entry] = []
@@ -122,6 +150,38 @@ class OciStore(Store):
     def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:  # noqa: ARG002 - contract
         with storage_errors(self.place_of(name)):
             return OciUpload(self, name, part_size, origin)
+
+    def open_uploads(self, prefix: str = "") -> Sequence[OpenUpload]:
+        # The service lists all of a bucket; it takes no prefix.
+        found: list[OpenUpload] = []
+        page: str | None = None
+        with storage_errors(self.uri), oci_errors(f"listing the open uploads of {self.uri}"):
+            while True:
+                answer = self.client.list_multipart_uploads(
+                    *self.bucket, limit=UPLOADS_A_PAGE, **({"page": page} if page else {})
+                )
+                found += [
+                    OpenUpload(
+                        name=item.object[len(self.prefix) :],
+                        id=item.upload_id,
+                        begun_at=item.time_created.timestamp(),
+                    )
+                    for item in answer.data
+                    if item.object.startswith(self.prefix + prefix)
+                ]
+                page = answer.next_page
+                if not page:
+                    return found
+
+    def abort_upload(self, upload: OpenUpload) -> None:
+        place = self.place_of(upload.name)
+        with storage_errors(place):
+            try:
+                with oci_errors(f"giving up an upload of {place}"):
+                    self.client.abort_multipart_upload(*self.bucket, self.object_name(upload.name), upload.id)
+            except BackendError as error:
+                if error.status_code != 404:
+                    raise
 
     def download(self, entry: Entry, part_size: int) -> Download:
         with storage_errors(self.place_of(entry.name)):

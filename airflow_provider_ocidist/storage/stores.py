@@ -33,6 +33,17 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OpenUpload:
+    """A file that somebody has begun to send; it may still be on its way, or its sender be gone."""
+
+    name: str
+    """Relative to the store."""
+    id: str
+    begun_at: float
+    """Unix time, in seconds, by the clock of the place; where it only notes that, of the last write."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
     """Where the content of a file comes from; a later attempt goes on only with the very same."""
 
@@ -121,6 +132,20 @@ class Store(ABC):
     def write(self, name: str, data: Buffer) -> str | None:
         """Replace the content, whole or not at all; return its new etag where it is known."""
 
+    def write_if(self, name: str, data: Buffer, etag: str | None) -> bool:
+        """Write in the place of what has this etag, None: where there is nothing; return False when another is there.
+
+        Here two writers may both succeed; places that can compare and write in one step do so.
+        """
+        try:
+            found = self.stat(name).etag
+        except FileNotFoundError:
+            found = None
+        if found != etag:
+            return False
+        self.write(name, data)
+        return True
+
     @abstractmethod
     def list(self, prefix: str = "") -> list[Entry]:
         """Return all files, of subfolders too, whose name starts with the prefix, sorted by name."""
@@ -155,6 +180,15 @@ class Store(ABC):
 
         With an origin, go on where an interrupted upload of the same has left off.
         """
+
+    def open_uploads(self, prefix: str = "") -> Sequence[OpenUpload]:
+        """Return the uploads to names with this prefix that have not ended, as far as the place tells."""
+        del prefix
+        return []
+
+    def abort_upload(self, upload: OpenUpload) -> None:
+        """Forget what was sent of an upload; it may have ended by itself."""
+        raise NotImplementedError
 
     def download(self, entry: Entry, part_size: int) -> Download | None:
         """Start reading a large file in ranges; None where it can only be read from front to back."""

@@ -17,8 +17,9 @@ from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.report import Phase, StopRequest
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, Input, LauncherOptions, Limits, Output, Program
-from airflow_provider_ocidist.storage.checkpoints import publish
+from airflow_provider_ocidist.storage.checkpoints import newest
 from tests.agent.gangs import REPOSITORY, Gang, processes_with, until
+from tests.storage.published import publish
 
 TRAINS = """
 import os, pathlib, sys, time
@@ -444,7 +445,7 @@ while True:
         agent.signal(signal.SIGTERM)
         assert agent.wait() == 143
         assert agent.report.checkpoint is None
-    assert not (tmp_path / "safe").exists()
+    assert newest(str(tmp_path / "safe")) is None
 
 
 def test_a_node_without_configuration_says_so() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import json
+import pickle
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_provider_ocidist.agent import deliveries
-from airflow_provider_ocidist.agent.checkpoints import candidates, resume
+from airflow_provider_ocidist.agent.checkpoints import resume
 from airflow_provider_ocidist.agent.deliveries import (
     ShardCollector,
     ShardCourier,
@@ -19,18 +24,23 @@ from airflow_provider_ocidist.agent.deliveries import (
     nodes_apart,
     show_folder,
 )
+from airflow_provider_ocidist.agent.entries import candidates
 from airflow_provider_ocidist.agent.heartbeat import report_name
+from airflow_provider_ocidist.agent.proofs import Moment
 from airflow_provider_ocidist.agent.report import NodeReport, Phase
+from airflow_provider_ocidist.agent.saving import Patience
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
 from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, newest, retain
+from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, newest
+from airflow_provider_ocidist.storage.fences import LOWEST
+from airflow_provider_ocidist.storage.retention import Retention, retain
 from airflow_provider_ocidist.storage.stores import open_store
 from tests.agent.gangs import Gang
 
 PROGRAM = """
-import os, pickle, sys, time
+import os, pickle, sys, time, zipfile
 from pathlib import Path
 
 meeting, kind, steps = Path(sys.argv[1]), sys.argv[2], [int(step) for step in sys.argv[3].split(",")]
@@ -47,30 +57,62 @@ def barrier(name):
         time.sleep(0.05)
 
 
+class Part:
+    def __init__(self, path, length):
+        self.relative_path, self.offset, self.length = path, 0, length
+
+
+class Metadata:
+    def __init__(self, parts):
+        self.storage_data = dict(enumerate(parts))
+
+
+def save(path, **value):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(value))
+
+
 def distcp(place):
     place.joinpath(f"__{rank}_0.distcp").write_text(f"weights of {rank}")
     barrier(f"{place.name} written")
     if rank == 0:
-        names = [f"__{other}_0.distcp" for other in range(nodes)]
-        place.joinpath(".metadata.tmp").write_bytes(pickle.dumps(names))
+        parts = [Part(f"__{other}_0.distcp", len("weights of 0")) for other in range(nodes)]
+        place.joinpath(".metadata.tmp").write_bytes(pickle.dumps(Metadata(parts)))
         place.joinpath(".metadata.tmp").rename(place / ".metadata")
 
 
 def zero(place):
-    place.joinpath(f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").write_text(f"weights of {rank}")
+    save(place / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt", weights=rank)
     if rank == 0:
-        place.joinpath("mp_rank_00_model_states.pt").write_text("model")
-    place.joinpath("arguments.json").write_text(f"of node {rank}")
+        save(place / "mp_rank_00_model_states.pt", dp_world_size=nodes, mp_world_size=1)
+    place.joinpath("arguments.json").write_text(f'{{"of": {rank}}}')
 
 
 def same(place):
-    place.joinpath("zero_pp_rank_0_mp_rank_00_optim_states.pt").write_text(f"weights of {rank}")
+    save(place / "zero_pp_rank_0_mp_rank_00_optim_states.pt", weights=rank)
+    if rank == 0:
+        save(place / "mp_rank_00_model_states.pt", dp_world_size=1)
 
 
 def half(place):
     if rank == 0:
         zero(place)
-    place.joinpath("rng_state_1.pth").write_text("no shard")
+    save(place / "rng_state_1.pth", what="no shard")
+
+
+def trainer(place):
+    if rank == 0:
+        save(place / "model.safetensors.bin")
+        save(place / "optimizer.pt")
+        save(place / "scheduler.pt")
+    save(place / f"rng_state_{rank}.pth", of=rank)
+    if rank == 0:
+        place.joinpath("trainer_state.json").write_text('{"global_step": 5}')
+
+
+def silent_trainer(place):
+    if rank == 0:
+        trainer(place)
 
 
 def failing(place):
@@ -118,14 +160,14 @@ def test_the_parts_of_all_nodes_make_one_checkpoint_that_any_number_of_nodes_fet
         assert gang.run() == [0, 0], log_of(gang)
         assert gang.agents[0].report.checkpoint == newest(str(safe))
     files = [".metadata", "__0_0.distcp", "__1_0.distcp"]
-    assert names_in(safe) == [f"step-6/{name}" for name in [*files, "manifest.json"]]
+    assert names_in(safe) == ["fence.json", *(f"step-6/{name}" for name in [*files, "manifest.json"])]
 
     with gang_of(tmp_path / "second", "distcp", "7") as gang:
         assert gang.run() == [0, 0], log_of(gang)
         for agent in gang.agents:
             assert f"found {['step-6', *(f'step-6/{name}' for name in files)]}" in agent.stdout.read_text()
-    assert retain(str(safe), 1) == ("step-6",)
-    assert names_in(safe) == [f"step-7/{name}" for name in [*files, "manifest.json"]]
+    assert retain(str(safe), Retention(keep=1), fence=LOWEST) == ("step-6",)
+    assert names_in(safe) == ["fence.json", *(f"step-7/{name}" for name in [*files, "manifest.json"])]
 
     fetched = tmp_path / "alone"
     assert resume(fetched, Checkpoints(uri=str(safe)), OciAccess(), StopSwitch())
@@ -138,7 +180,7 @@ def test_zero_is_whole_when_every_node_has_sent_its_part(tmp_path: Path, safe: P
         assert gang.run() == [0, 0], log_of(gang)
     found = newest(str(safe))
     assert found
-    assert (Path(found.uri) / "arguments.json").read_text() == "of node 0"
+    assert json.loads((Path(found.uri) / "arguments.json").read_text()) == {"of": 0}
     assert len(list(Path(found.uri).glob("zero_pp_rank_[01]_*"))) == 2
 
 
@@ -147,7 +189,7 @@ def test_zero_is_whole_when_every_node_has_sent_its_part(tmp_path: Path, safe: P
     [
         (
             "half",
-            "node 1 had no part of it at its end; let checkpoints.path be a folder that all nodes share",
+            "node 1 cannot send its part: the program has not written step-5 there; let checkpoints.path be",
         ),
         ("same", "nodes 0 and 1 have both written zero_pp_rank_0_mp_rank_00_optim_states.pt"),
     ],
@@ -166,6 +208,29 @@ def test_what_is_not_whole_is_never_offered_and_a_success_without_it_is_none(
     assert newest(str(safe)) is None
 
 
+def test_the_states_of_the_random_generators_of_other_nodes_travel_with_a_checkpoint(
+    tmp_path: Path, safe: Path
+) -> None:
+    with gang_of(tmp_path / "gang", "trainer", "5") as gang:
+        assert gang.run() == [0, 0], log_of(gang)
+    found = newest(str(safe))
+    assert found
+    assert sorted(path.name for path in Path(found.uri).glob("rng_state*")) == [
+        "rng_state_0.pth",
+        "rng_state_1.pth",
+    ]
+
+
+def test_a_checkpoint_that_only_the_main_node_writes_waits_for_no_companion(
+    tmp_path: Path, safe: Path
+) -> None:
+    with gang_of(tmp_path / "gang", "silent_trainer", "5") as gang:
+        assert gang.run() == [0, 0], log_of(gang)
+    found = newest(str(safe))
+    assert found
+    assert len(names_in(Path(found.uri))) == 6
+
+
 def test_a_program_that_fails_between_two_parts_leaves_the_checkpoint_before(
     tmp_path: Path, safe: Path
 ) -> None:
@@ -173,11 +238,12 @@ def test_a_program_that_fails_between_two_parts_leaves_the_checkpoint_before(
         codes = gang.run()
         assert codes[1] == 3, log_of(gang)
         assert codes[0] != 0
-        assert "node 1 cannot send its part: the program has not written step-6 there" in log_of(gang)
+        assert "step-6 is not published, for nothing proves that it is whole" in log_of(gang)
     found = newest(str(safe))
     assert found
     assert found.step == 5
-    assert (safe / "step-6").exists()
+    assert not (safe / "step-6").exists()
+    assert (safe / "unproved" / "step-6").exists()
 
 
 def test_where_all_nodes_share_the_folder_the_main_node_publishes_alone(tmp_path: Path, safe: Path) -> None:
@@ -197,6 +263,24 @@ def test_a_plain_checkpoint_is_the_main_nodes_alone(tmp_path: Path, safe: Path) 
         assert gang.run() == [0, 0], log_of(gang)
         assert not list(gang.run_dir.glob("shards/*/*"))
     assert (safe / "step-5" / "model.pt.txt").read_text() == "of node 0"
+
+
+def saved(text: str, **value: int) -> bytes:
+    """Return what looks like a file of torch.save."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("archive/data.pkl"), pickle.dumps(value))
+        archive.writestr(zipfile.ZipInfo("archive/text"), text)
+    return buffer.getvalue()
+
+
+def metadata(**lengths: int) -> bytes:
+    """Return what looks like a `.metadata` that names these files; `_0_0` stands for `__0_0.distcp`."""
+    parts = {
+        name: SimpleNamespace(relative_path=f"_{name}.distcp", offset=0, length=length)
+        for name, length in lengths.items()
+    }
+    return pickle.dumps(SimpleNamespace(storage_data=parts))
 
 
 class Nodes:
@@ -219,7 +303,9 @@ class Nodes:
     def write(self, rank: int, text: str = "weights") -> Path:
         place = self.folders[rank] / "step-5"
         place.mkdir(exist_ok=True)
-        (place / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").write_text(text)
+        (place / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").write_bytes(saved(text))
+        if rank == 0:
+            (place / "mp_rank_00_model_states.pt").write_bytes(saved("model", dp_world_size=2))
         return place
 
     def publish(self) -> CheckpointRef:
@@ -242,7 +328,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     yield found
     found.collector.close()
     if found.started:
-        found.courier.finish(clean=True, limit=10)
+        found.courier.finish(Moment.EXITED, Patience(10))
 
 
 def test_a_node_that_has_no_part_is_named_with_the_remedy(nodes: Nodes) -> None:
@@ -291,16 +377,56 @@ def test_a_part_that_still_grows_is_waited_for(nodes: Nodes, monkeypatch: pytest
     reference = nodes.publish()
     assert ended.is_set()
     sent = Path(reference.uri) / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
-    assert sent.read_text() == "x" * 39
+    assert sent.read_bytes() == saved("x" * 39)
 
 
 def test_a_part_that_the_metadata_names_and_no_node_has_is_named(nodes: Nodes) -> None:
-    (nodes.write(0) / ".metadata").write_text("__0_0.distcp __1_0.distcp")
+    (nodes.write(0) / ".metadata").write_bytes(metadata(_0_0=3, _1_0=3))
     nodes.start()
     with pytest.raises(
         IncompleteCheckpoint, match=r"no node has sent __0_0\.distcp, __1_0\.distcp, which belong"
     ):
         nodes.publish()
+
+
+def test_a_part_that_is_shorter_than_the_metadata_says_is_named(nodes: Nodes) -> None:
+    for rank, text in ((0, "weights"), (1, "wei")):
+        place = nodes.folders[rank] / "step-5"
+        place.mkdir()
+        (place / f"__{rank}_0.distcp").write_text(text)
+    (place.parents[1] / "node-0" / "step-5" / ".metadata").write_bytes(metadata(_0_0=7, _1_0=7))
+    nodes.start()
+    with pytest.raises(IncompleteCheckpoint, match=r"__1_0\.distcp has 3 of 7 bytes"):
+        nodes.publish()
+    assert newest(str(nodes.safe)) is None
+
+
+def test_a_part_of_which_the_first_counts_more_is_named(nodes: Nodes) -> None:
+    place = nodes.write(0)
+    (place / "mp_rank_00_model_states.pt").write_bytes(saved("model", dp_world_size=3))
+    nodes.write(1)
+    nodes.start()
+    with pytest.raises(IncompleteCheckpoint, match="zero_pp_rank_2_mp_rank_00_optim_states"):
+        nodes.publish()
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_a_part_that_ends_in_the_midst_of_a_file_is_never_sent(nodes: Nodes, is_cut_off: bool) -> None:
+    nodes.write(0)
+    place = nodes.write(1)
+    (file,) = place.iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    nodes.start()
+    if is_cut_off:
+        nodes.courier._training_ended.set()
+        nodes.courier._moment, nodes.courier._patience = Moment.CUT_OFF, Patience(60)
+    else:
+        threading.Timer(1.5, nodes.report, (1, Phase.DONE)).start()
+    with pytest.raises(
+        IncompleteCheckpoint, match=r"node 1 (cannot send its part: its processes have|has ended)"
+    ):
+        nodes.publish()
+    assert newest(str(nodes.safe)) is None
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -310,7 +436,7 @@ def test_the_first_part_of_a_model_is_whole_unless_another_node_has_the_second(
     for rank in range(parts):
         place = nodes.folders[rank] / "step-5"
         place.mkdir()
-        (place / f"mp_rank_0{rank}_model_states.pt").write_text("weights")
+        (place / f"mp_rank_0{rank}_model_states.pt").write_bytes(saved("weights", mp_world_size=parts))
     nodes.start()
     assert len(list(Path(nodes.publish().uri).glob("mp_rank*"))) == parts
 
@@ -347,7 +473,7 @@ def test_each_node_sends_what_it_wrote_over_the_checkpoint_that_all_had_fetched(
         (folder / "step-5").mkdir()
         for name in names:
             (folder / "step-5" / name).write_text("old")
-        (folder / "step-5" / ".metadata").write_text(" ".join(names))
+        (folder / "step-5" / ".metadata").write_bytes(metadata(_0_0=3, _1_0=3))
     resumed = Nodes(tmp_path)
     for folder, name in zip(nodes.folders, names, strict=True):
         (folder / "step-5" / name).write_text("newer")

@@ -25,7 +25,10 @@ def save(*_):
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
 if os.environ["RANK"] == "0":
-    pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"], "step-3.txt").write_text("weights")
+    folder = pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
+    time.sleep(1)
+    (folder / "step-3.tmp").write_text("weights")
+    (folder / "step-3.tmp").rename(folder / "step-3.txt")
 print("ready")
 time.sleep(float(sys.argv[1]))
 """

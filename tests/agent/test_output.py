@@ -48,9 +48,9 @@ def test_a_progress_bar_is_progress_and_no_part_of_the_end(tmp_path: Path) -> No
 
 def test_a_bar_without_an_end_is_a_sign_of_life(tmp_path: Path) -> None:
     pumped = Pumped(tmp_path)
-    before = pumped.output.meter.updated_at
+    before = pumped.output.meter.progress.updated_at
     pumped.say("\r  1%|  | 1/100 [00:01<00:09, 5.00it/s]\r  2%|  | 2/100 [00:01<00:09, 5.00it/s]")
-    while pumped.output.meter.updated_at == before:
+    while pumped.output.meter.progress.updated_at == before:
         pass
     pumped.close()
     assert pumped.output.meter.progress.step == 2

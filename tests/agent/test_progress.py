@@ -78,9 +78,9 @@ def test_the_loss_of_each_step_is_remembered(tmp_path: Path) -> None:
 
 def test_any_output_is_a_sign_of_life(tmp_path: Path) -> None:
     meter = ProgressMeter(tmp_path)
-    before = meter.updated_at
+    before = meter.progress.updated_at
     meter.saw(b"tokenizing\n")
-    assert meter.updated_at > before
+    assert meter.progress.updated_at > before
 
 
 def test_the_file_is_read_line_by_line_as_it_grows(tmp_path: Path) -> None:

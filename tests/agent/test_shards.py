@@ -85,7 +85,11 @@ def test_the_first_part_of_a_model_may_be_all_of_it_or_not() -> None:
 
 
 def test_a_plain_checkpoint_needs_nobody() -> None:
-    assert not needs_others({"model.safetensors", "optimizer.pt", "rng_state_0.pth"}, {})
+    assert not needs_others({"model.safetensors", "optimizer.pt", "rng_state.pth"}, {})
+
+
+def test_the_states_of_random_generators_are_asked_of_all_nodes() -> None:
+    assert needs_others({"model.safetensors", "optimizer.pt", "rng_state_0.pth"}, {})
 
 
 def test_all_files_of_all_nodes_are_one_checkpoint() -> None:

@@ -6,12 +6,14 @@ import threading
 from dataclasses import replace
 from typing import Any
 
+import oci
 import pytest
 
 from airflow_provider_ocidist.agent.report import STOP_FILE
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
-from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.errors import BackendError, CancelFailed
 from airflow_provider_ocidist.run import NodeState, RunKey, RunRef
 from airflow_provider_ocidist.shared_connections import place_of, shared_connection
 from airflow_provider_ocidist.storage.local_store import LocalStore
@@ -87,31 +89,24 @@ def test_run_dirs_that_are_cleared_while_one_is_opened_are_opened_all_the_same(t
 
 
 def test_nodes_are_left_word_to_stop_while_the_service_still_keeps_the_cancel_waiting(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Any,
 ) -> None:
-    backend, asked, answers = OciDataScience.connect({}), [], threading.Event()
+    asked, answers = [], threading.Event()
 
-    def cancel_run(run_id: str) -> None:
-        asked.append(run_id)
-        assert answers.wait(20)
-        raise BackendError("the service asks for fewer requests", status_code=429, retryable=True)
+    class Client:
+        """Keeps every cancel waiting until the stop request is there."""
+
+        def cancel_job_run(self, run_id: str) -> None:
+            asked.append(run_id)
+            assert answers.wait(20)
+            raise oci.exceptions.ServiceError(429, "TooManyRequests", {}, "fewer requests")
 
     class Written(RunDirs):
         def write(self, run_dir: str, name: str, data: bytes) -> None:
             super().write(run_dir, name, data)
             answers.set()
 
-    monkeypatch.setattr(backend, "_cancel_run", cancel_run)
-    backend._run_dirs = Written(LocalStore)
-    with pytest.raises(BackendError, match="fewer requests"):
-        backend.cancel(a_ref(str(tmp_path)))
+    with pytest.raises(CancelFailed, match="fewer requests"):
+        Cancels(Client, Written(LocalStore)).cancel(a_ref(str(tmp_path)))
     assert (tmp_path / STOP_FILE).exists()
-    assert sorted(asked) == ["a", "b"]
-
-
-def test_runs_are_cancelled_where_no_word_can_be_left(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend, asked = OciDataScience.connect({}), []
-    monkeypatch.setattr(backend, "_cancel_run", asked.append)
-    (tmp_path / "file").write_text("no folder")
-    backend.cancel(a_ref(str(tmp_path / "file")))
     assert sorted(asked) == ["a", "b"]

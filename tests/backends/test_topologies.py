@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +19,7 @@ from airflow_provider_ocidist.backends.oci_data_science.refs import runs_of, wit
 from airflow_provider_ocidist.errors import Cause, JobFileError
 from airflow_provider_ocidist.run import Expectations, NodeState, Plan, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait, decide
+from airflow_provider_ocidist.unchanged import observe
 from tests.training_jobs import BACKEND, a_job, a_key
 
 CONNECTION = {
@@ -281,9 +283,14 @@ def test_a_node_that_shows_no_sign_of_life_ends_the_gang() -> None:
     silent = NodeReport(
         rank=1, phase=Phase.TRAINING, address="", started_at=NOW - 200, heartbeat_at=NOW - 100
     )
-    action = verdict(status(a_run("IN_PROGRESS"), a_report(0), silent, nodes=2))
+    record = RunRecord(ref=a_ref(2), lost_timeout=60)
+    for beat in (NOW - 62, NOW - 1):
+        beating = replace(a_report(0), heartbeat_at=beat)
+        found = status(a_run("IN_PROGRESS"), beating, silent, nodes=2)
+        record = observe(record, found, 61.0)
+    action = decide(record, found, NOW)
     assert isinstance(action, Cancel)
-    assert action.ending.message.startswith("node 1 has shown no sign of life for 100 s")
+    assert action.ending.message.startswith("node 1 has shown no sign of life for 61 s")
 
 
 def test_a_run_that_is_gone_takes_all_nodes_with_it() -> None:

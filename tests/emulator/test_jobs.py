@@ -13,6 +13,7 @@ import pytest
 from oci.data_science import models
 from oci.exceptions import ServiceError
 
+from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.conftest import HTTP, OPTIONS, Cloud
 
@@ -355,3 +356,28 @@ def age_retry_tokens(path: Path, hours: dict[str, int]) -> None:
             store.execute(
                 "UPDATE records SET body = ? WHERE kind = 'retry_token' AND id = ?", (json.dumps(aged), key)
             )
+
+
+@pytest.mark.parametrize("place", ["job", "run"])
+def test_a_shape_that_the_service_does_not_have_is_refused_with_those_near_it(
+    cloud: Cloud, place: str
+) -> None:
+    details = cloud.job_details()
+    job_id = cloud.jobs.create_job(details).data.id
+    infrastructure = details.job_infrastructure_configuration_details
+    infrastructure.shape_name = "VM.Standard.E4.Felx"
+    create = {
+        "job": lambda: cloud.jobs.create_job(details),
+        "run": lambda: cloud.start(job_id, job_infrastructure_configuration_override_details=infrastructure),
+    }
+    with pytest.raises(ServiceError, match=r"VM\.Standard\.E4\.Flex") as caught:
+        create[place]()
+    assert (caught.value.status, caught.value.code) == (400, "InvalidParameter")
+
+
+def test_a_shape_that_is_newer_than_the_emulator_can_be_made_known_to_it() -> None:
+    with Emulator(options=Options(shapes=("BM.GPU.NEW.8",))) as emulator:
+        cloud = Cloud.of(emulator.access)
+        details = cloud.job_details()
+        details.job_infrastructure_configuration_details.shape_name = "BM.GPU.NEW.8"
+        assert cloud.jobs.create_job(details).data.id

@@ -374,3 +374,32 @@ def test_a_poll_of_a_long_log_reads_its_end_only(cloud):
         assert newest[0]["data"]["message"].startswith("line 99999 ")
     calls = [each for each in cloud.control("GET", "/calls") if each["path"].startswith("/20190909")]
     assert min(call["duration_s"] for call in calls) < 0.1
+
+
+def lines_by_time(cloud: Cloud, start: dt.datetime, page: int) -> list[str]:
+    """Read a log as a client does that asks from the last line's time on, `page` lines at a time, without tokens."""
+    search = cloud.client(oci.loggingsearch.LogSearchClient)
+    place = f"{cloud.access.compartment_id}/{cloud.access.log_group_id}/{cloud.access.log_id}"
+    end = start + dt.timedelta(days=1)
+    seen: dict[str, str] = {}
+    while True:
+        details = SearchLogsDetails(
+            search_query=f'search "{place}" | sort by datetime asc', time_start=start, time_end=end
+        )
+        found = search.search_logs(details, limit=page).data.results
+        new = {result.data["logContent"]["id"]: result.data for result in found} if found else {}
+        if not new.keys() - seen.keys():
+            return list(seen.values())
+        seen |= {name: data["logContent"]["data"]["message"] for name, data in new.items()}
+        last = max(data["datetime"] for data in new.values())
+        start = dt.datetime.fromtimestamp(last / 1000, dt.UTC)
+
+
+@pytest.mark.parametrize("page", [150, 1000])
+def test_a_client_that_reads_by_time_gets_every_line_of_a_burst(cloud: Cloud, page: int) -> None:
+    before = dt.datetime.now(dt.UTC).replace(microsecond=0)
+    run = cloud.run("print('\\n'.join(map(str, range(2000))))")
+    assert run.lifecycle_state == "SUCCEEDED"
+    lines = [line for line in lines_by_time(cloud, before, page) if line.isdigit()]
+    assert sorted(map(int, lines)) == list(range(2000))
+    assert [line for line in cloud.messages(run.id) if line.isdigit()] == [str(n) for n in range(2000)]

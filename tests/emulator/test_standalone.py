@@ -23,7 +23,7 @@ import pytest
 
 from airflow_provider_ocidist.emulator.access import Access
 from airflow_provider_ocidist.emulator.errors import StartupError
-from airflow_provider_ocidist.emulator.listening import check_host, is_this_machine, listen
+from airflow_provider_ocidist.emulator.listening import check_host, is_own_user, listen
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.conftest import OPTIONS, Cloud
 from tests.emulator.test_job_runs import STUBBORN, first_message, is_alive
@@ -175,11 +175,20 @@ def test_others_may_come_when_that_was_said_twice():
         Emulator(host="192.0.2.1", expose=True).start()
 
 
-@pytest.mark.parametrize(
-    "peer,expected", [(("127.0.3.4", 1), True), (("192.0.2.1", 1), False), (None, False)]
-)
-def test_the_control_api_knows_its_own_machine(peer, expected):
-    assert is_this_machine(peer) is expected
+def test_the_control_api_knows_the_programs_of_its_own_user():
+    with listen("127.0.0.1", 0) as listener:
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as client:
+            server, _ = listener.accept()
+            with server:
+                ends = {"client": client.getsockname(), "server": client.getpeername()}
+                assert is_own_user(ends)
+                assert not is_own_user({**ends, "client": ("127.0.0.1", 1)})
+
+
+@pytest.mark.parametrize("peer", [("192.0.2.1", 1), ("::ffff:192.0.2.1", 1), None])
+def test_the_control_api_is_closed_to_other_machines(peer):
+    assert not is_own_user({"client": peer, "server": ("127.0.0.1", 2)})
 
 
 def test_a_folder_that_cannot_be_written_is_told_in_a_line(tmp_path):

@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+import oci
 import pytest
 from oci.data_science import models
 
@@ -113,3 +114,92 @@ def test_a_bucket_that_is_not_there_fails_the_run_and_is_named(cloud: Cloud, emu
     assert run.lifecycle_state == "FAILED"
     assert "the bucket absent" in run.lifecycle_details
     assert "/mnt/in/data" in run.lifecycle_details
+
+
+LINKS = """
+import os, pathlib, time
+root = pathlib.Path(os.environ.get("OCIDIST_MOUNT_ROOT", "/"))
+bucket, outside = root / "mnt/in/data", pathlib.Path({outside!r})
+(bucket / "dir").symlink_to(outside)
+(bucket / "deep").mkdir()
+(bucket / "deep/dir").symlink_to(outside)
+(bucket / "file.txt").symlink_to(outside / "kept.txt")
+(bucket / "ready").write_text("")
+deadline = time.time() + 20
+while not (bucket / "last").exists() and time.time() < deadline:
+    time.sleep(0.1)
+print("last" if (bucket / "last").exists() else "never")
+"""
+
+
+def test_a_link_in_a_mounted_bucket_leads_no_object_outside_of_it(cloud: Cloud, tmp_path: Path) -> None:
+    (tmp_path / "kept.txt").write_text("as it was")
+    (tmp_path / "sub").mkdir()
+    run_id = cloud.start(with_mounts(cloud, LINKS.format(outside=str(tmp_path))))
+    deadline = time.monotonic() + 30
+    while not cloud.objects.list_objects(*cloud.place, prefix="corpus/ready").data.objects:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    names = ("dir/kept.txt", "dir/new.txt", "dir/sub/new.txt", "deep/dir/kept.txt", "file.txt")
+    for name in names:
+        cloud.objects.put_object(*cloud.place, f"corpus/{name}", b"overwritten")
+    time.sleep(2.5)  # some rounds of the mirror, that it has its chance
+    for name in names:
+        cloud.objects.delete_object(*cloud.place, f"corpus/{name}")
+    cloud.objects.put_object(*cloud.place, "corpus/last", b"")
+    cloud.wait(run_id)
+    assert cloud.messages(run_id)[-1] == "last"
+    found = {
+        str(path.relative_to(tmp_path)): path.is_dir() or path.read_text() for path in tmp_path.rglob("*")
+    }
+    assert found == {"kept.txt": "as it was", "sub": True}
+
+
+SHOW = """
+import os, pathlib
+root = pathlib.Path(os.environ.get("OCIDIST_MOUNT_ROOT", "/"))
+bucket = root / "mnt/in/data"
+print(sorted(str(path.relative_to(bucket)) for path in bucket.rglob("*") if path.is_file()))
+(bucket / "made.txt").write_text("made")
+"""
+
+
+def test_names_that_no_folder_can_hold_keep_no_other_from_its_mount_and_are_logged(cloud: Cloud) -> None:
+    long = "n" * 300
+    for name in ("a.txt", "sub", "sub/x", long, "x//y", "p/../q", "z/last.txt"):
+        cloud.objects.put_object(*cloud.place, f"corpus/{name}", b"content")
+    run = cloud.wait(cloud.start(with_mounts(cloud, SHOW)))
+    assert run.lifecycle_state == "SUCCEEDED"
+    lines = cloud.messages(run.id)
+    assert lines[-1] == "['a.txt', 'sub/x', 'z/last.txt']"
+    notes = "\n".join(lines[:-1])
+    for name, reason in (
+        ("sub", "other objects"),
+        (long, "longer than 255"),
+        ("x//y", "empty"),
+        ("p/../q", "'..'"),
+    ):
+        assert any(f"corpus/{name} of the bucket" in line and reason in line for line in lines), notes
+    assert content(cloud, "corpus/made.txt") == "made"
+
+
+def test_a_file_that_cannot_be_stored_fails_the_run_and_is_named(cloud: Cloud) -> None:
+    write = (
+        "import os; root = os.environ.get('OCIDIST_MOUNT_ROOT', '')\n"
+        "open((root + '/mnt/in/data/').encode() + bytes([65, 255]), 'w').write('lost')"
+    )
+    run = cloud.wait(cloud.start(with_mounts(cloud, write)))
+    assert run.lifecycle_state == "FAILED"
+    assert "corpus/A" in run.lifecycle_details
+    assert "not UTF-8" in run.lifecycle_details
+
+
+def test_a_mount_outside_of_its_place_is_refused(cloud: Cloud) -> None:
+    details = cloud.job_details()
+    (mount, _) = mounts(cloud)
+    mount.destination_path = "/mnt/../etc"
+    details.job_storage_mount_configuration_details_list = [mount]
+    with pytest.raises(oci.exceptions.ServiceError) as refused:
+        cloud.jobs.create_job(details)
+    assert refused.value.status == 400
+    assert "destinationPath" in refused.value.message

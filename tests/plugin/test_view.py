@@ -166,3 +166,10 @@ def test_a_reference_to_places_of_the_api_server_is_not_followed(forged):
 @pytest.mark.parametrize("value", [None, 7, "text", [], {"backend": "x"}, {"key": "x", "run_ids": 3}])
 def test_an_xcom_of_that_name_by_others_is_not_taken_for_a_reference(value):
     assert ref_in(value, TASK) is None
+
+
+def test_a_success_that_shows_no_training_is_shown_with_its_warning():
+    result = {"checkpoint_uri": None, "nodes": [], "warning": "it probably trained nothing"}
+    view = task_view(record(state="success", result=result), Look(problem="no route"), NOW)
+    assert view["warning"] == "it probably trained nothing"
+    assert task_view(record(state="success"), failed(), NOW)["warning"] is None

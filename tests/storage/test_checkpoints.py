@@ -15,8 +15,9 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_ocidist.errors import CheckpointError, StorageError
-from airflow_provider_ocidist.storage.checkpoints import fetch, newest, publish, retain, step_of, verify
+from airflow_provider_ocidist.storage.checkpoints import fetch, newest, verify
 from airflow_provider_ocidist.storage.stores import open_store
+from tests.storage.published import keep_last, publish
 from tests.storage.trees import make_tree, read_tree
 from tests.storage.unruly_proxy import Fault
 
@@ -35,21 +36,6 @@ def make(tmp_path, step, content=None):
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content if content is not None else os.urandom(1000 + step))
     return path
-
-
-@pytest.mark.parametrize(
-    "name, step",
-    [
-        ("step-000100.pt", 100),
-        ("epoch=3-step=200.ckpt", 200),
-        ("checkpoint-50", 50),
-        ("global_step7", 7),
-        ("snapshot.pt", None),
-        ("", None),
-    ],
-)
-def test_the_step_is_the_last_number_in_the_name(name, step):
-    assert step_of(name) == step
 
 
 def test_a_file_comes_back_under_its_own_name(place, tmp_path):
@@ -99,17 +85,10 @@ def test_the_manifest_names_every_file_with_size_and_checksum(place, tmp_path):
     }
 
 
-def test_the_highest_step_wins_whatever_came_last(place, tmp_path):
-    uri, access = place
-    for step in (90, 1000, 200):
-        publish(make(tmp_path, step), uri, step=step, access=access)
-    assert newest(uri, access).step == 1000
-
-
 def test_no_checkpoint_yet_is_none(place):
     uri, access = place
     assert newest(uri, access) is None
-    assert retain(uri, 1, access) == ()
+    assert keep_last(uri, 1, access) == ()
 
 
 def test_partial_and_corrupt_checkpoints_are_never_offered(place, tmp_path, caplog):
@@ -150,7 +129,7 @@ def test_a_manifest_of_a_later_version_is_not_guessed_at(place, tmp_path):
     uri, access = place
     ref = publish(make(tmp_path, 1), uri, step=1, access=access)
     store = open_store(ref.uri, access)
-    store.write("manifest.json", store.read("manifest.json").replace(b'"version": 1', b'"version": 99'))
+    store.write("manifest.json", store.read("manifest.json").replace(b'"version": 2', b'"version": 99'))
     assert newest(uri, access) is None
 
 
@@ -231,10 +210,10 @@ def test_retention_keeps_the_newest_and_deletes_older_ones_whole(place, tmp_path
     uri, access = place
     for step in range(1, 6):
         publish(make(tmp_path, step), uri, step=step, access=access)
-    assert sorted(retain(uri, 2, access)) == ["step-000001.pt", "step-000002.pt", "step-000003.pt"]
+    assert sorted(keep_last(uri, 2, access)) == ["step-000001.pt", "step-000002.pt", "step-000003.pt"]
     assert newest(uri, access).step == 5
     left = {entry.name.split("/")[0] for entry in open_store(uri, access).list()}
-    assert left == {"step-000004.pt", "step-000005.pt"}
+    assert left == {"fence.json", "step-000004.pt", "step-000005.pt"}
 
 
 @pytest.mark.parametrize("keep", [1, 0, -1])
@@ -244,7 +223,7 @@ def test_retention_never_deletes_the_newest_valid_one(place, tmp_path, keep):
     for step in (1, 2, 3):
         publish(make(tmp_path, step), uri, step=step, access=access)
     store.delete("step-000003.pt/manifest.json")  # a newer one is being written
-    retain(uri, keep, access)
+    keep_last(uri, keep, access)
     assert newest(uri, access).step == 2
     assert store.exists("step-000003.pt/step-000003.pt")
     assert not store.exists("step-000001.pt/step-000001.pt")
@@ -255,7 +234,7 @@ def test_retention_deletes_the_manifest_first(unruly, access, proxy, bucket, tmp
         publish(make(tmp_path, step), bucket, step=step, access=access)
     proxy.faults = [Fault(method="DELETE", status=400, skip=1)]
     with pytest.raises(StorageError):
-        retain(bucket, 1, unruly)
+        keep_last(bucket, 1, unruly)
     left = [entry.name for entry in open_store(bucket, access).list("step-000001.pt")]
     assert left == ["step-000001.pt/step-000001.pt"]
 
@@ -268,8 +247,9 @@ def test_what_an_interrupted_retention_left_is_removed_when_it_is_old(tmp_path):
         open_store(uri).delete(f"step-00000{step}.pt/manifest.json")
     long_ago = time.time() - 86_400
     os.utime(tmp_path / "target/step-000001.pt/step-000001.pt", (long_ago, long_ago))
-    assert retain(uri, 2) == ("step-000001.pt",)
+    assert keep_last(uri, 2) == ("step-000001.pt",)
     assert sorted(path.name for path in (tmp_path / "target").iterdir()) == [
+        "fence.json",
         "step-000002.pt",
         "step-000003.pt",
     ]
@@ -286,7 +266,7 @@ def test_a_reader_always_finds_a_checkpoint_while_others_come_and_go(place, tmp_
         try:
             for step in range(2, 10):
                 publish(make(tmp_path, step), uri, step=step, access=access)
-                retain(uri, 2, access)
+                keep_last(uri, 2, access)
         except Exception as error:
             errors.append(error)
         finally:

@@ -185,7 +185,8 @@ def test_a_local_write_leaves_nothing_when_the_disk_is_full(tmp_path):
     )
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "s")],
+        # -B: modules that are imported under the limit would leave cut-off bytecode in the package.
+        [sys.executable, "-B", "-c", program, str(tmp_path / "s")],
         cwd=root,
         capture_output=True,
         text=True,

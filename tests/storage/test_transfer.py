@@ -352,7 +352,7 @@ def test_a_file_limit_is_one_clear_error_and_leaves_nothing(tmp_path):
         "try: copy(sys.argv[1], sys.argv[2], part_size=50_000)\n"
         "except Exception as error: print(type(error).__name__, error)\n"
     )
-    command = [sys.executable, "-c", program, str(tmp_path / "big"), str(tmp_path / "out/copy")]
+    command = [sys.executable, "-B", "-c", program, str(tmp_path / "big"), str(tmp_path / "out/copy")]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("StorageError")
     assert "larger than" in done.stdout

@@ -12,15 +12,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_ocidist import codec, oci_clients
-from airflow_provider_ocidist.agent.report import LEASE_FILE, STOP_FILE, Renewal, StopRequest
+from airflow_provider_ocidist.agent.config import AgentConfig
+from airflow_provider_ocidist.agent.report import LEASE_FILE, Renewal
+from airflow_provider_ocidist.attempts import Attempt, End
 from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, Finding, LogLine, LogPart, ToldLines
 from airflow_provider_ocidist.backends.oci_data_science.answers import log_line
-from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
+from airflow_provider_ocidist.backends.oci_data_science.attempt_index import work_dir_of
+from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel, pages
+from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.created import job_request, run_request
+from airflow_provider_ocidist.backends.oci_data_science.gangs import Gangs
 from airflow_provider_ocidist.backends.oci_data_science.log_searches import LINES, LogSearches, Searched
 from airflow_provider_ocidist.backends.oci_data_science.lookups import completed
 from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
-from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, key_of, make_plan
+from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, make_plan
 from airflow_provider_ocidist.backends.oci_data_science.refs import (
     key_in,
     record_of,
@@ -31,14 +36,17 @@ from airflow_provider_ocidist.backends.oci_data_science.refs import (
 from airflow_provider_ocidist.backends.oci_data_science.reports import Reported, Reports
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.backends.oci_data_science.run_states import RunStates, RunSummary
+from airflow_provider_ocidist.backends.oci_data_science.service_clock import ServiceClock
+from airflow_provider_ocidist.backends.oci_data_science.stored import with_checkpoint
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES, topology_of
-from airflow_provider_ocidist.errors import BackendError, Cause, CheckpointError, StorageError
+from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.masking import secrets_in
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.oci_errors import oci_errors
 from airflow_provider_ocidist.run import (
+    Ending,
     NodeState,
     NodeStatus,
     Plan,
@@ -48,7 +56,6 @@ from airflow_provider_ocidist.run import (
     RunRef,
     RunStatus,
 )
-from airflow_provider_ocidist.storage import checkpoints
 from airflow_provider_ocidist.storage.stores import open_store
 
 if TYPE_CHECKING:
@@ -60,7 +67,6 @@ CLAIM_FILE = "claim"
 """In the run directory: the number of the try that waits for what an earlier one has created."""
 TOLD_FILE = "told.json"
 """In the run directory: how far the log of the task has come that waits."""
-_STOP = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
 
 
 class OciDataScience(Backend):
@@ -73,6 +79,17 @@ class OciDataScience(Backend):
         self._reports = Reports(self._run_dirs)
         self._run_states = RunStates(lambda: self._client)
         self._log_searches = LogSearches(lambda: self._log_client)
+        self._service_clock = ServiceClock()
+        self.gangs = Gangs(
+            lambda: self._client,
+            self._run_dirs,
+            self._submission,
+            lambda region: self._in_region(region).gangs,
+        )
+        self._elsewhere: dict[str, Self] = {}
+        # What ends nodes has connections of its own, and waits seconds at most for a service that asks for patience.
+        self._cancel_dirs = RunDirs(lambda run_dir: open_store(run_dir, _urgent(self.access)))
+        self._cancels = Cancels(lambda: self._cancel_client, self._cancel_dirs)
         self._states: dict[str, tuple[NodeState, ...]] = {}
         """What the service said last of the nodes of each run directory."""
 
@@ -91,9 +108,11 @@ class OciDataScience(Backend):
             new, region=self._region, endpoint=old.endpoint, tenancy=old.tenancy or new.tenancy
         )
         self.defaults = _pick(Defaults, fields)
-        for client in ("_client", "_log_client"):
+        for client in ("_client", "_log_client", "_cancel_client"):
             self.__dict__.pop(client, None)
         self._run_dirs.clear()
+        self._cancel_dirs.clear()
+        self._elsewhere.clear()
 
     @property
     def _region(self) -> str | None:
@@ -103,11 +122,15 @@ class OciDataScience(Backend):
 
     @cached_property
     def _client(self) -> Any:
-        return oci_clients.client(self.access, "data_science")
+        return self._service_clock.heeding(oci_clients.client(self.access, "data_science"))
 
     @cached_property
     def _log_client(self) -> Any:
         return oci_clients.client(self.access, "logging_search")
+
+    @cached_property
+    def _cancel_client(self) -> Any:
+        return oci_clients.client(_urgent(self.access), "data_science")
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
         return make_plan(job, key, self.defaults, self.access.endpoint)
@@ -117,24 +140,7 @@ class OciDataScience(Backend):
     def submit(
         self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
     ) -> RunRef:
-        if found is None:
-            found = self._found(plan, display_name=plan.key.name)
-        known = next((ref for ref in found if ref.key == plan.key), None)
-        if known is not None and known.complete:
-            return known
-        submission = self._submission(plan, stop)
-        ref = known or ref_of(submission.job(), plan.key)
-        existing = runs_of(ref)
-        if not existing:
-            submission.artifact(ref.job_id)
-        try:
-            made = submission.runs(ref.job_id, existing)
-        except BaseException:
-            # Airflow's timeout too, which is no Exception: half a gang would run for nobody.
-            self._cancel_all_of(ref)
-            raise
-        ids = existing | {number: str(run.id) for number, run in made.items()}
-        return with_runs(ref, ids, () if existing else _asked_at(made.values()))
+        return self.gangs.submit(plan, stop, found)
 
     def _submission(self, plan: Plan, stop: threading.Event | None = None) -> Submission:
         return Submission(
@@ -145,52 +151,39 @@ class OciDataScience(Backend):
             lambda body: completed(body, self.access),
         )
 
+    def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
+        return self.gangs.recorded(plan, noted)
+
+    def close(self, ref: RunRef, end: End) -> None:
+        self.gangs.end(ref, end)
+
+    def near(self, ref: RunRef) -> Self:
+        return self._in_region(region_of(ref.job_id))
+
+    def _in_region(self, region: str | None) -> Self:
+        """Return the backend that reaches a region with the same credentials; with an endpoint there is one only."""
+        own = self._region
+        if region is None or own is None or self.access.endpoint or _long(region) == _long(own):
+            return self
+        if region not in self._elsewhere:
+            self._elsewhere[region] = type(self)(replace(self.access, region=region), self.defaults)
+        return self._elsewhere[region]
+
     def find(self, plan: Plan) -> list[RunRef]:
-        return self._found(plan)
+        found = self.gangs.found(plan.key, self.attempts(plan))
+        return found or self.gangs.named(plan.key.name, plan.key, str(plan.compartment_id))
 
-    def begin(self, plan: Plan) -> list[RunRef]:
-        """Look, and create the job meanwhile: it is only a definition, and its runs come after the look."""
-        # The look goes out first: were the new job in the list, its runs would be asked for, which it has not.
-        begun, found = both(lambda: self._begun(plan), lambda: self._found(plan))
-        mine = [ref for ref in found if ref.key == plan.key]
-        others = [ref for ref in found if ref.key != plan.key]
-        alive = [ref for ref in mine if runs_of(ref)]
-        if isinstance(begun, BackendError):
-            # What of our own has no node may be gone by now: the look went on meanwhile.
-            if not others and not alive:
-                raise begun
-            return sorted([*others, *alive], key=_age)
-        kept = alive or [begun]
-        # Twice, where the service has forgotten the idempotency token of an earlier submission, after 24 hours.
-        for job_id in {ref.job_id for ref in (begun, *mine)} - {ref.job_id for ref in kept}:
-            self._remove(job_id)
-        return sorted([*others, *kept], key=_age)
+    def begin(self, plan: Plan, known: Sequence[Attempt] | None = None) -> list[RunRef]:
+        return self.gangs.begin(plan, self.attempts(plan) if known is None else known)
 
-    def _begun(self, plan: Plan) -> RunRef | BackendError:
-        try:
-            return ref_of(self._submission(plan).job(), plan.key)
-        except BackendError as error:
-            return error
-
-    def _found(self, plan: Plan, **filters: str) -> list[RunRef]:
-        return self._found_in(plan.requests[0].body["compartmentId"], [plan.key], **filters)
-
-    def gangs_of(self, keys: Sequence[RunKey], place: str | None = None) -> list[RunRef]:
+    def gangs_of(
+        self, keys: Sequence[RunKey], place: str | None = None, run_dir: str | None = None
+    ) -> list[RunRef]:
         compartment_id = place or self.defaults.compartment_id
         if compartment_id is None:
             raise _no_compartment()
-        return self._found_in(compartment_id, keys)
-
-    def _found_in(self, compartment_id: str, keys: Sequence[RunKey], **filters: str) -> list[RunRef]:
-        with oci_errors("looking for earlier gangs of this task"):
-            jobs = list(pages(self._client.list_jobs, compartment_id, **filters))
-        owned = [(str(job.id), key) for job in jobs for of in keys if (key := key_of(job, of)) is not None]
-        refs = in_parallel(lambda item: self._found_ref(*item, compartment_id), owned)
-        return sorted(refs, key=_age)
-
-    def _found_ref(self, job_id: str, key: RunKey, compartment_id: str) -> RunRef:
-        job, runs = both(lambda: self._job(job_id), lambda: self._runs(job_id, compartment_id))
-        return with_runs(ref_of(job, key), _by_number(runs), _asked_at(runs))
+        work_dir = work_dir_of(run_dir) if run_dir else self.defaults.work_dir
+        return self.gangs.of(keys, compartment_id, work_dir)
 
     def open(self, resource_id: str) -> RunRecord:
         job = self._job(self._job_id_of(resource_id))
@@ -200,7 +193,13 @@ class OciDataScience(Backend):
 
     def secrets_told(self, ref: RunRef) -> set[str]:
         job = self._job(ref.job_id)
-        return secrets_in(dict(topology_of(job).environment_of(job) or {}))
+        described = self._client.base_client.sanitize_for_serialization
+        found = secrets_in(described(job))
+        if AgentConfig.from_env(topology_of(job).environment_of(job)).secrets_apart:
+            # Of all nodes but the main one, each has the same.
+            runs = in_parallel(self._run, list(dict.fromkeys((ref.run_ids[0], ref.run_ids[-1]))))
+            found |= secrets_in([described(run) for run in runs])
+        return found
 
     def _job_id_of(self, resource_id: str) -> str:
         match resource_id.split(".")[:2]:
@@ -237,9 +236,17 @@ class OciDataScience(Backend):
         runs = self._runs_of(refs)
         by_service = {ref.run_dir: tuple(TOPOLOGIES[ref.topology].nodes(ref, runs, None)) for ref in refs}
         reported = self._reports.read(self._begun_dirs(by_service))
-        found = [_status_of(ref, by_service[ref.run_dir], runs, reported.get(ref.run_dir)) for ref in refs]
+        at = self._service_clock.now()
+        found = [
+            replace(_status_of(ref, by_service[ref.run_dir], runs, reported.get(ref.run_dir)), at=at)
+            for ref in refs
+        ]
         ended = any(status.ended for status in found)
-        return in_parallel(self._with_verified_checkpoint, found) if ended else found
+        if not ended:
+            return found
+        return in_parallel(
+            lambda pair: with_checkpoint(*pair, self.access), list(zip(found, refs, strict=True))
+        )
 
     def _runs_of(self, refs: Sequence[RunRef]) -> dict[str, RunSummary]:
         """Return the job runs of all refs, by id."""
@@ -267,22 +274,14 @@ class OciDataScience(Backend):
             self._states[run_dir] = states
         return begun
 
+    def now(self) -> float:
+        told = self._service_clock.now()
+        return super().now() if told is None else told
+
     def forget(self, ref: RunRef) -> None:
         self._run_states.forget(ref.run_ids)
         self._reports.forget(ref.run_dir)
         self._states.pop(ref.run_dir, None)
-
-    def _with_verified_checkpoint(self, status: RunStatus) -> RunStatus:
-        if not status.ended or status.checkpoint is None:
-            return status
-        try:
-            checkpoints.verify(status.checkpoint.uri, self.access)
-        except CheckpointError as error:
-            return replace(status, checkpoint_problem=f"the newest checkpoint is not whole: {error}")
-        except (StorageError, BackendError) as error:
-            problem = f"the checkpoint {status.checkpoint.uri} cannot be read: {error}"
-            return replace(status, reports_readable=False, checkpoint_problem=problem)
-        return status
 
     def _store(self, run_dir: str) -> Store:
         return open_store(run_dir, self.access)
@@ -345,7 +344,7 @@ class OciDataScience(Backend):
 
     def claimed_by(self, ref: RunRef) -> int:
         try:
-            store, prefix = self._run_dirs.at(ref.run_dir)
+            store, prefix = self._cancel_dirs.at(ref.run_dir)
             return int(store.read(prefix + CLAIM_FILE))
         except (StorageError, BackendError, OSError, ValueError):
             return 0
@@ -368,48 +367,20 @@ class OciDataScience(Backend):
 
     # end
 
-    def cancel(self, ref: RunRef) -> None:
-        # At the same time: whoever is killed has five seconds, and the service may ask for patience.
-        both(lambda: self._cancel_runs(ref), lambda: self._leave_stop_request(ref))
+    def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
+        self._cancels.cancel(ref, ending)
 
-    def _cancel_runs(self, ref: RunRef) -> None:
-        if ref.complete:
-            in_parallel(self._cancel_run, dict.fromkeys(ref.run_ids))
-        else:
-            self._cancel_all_of(ref)
-
-    def _leave_stop_request(self, ref: RunRef) -> None:
-        """For nodes that are just starting, and for those that the service does not signal."""
-        try:
-            self._run_dirs.write(ref.run_dir, STOP_FILE, _STOP.to_json())
-        except (StorageError, BackendError, OSError) as error:
-            log.warning("%s: no stop request could be left for the nodes: %s", ref.key.name, error)
-
-    def _cancel_all_of(self, ref: RunRef) -> None:
-        """Cancel every run of the job, those too whose creation was never answered."""
-        in_parallel(self._cancel_run, [str(run.id) for run in self._runs(ref.job_id, ref.compartment_id)])
-
-    def _cancel_run(self, run_id: str) -> None:
-        try:
-            with oci_errors(f"cancelling job run {run_id}"):
-                self._client.cancel_job_run(run_id)
-        except BackendError as error:
-            # 409: it has ended, or is ending; 404: it is gone. Both are what was asked for.
-            if error.status_code not in (404, 409):
-                raise
-
-    def _remove(self, job_id: str) -> None:
-        """Remove a job that has no runs, where the service still has it."""
-        try:
-            with oci_errors("removing a job that was begun twice"):
-                self._client.delete_job(job_id)
-        except BackendError as error:
-            if error.status_code not in (404, 409):
-                raise
+    def ready_to_cancel(self, ref: RunRef) -> None:
+        _ = self._cancel_client
+        self._cancel_dirs.at(ref.run_dir)
 
     def delete(self, ref: RunRef) -> None:
         with oci_errors("deleting the job"):
             self._client.delete_job(ref.job_id, delete_related_job_runs=True)
+
+
+def _urgent(access: OciAccess) -> OciAccess:
+    return replace(access, urgent=True)
 
 
 def _by_number(runs: Sequence[Any]) -> dict[int, str]:
@@ -432,10 +403,11 @@ def _status_of(
         return RunStatus(nodes=by_service, reports_readable=False)
     reports = {rank: told.report for rank, told in reported.items() if told.report is not None}
     nodes = TOPOLOGIES[ref.topology].nodes(ref, runs, reports)
-    dated = (
-        replace(node, report_at=reported[node.rank].at) if node.rank in reported else node for node in nodes
-    )
-    return RunStatus(nodes=tuple(dated))
+    return RunStatus(nodes=tuple(_with_signs(node, reported.get(node.rank)) for node in nodes))
+
+
+def _with_signs(node: NodeStatus, told: Reported | None) -> NodeStatus:
+    return node if told is None else replace(node, report_is_newest=told.is_newest, sign=told.sign)
 
 
 def _log_place(ref: RunRef) -> str:
@@ -451,13 +423,24 @@ def _logging_runs(ref: RunRef) -> dict[str, list[int]]:
     return ranks
 
 
-def _refuse_other_region(run_id: str, region: str) -> None:
-    """Raise BackendError for a run whose OCID names another region than that which does not know it."""
+def region_of(ocid: str) -> str | None:
+    """Return the region that an OCID names, `us-ashburn-1` for `iad`; None where it names none that the SDK knows."""
     from oci.regions import REGIONS_SHORT_NAMES
 
-    named = run_id.split(".")[3:4]
-    lies_in = REGIONS_SHORT_NAMES.get(*named) if named else None
-    if lies_in is not None and lies_in != REGIONS_SHORT_NAMES.get(region, region):
+    named = ocid.split(".")[3:4]
+    return REGIONS_SHORT_NAMES.get(*named) if named else None
+
+
+def _long(region: str) -> str:
+    from oci.regions import REGIONS_SHORT_NAMES
+
+    return str(REGIONS_SHORT_NAMES.get(region, region))
+
+
+def _refuse_other_region(run_id: str, region: str) -> None:
+    """Raise BackendError for a run whose OCID names another region than that which does not know it."""
+    lies_in = region_of(run_id)
+    if lies_in is not None and lies_in != _long(region):
         raise BackendError(
             f"job run {run_id} lies in {lies_in}, and the connection names {region}: set its region back to {lies_in}, "
             "or use another connection for new runs",
@@ -499,10 +482,6 @@ def _no_compartment() -> BackendError:
 
 def _is_gang(job: Any) -> bool:
     return TAG_TASK in (job.freeform_tags or {}) and job.lifecycle_state not in ("DELETING", "DELETED")
-
-
-def _age(ref: RunRef) -> tuple[int, int]:
-    return ref.key.generation, ref.key.attempt
 
 
 def _pick(cls: type[Any], values: Mapping[str, Any]) -> Any:

@@ -68,4 +68,6 @@ class Defaults:
     log_group_id: str | None = None
     log_id: str | None = None
     work_dir: str | None = None
+    require_training: bool | str | None = None
+    """Text, `true` or `false`, where it comes from the form or from a URI."""
     region: str | None = None

@@ -19,6 +19,7 @@ from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprin
 from airflow_provider_ocidist.bundle import BOOT_VARIABLE, CODE_ARCHIVE, ENTRYPOINT, START_SCRIPT, boot_text
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.job import Container, TrainingJob
+from airflow_provider_ocidist.masking import secrets_in
 from airflow_provider_ocidist.run import Expectations, Plan, Request, RunKey
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.locations import join
@@ -65,6 +66,8 @@ def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str |
         code=job.program.source if job.program.is_local else None,
         expects=expectations(config),
         lease=config.limits.lease or None,
+        compartment_id=options.compartment_id,
+        region=defaults.region,
     )
 
 
@@ -74,6 +77,7 @@ def expectations(config: AgentConfig) -> Expectations:
         return Expectations(reports=False)
     return Expectations(
         checkpoint=bool(config.checkpoints and config.checkpoints.required),
+        training=config.require_training,
         # What a variable holds is known to the nodes alone; they fail themselves when an output is missing.
         outputs=tuple(
             folder for output in config.outputs if output.required and (folder := fixed_part(output.uri))
@@ -104,7 +108,13 @@ def resolved(job: TrainingJob, defaults: Defaults) -> tuple[TrainingJob, OciData
     if problems:
         raise JobFileError(problems, job.name)
     placed = mounts.in_work_dir(job, str(work_dir))
-    return replace(job, work_dir=work_dir, mounts=placed), replace(job.backend, **filled)
+    required = _truth(defaults.require_training) if job.require_training is None else job.require_training
+    options = replace(job.backend, **filled)
+    return replace(job, work_dir=work_dir, mounts=placed, require_training=required), options
+
+
+def _truth(value: bool | str | None) -> bool:
+    return str(value).lower() in ("true", "1", "yes")
 
 
 def _filled(options: OciDataScienceOptions, defaults: Defaults) -> dict[str, Any]:
@@ -142,14 +152,17 @@ def _agent_config(
         outputs=job.outputs,
         checkpoints=kept,
         checkpoints_stem=stem,
-        generation=key.generation if stem else 0,
+        generation=key.generation,
+        attempt=key.attempt,
         limits=job.limits,
         dependencies=job.dependencies,
         main_env=_role_environment(job, options, topology, main=True),
         worker_env=_role_environment(job, options, topology, main=False),
+        secrets_apart=not topology.is_one_run and bool(secrets_in([job.main_env, job.worker_env])),
         mounts=tuple(mount.path for mount in job.mounts),
         one_run=topology.is_one_run and job.nodes > 1,
         reports=job.container is None,
+        require_training=bool(job.require_training),
         oci_endpoint=endpoint,
     )
 

@@ -36,10 +36,14 @@ class Reported:
     """What one node said, as of when."""
 
     report: NodeReport | None
-    """None: the file holds no report."""
+    """None: the file holds no report that this version can read."""
     etag: str | None
     at: float
     """Unix time at which this was the newest."""
+    is_newest: bool = True
+    """Whether it still is, by the last list."""
+    sign: str | None = None
+    """Changes whenever the node writes, whether that was read or not."""
 
 
 @dataclass(slots=True)
@@ -63,6 +67,14 @@ class _RunDir:
             if self._is_current(entry):
                 self.known[entry.name] = replace(self.known[entry.name], at=now)
 
+    def by_rank(self, now: float) -> dict[int, Reported]:
+        """Return what is known of each node that the list has."""
+        return {
+            rank: replace(known, is_newest=known.at == now, sign=_sign(entry, known))
+            for entry in self.entries
+            if (rank := _rank_in(entry.name)) is not None and (known := self.known.get(entry.name))
+        }
+
     @property
     def read_at(self) -> float:
         """When the report that was read longest ago was the newest."""
@@ -85,7 +97,7 @@ class Reports:
         self._read_at = clock()
 
     def read(self, wanted: Mapping[str, bool]) -> dict[str, dict[int, Reported]]:
-        """Return the reports in run directories, by rank; those that cannot be read now are not among them.
+        """Return what lies in run directories, by rank; directories that cannot be read now are not among them.
 
         `wanted` says of each directory whether all that has changed in it must be read.
         """
@@ -93,7 +105,7 @@ class Reports:
         readable = self._list(wanted, now)
         failed = self._read_some(readable, {run_dir for run_dir in readable if wanted[run_dir]}, now)
         read = {
-            run_dir: {told.report.rank: told for told in found.known.values() if told.report is not None}
+            run_dir: found.by_rank(now)
             for run_dir in readable
             if run_dir not in failed and self._all_known(found := self._dirs[run_dir])
         }
@@ -182,6 +194,18 @@ class Reports:
         report = _report_in(store.place_of(entry.name), text)
         self._dirs[run_dir].known[entry.name] = Reported(report, entry.etag, now)
         return False
+
+
+def _rank_in(name: str) -> int | None:
+    """Return whose report a file is, `.../nodes/3.json`; None: nobody's."""
+    stem = name.rpartition("/")[2].removesuffix(".json")
+    return int(stem) if stem.isdecimal() else None
+
+
+def _sign(entry: Entry, known: Reported) -> str:
+    beat = known.report.heartbeat_at if known.report else None
+    # Some stores give no etag; then every report is read at every look, and says by itself that it is new.
+    return entry.etag or f"{entry.modified}/{beat}"
 
 
 def _modified(entry: Entry) -> float:

@@ -22,11 +22,24 @@ class RunDirs:
         Raises StorageError or BackendError.
         """
         place, name = _place_of(run_dir)
+        return self._store(place), name
+
+    def below(self, work_dir: str, folder: str) -> tuple[Store, str]:
+        """Return the store that holds a folder of a work directory, and what its names begin with there.
+
+        Raises StorageError or BackendError.
+        """
+        place = locations.parse(work_dir)
+        if place.kind == "oci":
+            return self._store(place.uri), f"{folder}/"
+        return self._store(locations.join(work_dir, folder)), ""
+
+    def _store(self, place: str) -> Store:
         store = self._stores.get(place)
         if store is None:
             # Another thread may clear meanwhile.
             store = self._stores[place] = self._open_store(place)
-        return store, name
+        return store
 
     def write(self, run_dir: str, name: str, data: bytes) -> None:
         """Replace a file in a run directory. Raises StorageError or BackendError."""

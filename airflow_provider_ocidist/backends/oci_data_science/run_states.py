@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any, Self
@@ -13,15 +14,18 @@ from typing import Any, Self
 from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
 from airflow_provider_ocidist.backends.oci_data_science.calls import PAGE, in_parallel, pages
 from airflow_provider_ocidist.errors import RunNotFound
+from airflow_provider_ocidist.evidence import Absent
 from airflow_provider_ocidist.oci_errors import oci_errors
+
+log = logging.getLogger(__name__)
 
 LIVE = ("IN_PROGRESS", "ACCEPTED", "NEEDS_ATTENTION", "CANCELING")
 MANY = 50
 """Runs: looking for more than these in the list of all takes fewer calls than asking for each."""
 
 ASKED_AT_A_TIME = 6
-CONFIRMED_AFTER = 2.0
-"""Seconds until runs are asked for once more, where the service knows none of those that were asked for."""
+UNCONFIRMED = "NOT_FOUND"
+"""In place of a lifecycle state, for a run that the service has not found and that is not known to be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +57,11 @@ class RunStates:
     one by one, and what has ended is not asked for again.
     """
 
-    def __init__(self, client: Callable[[], Any]) -> None:
+    def __init__(self, client: Callable[[], Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
+        self._clock = clock
         self._known: dict[str, RunSummary] = {}
+        self._absent: dict[str, Absent] = {}
         self._pages: dict[str | None, int] = {}
         """Of the last lists by state, by compartment: fewer runs than these are asked for one by one."""
 
@@ -66,6 +72,7 @@ class RunStates:
         search = _Search(run_ids)
         search.take(self._list(compartment_id, job_id=job_id, sort_by="timeCreated"))
         self._ask_for_the_rest(compartment_id, search)
+        self._known.update(search.found)
         return search.found
 
     def of_many(self, compartment_id: str | None, run_ids: Iterable[str]) -> dict[str, RunSummary]:
@@ -94,22 +101,38 @@ class RunStates:
     def forget(self, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:
             self._known.pop(run_id, None)
+            self._absent.pop(run_id, None)
 
     def _ask_for_the_rest(self, compartment_id: str | None, search: _Search) -> None:
-        """Ask for each run that no list has: lists may be behind, and what stays missing counts as deleted.
+        """Ask for each run that no list has: lists may be behind.
 
-        The service answers 404 also for what these credentials may not see. So where it knows none of the runs, it
-        has to list their compartment, which it refuses to those who may not see it, and to say so a second time.
+        The service answers 404 for what was deleted, for what these credentials may not see, and by mistake. So a run
+        counts as deleted only after several such answers over minutes, each beside a list of its compartment: that is
+        refused to those who may not see it. Until then it is as it was known last.
         """
         self._ask_for_each(search)
-        if search.missing and not search.found:
+        for run_id in search.found.keys() & self._absent.keys():
+            del self._absent[run_id]
+        if search.missing:
             next(iter(self._list(compartment_id)), None)
-            time.sleep(CONFIRMED_AFTER)
-            self._ask_for_each(search)
+            search.found.update(
+                {run_id: summary for run_id in search.missing if (summary := self._unless_gone(run_id))}
+            )
 
     def _ask_for_each(self, search: _Search) -> None:
         asked = in_parallel(self._get, search.missing, ASKED_AT_A_TIME)
         search.take(run for run in asked if run is not None)
+
+    def _unless_gone(self, run_id: str) -> RunSummary | None:
+        """Count one more answer 404 for a run; return how it is taken to be, None: deleted."""
+        now, before = self._clock(), self._absent.get(run_id)
+        absent = self._absent[run_id] = before.again() if before else Absent(now)
+        if absent.is_gone(now):
+            return None
+        if before is None:
+            log.warning("job run %s is not found (404); it is asked for again until that is certain", run_id)
+        known = self._known.get(run_id, RunSummary(UNCONFIRMED, None, None, None))
+        return replace(known, lifecycle_details=f"not found (404) at {absent.answers} looks; asked for again")
 
     def _list(self, compartment_id: str | None, **filters: str) -> Iterable[Any]:
         with oci_errors("asking for the state of the job runs"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tarfile
 import threading
 import zipfile
@@ -18,6 +19,8 @@ from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.oci_errors import oci_errors
 from airflow_provider_ocidist.run import Plan, Request
 from airflow_provider_ocidist.storage.stores import Store
+
+log = logging.getLogger(__name__)
 
 SPENT = "InvalidatedRetryToken"
 """What it stands for was deleted, or created by another request."""
@@ -43,6 +46,8 @@ class Submission:
         self._open_run_dir = open_run_dir
         self._stop = stop
         self._complete = complete
+        self._answered: dict[int, str] = {}
+        self._abandoned = threading.Event()
 
     def job(self) -> Any:
         """Create the job, and make the rest ready meanwhile; return the job as the service has it."""
@@ -206,10 +211,26 @@ class Submission:
                 answer = self._client.create_job_run(
                     body, opc_retry_token=self._plan.key.token("run", job_id, number)
                 )
+            # Kept at once: what becomes of the others, this one exists.
+            self._answered[number] = str(answer.data.id)
+            if self._abandoned.is_set():
+                self._cancel(str(answer.data.id))
             return answer.data
 
         missing = [number for number in range(len(requests)) if number not in existing]
         return dict(zip(missing, in_parallel(create, missing), strict=True))
+
+    def abandoned(self) -> dict[int, str]:
+        """Return the ids of the job runs that were created, by number; one whose answer comes later is cancelled."""
+        self._abandoned.set()
+        return dict(self._answered)
+
+    def _cancel(self, run_id: str) -> None:
+        try:
+            with oci_errors(f"cancelling job run {run_id}, which was created too late"):
+                self._client.cancel_job_run(run_id)
+        except BackendError as error:
+            log.warning("%s", error)
 
     def _requests(self, verb: str) -> Sequence[Request]:
         return [request for request in self._plan.requests if request.verb == verb]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
-import os
-import sys
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
@@ -16,12 +12,12 @@ from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.identity import availability_domain
 from airflow_provider_ocidist.emulator.installation import REGION_KEY, pem
+from airflow_provider_ocidist.emulator.listening import is_own_user
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer
 
 BASE = "/opc/v2"
 CREDENTIALS = "Bearer Oracle"
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host")
-CONNECTIONS = Path("/proc/net/tcp")
 
 
 class Metadata:
@@ -110,25 +106,5 @@ def _check_caller(call: Call) -> None:
         )
     if any(name in call.headers for name in FORWARDED):
         raise ApiError(403, "Forbidden", "The metadata service answers no forwarded requests.")
-    scope = call.request.scope
-    if not _is_own_user(scope["client"], scope["server"]):
+    if not is_own_user(call.request.scope):
         raise ApiError(403, "Forbidden", "Only programs of the user who runs the emulator may ask this.")
-
-
-def _is_own_user(client: tuple[str, int], server: tuple[str, int]) -> bool:
-    """Whether the other end of the connection belongs to the emulator's user, as far as can be known."""
-    if not ipaddress.ip_address(client[0]).is_loopback:
-        return False
-    if not CONNECTIONS.exists():
-        return True
-    wanted = [_as_the_kernel_writes(*client), _as_the_kernel_writes(*server)]
-    for line in CONNECTIONS.read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[1:3] == wanted:
-            return int(fields[7]) in (os.getuid(), 0)
-    return False
-
-
-def _as_the_kernel_writes(host: str, port: int) -> str:
-    packed = ipaddress.ip_address(host).packed
-    return f"{int.from_bytes(packed, sys.byteorder):08X}:{port:04X}"

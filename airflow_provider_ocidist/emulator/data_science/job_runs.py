@@ -208,7 +208,7 @@ class JobRuns:
             artifact=self._artifacts.of(job),
             mounts=self._mounts.folders(run.mounts),
             private_mounts=can_mount(),
-            notes=mount_notes(run.mounts, private=can_mount()),
+            notes=lambda: [*mount_notes(run.mounts, private=can_mount()), *self._mounts.problems(run.mounts)],
             output=lambda rank: self._output(run, rank),
         )
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_ocidist.emulator.context import Context
-from airflow_provider_ocidist.emulator.data_science.layout import layout_of, subnets_of
+from airflow_provider_ocidist.emulator.data_science import shapes
+from airflow_provider_ocidist.emulator.data_science.layout import layout_of, shapes_of, subnets_of
 from airflow_provider_ocidist.emulator.data_science.projects import Projects
 from airflow_provider_ocidist.emulator.data_science.resources import (
     Body,
@@ -39,6 +40,7 @@ class Jobs:
     def __init__(
         self, context: Context, identity: Identity, logs: Logs, projects: Projects, retries: RetryTokens
     ) -> None:
+        self._context = context
         self._identity = identity
         self._logs = logs
         self.projects = projects
@@ -50,11 +52,13 @@ class Jobs:
         return self.all.routes()
 
     def check_references(self, details: Mapping[str, Any]) -> None:
-        """Raise 404 when something that a job or run points at does not exist."""
+        """Raise 404 when something that a job or run points at does not exist, 400 for an unknown shape."""
         self._identity.check_compartment(details["compartmentId"])
         self.projects.check(details["projectId"])
         for subnet_id in subnets_of(details):
             self._identity.check_subnet(subnet_id)
+        for shape in shapes_of(details):
+            shapes.check(shape, self._context.options.shapes)
         for kind in ("Details", "OverrideDetails"):
             logging = details.get(f"jobLogConfiguration{kind}") or {}
             if logging.get("enableLogging"):

@@ -163,6 +163,16 @@ def mounts_of(job: Details, run: Details) -> list[Details]:
     return list(own or job.get("jobStorageMountConfigurationDetailsList") or ())
 
 
+def shapes_of(details: Details) -> list[str]:
+    """Return the shapes that a job's or a run's details name."""
+    found = []
+    for kind in ("Details", "OverrideDetails"):
+        found.append(details.get(f"jobInfrastructureConfiguration{kind}"))
+        groups = groups_of(details.get(f"jobNodeConfiguration{kind}") or {})
+        found += [group.get("jobInfrastructureConfigurationDetails") for group in groups]
+    return [each["shapeName"] for each in found if each and each.get("shapeName")]
+
+
 def subnets_of(details: Details) -> list[str]:
     """Return the subnets that a job's or a run's details name."""
     found = []

@@ -35,7 +35,7 @@ class RunFacts:
     artifact: Artifact | None
     mounts: Mapping[str, Path]
     private_mounts: bool
-    notes: Sequence[str]
+    notes: Callable[[], Sequence[str]]
     output: Callable[[int | None], Output]
     """Opens the output of a rank; of None for a single-node run."""
 

@@ -228,8 +228,8 @@ def mount_place(mount: object) -> PurePosixPath:
     name, path = str(fields["destinationDirectoryName"]), str(fields.get("destinationPath") or "/mnt")
     if "/" in name or name in (".", ".."):
         raise invalid("destinationDirectoryName must be a name; the path to it is destinationPath.")
-    if not path.startswith("/"):
-        raise invalid("destinationPath must be absolute.")
+    if not path.startswith("/") or ".." in path.split("/") or "\0" in path + name:
+        raise invalid("destinationPath must be absolute, without '..'.")
     return PurePosixPath(path) / name
 
 

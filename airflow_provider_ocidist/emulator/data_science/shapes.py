@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from difflib import get_close_matches
+
 from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.data_science.resources import BASE, MAX_PAGE
+from airflow_provider_ocidist.emulator.errors import invalid
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, page
 
@@ -37,6 +41,18 @@ SHAPES = (
 """Name, cores and memory (of a flexible shape the most that it can have), series."""
 FAST_LAUNCH = ("VM.Standard2.1", "VM.Standard2.2", "VM.Standard2.4", "VM.Standard2.8")
 """Shapes that the service keeps machines ready of."""
+
+
+def check(name: str, more: Container[str]) -> None:
+    """Raise 400 unless a shape is one of the service's, or of `more`."""
+    known = [shape[0] for shape in SHAPES]
+    if name in known or name in more:
+        return
+    near = get_close_matches(name, known, 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "GET /20190101/jobShapes lists them."
+    raise invalid(
+        f"shapeName {name!r} is no shape of this service: {hint} To have the emulator take it: --shape {name}"
+    )
 
 
 class Shapes:

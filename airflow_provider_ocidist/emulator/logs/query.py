@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from airflow_provider_ocidist.emulator.errors import invalid
@@ -17,6 +18,7 @@ TOKEN = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|(!=|<=|>=|=|<|>|\(|\)|,|\|)|([^
 KNOWN_FIELDS = ("datetime", "id", "source", "subject", "type", "specversion", "message")
 """And all that begins with data. or oracle."""
 TIMES = ("datetime", "time")
+MAX_CHARS, MAX_TOKENS, MAX_NESTING = 50_000, 2_000, 50
 UNKNOWN = object()
 Lookup = Callable[[str], Any]
 """Gives a field of an entry: None when it has none of that name, UNKNOWN when that takes a closer look."""
@@ -63,8 +65,19 @@ def parse(text: str) -> LogQuery:
 
 class _Tokens:
     def __init__(self, text: str) -> None:
-        self._tokens = list(_tokenize(text))
+        if len(text) > MAX_CHARS:
+            raise invalid(f"A search query may have {MAX_CHARS} characters, not {len(text)}.")
+        self._tokens = list(islice(_tokenize(text), MAX_TOKENS + 1))
+        if len(self._tokens) > MAX_TOKENS:
+            raise invalid(f"A search query may have {MAX_TOKENS} words and signs.")
         self._next = 0
+        self._depth = 0
+
+    def deeper(self, steps: int) -> None:
+        """Enter or leave a bracket or a NOT. Raises 400 where there are too many in one another."""
+        self._depth += steps
+        if self._depth > MAX_NESTING:
+            raise invalid(f"A search query may nest {MAX_NESTING} brackets and NOTs.")
 
     def at_end(self) -> bool:
         return self._next >= len(self._tokens)
@@ -91,11 +104,11 @@ class _Tokens:
 
 
 def _tokenize(text: str) -> Iterator[tuple[str, bool]]:
-    place = 0
-    while text[place:].strip():
+    place, end = 0, len(text.rstrip())
+    while place < end:
         match = TOKEN.match(text, place)
         if match is None:
-            raise invalid(f"The search query cannot be read at {text[place:]!r}.")
+            raise invalid(f"The search query cannot be read at {text[place : place + 100]!r}.")
         place = match.end()
         double, single, sign, word = match.groups()
         quoted = double if double is not None else single
@@ -142,10 +155,15 @@ def _conjunction(tokens: _Tokens) -> Condition:
 
 def _term(tokens: _Tokens) -> Condition:
     if tokens.skip("not"):
-        return _not(_term(tokens))
+        tokens.deeper(1)
+        inside = _not(_term(tokens))
+        tokens.deeper(-1)
+        return inside
     if tokens.skip("("):
+        tokens.deeper(1)
         inside = _alternatives(tokens)
         tokens.expect(")")
+        tokens.deeper(-1)
         return inside
     name = _field(tokens.take())
     if tokens.skip("not"):
@@ -247,8 +265,13 @@ def _all(parts: list[Condition]) -> Condition:
         return parts[0]
 
     def check(lookup: Lookup) -> bool | None:
-        answers = [part(lookup) for part in parts]
-        return False if False in answers else None if None in answers else True
+        answer: bool | None = True
+        for part in parts:
+            found = part(lookup)
+            if found is False:
+                return False
+            answer = answer and found
+        return answer
 
     return check
 
@@ -258,8 +281,13 @@ def _any(parts: list[Condition]) -> Condition:
         return parts[0]
 
     def check(lookup: Lookup) -> bool | None:
-        answers = [part(lookup) for part in parts]
-        return True if True in answers else None if None in answers else False
+        answer: bool | None = False
+        for part in parts:
+            found = part(lookup)
+            if found:
+                return True
+            answer = found if answer is False else answer
+        return answer
 
     return check
 

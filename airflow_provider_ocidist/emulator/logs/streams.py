@@ -17,6 +17,9 @@ from airflow_provider_ocidist.emulator.store import Table
 
 MAX_OPEN_FILES = 64
 MAX_INDEXES = 1024
+LINES_IN_A_MS = 100
+"""Of one node; what it writes faster than that is stamped with the milliseconds that follow. A page of a search holds
+more, so clients that search by time can always go on from the last line of a page."""
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +44,7 @@ class RunOutput:
         self._file = file
         self._on_close = on_close
         self._failed = False
+        self._newest_ms, self._in_newest = 0, 0
         self._splitters = {STDOUT: LineSplitter(), STDERR: LineSplitter()}
 
     def write(self, stream: int, data: bytes) -> None:
@@ -51,13 +55,22 @@ class RunOutput:
     def _append(self, stream: int, lines: Iterable[bytes]) -> None:
         now_ms = time.time_ns() // 1_000_000
         # The clock may be set back, the order of lines may not.
-        said = max(now_ms, self._file.last_ms)
+        earliest = max(now_ms, self._file.last_ms)
         try:
-            self._file.append([Line(said, stream - STDOUT, line) for line in lines], now_ms)
+            self._file.append([Line(self._stamp(earliest), stream - STDOUT, line) for line in lines], now_ms)
         except OSError as error:
             # A full disk must not end the node; nor may a half-written line be followed by others.
             self._failed = True
             logger.error("the log of a job run ends here: %s", error)
+
+    def _stamp(self, earliest_ms: int) -> int:
+        """Return the time of the next line, not before that one."""
+        if earliest_ms > self._newest_ms:
+            self._newest_ms, self._in_newest = earliest_ms, 0
+        elif self._in_newest == LINES_IN_A_MS:
+            self._newest_ms, self._in_newest = self._newest_ms + 1, 0
+        self._in_newest += 1
+        return self._newest_ms
 
     def close(self) -> None:
         self._on_close()

@@ -53,8 +53,8 @@ class NodePlan:
     """What it is started with, once its address is known."""
     output: Callable[[], Output]
     """Where its output goes; called when it starts."""
-    notes: Sequence[str]
-    """Lines that the emulator itself has to say to who reads the log."""
+    notes: Callable[[], Sequence[str]]
+    """Lines that the emulator itself writes into the node's log when the node starts."""
     probe: Mapping[str, Any] | None
     delay_s: float
     """From its provisioning to its start, unless a rule says otherwise."""
@@ -124,7 +124,7 @@ class NodeLife:
             return NodeEnd(rank=self._plan.kind.rank)
         self._watcher.has_address(self._plan.kind.rank, address)
         output = self._plan.output()
-        for note in self._plan.notes:
+        for note in self._plan.notes():
             output.write(processes.STDERR, f"ocidist emulator: {note}\n".encode())
         try:
             self.process = await processes.start(command, output.write)

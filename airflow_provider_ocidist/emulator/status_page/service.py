@@ -19,6 +19,7 @@ from airflow_provider_ocidist.emulator.status_page import call_list
 from airflow_provider_ocidist.emulator.status_page.browser import PAGE, PAGE_HEADERS
 from airflow_provider_ocidist.emulator.status_page.inside import Inside
 from airflow_provider_ocidist.emulator.status_page.log_tail import LogTail
+from airflow_provider_ocidist.emulator.status_page.secrets import hide
 from airflow_provider_ocidist.emulator.status_page.storage import Storage
 from airflow_provider_ocidist.emulator.status_page.training import Training
 from airflow_provider_ocidist.emulator.wire import Call, Principal, Route, Router, answer
@@ -121,10 +122,14 @@ class StatusPage:
         wanted = call.query.get("run") or None
         runs = [run for run in self._training.runs(call.params["id"]) if wanted in (None, run.id)]
         if "after" in call.query:
-            return _fresh(await self._logs.after(runs, call.query["after"]))
-        if "before" in call.query:
-            return _fresh(await self._logs.before(runs, call.query["before"]))
-        return _fresh(await self._logs.newest(runs))
+            found = await self._logs.after(runs, call.query["after"])
+        elif "before" in call.query:
+            found = await self._logs.before(runs, call.query["before"])
+        else:
+            found = await self._logs.newest(runs)
+        secrets = self._training.secrets(call.params["id"])
+        lines = [{**line, "text": hide(line["text"], secrets)} for line in found["lines"]]
+        return _fresh({**found, "lines": lines})
 
     async def buckets(self, _: Call) -> Response:
         namespace = self._context.ids.namespace

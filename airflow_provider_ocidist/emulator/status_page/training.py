@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
+from collections.abc import Collection as Texts
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from airflow_provider_ocidist.emulator.control import hide_par
 from airflow_provider_ocidist.emulator.data_science.job_runs import JobRun
 from airflow_provider_ocidist.emulator.data_science.jobs import Job
 from airflow_provider_ocidist.emulator.data_science.lifecycle import TERMINAL, State
 from airflow_provider_ocidist.emulator.data_science.node_history import NodeHistory
 from airflow_provider_ocidist.emulator.data_science.resources import Collection
+from airflow_provider_ocidist.emulator.status_page.secrets import hide, hide_value, secrets_in
 
 Body = dict[str, Any]
 MAX_RUNS = 200
 MAX_VALUE_CHARS = 2000
-SECRET_NAME = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|API_?KEY|PRIVATE|ACCESS_?KEY", re.IGNORECASE)
-HIDDEN = "(hidden)"
 
 
 class Training:
@@ -49,18 +47,24 @@ class Training:
         """Return a job, its settings and its newest runs. Raises 404."""
         job = self._jobs.get(job_id)
         runs = self.runs(job_id)
+        secrets = self.secrets(job_id)
         artifact = {"name": job.artifact_name, "size": job.artifact_size} if job.artifact_name else None
         return {
             **_job_body(job, Counter(run.state for run in runs)),
             "artifact": artifact,
             "settings": list(settings(job.details)),
-            "runs": [{**_run_body(run), "nodes": self._nodes_of(run)} for run in runs],
+            "runs": [{**_run_body(run, secrets), "nodes": self._nodes_of(run)} for run in runs],
         }
 
     def runs(self, job_id: str) -> list[JobRun]:
         """Return the newest runs of a job."""
         found = [run for run in self._runs.values() if run.job_id == job_id]
         return sorted(found, key=lambda run: run.time_created, reverse=True)[:MAX_RUNS]
+
+    def secrets(self, job_id: str) -> set[str]:
+        """Return the secrets that a job and its runs were created with, and that their nodes may print."""
+        job = self._jobs.get(job_id)
+        return secrets_in([job.details, *(run.details for run in self.runs(job_id))])
 
     def _nodes_of(self, run: JobRun) -> list[Body]:
         return [asdict(node) for node in self._nodes.of(run.id)]
@@ -80,12 +84,12 @@ def _job_body(job: Job, states: Mapping[str, int]) -> Body:
     }
 
 
-def _run_body(run: JobRun) -> Body:
+def _run_body(run: JobRun, secrets: Texts[str]) -> Body:
     return {
         "id": run.id,
         "name": _name(run),
         "state": run.state,
-        "details": run.lifecycle_details,
+        "details": hide(run.lifecycle_details, secrets) if run.lifecycle_details else None,
         "accepted": run.time_created,
         "started": run.time_started,
         "finished": run.time_finished,
@@ -98,9 +102,11 @@ def _run_body(run: JobRun) -> Body:
 
 def settings(details: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Yield what a job was created with as lines of name and value, without the secrets."""
+    secrets = secrets_in(details)
     for name, value in details.items():
         if name.startswith("job") or name in ("freeformTags", "definedTags"):
-            yield from _lines(name, value)
+            for path, text in _lines(name, value):
+                yield path, hide_value(path.rpartition(".")[2], text, secrets)[:MAX_VALUE_CHARS]
 
 
 def _lines(name: str, value: Any) -> Iterable[tuple[str, str]]:
@@ -111,5 +117,4 @@ def _lines(name: str, value: Any) -> Iterable[tuple[str, str]]:
         for place, each in enumerate(value):
             yield from _lines(f"{name}[{place}]", each)
     elif value not in (None, []):
-        last = name.rpartition(".")[2]
-        yield name, HIDDEN if SECRET_NAME.search(last) else hide_par(str(value)[:MAX_VALUE_CHARS])
+        yield name, " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -16,7 +16,7 @@ export function lossPlot(points, checkpoints, steps, width) {
   const y = (loss) => HEIGHT - EDGE.bottom - ((loss - values[0]) / (values.at(-1) - values[0] || 1)) * (HEIGHT - EDGE.top - EDGE.bottom);
   const last = points.at(-1);
   const words = `Loss from ${significant(losses[0])} at step ${number(firstStep)} to ${significant(last[1])} at step ${number(last[0])}`;
-  const marks = checkpoints.filter((each) => each.step >= firstStep && each.step <= lastStep);
+  const marks = checkpoints.filter((each) => each.step != null && each.step >= firstStep && each.step <= lastStep);
   const readout = h("figcaption", { class: "muted" });
   const rest = `${words}${steps ? ` of ${number(steps)}` : ""}`;
   readout.textContent = rest;

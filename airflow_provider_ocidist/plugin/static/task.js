@@ -12,10 +12,10 @@ const MANY = 200; // nodes, above which a look is large
 const MANY_INTERVAL = 10;
 
 export function task(main, id) {
-  const places = Object.fromEntries(["head", "problem", "failure", "progress", "facts", "plot", "checkpoints", "outputs"].map((name) => [name, h("section")]));
+  const places = Object.fromEntries(["head", "problem", "warning", "failure", "progress", "facts", "plot", "checkpoints", "outputs"].map((name) => [name, h("section")]));
   const table = nodes();
   const lines = logs(id);
-  const body = [places.head, places.problem, places.failure, places.progress, places.facts, places.plot, table.element, places.checkpoints, places.outputs, lines.element];
+  const body = [places.head, places.problem, places.warning, places.failure, places.progress, places.facts, places.plot, table.element, places.checkpoints, places.outputs, lines.element];
   let shown = false;
   let latest = null;
   new ResizeObserver(() => latest && drawPlot(latest, places.plot)).observe(main);
@@ -54,6 +54,7 @@ function show(view, places) {
   document.title = `${view.task.task_id}: ${view.state.toLowerCase()}`;
   draw(places.head, [view.task, view.gang, view.state], () => [heading(view), identity(view)]);
   draw(places.problem, view.seen.problem, (text) => text && warning(`${text}${view.seen.at ? `; seen last at ${moment(view.seen.at)}` : "; below is what Airflow itself knows"}`));
+  draw(places.warning, view.warning, (text) => text && warning(`Succeeded, but ${text}`));
   draw(places.failure, view.failure, (failure) => failure && failed(failure));
   draw(places.progress, [view.progress, view.state], () => bar(view));
   draw(places.facts, facts(view), (shown) => h("dl", { class: "facts" }, shown.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, note && h("small", {}, note))))));
@@ -121,7 +122,7 @@ function facts(view) {
     [view.going_on ? "Running for" : "Ran for", gang.submitted_at ? duration(end - gang.submitted_at) : null, restarts],
     ["Node-hours", view.node_seconds === null ? null : significant(view.node_seconds / 3600, 3), plural(gang.nodes, "node")],
     ["GPUs busy", gpus.length ? percent(gpus.reduce((sum, share) => sum + share, 0) / gpus.length) : null, "mean of all nodes"],
-    ["Checkpoints", view.checkpoints.items.length ? number(view.checkpoints.items.length + view.checkpoints.older) : null, view.checkpoints.items.length ? `newest at step ${number(view.checkpoints.items[0].step)}` : null],
+    ["Checkpoints", view.checkpoints.items.length ? number(view.checkpoints.items.length + view.checkpoints.older) : null, view.checkpoints.items.length ? newestOf(view.checkpoints.items[0]) : null],
   ].filter(([, value]) => value !== null);
 }
 
@@ -145,11 +146,15 @@ function checkpoints({ items, older, problem, uri, yet }) {
     h("caption", { class: "off" }, plural(items.length, "checkpoint")),
     h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col", class: ["Place", "Written"].includes(name) ? "" : "number" }, name)))),
     h("tbody", {}, items.map((each) => h("tr", {},
-      h("th", { scope: "row", class: "number" }, number(each.step)),
+      h("th", { scope: "row", class: "number" }, each.step == null ? "" : number(each.step)),
       h("td", { class: "number" }, significant(each.loss) ?? ""),
       known && [h("td", { class: "number" }, each.size === undefined ? "" : size(each.size)), h("td", { class: "line" }, each.created_at ? moment(each.created_at) : "")],
-      h("td", { class: "place" }, h("code", { title: each.uri }, each.uri), copyButton(each.uri, `the place of the checkpoint at step ${each.step}`))))))),
+      h("td", { class: "place" }, h("code", { title: each.uri }, each.uri), copyButton(each.uri, `the place of the checkpoint ${each.uri}`))))))),
     older > 0 && h("p", { class: "quiet" }, `and ${plural(older, "older one")} at ${uri}`)];
+}
+
+function newestOf({ step, uri }) {
+  return step == null ? `newest: ${uri.split("/").pop()}` : `newest at step ${number(step)}`;
 }
 
 function outputs(all) {

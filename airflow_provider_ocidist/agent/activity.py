@@ -1,0 +1,68 @@
+"""Activity: whether a node gets any further with what comes before the training, whatever that is."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from airflow_provider_ocidist.agent import guard
+
+OWN_STEP = 1 << 24
+"""Bytes that this process has to write, to count as one step further: its heartbeat and its log write a little too."""
+CHILDREN_STEP = 1 << 16
+"""Bytes that git, pip and the like have to read and write."""
+TICKS = 100
+"""The same in ticks of processor time: pip compiles without a word."""
+
+
+class Activity:
+    """Counts the steps; another look finds another number while code, packages or data still come in."""
+
+    def __init__(self) -> None:
+        self._stages = 0
+        self._furthest = (0, 0, 0)
+        self._known = (0, time.monotonic())
+
+    def enter(self) -> None:
+        """Note that a new stage has begun."""
+        self._stages += 1
+
+    def still_for(self) -> float:
+        """Return for how many seconds looks have found the same number."""
+        stages, since = self._known
+        now = time.monotonic()
+        if stages != self._stages:
+            since = now
+            self._known = (self._stages, now)
+        return now - since
+
+    def look(self) -> int:
+        """Return how far this node has come, in steps of no particular size."""
+        children = guard.descendants(os.getpid())
+        found = (
+            _bytes_of(os.getpid(), "wchar:") // OWN_STEP,
+            sum(_bytes_of(pid, "rchar:", "wchar:") for pid in children) // CHILDREN_STEP,
+            sum(map(_ticks_of, children)) // TICKS,
+        )
+        # A child that has ended takes its numbers with it; what the next one does counts on its own.
+        if found != self._furthest:
+            self._furthest = found
+            self._stages += 1
+        return self._stages
+
+
+def _bytes_of(pid: int, *names: str) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(names))
+
+
+def _ticks_of(pid: int) -> int:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])

@@ -1,0 +1,108 @@
+"""Saving: how long a node goes on trying to save what a training has left."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds before the next try; doubled each time."""
+SAVE_LIMIT = 300.0
+"""Seconds to save in after a failure, or where nobody waits for the run any more."""
+REFUSED_LIMIT = 600.0
+"""Seconds for which a refusal that is none of passing trouble, such as 404, is asked again: one answer may be wrong."""
+LOOK_INTERVAL = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """Why what a training has left is not all published."""
+
+    message: str
+    cause: Cause
+
+
+class Patience:
+    """For how long what fails is tried again; a request to stop shortens it."""
+
+    def __init__(self, limit: float, switch: StopSwitch | None = None, *, grace: float = SAVE_LIMIT) -> None:
+        """`limit`: in seconds from now.
+
+        Without `switch` it is the limit of everything. With it, an upload that goes on may take longer, until this
+        node is asked to stop: then it has `grace` seconds after a signal, `SAVE_LIMIT` after another's request.
+        """
+        self.limit = limit
+        self._switch = switch
+        self._grace = grace
+        self._until = time.monotonic() + limit
+        self._stop_heeded: float | None = None
+        self._refused_since: float | None = None
+        self._pause = FIRST_PAUSE
+
+    @property
+    def left(self) -> float:
+        """Seconds in which another try may begin; below 0 when there is none."""
+        self._heed_stop()
+        return self._until - time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether what is under way is waited for no longer."""
+        return self.left <= 0 and (self._switch is None or self._stop_heeded is not None)
+
+    def again(self, what: str, error: Exception) -> bool:
+        """Log a failed try and wait before the next; return False, at once, where there is none."""
+        if not self._may_pass(error) or self.left <= 0:
+            return False
+        pause = min(self._pause, max(0.0, self.left))
+        logger.warning(
+            "%s: %s; trying again in %.0f s, for at most %.0f s more", what, error, pause, self.left
+        )
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+        self._wait(pause)
+        return self.left > 0
+
+    def succeeded(self) -> None:
+        """Note that a try has succeeded: the next failure is another."""
+        self._pause = FIRST_PAUSE
+        self._refused_since = None
+
+    def _may_pass(self, error: Exception) -> bool:
+        if passes(error):
+            self._refused_since = None
+            return True
+        now = time.monotonic()
+        self._refused_since = now if self._refused_since is None else self._refused_since
+        return now - self._refused_since < REFUSED_LIMIT
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (rest := min(until - time.monotonic(), self.left)) > 0:
+            time.sleep(min(rest, LOOK_INTERVAL))
+
+    def _heed_stop(self) -> None:
+        stop = self._switch.stop if self._switch else None
+        if self._switch is None or stop is None or stop.cause not in (None, Cause.ABANDONED):
+            # A watch that finds this node cut off asks it to stop too, which would lose what is yet to be saved.
+            return
+        grace = self._grace if self._switch.signalled.is_set() else SAVE_LIMIT
+        if self._stop_heeded is None or grace < self._stop_heeded:
+            self._stop_heeded = grace
+            self._until = min(self._until, time.monotonic() + grace)
+            logger.warning("asked to end while it saves: at most %.0f s more (%s)", grace, stop.message)
+
+
+def passes(error: BaseException) -> bool:
+    """Whether the same may well succeed later."""
+    return isinstance(error, StorageError | BackendError) and error.retryable
+
+
+def cause_of(error: BaseException) -> Cause:
+    """Return why what a training has left was not saved, once nobody tries any more."""
+    return Cause.SERVICE if passes(error) else Cause.DATA

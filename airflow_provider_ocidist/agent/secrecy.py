@@ -1,0 +1,77 @@
+"""Secrecy: what this node was given as secrets stays out of what it passes on, logs and reports."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection
+
+from airflow_provider_ocidist.masking import MASK, masked_text
+
+LONGEST_HELD = 4096
+"""Bytes of a secret beyond which no part of it is held back for its rest to come."""
+
+
+class OutputMask:
+    """Masks secrets in a stream that comes in pieces, also where one is cut in two."""
+
+    def __init__(self, secrets: Collection[str]) -> None:
+        forms = {form for each in secrets for form in (each, json.dumps(each)[1:-1])}
+        self._secrets = sorted(
+            {form.encode(errors="surrogateescape") for form in forms}, key=len, reverse=True
+        )
+        self._held = b""
+
+    def __call__(self, piece: bytes) -> bytes:
+        """Return what may be passed on of all that came so far; the rest may be the beginning of a secret."""
+        if not self._secrets:
+            return piece
+        text = self._masked(self._held + piece)
+        kept = len(text) - self._begun(text)
+        self._held = text[kept:]
+        return text[:kept]
+
+    def rest(self) -> bytes:
+        """Return what was held back, when nothing follows."""
+        held, self._held = self._held, b""
+        return held
+
+    def _masked(self, text: bytes) -> bytes:
+        for secret in self._secrets:
+            if secret in text:
+                text = text.replace(secret, MASK.encode())
+        return text
+
+    def _begun(self, text: bytes) -> int:
+        """Return how many bytes at the end of a text a secret may begin with."""
+        if text.endswith((b"\n", b"\r")):
+            return 0
+        return max((_overlap(text, secret) for secret in self._secrets), default=0)
+
+
+def _overlap(text: bytes, secret: bytes) -> int:
+    for length in range(min(len(text), len(secret) - 1, LONGEST_HELD), 0, -1):
+        if text.endswith(secret[:length]):
+            return length
+    return 0
+
+
+class DiscreetFormatter(logging.Formatter):
+    """Formats as another does, without secrets."""
+
+    def __init__(self, inner: logging.Formatter, secrets: Collection[str]) -> None:
+        super().__init__()
+        self.inner = inner
+        self._secrets = frozenset(secrets)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked_text(self.inner.format(record), self._secrets)
+
+
+def keep_from_log(secrets: Collection[str]) -> None:
+    """Mask these secrets, and what shows by its form that it is one, in all that this process logs from now on."""
+    for handler in logging.getLogger().handlers:
+        inner = handler.formatter or logging.Formatter()
+        if isinstance(inner, DiscreetFormatter):
+            inner = inner.inner
+        handler.setFormatter(DiscreetFormatter(inner, secrets))

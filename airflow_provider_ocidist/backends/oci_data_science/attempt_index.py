@@ -1,0 +1,143 @@
+"""AttemptIndex: which attempts of a task there have been and where, in the work directory, where no list is stale."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.attempts import Attempt, End, Place
+from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
+from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
+from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
+from airflow_provider_ocidist.run import RunKey
+from airflow_provider_ocidist.storage import locations
+from airflow_provider_ocidist.storage.stores import Store
+
+Kind = TypeVar("Kind")
+FOLDER = "attempts"
+"""In the work directory: a folder for each task, in it a file for each attempt and place, and one more at its end."""
+_RECORD = re.compile(r"g(?P<generation>\d+)-a(?P<attempt>\d+)-[0-9a-f]{8}\.json")
+
+
+class AttemptIndex:
+    """The records of one work directory.
+
+    One file for each: two who write at once lose nothing of each other. A file with the end of an attempt beside that
+    of its beginning spares every later try to read either.
+    """
+
+    def __init__(self, run_dirs: RunDirs, work_dir: str) -> None:
+        self._run_dirs = run_dirs
+        self._work_dir = work_dir
+
+    def read(self, key: RunKey) -> list[Attempt]:
+        """Return the attempts of a task that may live, and the newest of all, oldest first.
+
+        In one request, and one or two for each of them. Raises BackendError when they cannot be read.
+        """
+        with _reading():
+            store, prefix = self._folder(key)
+            names = _names(store, prefix)
+            begun = {name: found for name in names if (found := _RECORD.fullmatch(name))}
+            last = max((_age(found) for found in begun.values()), default=None)
+            wanted = [
+                name for name, found in begun.items() if _end_of(name) not in names or _age(found) == last
+            ]
+            records = in_parallel(lambda name: _attempt(store, prefix, name, names), wanted)
+        return sorted(records, key=lambda attempt: attempt.age)
+
+    def write(self, attempt: Attempt) -> None:
+        """Record an attempt, or what is known of it now. Raises BackendError."""
+        self._write(attempt.key, _name(attempt.key, attempt.place), attempt)
+
+    def end(self, key: RunKey, place: Place, end: End) -> None:
+        """Record that nothing of an attempt lives any more. Raises BackendError."""
+        self._write(key, _end_of(_name(key, place)), end)
+
+    def forget(self, attempt: Attempt) -> None:
+        """Remove the record of an attempt of which nothing was created. Raises BackendError."""
+        with _writing():
+            store, prefix = self._folder(attempt.key)
+            store.delete(prefix + _name(attempt.key, attempt.place))
+
+    def _write(self, key: RunKey, name: str, value: Attempt | End) -> None:
+        with _writing():
+            store, prefix = self._folder(key)
+            store.write(prefix + name, json.dumps(codec.encode(value)).encode())
+
+    def _folder(self, key: RunKey) -> tuple[Store, str]:
+        return self._run_dirs.below(self._work_dir, f"{FOLDER}/{key.task_digest}")
+
+
+def _names(store: Store, prefix: str) -> set[str]:
+    try:
+        return {entry.name.removeprefix(prefix) for entry in store.list(prefix)}
+    except StorageError as error:
+        # Without a bucket there is no record, and nothing can have been created.
+        if isinstance(error.__cause__, BackendError) and error.__cause__.status_code == 404:
+            return set()
+        raise
+
+
+def _attempt(store: Store, prefix: str, name: str, names: Container[str]) -> Attempt:
+    attempt = _decoded(Attempt, store, prefix + name)
+    end = _end_of(name)
+    return replace(attempt, end=_decoded(End, store, prefix + end)) if end in names else attempt
+
+
+def _decoded(cls: type[Kind], store: Store, name: str) -> Kind:
+    try:
+        return codec.decode(cls, json.loads(store.read(name)))
+    except (ValueError, TypeError, LookupError) as error:
+        raise BackendError(
+            f"{store.place_of(name)} is no record of an attempt: see that its run has ended, then remove it",
+            cause=Cause.CONFIG,
+        ) from error
+
+
+def work_dir_of(run_dir: str) -> str:
+    """Return the work directory that holds a run directory."""
+    return locations.parse(run_dir).parent.rstrip("/")
+
+
+def _name(key: RunKey, place: Place) -> str:
+    return f"g{key.generation}-a{key.attempt}-{place.digest}.json"
+
+
+def _end_of(name: str) -> str:
+    return f"{name.removesuffix('.json')}.end.json"
+
+
+def _age(found: re.Match[str]) -> tuple[int, int]:
+    return int(found["generation"]), int(found["attempt"])
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """What cannot be read may well be there: nobody gives up for it, who may have a gang that lives."""
+    try:
+        yield
+    except (StorageError, OSError) as error:
+        raise BackendError(
+            f"work_dir cannot be used, reading which attempts of this task there have been: {error}",
+            retryable=True,
+        ) from error
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except (StorageError, OSError) as error:
+        passes = isinstance(error, StorageError) and error.retryable
+        remedy = "" if passes else "; create its bucket, or name another work_dir"
+        raise BackendError(
+            f"work_dir cannot be used, recording the attempt: {error}{remedy}",
+            retryable=passes,
+            cause=Cause.SERVICE if passes else Cause.CONFIG,
+        ) from error

@@ -1,0 +1,101 @@
+"""Cancels: ends the nodes of a gang by the service and by their run directory at the same time, ahead of all else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from airflow_provider_ocidist.agent.report import STOP_FILE, StopRequest
+from airflow_provider_ocidist.backends.oci_data_science.answers import state_of
+from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
+from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StorageError
+from airflow_provider_ocidist.oci_errors import oci_errors
+from airflow_provider_ocidist.run import Ending, NodeState, RunRef
+
+log = logging.getLogger(__name__)
+
+CANCELED = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
+
+
+class Cancels:
+    """Cancels runs with a client and a store of its own, which no other request keeps waiting."""
+
+    def __init__(self, client: Callable[[], Any], run_dirs: RunDirs) -> None:
+        self._client = client
+        self._run_dirs = run_dirs
+
+    def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
+        """Cancel every run, and leave a stop request. Raises CancelFailed when the service did not take all of it."""
+        # At the same time: whoever is killed has five seconds, and the service may ask for patience.
+        error, stop_requested = both(lambda: self._cancel_runs(ref), lambda: self._request_stop(ref, ending))
+        if error is not None:
+            raise CancelFailed(error, stop_requested=stop_requested) from error
+
+    def cancel_runs(self, run_ids: Iterable[str]) -> dict[str, BackendError]:
+        """Cancel runs side by side; return what the service said of those that it did not take."""
+        run_ids = list(dict.fromkeys(run_id for run_id in run_ids if run_id))
+        answers = in_parallel(self._cancel_run, run_ids)
+        return {run_id: error for run_id, error in zip(run_ids, answers, strict=True) if error is not None}
+
+    def _cancel_runs(self, ref: RunRef) -> BackendError | None:
+        failed = self.cancel_runs(ref.run_ids)
+        try:
+            if not ref.complete:
+                # Those too whose creation was never answered.
+                listed = self._states(ref)
+                failed |= self.cancel_runs(run_id for run_id in listed if run_id not in ref.run_ids)
+            elif any(error.status_code == 404 for error in failed.values()):
+                listed = self._states(ref)
+            else:
+                listed = {}
+        except BackendError as error:
+            return next(iter(failed.values()), error)
+        return next((error for run_id, error in failed.items() if not _is_gone(run_id, error, listed)), None)
+
+    def _states(self, ref: RunRef) -> dict[str, NodeState]:
+        """Return the state of every run that the job has."""
+        with oci_errors("listing the job runs"):
+            runs = pages(self._client().list_job_runs, ref.compartment_id, job_id=ref.job_id)
+            return {str(run.id): state_of(run) for run in runs}
+
+    def _cancel_run(self, run_id: str) -> BackendError | None:
+        try:
+            with oci_errors(f"cancelling job run {run_id}"):
+                self._client().cancel_job_run(run_id)
+        except BackendError as error:
+            return self._after_conflict(run_id, error) if error.status_code == 409 else error
+        return None
+
+    def _after_conflict(self, run_id: str, conflict: BackendError) -> BackendError | None:
+        """Return None for a run that has ended or is ending; every other 409 is a moment that passes."""
+        try:
+            with oci_errors(f"reading job run {run_id}, which could not be cancelled"):
+                state = state_of(self._client().get_job_run(run_id).data)
+        except BackendError as error:
+            return error
+        if _is_ending(state):
+            return None
+        return BackendError(f"{conflict}; it is {state}", status_code=409, code=conflict.code, retryable=True)
+
+    def _request_stop(self, ref: RunRef, ending: Ending | None) -> bool:
+        """Leave word for nodes that are just starting, and for those that the service does not signal."""
+        request = StopRequest(cause=ending.cause, message=ending.message) if ending else CANCELED
+        try:
+            self._run_dirs.write(ref.run_dir, STOP_FILE, request.to_json())
+        except (StorageError, BackendError, OSError) as error:
+            log.warning("%s: no stop request could be left for the nodes: %s", ref.key.name, error)
+            return False
+        return True
+
+
+def _is_ending(state: NodeState) -> bool:
+    return state.terminal or state is NodeState.ENDING
+
+
+def _is_gone(run_id: str, error: BackendError, listed: dict[str, NodeState]) -> bool:
+    """Whether a run needs no cancel: a 404 may hide it, so that the list of its job has to bear that out."""
+    if error.status_code != 404:
+        return False
+    return run_id not in listed or _is_ending(listed[run_id])

@@ -1,0 +1,105 @@
+"""Cleanup: end what a submission that failed has created, and say what of it still lives."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
+from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
+from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
+from airflow_provider_ocidist.oci_errors import oci_errors
+
+log = logging.getLogger(__name__)
+
+WITHIN = 30.0
+"""Seconds that runs have to end; after them they are named, and the next try ends them first."""
+LOOK_EVERY = 1.0
+GONE_AFTER = 2
+"""Answers 404 in a row by which a run counts as gone: one alone may be an answer of a service that is behind."""
+
+
+class Cleanup:
+    """Cancels runs until the service says of each that it has ended: by its id, since a list may be behind."""
+
+    def __init__(self, client: Any, listed: Callable[[], Mapping[int, str]]) -> None:
+        """`listed` returns the runs of the job as the service lists them, by number."""
+        self._client = client
+        self._listed = listed
+        self._missed: dict[str, int] = {}
+
+    def end(self, known: Mapping[int, str], within: float) -> tuple[dict[int, str], dict[str, str]]:
+        """Cancel all that is known or listed; return it by number, and the states of what lives after `within` seconds.
+
+        Never raises BackendError: there is a first error to report.
+        """
+        runs = dict(known)
+        alive = dict.fromkeys(runs.values(), "not asked yet")
+        deadline = time.monotonic() + within
+        while True:
+            new = {number: run_id for number, run_id in self._list().items() if number not in runs}
+            runs |= new
+            alive |= dict.fromkeys(new.values(), "not asked yet")
+            in_parallel(self._cancel, [run_id for run_id, state in alive.items() if state != "CANCELING"])
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return runs, alive
+            alive = self._states(alive)
+            if not alive:
+                return runs, alive
+            time.sleep(min(LOOK_EVERY, left))
+
+    def _states(self, run_ids: Iterable[str]) -> dict[str, str]:
+        """Return the states of those that have not ended, as far as the service tells them."""
+        run_ids = list(run_ids)
+        states = dict(zip(run_ids, in_parallel(self._state, run_ids), strict=True))
+        return {run_id: state for run_id, state in states.items() if not _is_final(state)}
+
+    def _state(self, run_id: str) -> str:
+        try:
+            with oci_errors("reading the job run"):
+                state = str(self._client.get_job_run(run_id).data.lifecycle_state)
+        except RunNotFound:
+            self._missed[run_id] = self._missed.get(run_id, 0) + 1
+            return "DELETED" if self._missed[run_id] >= GONE_AFTER else "not found"
+        except BackendError as error:
+            return f"not known: {error}"
+        self._missed.pop(run_id, None)
+        return state
+
+    def _cancel(self, run_id: str) -> None:
+        try:
+            with oci_errors(f"cancelling job run {run_id}"):
+                self._client.cancel_job_run(run_id)
+        except BackendError as error:
+            # Whatever it says, the next look tells whether the run has ended.
+            log.info("%s", error)
+
+    def _list(self) -> Mapping[int, str]:
+        try:
+            return self._listed()
+        except BackendError as error:
+            log.warning("what else was created is not known: %s", error)
+            return {}
+
+
+def still_alive(error: BackendError, alive: Mapping[str, str]) -> BackendError:
+    """Return the error of a submission with what it could not end."""
+    runs = ", ".join(f"{run_id} ({state})" for run_id, state in alive.items())
+    return BackendError(
+        f"{error}; these job runs were cancelled and have not ended: {runs}; a retry or a clear of this task ends them "
+        "first, else cancel them in the console or with ocidist cancel",
+        status_code=error.status_code,
+        code=error.code,
+        request_id=error.request_id,
+        # Also where the error itself is final: somebody has to end them.
+        retryable=True,
+        cause=error.cause if error.retryable else Cause.SERVICE,
+    )
+
+
+def _is_final(state: str) -> bool:
+    known = STATES.get(state)
+    return known is not None and known.terminal

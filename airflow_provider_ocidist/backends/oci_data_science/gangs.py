@@ -1,0 +1,356 @@
+"""Gangs: finds what exists of a task's attempts, and creates the rest, in a constant number of requests."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_ocidist.agent.report import STOP_FILE, StopRequest
+from airflow_provider_ocidist.attempts import Attempt, End, Place, merged
+from airflow_provider_ocidist.backends.oci_data_science.attempt_index import FOLDER, AttemptIndex, work_dir_of
+from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
+from airflow_provider_ocidist.backends.oci_data_science.cleanup import WITHIN, Cleanup, still_alive
+from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, key_of
+from airflow_provider_ocidist.backends.oci_data_science.refs import ref_of, runs_of, with_runs
+from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
+from airflow_provider_ocidist.backends.oci_data_science.run_states import LIVE
+from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
+from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound, StorageError
+from airflow_provider_ocidist.oci_errors import oci_errors
+from airflow_provider_ocidist.run import Plan, RunKey, RunRef
+
+log = logging.getLogger(__name__)
+
+STALE = 5.0
+"""Seconds after which an attempt whose creation nobody saw answered is looked for once more: lists may be behind."""
+NEIGHBOURS = 3
+"""Attempts of a generation that are looked for by name where there is no record, as of a version before this one."""
+CALLED_OFF = StopRequest(cause=Cause.CANCELED, message="another attempt of its task was begun")
+
+
+class Gangs:
+    """What exists for the tasks of one connection.
+
+    Nothing is created before its attempt is recorded in the work directory; so what is not recorded, or what the record
+    leads to, need not be looked for among all jobs of a compartment.
+    """
+
+    def __init__(
+        self,
+        client: Callable[[], Any],
+        run_dirs: RunDirs,
+        submission: Callable[..., Submission],
+        near: Callable[[str | None], Gangs],
+    ) -> None:
+        """`near` returns the one that reaches a region."""
+        self._near = near
+        self._client = client
+        self._run_dirs = run_dirs
+        self._submission = submission
+
+    # what is recorded
+
+    def recorded(self, plan: Plan, noted: Sequence[Attempt]) -> list[Attempt]:
+        """Return the attempts of the plan's task that may live and the newest of all, oldest first."""
+        places = [(plan.region, plan.run_dir), *((each.place.region, each.place.run_dir) for each in noted)]
+        work_dirs = dict.fromkeys((region, work_dir_of(run_dir)) for region, run_dir in places)
+        read = [self._near(region).index(work_dir).read(plan.key) for region, work_dir in work_dirs]
+        return merged(noted, *read)
+
+    def end(self, ref: RunRef, end: End) -> None:
+        """Record that nothing of a gang lives any more; a later try looks at it otherwise."""
+        place = Place(backend=ref.backend, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
+        try:
+            self.index(work_dir_of(ref.run_dir)).end(ref.key, place, end)
+        except BackendError as error:
+            log.warning("%s: its end is not recorded: %s", ref.key.name, error)
+
+    def index(self, work_dir: str) -> AttemptIndex:
+        """Return the records of a work directory."""
+        return AttemptIndex(self._run_dirs, work_dir)
+
+    # what exists
+
+    def found(self, key: RunKey, known: Iterable[Attempt]) -> list[RunRef]:
+        """Return the gangs that attempts have led to, of any place, oldest first."""
+        refs = in_parallel(self.of_attempt, known)
+        return _by_age(ref for some in refs for ref in some if ref.key.task_digest == key.task_digest)
+
+    def of(self, keys: Sequence[RunKey], compartment_id: str, work_dir: str | None) -> list[RunRef]:
+        """Return the gangs of these tasks that live, and the newest of each, as far as it is recorded there."""
+        index = self.index(work_dir) if work_dir else None
+        recorded = [self.found(key, index.read(key)) for key in keys] if index else []
+        return _by_age(ref for refs in (self.live(keys, compartment_id), *recorded) for ref in refs)
+
+    def live(self, keys: Sequence[RunKey], compartment_id: str) -> list[RunRef]:
+        """Return the gangs of these tasks that have a node which lives, recorded or not; by lists of what lives."""
+        lists = in_parallel(lambda state: self._list_runs(compartment_id, lifecycle_state=state), LIVE)
+        of = {key.task_digest: key for key in keys}
+        jobs = {
+            str(run.job_id): of[digest]
+            for runs in lists
+            for run in runs
+            if (digest := (run.freeform_tags or {}).get(TAG_TASK)) in of
+        }
+        refs = in_parallel(lambda item: self._of_job(item[0], item[1], compartment_id), jobs.items())
+        return _by_age(ref for ref in refs if ref is not None)
+
+    def named(self, name: str, key: RunKey, compartment_id: str) -> list[RunRef]:
+        """Return the gangs whose job has this name; a list may be behind."""
+        with oci_errors("looking for earlier gangs of this task"):
+            jobs = list(pages(self._client().list_jobs, compartment_id, display_name=name))
+        owned = [str(job.id) for job in jobs if key_of(job, key) is not None]
+        refs = in_parallel(lambda job_id: self._of_job(job_id, key, compartment_id), owned)
+        return _by_age(ref for ref in refs if ref is not None)
+
+    def of_attempt(self, attempt: Attempt) -> list[RunRef]:
+        """Return the gangs that one attempt has led to. Raises BackendError where they cannot be seen."""
+        place, ref = attempt.place, attempt.ref
+        there = self._near(place.region)
+        if there is not self:
+            return there.of_attempt(attempt)
+        compartment_id = str(place.compartment_id)
+        try:
+            named = self.named(attempt.key.name, attempt.key, compartment_id) if ref is None else []
+            if ref is None:
+                return named
+            known = self._of_job(ref.job_id, attempt.key, compartment_id, ref)
+            return [known] if known is not None else self._without_its_job(attempt, ref)
+        except RunNotFound as error:
+            raise _out_of_sight(attempt, error) from error
+
+    def _without_its_job(self, attempt: Attempt, ref: RunRef) -> list[RunRef]:
+        """Return what lives of a gang whose job is gone; 404 alone may mean that we may not see it."""
+        with oci_errors("listing the compartment of an earlier attempt"):
+            self._client().list_jobs(str(attempt.place.compartment_id), limit=1)
+        found = in_parallel(self._run_or_none, runs_of(ref).values())
+        return [ref] if any(run is not None and run.lifecycle_state in LIVE for run in found) else []
+
+    def _of_job(
+        self, job_id: str, key: RunKey, compartment_id: str, known: RunRef | None = None
+    ) -> RunRef | None:
+        """Return the gang of a job unless it is gone; `known`: what was recorded of it, for lists may be behind."""
+        job, runs = both(
+            lambda: self._job_or_none(job_id), lambda: self._list_runs(compartment_id, job_id=job_id)
+        )
+        of = key_of(job, key) if job is not None else None
+        if of is None:
+            return None
+        ids = {**(runs_of(known) if known else {}), **_by_number(runs)}
+        asked_at = [known.submitted_at] if known and any(known.run_ids) else _asked_at(runs)
+        return with_runs(ref_of(job, of), ids, asked_at)
+
+    def _job_or_none(self, job_id: str) -> Any | None:
+        try:
+            with oci_errors("reading the job"):
+                return self._client().get_job(job_id).data
+        except RunNotFound:
+            return None
+
+    def _run_or_none(self, run_id: str) -> Any | None:
+        try:
+            with oci_errors("reading the job run"):
+                return self._client().get_job_run(run_id).data
+        except RunNotFound:
+            return None
+
+    def _list_runs(self, compartment_id: str, **filters: str) -> list[Any]:
+        with oci_errors("listing the job runs"):
+            runs = list(pages(self._client().list_job_runs, compartment_id, **filters))
+        return [
+            run for run in runs if TAG_RUN in (run.freeform_tags or {}) and run.lifecycle_state != "DELETED"
+        ]
+
+    # create
+
+    def begin(self, plan: Plan, known: Sequence[Attempt]) -> list[RunRef]:
+        """Return what exists of the task, and of the plan's own gang what it takes to go on with it.
+
+        The job is only a definition: it is created while it is looked for, its runs come afterwards.
+        """
+        here = [attempt for attempt in known if attempt.place.is_that_of(plan) and attempt.key == plan.key]
+        own = next(iter(here), None)
+        unanswered = [attempt for attempt in known if attempt.ref is None and attempt is not own]
+        others = self.found(plan.key, [each for each in known if each.ref is not None or each is not own])
+        others += self._called_off(plan.key, unanswered, others)
+        if not known and plan.tries is not None and plan.tries.number > 1:
+            others = _by_age([*others, *self._unrecorded(plan)])
+        elsewhere = any(each.key == plan.key and each is not own for each in known)
+        if elsewhere or any(ref.key == plan.key and ref.complete for ref in others):
+            return _by_age(others)
+        return _by_age([*others, *self._begun(plan, [ref for ref in others if ref.key == plan.key])])
+
+    def _begun(self, plan: Plan, mine: Sequence[RunRef]) -> list[RunRef]:
+        """Return what there is of the plan's own gang that is not among `mine`: its job, if nothing else."""
+        if mine:
+            return []
+        self.record(Attempt.of(plan))
+        # The look goes out first: were the new job in the list, its runs would be asked for, which it has not.
+        compartment_id = str(plan.compartment_id)
+        begun, named = both(
+            lambda: self._job(plan), lambda: self.named(plan.key.name, plan.key, compartment_id)
+        )
+        alive = [ref for ref in named if runs_of(ref)]
+        if isinstance(begun, BackendError):
+            # What of our own has no node may be gone by now: the look went on meanwhile.
+            if alive:
+                return alive
+            self._forget_if_refused(plan, begun)
+            raise begun
+        kept = alive or [begun]
+        # Twice, where the service has forgotten the idempotency token of an earlier submission, after 24 hours.
+        for job_id in {ref.job_id for ref in (begun, *named)} - {ref.job_id for ref in kept}:
+            self._remove(job_id)
+        return kept
+
+    def _job(self, plan: Plan) -> RunRef | BackendError:
+        try:
+            return ref_of(self._submission(plan).job(), plan.key)
+        except BackendError as error:
+            return error
+
+    def _called_off(
+        self, key: RunKey, unanswered: Sequence[Attempt], found: Sequence[RunRef]
+    ) -> list[RunRef]:
+        """Tell attempts to stop whose creation nobody saw answered and no list shows, and look once more."""
+        hidden = [attempt for attempt in unanswered if not _is_among(attempt, found)]
+        if not hidden:
+            return []
+        for attempt in hidden:
+            self._near(attempt.place.region).leave_stop_request(attempt.place.run_dir, attempt.key)
+        time.sleep(STALE)
+        late = self.found(key, hidden)
+        for attempt in hidden:
+            if not _is_among(attempt, late):
+                there = self._near(attempt.place.region).index(work_dir_of(attempt.place.run_dir))
+                there.end(attempt.key, attempt.place, End(succeeded=False))
+        return late
+
+    def _unrecorded(self, plan: Plan) -> list[RunRef]:
+        """Return the gangs of a task that has had tries and has no record here: they lie elsewhere, or are older."""
+        place = str(plan.compartment_id)
+        keys = [replace(plan.key, attempt=number) for number in range(1, NEIGHBOURS + 1)]
+        live = self.live([plan.key], place)
+        named = in_parallel(lambda key: self.named(key.name, key, place), keys)
+        found = {ref.job_id: ref for refs in (live, *named) for ref in refs if any(ref.run_ids)}
+        return list(found.values())
+
+    def record(self, attempt: Attempt) -> None:
+        self.index(work_dir_of(attempt.place.run_dir)).write(attempt)
+
+    def submit(self, plan: Plan, stop: threading.Event | None, found: Sequence[RunRef] | None) -> RunRef:
+        if found is None:
+            found = self.named(plan.key.name, plan.key, str(plan.compartment_id))
+        known = next((ref for ref in found if ref.key == plan.key), None)
+        if known is not None and known.complete:
+            self.record(Attempt.of(plan, known))
+            return known
+        if known is None:
+            self.record(Attempt.of(plan))
+        submission = self._submission(plan, stop)
+        ref = known or self._with_job(plan, submission)
+        existing = runs_of(ref)
+        try:
+            if not existing:
+                submission.artifact(ref.job_id)
+            made = submission.runs(ref.job_id, existing)
+        except BaseException as error:
+            # Airflow's timeout too, which is no Exception: half a gang would run for nobody.
+            alive = self._clean_up(plan, with_runs(ref, existing | submission.abandoned()), stop)
+            if alive and isinstance(error, BackendError):
+                raise still_alive(error, alive) from error
+            raise
+        ids = existing | {number: str(run.id) for number, run in made.items()}
+        whole = with_runs(ref, ids, () if existing else _asked_at(made.values()))
+        self._record_created(plan, whole)
+        return whole
+
+    def _with_job(self, plan: Plan, submission: Submission) -> RunRef:
+        try:
+            return ref_of(submission.job(), plan.key)
+        except BackendError as error:
+            self._forget_if_refused(plan, error)
+            raise
+
+    def _clean_up(self, plan: Plan, ref: RunRef, stop: threading.Event | None) -> dict[str, str]:
+        """End what exists of a gang that cannot be completed; return the runs that live on, with their states."""
+        self.leave_stop_request(ref.run_dir, ref.key)
+        cleanup = Cleanup(
+            self._client(), lambda: _by_number(self._list_runs(str(ref.compartment_id), job_id=ref.job_id))
+        )
+        # Whoever is killed has five seconds.
+        stopped = stop is not None and stop.is_set()
+        runs, alive = cleanup.end(runs_of(ref), 0.0 if stopped else WITHIN)
+        self._record_created(plan, with_runs(ref, runs))
+        for run_id, state in alive.items():
+            log.warning("%s: job run %s was cancelled and has not ended: %s", ref.key.name, run_id, state)
+        return alive
+
+    def _record_created(self, plan: Plan, ref: RunRef) -> None:
+        try:
+            self.record(Attempt.of(plan, ref))
+        except BackendError as error:
+            # What was recorded before leads to it as well.
+            log.warning("%s: what was created is not recorded: %s", ref.key.name, error)
+
+    def _forget_if_refused(self, plan: Plan, error: BackendError) -> None:
+        """Remove the record of an attempt of which nothing exists: nothing was sent, or the service has refused it."""
+        if error.retryable or error.status_code not in (None, 400, 404):
+            return
+        try:
+            self.index(work_dir_of(plan.run_dir)).forget(Attempt.of(plan))
+        except BackendError as problem:
+            log.info("%s", problem)
+
+    def leave_stop_request(self, run_dir: str, key: RunKey) -> None:
+        """For nodes that are just starting, for those that the service does not signal, or that no list shows."""
+        try:
+            self._run_dirs.write(run_dir, STOP_FILE, CALLED_OFF.to_json())
+        except (StorageError, BackendError, OSError) as error:
+            log.warning("%s: no stop request could be left for the nodes: %s", key.name, error)
+
+    def _remove(self, job_id: str) -> None:
+        """Remove a job that has no runs, where the service still has it."""
+        try:
+            with oci_errors("removing a job that was begun twice"):
+                self._client().delete_job(job_id)
+        except BackendError as error:
+            if error.status_code not in (404, 409):
+                raise
+
+
+def _out_of_sight(attempt: Attempt, error: BackendError) -> BackendError:
+    """Say of an attempt that may live where these credentials do not see, what to do."""
+    place = attempt.place
+    what = f"job {attempt.ref.job_id}" if attempt.ref else f"a job named {attempt.key.name}"
+    return BackendError(
+        f"an earlier attempt of this task may live, {what} in compartment {place.compartment_id}"
+        f"{f' of {place.region}' if place.region else ''}, and cannot be seen with this connection: {error}; "
+        "see that it has ended (ocidist cancel with a connection that may see it, or the console), then remove "
+        f"the records of attempt {attempt.key.attempt} below {work_dir_of(place.run_dir)}/{FOLDER}/"
+        f"{attempt.key.task_digest}/",
+        status_code=error.status_code,
+        retryable=True,
+    )
+
+
+def _by_number(runs: Iterable[Any]) -> dict[int, str]:
+    return {int(run.freeform_tags[TAG_RUN]): str(run.id) for run in runs}
+
+
+def _asked_at(runs: Iterable[Any]) -> list[float]:
+    return [run.time_accepted.timestamp() for run in runs if run.time_accepted is not None]
+
+
+def _is_among(attempt: Attempt, refs: Iterable[RunRef]) -> bool:
+    wanted = (attempt.key, attempt.place.compartment_id)
+    return any((ref.key, ref.compartment_id) == wanted for ref in refs)
+
+
+def _by_age(refs: Iterable[RunRef]) -> list[RunRef]:
+    found = {ref.job_id: ref for ref in refs}
+    return sorted(found.values(), key=lambda ref: (ref.key.generation, ref.key.attempt))

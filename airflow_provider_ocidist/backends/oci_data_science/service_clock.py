@@ -1,0 +1,35 @@
+"""ServiceClock: what time it is at the service, whatever this machine's clock says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class ServiceClock:
+    """Takes the `Date` of each answer, and counts on from it by a clock that never jumps. Safe to share by threads."""
+
+    def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
+        self._steady = steady
+        self._told: tuple[float, float] | None = None
+        """Unix time at the service, and when that was, on the steady clock."""
+
+    def heeding(self, client: Any) -> Any:
+        """Return an SDK client, to whose answers this clock listens from now on."""
+        client.base_client.session.hooks["response"].append(self._take)
+        return client
+
+    def now(self) -> float | None:
+        """Return the Unix time at the service, to about a second; None before its first answer."""
+        told = self._told
+        return None if told is None else told[0] + self._steady() - told[1]
+
+    def _take(self, response: Any, *_: Any, **__: Any) -> None:
+        from email.utils import parsedate_to_datetime
+
+        try:
+            self._told = parsedate_to_datetime(response.headers["Date"]).timestamp(), self._steady()
+        except (KeyError, TypeError, ValueError):
+            # An answer of something in between, which tells no time.
+            return

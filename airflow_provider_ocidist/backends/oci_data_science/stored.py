@@ -1,0 +1,49 @@
+"""Stored: what there is of checkpoints when a gang has ended, where its reports do not say it, or are not borne out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_provider_ocidist.agent.report import Phase
+from airflow_provider_ocidist.errors import BackendError, CheckpointError, StorageError
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.run import NodeState, RunRef, RunStatus
+from airflow_provider_ocidist.storage import checkpoints
+
+
+def with_checkpoint(status: RunStatus, ref: RunRef, access: OciAccess) -> RunStatus:
+    """Return the status of a gang that has ended with what the store says of its newest checkpoint."""
+    if not status.ended:
+        return status
+    try:
+        problem = _problem(status, access)
+        if ref.checkpoints_uri is None or (problem is None and not _lacks_a_last_report(status)):
+            return replace(status, checkpoint_problem=problem)
+        stored = checkpoints.newest(ref.checkpoints_uri, access)
+    except (StorageError, BackendError) as error:
+        place = status.checkpoint.uri if status.checkpoint else ref.checkpoints_uri
+        why = f"the checkpoint {place} cannot be read: {error}"
+        return replace(status, checkpoint_readable=False, checkpoint_problem=why)
+    told = status.checkpoint
+    # Gone from its place because a newer one has come, which nobody could report any more.
+    outdated = told is not None and stored is not None and stored.order > told.order
+    return replace(status, stored=stored, checkpoint_problem=None if outdated else problem)
+
+
+def _problem(status: RunStatus, access: OciAccess) -> str | None:
+    """Return why the newest checkpoint that was reported is not to be trusted. Raises StorageError, BackendError."""
+    if status.checkpoint is None:
+        return None
+    try:
+        checkpoints.verify(status.checkpoint.uri, access)
+    except CheckpointError as error:
+        return f"the newest checkpoint is not whole: {error}"
+    return None
+
+
+def _lacks_a_last_report(status: RunStatus) -> bool:
+    """Whether a node has done its part, by the service, and its last word was lost."""
+    return any(
+        node.state is NodeState.SUCCEEDED and node.report is not None and node.report.phase is not Phase.DONE
+        for node in status.nodes
+    )

@@ -1,0 +1,226 @@
+"""Checkpoint names: the series and the step that the name of an entry states for certain. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+UNPROVED = "unproved"
+"""The folder beside the published checkpoints for what nothing proves to be whole; never a checkpoint itself."""
+UNFINISHED = (".tmp", ".part", ".partial", ".incomplete")
+POINTERS = {"latest", "latest_universal", "latest_checkpointed_iteration.txt", "checkpoint"}
+"""Small files that name a checkpoint beside them: DeepSpeed's, Megatron's, TensorFlow's."""
+OTHER_FOLDERS = {UNPROVED, "lightning_logs", "logs", "runs", "wandb", "tensorboard", "mlruns", "__pycache__"}
+NEVER = {"py", "log", "csv", "tsv", "md", "sh", "lock", "out", "err", "png", "html"}
+"""Extensions of files that are no checkpoints, whatever number is in their names."""
+WEIGHTS = {
+    "pt",
+    "pth",
+    "ptz",
+    "ckpt",
+    "bin",
+    "safetensors",
+    "npz",
+    "npy",
+    "pkl",
+    "pickle",
+    "keras",
+    "h5",
+    "hdf5",
+}
+WEIGHTS |= {"tar", "gz", "zip", "msgpack", "onnx", "distcp", "model", "weights", "params", "nemo", "th"}
+
+STEPS = {"step": 2, "steps": 2, "gstep": 3, "globalstep": 3, "iter": 1, "iters": 1, "iteration": 1, "ba": 1}
+STEPS |= {"iterations": 1, "it": 1, "update": 1, "updates": 1}
+"""Words before a step, and which of several in one name is meant: the highest."""
+EPOCHS = {"epoch", "epochs", "ep"}
+SETTINGS = {
+    "warmup",
+    "max",
+    "min",
+    "total",
+    "num",
+    "n",
+    "save",
+    "eval",
+    "accumulation",
+    "grad",
+    "every",
+    "per",
+}
+SETTINGS |= {"lr", "decay", "stop", "of"}
+"""Words before those that make a setting of them: `max_steps=1000`."""
+GLOBAL = "global"
+MOST_DIGITS = 18
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
+_WHOLE = r"[0-9]+(?![0-9A-Za-z]|\.[0-9])"
+_EXTENSIONS = re.compile(r"(?:\.[A-Za-z][A-Za-z0-9_]*)+$")
+_VERSION = re.compile(r"[-_.]v(?P<version>[0-9]+)$")
+_KEYED = re.compile(rf"(?<![A-Za-z])(?P<key>[A-Za-z]+(?:_[A-Za-z]+)*)[-=_:]?(?P<number>{_WHOLE})")
+_COUNTED = re.compile(
+    r"(?<![A-Za-z0-9.])(?P<number>[0-9]+)[-_]?(?P<key>steps|iters|iterations|epochs)(?![A-Za-z])"
+)
+_DATE = re.compile(
+    r"(?<![0-9])(?:19|20)[0-9]{2}(?P<between>[-_.]?)(?:0[1-9]|1[0-2])(?P=between)(?:0[1-9]|[12][0-9]|3[01])"
+    r"(?:[-_T. ]?(?:[01][0-9]|2[0-3])[-_:.]?[0-5][0-9](?:[-_:.]?[0-5][0-9])?)?(?![0-9])"
+)
+_TIMESTAMP = re.compile(r"(?<![0-9])[0-9]{10,}(?![0-9])")
+_METRIC = re.compile(
+    rf"(?P<key>[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z][A-Za-z0-9]*)*)=(?P<value>-?{_NUMBER})(?![0-9A-Za-z])"
+)
+_DECIMAL = re.compile(
+    r"(?:(?P<key>[A-Za-z]+(?:_[A-Za-z]+)*)[-_:]?)?(?<![0-9.])"
+    r"(?P<value>[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)(?![0-9A-Za-z])"
+)
+_PART = re.compile(
+    r"(?:^|[-_.])(?:rank|shard|part|rng_state|worker|proc)[-_]?[0-9]+(?![0-9])|[0-9]+-of-[0-9]+"
+)
+_FAIRSEQ = re.compile(r"checkpoint_(?P<epoch>[0-9]+)_(?P<step>[0-9]+)")
+_PLAIN = re.compile(
+    rf"(?:^|(?<=[-_.]))(?:(?:checkpoint|ckpt|chkpt|snapshot|model|weights|state)s?[-_.]?)(?P<number>{_WHOLE})",
+    re.IGNORECASE,
+)
+_ANOTHER = re.compile(r"[-_.][0-9]+(?![0-9A-Za-z])")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placed:
+    """Where an entry of the checkpoint folder belongs."""
+
+    series: str
+    """The same for the entries that follow one another: the name without its numbers, or the one name of all."""
+    step: int | None = None
+    """None where the name states none for certain."""
+    epoch: int | None = None
+    version: int | None = None
+    """As Lightning numbers what already had a file of that name: `last-v1.ckpt`."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Values that the name gives by their names: `val_loss=0.42`."""
+
+    @property
+    def number(self) -> int | None:
+        """The step, else the epoch."""
+        return self.epoch if self.step is None else self.step
+
+
+@lru_cache(maxsize=4096)
+def place(name: str, pattern: str | None = None) -> Placed | None:
+    """Return what the name of an entry states; None where it is no checkpoint by itself.
+
+    `pattern`: a regular expression for whole names, whose groups `step` and `epoch` are taken; nothing else is a
+    checkpoint then. Raises re.error when it is none.
+    """
+    if not name or name.startswith(".") or name.endswith(UNFINISHED) or name == UNPROVED:
+        return None
+    if pattern is not None:
+        return _by_pattern(name, pattern)
+    if name in POINTERS or name in OTHER_FOLDERS or "tfevents" in name:
+        return None
+    found = _Reading(name)
+    return found.placed()
+
+
+def _by_pattern(name: str, pattern: str) -> Placed | None:
+    match = re.fullmatch(pattern, name)
+    if match is None:
+        return None
+    groups = {group: match[group] for group in ("step", "epoch") if match.re.groupindex.get(group)}
+    series = name
+    for start, end in sorted((match.span(group) for group in groups if match[group]), reverse=True):
+        series = f"{series[:start]}#{series[end:]}"
+    return Placed(series=series, step=_whole(groups.get("step")), epoch=_whole(groups.get("epoch")))
+
+
+class _Reading:
+    """One name while it is read: every number that was understood gives way to a `#`."""
+
+    def __init__(self, name: str) -> None:
+        extensions = _EXTENSIONS.search(name)
+        self.extension = extensions[0] if extensions else ""
+        self.rest = name[: len(name) - len(self.extension)]
+        self.steps: dict[int, set[int]] = {}
+        """By how certain it is that the step is meant."""
+        self.epochs: set[int] = set()
+        self.metrics: dict[str, float] = {}
+
+    def placed(self) -> Placed | None:
+        version = self._take_version()
+        fairseq = _FAIRSEQ.fullmatch(self.rest)
+        if fairseq:
+            series = f"checkpoint_#_#{self.extension}"
+            return Placed(series=series, step=_whole(fairseq["step"]), epoch=_whole(fairseq["epoch"]))
+        self.rest = _KEYED.sub(self._take_keyed, self.rest)
+        if not self.steps and not self.epochs:
+            self.rest = _COUNTED.sub(self._take_keyed, self.rest)
+        if not self.steps and _PART.search(self.rest):
+            return None
+        self.rest = _DATE.sub("#", self.rest)
+        self.rest = _METRIC.sub(self._take_metric, self.rest)
+        self.rest = _DECIMAL.sub(self._take_metric, self.rest)
+        self.rest = _TIMESTAMP.sub("#", self.rest)
+        if not self.steps and not self.epochs:
+            self._take_plain()
+        found = Placed(
+            series=self.rest + self.extension,
+            step=_only(self.steps[max(self.steps)]) if self.steps else None,
+            epoch=_only(self.epochs),
+            version=version,
+            metrics=self.metrics,
+        )
+        return found if self._is_checkpoint(found) else None
+
+    def _is_checkpoint(self, found: Placed) -> bool:
+        ending = self.extension.rpartition(".")[2].lower()
+        if ending in NEVER:
+            return False
+        return not ending or ending in WEIGHTS or found.number is not None
+
+    def _take_version(self) -> int | None:
+        match = _VERSION.search(self.rest)
+        if match is None:
+            return None
+        self.rest = self.rest[: match.start()]
+        return _whole(match["version"])
+
+    def _take_keyed(self, match: re.Match[str]) -> str:
+        words = match["key"].lower().split("_")
+        number = _whole(match["number"])
+        start, end = (place - match.start() for place in match.span("number"))
+        if number is None or SETTINGS & set(words[:-1]):
+            return match[0]
+        if words[-1] in EPOCHS:
+            self.epochs.add(number)
+        elif words[-1] in STEPS:
+            certainty = STEPS[words[-1]] + (GLOBAL in words)
+            self.steps.setdefault(certainty, set()).add(number)
+        else:
+            return match[0]
+        return f"{match[0][:start]}#{match[0][end:]}"
+
+    def _take_metric(self, match: re.Match[str]) -> str:
+        key, value = match["key"], match["value"]
+        if key:
+            self.metrics[key] = float(value)
+        return match[0].removesuffix(value) + "#"
+
+    def _take_plain(self) -> None:
+        """Take the number after `checkpoint-`, `model_` and the like, or the whole name."""
+        match = re.fullmatch(rf"(?P<number>{_WHOLE})", self.rest) or _PLAIN.search(self.rest)
+        if match is None or _ANOTHER.match(self.rest, match.end()):
+            return
+        number = _whole(match["number"])
+        if number is not None:
+            self.steps[0] = {number}
+            self.rest = f"{self.rest[: match.start('number')]}#{self.rest[match.end('number') :]}"
+
+
+def _only(numbers: set[int]) -> int | None:
+    return next(iter(numbers)) if len(numbers) == 1 else None
+
+
+def _whole(text: str | None) -> int | None:
+    is_number = text and len(text) <= MOST_DIGITS and re.fullmatch("[0-9]+", text)
+    return int(text) if text and is_number else None

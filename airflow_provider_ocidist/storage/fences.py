@@ -1,0 +1,77 @@
+"""Fences: which attempt of a task saves to a place; earlier ones publish and delete nothing there any more."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.errors import Fenced, StorageError
+from airflow_provider_ocidist.storage.stores import Store
+
+FILE = "fence.json"
+_TRIES = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Fence:
+    """An attempt among all attempts of one task; a later one is greater."""
+
+    generation: int = 0
+    attempt: int = 0
+    """From 1; 0 for what the version before has published."""
+
+
+LOWEST = Fence()
+
+
+def claimed(store: Store) -> Fence | None:
+    """Return the highest attempt that has claimed a place, None where nobody has.
+
+    Raises StorageError when that cannot be read.
+    """
+    try:
+        return codec.decode(Fence, json.loads(store.read(FILE)))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        place = store.place_of(FILE)
+        raise StorageError(
+            f"{place} does not say which attempt saves there ({error}): delete it once no node is left that does",
+            uri=place,
+        ) from error
+
+
+def claim(store: Store, fence: Fence) -> None:
+    """Make this the highest attempt that saves to a place; one look where it is that already.
+
+    Raises Fenced when a later attempt has claimed the place, StorageError when that cannot be read or written.
+    """
+    for _ in range(_TRIES):
+        if _holds(store, fence):
+            return
+        etag = _etag(store)
+        # Once more: what was read has to be what bears this etag, or older.
+        if _holds(store, fence):
+            return
+        if store.write_if(FILE, json.dumps(codec.encode(fence)).encode(), etag):
+            return
+    raise StorageError(f"{store.place_of(FILE)} changes all the time", uri=store.uri, retryable=True)
+
+
+def _holds(store: Store, fence: Fence) -> bool:
+    found = claimed(store)
+    if found is not None and found > fence:
+        raise Fenced(
+            f"attempt {found.attempt} has begun to save there: "
+            f"attempt {fence.attempt} publishes and deletes nothing in {store.uri} any more",
+            uri=store.uri,
+        )
+    return found == fence
+
+
+def _etag(store: Store) -> str | None:
+    try:
+        return store.stat(FILE).etag
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,130 @@
+"""Manifests: what a checkpoint consists of, and where it stands in the order of its task's checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.errors import CheckpointError, StorageError
+from airflow_provider_ocidist.storage.fences import LOWEST, Fence
+from airflow_provider_ocidist.storage.locations import safe_name
+
+MANIFEST = "manifest.json"
+VERSION = 2
+
+Order = tuple[Fence, int, int, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointRef:
+    """A complete checkpoint: its manifest was written."""
+
+    uri: str
+    """The folder that holds `manifest.json` and the files that it names."""
+    step: int | None
+    """None where neither the program nor the name has said it."""
+    loss: float | None = None
+    fence: Fence = LOWEST
+    """The attempt that published it."""
+    sequence: int = 0
+    """Its number among the checkpoints of that attempt, in the order in which they were saved."""
+    digest: str | None = None
+    """Of its content: the name, and the path, size and SHA-256 of each file. None in records of the version before."""
+
+    @property
+    def order(self) -> Order:
+        """What is greater for a newer one: the attempt, then the sequence. Steps order what has no sequence."""
+        return order_of(self.fence, self.sequence, self.step)
+
+    @property
+    def label(self) -> str:
+        """How messages call it: by its step, else by its folder."""
+        return f"step {self.step}" if self.step is not None else self.uri.rstrip("/").rpartition("/")[2]
+
+
+def order_of(fence: Fence, sequence: int, step: int | None, created_at: float = 0.0) -> Order:
+    """Return what is greater for a newer checkpoint; version 1 had neither fence nor sequence, but always a step."""
+    return fence, sequence, -1 if sequence or step is None else step, created_at
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ManifestFile:
+    """One file of a checkpoint."""
+
+    path: str
+    """Relative to the folder that holds the manifest."""
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What a checkpoint consists of; written last, so that its presence means completeness."""
+
+    version: int
+    name: str
+    """Of the file or folder, as the program called it."""
+    step: int | None = None
+    loss: float | None = None
+    created_at: float
+    """Unix time, in seconds."""
+    files: tuple[ManifestFile, ...]
+    single_file: bool = False
+    """Whether `name` was a file; else it was a folder, and the paths are relative to it."""
+    generation: int = 0
+    attempt: int = 0
+    """0 in version 1."""
+    sequence: int = 0
+    """Of the attempt's checkpoints, from 1; 0 in version 1."""
+    proof: str = ""
+    """Why it counts as whole; empty in version 1."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def fence(self) -> Fence:
+        return Fence(generation=self.generation, attempt=self.attempt)
+
+    @property
+    def order(self) -> Order:
+        return order_of(self.fence, self.sequence, self.step, self.created_at)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the name and of the path, size and SHA-256 of each file, in hexadecimal digits."""
+        files = sorted((item.path, item.size, item.sha256) for item in self.files)
+        return hashlib.sha256(json.dumps([self.name, self.single_file, files]).encode()).hexdigest()
+
+    def ref(self, uri: str) -> CheckpointRef:
+        """Return the reference to the checkpoint whose folder this is in."""
+        return CheckpointRef(
+            uri=uri,
+            step=self.step,
+            loss=self.loss,
+            fence=self.fence,
+            sequence=self.sequence,
+            digest=self.digest,
+        )
+
+    def metric(self, name: str) -> float | None:
+        """Return a value that was noted with the checkpoint; its loss is one."""
+        return self.metrics.get(name, self.loss if name == "loss" else None)
+
+    def to_json(self) -> bytes:
+        return json.dumps(codec.encode(self), indent=1).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Manifest:
+        """Raises CheckpointError when the text is no manifest that this version can read."""
+        try:
+            manifest = codec.decode(cls, json.loads(text))
+            if not manifest.files or manifest.version > VERSION:
+                raise CheckpointError(f"it is of version {manifest.version} with {len(manifest.files)} files")
+            for item in manifest.files:
+                safe_name(item.path)
+            safe_name(manifest.name)
+        except (ValueError, TypeError, KeyError, AttributeError, StorageError) as error:
+            raise CheckpointError(f"the manifest is corrupt: {error}") from error
+        return manifest

@@ -1,0 +1,64 @@
+"""Uploads that were begun and never ended: a killed node leaves them, and the bucket keeps, and bills, their parts."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage.fences import Fence
+from airflow_provider_ocidist.storage.stores import open_store
+
+log = logging.getLogger(__name__)
+
+_OWNER = re.compile(r"\.attempt-(\d+)(\.again-\d+)?$")
+_PLACE = re.compile(r"(?P<stem>.+-g)(?P<generation>\d+)")
+"""Of the folder of a task's checkpoints, as `RunKey.task_name` makes it."""
+
+
+def owner_of(folder: str) -> int:
+    """Return the attempt that has sent, or was sending, a checkpoint to a folder; only later ones than 1 name it."""
+    named = _OWNER.search(folder)
+    return int(named[1]) if named else 1
+
+
+def abort_left_behind(uri: str, fence: Fence, access: OciAccess | None = None) -> int:
+    """Abort what earlier attempts of a task have begun to send, and return how many uploads that were.
+
+    `uri`: the folder of the task's checkpoints, which this attempt has claimed. Earlier ones publish nothing more
+    there. Never raises: what stays open costs storage, and nothing else.
+    """
+    base, _, own = uri.rstrip("/").rpartition("/")
+    aborted = 0
+    try:
+        store = open_store(base, access)
+        for upload in store.open_uploads(stem_of(own)):
+            if _is_earlier(upload.name, own, fence):
+                store.abort_upload(upload)
+                aborted += 1
+    except (OcidistError, OSError) as error:
+        log.info("the uploads that earlier attempts have left open cannot be aborted: %s", error)
+    if aborted:
+        log.info("aborted %d uploads that earlier attempts had left open", aborted)
+    return aborted
+
+
+def stem_of(place: str) -> str:
+    """Return what the folders for all generations of a task begin with."""
+    found = _PLACE.fullmatch(place)
+    return found["stem"] if found else place
+
+
+def _is_earlier(name: str, own: str, fence: Fence) -> bool:
+    """Whether a file, of this name below the folders of all tasks, was sent by an earlier attempt of this task."""
+    place, _, rest = name.partition("/")
+    folder, inside, _ = rest.partition("/")
+    if not inside:
+        return False
+    if place == own:
+        return owner_of(folder) < fence.attempt
+    ours, theirs = _PLACE.fullmatch(own), _PLACE.fullmatch(place)
+    if ours is None or theirs is None or ours["stem"] != theirs["stem"]:
+        return False
+    return int(theirs["generation"]) < int(ours["generation"])

@@ -1,0 +1,133 @@
+"""Retention: which checkpoints leave, and their leaving."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.job import Best, Checkpoints
+from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.storage import fences
+from airflow_provider_ocidist.storage.companions import companions
+from airflow_provider_ocidist.storage.fences import Fence
+from airflow_provider_ocidist.storage.listing import Complete, by_folder, complete_in
+from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
+from airflow_provider_ocidist.storage.open_uploads import owner_of
+from airflow_provider_ocidist.storage.stores import Entry, Store, open_store
+
+log = logging.getLogger(__name__)
+
+ABANDONED_AFTER_S = 3600.0
+"""Files without a manifest that are this much older than the newest checkpoint belong to nobody any more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retention:
+    """Which checkpoints stay: those that one of the rules keeps."""
+
+    keep: int = 3
+    """The last so many, at least one."""
+    every: int | None = None
+    """Of each step that is a multiple of this the newest."""
+    best: Best | None = None
+    """The one with the best value of a metric; of equal ones the newest."""
+
+    @classmethod
+    def of(cls, checkpoints: Checkpoints) -> Retention:
+        return cls(keep=checkpoints.keep, every=checkpoints.keep_every, best=checkpoints.keep_best)
+
+
+def superfluous(manifests: Sequence[Manifest], rule: Retention, fence: Fence) -> list[Manifest]:
+    """Return what no rule keeps of complete checkpoints, the newest of which comes first.
+
+    Never the newest, nothing that belongs to what is kept, and nothing of an attempt later than `fence`.
+    """
+    last = _last(manifests, max(1, rule.keep))
+    kept = [*last, *_every(manifests, rule.every), *_best(manifests, rule.best)]
+    kept += [each for one in kept for each in companions(one, manifests)]
+    return [each for each in manifests if each.fence <= fence and not any(each is other for other in kept)]
+
+
+def _last(manifests: Sequence[Manifest], count: int) -> list[Manifest]:
+    """Return the last so many; what belongs to one of them does not count."""
+    found: list[Manifest] = []
+    beside: list[Manifest] = []
+    for each in manifests:
+        if len(found) == count:
+            break
+        if not any(each is other for other in beside):
+            found.append(each)
+            beside += companions(each, manifests)
+    return found
+
+
+def _every(manifests: Sequence[Manifest], step: int | None) -> Sequence[Manifest]:
+    if step is None:
+        return ()
+    oldest_first = reversed(manifests)
+    multiples = {each.step: each for each in oldest_first if each.step is not None and each.step % step == 0}
+    return tuple(multiples.values())
+
+
+def _best(manifests: Sequence[Manifest], best: Best | None) -> Sequence[Manifest]:
+    if best is None:
+        return ()
+    values = ((each.metric(best.metric), each) for each in manifests)
+    known = [(value, each) for value, each in values if value is not None and not math.isnan(value)]
+    choose = min if best.mode == "min" else max
+    # Both return the first of equal ones, which is the newest.
+    return (choose(known, key=lambda item: item[0])[1],) if known else ()
+
+
+def retain(uri: str, rule: Retention, *, fence: Fence, access: OciAccess | None = None) -> tuple[str, ...]:
+    """Delete the complete checkpoints below a URI that no rule keeps, and old remains; return their folders.
+
+    What no manifest says to be complete counts in no rule. Manifests go first: nothing half deleted is offered. Raises
+    Fenced, having deleted nothing more, once a later attempt saves there.
+    """
+    store = open_store(uri, access)
+    fences.claim(store, fence)
+    folders = by_folder(store.list())
+    complete = complete_in(store, folders)
+    if not complete:
+        return ()
+    gone = superfluous([item.manifest for item in complete], rule, fence)
+    doomed = [item.folder for item in complete if any(item.manifest is each for each in gone)]
+    doomed += _remains(folders, complete[0], fence)
+    for folder in doomed:
+        fences.claim(store, fence)
+        _delete(store, folder, folders[folder])
+    if doomed:
+        try:
+            _abort_uploads(store, complete[0], fence)
+        except (OcidistError, OSError) as error:
+            # Some may delete objects and not list uploads; what stays open costs storage, and nothing else.
+            log.debug("open uploads of %s cannot be aborted: %s", store.uri, error)
+    return tuple(doomed)
+
+
+def _abort_uploads(store: Store, newest: Complete, fence: Fence) -> None:
+    """Abort what nobody sends any more: of earlier attempts, or begun long before the newest was published."""
+    for upload in store.open_uploads():
+        folder, inside, _ = upload.name.partition("/")
+        owner = owner_of(folder)
+        is_abandoned = upload.begun_at < newest.modified - ABANDONED_AFTER_S
+        if inside and (owner < fence.attempt or (owner == fence.attempt and is_abandoned)):
+            store.abort_upload(upload)
+
+
+def _remains(folders: Mapping[str, Mapping[str, Entry]], newest: Complete, fence: Fence) -> Iterator[str]:
+    """Yield the folders without a manifest that no node of this or an earlier attempt is writing any more."""
+    for folder, files in folders.items():
+        changed = max(entry.modified or math.inf for entry in files.values())
+        is_abandoned = changed < newest.modified - ABANDONED_AFTER_S
+        if MANIFEST not in files and is_abandoned and owner_of(folder) <= fence.attempt:
+            yield folder
+
+
+def _delete(store: Store, folder: str, files: Mapping[str, Entry]) -> None:
+    for name in sorted(files, key=lambda name: name != MANIFEST):
+        store.delete(f"{folder}/{name}")

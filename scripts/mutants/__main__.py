@@ -1,0 +1,102 @@
+"""`make mutants MODULES=...`: put faults into modules one at a time, and count those that no test notices."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from scripts.mutants.book import LEAST_PERCENT, Book, Mutant, Score
+from scripts.mutants.judge import ROOT, Judge, JudgeError, copy_tree
+
+FOLDER = ROOT / ".mutants"
+MAKER = ROOT / ".venv-mutants" / "bin" / "python"
+
+
+def mutants_of(module: str) -> Iterator[Mutant]:
+    """Return the mutants of a module, its path given from the root. Raises CalledProcessError."""
+    command = [str(MAKER), str(Path(__file__).with_name("generate.py")), str(ROOT / module)]
+    made = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    for line in made.splitlines():
+        fields = json.loads(line)
+        yield Mutant(**{**fields, "lines": tuple(fields["lines"])}, module=module)
+
+
+def try_module(module: str, book: Book, judge: Judge, until: float) -> Score:
+    """Return how many of a module's mutants the tests kill. Raises JudgeError."""
+    mutants = list(mutants_of(module))
+    known = {mutant: book.known(mutant) for mutant in mutants}
+    # In an order that says nothing, so that the part which an interrupted run has tried is a fair sample.
+    untried = sorted((mutant for mutant, verdict in known.items() if verdict is None), key=book.key_of)
+    if untried and time.monotonic() < until:
+        base = judge.baseline(module, book.tests_of(module))
+        for number, mutant in enumerate(untried, start=1):
+            if time.monotonic() > until:
+                break
+            verdict = judge.judge(module, mutant.text, mutant.lines, book.tests_of(module), base)
+            book.note(mutant, verdict)
+            known[mutant] = verdict
+            if number % 25 == 0:
+                print(f"{module}: {number} of {len(untried)}", file=sys.stderr, flush=True)
+    return book.score(module, known)
+
+
+def chosen(names: Sequence[str], modules: Sequence[str]) -> list[str]:
+    """Return the modules that are named by their path or the end or a folder of it. Raises ValueError."""
+    found: dict[str, None] = {}
+    for name in names or modules:
+        plain = name.removesuffix(".py").strip("/")
+        fits = [
+            module
+            for module in modules
+            if f"/{module.removesuffix('.py')}".endswith(f"/{plain}") or f"/{plain}/" in f"/{module}"
+        ]
+        if not fits:
+            raise ValueError(
+                f"{name}: no module of tests/mutants/modules.toml; there are {', '.join(modules)}"
+            )
+        found.update(dict.fromkeys(fits))
+    return list(found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    parser.add_argument("modules", nargs="*", help="paths, or ends of paths; all when none is named")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop then; the next run goes on")
+    parser.add_argument("--fresh", action="store_true", help="try also what earlier runs have tried")
+    arguments = parser.parse_args()
+    until = time.monotonic() + 60 * arguments.minutes
+    book = Book(ROOT, FOLDER, fresh=arguments.fresh)
+    try:
+        modules = chosen(arguments.modules, book.modules)
+    except ValueError as error:
+        parser.error(str(error))
+    tree = FOLDER / f"tree-{os.getpid()}"
+    try:
+        copy_tree(tree)
+        judge = Judge(tree=tree, log=FOLDER / f"pytest-{os.getpid()}.log")
+        results = [is_good(module, book, judge, until) for module in modules]
+    finally:
+        shutil.rmtree(tree, ignore_errors=True)
+    return 0 if all(results) else 1
+
+
+def is_good(module: str, book: Book, judge: Judge, until: float) -> bool:
+    """Try a module and print its score; return whether that is enough."""
+    try:
+        score = try_module(module, book, judge, until)
+    except JudgeError as error:
+        print(error, flush=True)
+        return False
+    print(score.text(), flush=True)
+    return score.percent >= LEAST_PERCENT and not score.untried
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""All nodes go on from the same content, or none trains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.job import Checkpoints
+from tests.agent.gangs import Gang
+from tests.storage.published import publish
+
+PROGRAM = "print('trained')"
+
+
+@pytest.mark.parametrize(
+    "contents, steps, trains",
+    [
+        (("weights", "weights"), (5, 5), True),
+        (("weights", "others"), (5, 5), False),
+        # The step is a label: of one content two attempts may have said different ones.
+        (("weights", "weights"), (5, 6), True),
+        (("weights", None), (5, None), False),
+        ((None, None), (None, None), True),
+    ],
+)
+def test_nodes_go_on_together_from_one_content_alone(
+    tmp_path: Path, contents: tuple[str | None, ...], steps: tuple[int | None, ...], trains: bool
+) -> None:
+    places = [tmp_path / f"safe-{rank}" for rank in (0, 1)]
+    for place, content, step in zip(places, contents, steps, strict=True):
+        if content:
+            (tmp_path / "last.txt").write_text(content)
+            publish(tmp_path / "last.txt", str(place), step=step)
+    checkpoints = Checkpoints(uri=str(places[0]), required=False)
+    with Gang(tmp_path / "gang", PROGRAM, nodes=2, checkpoints=checkpoints, attempt=1) as gang:
+        # A store that lists late shows its nodes different things; here they look at different places.
+        other = replace(gang.config, checkpoints=Checkpoints(uri=str(places[1]), required=False))
+        gang.start(0)
+        gang.start(1, **other.to_env())
+        codes = [agent.wait() for agent in gang.agents]
+        told = "".join(agent.stderr.read_text() for agent in gang.agents)
+        assert (codes == [0, 0]) is trains, told
+        if not trains:
+            assert "different checkpoints" in told
+            assert f"0: {places[0]}/last.txt" in told
+            assert Cause.NODE in {agent.report.cause for agent in gang.agents}
+            assert not any("trained" in agent.stdout.read_text() for agent in gang.agents)

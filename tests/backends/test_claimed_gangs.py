@@ -1,0 +1,60 @@
+"""The word of a later try, as the backend keeps it in the run directory: what cannot be read is no word."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backends.oci_data_science.backend import CLAIM_FILE
+from airflow_provider_ocidist.run import RunRef
+from scripts.emulator_process import Access
+from tests.training_jobs import a_key
+
+
+@pytest.fixture
+def ref(backend: OciDataScience, fields: dict[str, Any]) -> RunRef:
+    """A gang of which nothing but its run directory matters."""
+    run_dir = f"{fields['work_dir']}/runs/{uuid.uuid4().hex}"
+    return RunRef(
+        backend="oci_data_science",
+        key=a_key(),
+        nodes=1,
+        job_id="job",
+        run_ids=("run",),
+        run_dir=run_dir,
+        submitted_at=1.0,
+    )
+
+
+@pytest.fixture
+def store_is_down(emulator: Access) -> Iterator[None]:
+    rule = {"path": f"/n/{emulator.namespace}/.*", "status": 403, "code": "NotAllowed"}
+    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    yield
+    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+
+
+def test_the_last_try_that_left_word_is_known(backend: OciDataScience, ref: RunRef) -> None:
+    assert backend.claimed_by(ref) == 0
+    for number in (2, 3):
+        backend.claim(ref, number)
+        assert backend.claimed_by(ref) == number
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"\xff\xfe", b"1.5", b"null"])
+def test_a_word_that_cannot_be_read_is_none(backend: OciDataScience, ref: RunRef, content: bytes) -> None:
+    backend._store(ref.run_dir).write(CLAIM_FILE, content)
+    assert backend.claimed_by(ref) == 0
+
+
+def test_a_store_that_is_down_gives_no_word_and_takes_none_without_an_error(
+    backend: OciDataScience, ref: RunRef, store_is_down: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert backend.claimed_by(ref) == 0
+    backend.claim(ref, 2)
+    assert "no word could be left for earlier tries" in caplog.text

@@ -1,0 +1,157 @@
+"""What one client may make the emulator hold or compute: bounded, and answered within a second as OCI answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from urllib.parse import urlsplit
+
+import pytest
+from oci._vendor import requests
+
+from airflow_provider_ocidist.emulator.server import Emulator
+from tests.emulator.conftest import HTTP, Cloud
+
+HEAD = b"POST /20190101/jobs HTTP/1.1\r\nhost: x\r\n"
+
+
+def connection(emulator: Emulator) -> socket.socket:
+    place = urlsplit(emulator.url)
+    return socket.create_connection((place.hostname, place.port), timeout=30)
+
+
+def answer_to(emulator: Emulator, sent: bytes) -> bytes:
+    """Return all that comes back until the other side ends the connection."""
+    with connection(emulator) as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        received = b""
+        while piece := client.recv(65536):
+            received += piece
+    return received
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"A B C D\r\n\r\n",
+        b"\0" * 100,
+    ],
+)
+def test_what_is_not_http_is_answered_as_the_services_answer(emulator: Emulator, sent: bytes) -> None:
+    head, _, body = answer_to(emulator, sent).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"opc-request-id: " in head
+    assert json.loads(body)["code"] == "InvalidRequest"
+
+
+def cut_off_after(emulator: Emulator, begun: bytes, piece: bytes, most: int) -> int:
+    """Send pieces until the other side ends it; return how many bytes it has taken."""
+    taken = 0
+    with connection(emulator) as client:
+        client.sendall(begun)
+        while taken < most:
+            try:
+                client.sendall(piece)
+            except ConnectionError:
+                break
+            taken += len(piece)
+    return taken
+
+
+@pytest.mark.parametrize(
+    "begun, piece",
+    [
+        (HEAD, b"x-a: " + b"b" * 1000 + b"\r\n"),
+        (HEAD + b"x-endless: ", b"c" * 1000),
+        (
+            HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n",
+            b"x-trailer: " + b"d" * 1000 + b"\r\n",
+        ),
+        (HEAD + b"transfer-encoding: chunked\r\n\r\n2;", b"e" * 1000),
+    ],
+    ids=["headers", "one header", "trailers", "chunk extension"],
+)
+def test_what_is_no_body_is_not_read_without_end(emulator: Emulator, begun: bytes, piece: bytes) -> None:
+    most = 64 * 1024 * 1024
+    assert cut_off_after(emulator, begun, piece, most) < most
+    assert HTTP.get(f"{emulator.url}/health").status_code == 200
+
+
+def test_a_request_id_is_echoed_and_one_that_is_too_long_is_replaced(
+    cloud: Cloud, emulator: Emulator
+) -> None:
+    def echoed(given: str) -> str:
+        answer = requests.get(
+            f"{cloud.access.url}/n", headers={"opc-request-id": given}, auth=cloud.jobs.base_client.signer
+        )
+        return str(answer.headers["opc-request-id"])
+
+    assert echoed("mine-1") == "mine-1"
+    assert len(echoed("x" * 60_000)) < 100
+    calls = HTTP.get(f"{emulator.url}/_emulator/calls").json()
+    assert all(len(call["request_id"]) <= 255 for call in calls)
+
+
+def search(cloud: Cloud, query: str) -> tuple[int, float]:
+    """Return the status of a log search, and how many seconds it took."""
+    body = {
+        "searchQuery": query,
+        "timeStart": "2026-01-01T00:00:00Z",
+        "timeEnd": "2026-01-02T00:00:00Z",
+    }
+    began = time.monotonic()
+    answer = requests.post(
+        f"{cloud.access.url}/20190909/search",
+        data=json.dumps(body).encode(),
+        auth=cloud.jobs.base_client.signer,
+    )
+    return answer.status_code, time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        " or ".join(["source = 'a'"] * 50_000),
+        "(" * 5_000 + "source = 'a'" + ")" * 5_000,
+        "not " * 5_000 + "source = 'a'",
+        "source in (" + ",".join(["'a'"] * 50_000) + ")",
+        " " * 2_000_000,
+    ],
+    ids=["or", "brackets", "not", "in", "blanks"],
+)
+def test_a_search_that_is_too_large_is_refused_and_others_are_answered_meanwhile(
+    cloud: Cloud, condition: str
+) -> None:
+    status, _ = search(cloud, f'search "{cloud.access.compartment_id}" | where {condition}')
+    assert status == 400
+    assert search(cloud, f'search "{cloud.access.compartment_id}" | where source = "a"')[0] == 200
+
+
+def test_a_search_for_the_runs_of_many_gangs_is_not_too_large(cloud: Cloud) -> None:
+    condition = " or ".join(
+        f"source = '*ocid1.datasciencejobrun.oc1.iad.{'a' * 60}{number}'" for number in range(300)
+    )
+    assert search(cloud, f'search "{cloud.access.compartment_id}" | where {condition}')[0] == 200
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("path", ["/_emulator", "/_emulator/calls", "/"])
+def test_other_users_of_the_machine_do_not_control_the_emulator(emulator: Emulator, path: str) -> None:
+    program = (
+        "import http.client, os, sys; 'modules are out of reach later'.encode('idna')\n"
+        "os.setuid(65534)\n"
+        "connection = http.client.HTTPConnection(sys.argv[1])\n"
+        "connection.request('GET', sys.argv[2])\n"
+        "print(connection.getresponse().status)\n"
+    )
+    command = [sys.executable, "-c", program, urlsplit(emulator.url).netloc, path]
+    assert subprocess.check_output(command, text=True) == "403\n"
+    assert HTTP.get(f"{emulator.url}{path}").status_code == 200

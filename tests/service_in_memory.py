@@ -1,0 +1,165 @@
+"""A service in memory that runs gangs: no node, no clock, every state as the test says."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from airflow_provider_ocidist.agent.report import NodeReport, Phase
+from airflow_provider_ocidist.attempts import Attempt, End
+from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.job import TrainingJob
+from airflow_provider_ocidist.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRef, RunStatus
+
+LIVE, DONE, FAILED = NodeState.RUNNING, NodeState.SUCCEEDED, NodeState.FAILED
+
+_REPORTS = {
+    DONE: {
+        rank: NodeReport(
+            rank=rank, phase=Phase.DONE, address="a", started_at=0.0, heartbeat_at=1.0, exit_code=0
+        )
+        for rank in range(8)
+    }
+}
+"""What nodes have reported, by their state and rank."""
+
+
+class Model(Backend):
+    """A service in memory. What was asked of it is in `calls`."""
+
+    def __init__(self) -> None:
+        self.gangs: dict[str, RunRef] = {}
+        self.states: dict[str, list[NodeState]] = {}
+        self.recorded: list[Attempt] = []
+        self.claims: dict[str, int] = {}
+        self.calls: list[tuple[Any, ...]] = []
+        self.run_dir = "oci://b@n/work"
+        self.compartment_id = "here"
+        self.region: str | None = "fra"
+        self.ends_at_once = True
+        self.refusals: dict[str, list[BackendError]] = {}
+        self.clock = 0.0
+        """How far the service's clock is ahead of ours."""
+        self.on_submit: Callable[[], object] = lambda: None
+
+    @classmethod
+    def connect(cls, fields: Mapping[str, Any]) -> Model:
+        del fields
+        return cls()
+
+    def done(self, verb: str) -> list[Any]:
+        return [call[1] for call in self.calls if call[0] == verb]
+
+    def _do(self, verb: str, *what: Any) -> None:
+        self.calls.append((verb, *what))
+        if self.refusals.get(verb):
+            raise self.refusals[verb].pop(0)
+
+    def plan(self, job: TrainingJob, key: RunKey) -> Plan:
+        return Plan(
+            key=key,
+            backend="model",
+            nodes=job.nodes,
+            topology="job_runs",
+            reason="",
+            requests=(),
+            run_dir=f"{self.run_dir}/{key.name}",
+            compartment_id=self.compartment_id,
+            region=self.region,
+        )
+
+    def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
+        self._do("attempts", plan.key.name, list(noted))
+        return sorted([*self.recorded, *noted], key=lambda each: each.age)
+
+    def find(self, plan: Plan) -> list[RunRef]:
+        return [ref for ref in self.gangs.values() if ref.key.task_digest == plan.key.task_digest]
+
+    def begin(self, plan: Plan, known: Sequence[Attempt] | None = None) -> list[RunRef]:
+        self._do("begin", plan, known)
+        return self.find(plan)
+
+    def submit(
+        self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
+    ) -> RunRef:
+        self._do("submit", plan, stop, found)
+        self.on_submit()
+        for ref in found or ():
+            if ref.key == plan.key:
+                return self.has(plan.key, [*self.states[ref.job_id], *[LIVE] * (plan.nodes - ref.nodes)])
+        return self.has(plan.key, [LIVE] * plan.nodes)
+
+    def has(self, key: RunKey, states: Sequence[NodeState], *, missing: int = 0, **changes: Any) -> RunRef:
+        """Put a gang there, as an earlier try has left it."""
+        job_id = f"job-{key.name}"
+        run_ids = (*(f"{job_id}-run-{number}" for number in range(len(states))), *[""] * missing)
+        fields = {
+            "backend": "model",
+            "key": key,
+            "nodes": len(run_ids),
+            "job_id": job_id,
+            "run_ids": run_ids,
+            "run_dir": f"{self.run_dir}/{key.name}",
+            "submitted_at": time.time(),
+            "compartment_id": self.compartment_id,
+        }
+        ref = RunRef(**{**fields, **changes})
+        self.gangs[ref.job_id] = ref
+        self.states[ref.job_id] = list(states)
+        return ref
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        for ref in refs:
+            self._do("status", ref.job_id)
+        return [RunStatus(nodes=tuple(self._nodes(ref))) for ref in refs]
+
+    def _nodes(self, ref: RunRef) -> list[NodeStatus]:
+        states = self.states[ref.job_id]
+        return [
+            NodeStatus(
+                rank=rank,
+                run_id=run_id,
+                state=states[rank] if run_id else NodeState.MISSING,
+                finished_at=1.0,
+                report=_REPORTS.get(states[rank], {}).get(rank) if run_id else None,
+            )
+            for rank, run_id in enumerate(ref.run_ids)
+        ]
+
+    def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
+        self._do("cancel", ref.job_id, ending)
+        if self.ends_at_once:
+            self.end(ref)
+
+    def end(self, ref: RunRef) -> None:
+        states = self.states[ref.job_id]
+        self.states[ref.job_id] = [state if state.terminal else NodeState.CANCELED for state in states]
+
+    def delete(self, ref: RunRef) -> None:
+        self._do("delete", ref.job_id)
+        del self.gangs[ref.job_id]
+
+    def close(self, ref: RunRef, end: End) -> None:
+        self._do("close", ref.job_id, end)
+
+    def claim(self, ref: RunRef, number: int) -> None:
+        self._do("claim", ref.job_id, number)
+        self.claims[ref.job_id] = number
+
+    def claimed_by(self, ref: RunRef) -> int:
+        self._do("claimed_by", ref.job_id)
+        return self.claims.get(ref.job_id, 0)
+
+    def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
+        del ref, since
+        return []
+
+    def near(self, ref: RunRef) -> Backend:
+        assert isinstance(ref, RunRef)
+        return self
+
+    def now(self) -> float:
+        return time.time() + self.clock

@@ -1,0 +1,211 @@
+"""Faults: what goes wrong in one schedule, drawn by name from the seed, so that each can be left out alone."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from oci.exceptions import ConnectTimeout, RequestException, ServiceError
+from requests.exceptions import ConnectTimeout as NoConnection
+from requests.exceptions import ReadTimeout
+
+from tests.simulation.runtime import EPOCH, Process, World
+
+SHOW_CALLS = bool(os.environ.get("OCIDIST_SIMULATION_CALLS"))
+"""Whether every request stands in the trace."""
+ANSWERS: dict[str, tuple[int, str, str]] = {
+    "401": (401, "NotAuthenticated", "The required information to complete authentication was not provided"),
+    "404": (404, "NotAuthorizedOrNotFound", "Authorization failed or requested resource not found"),
+    "409": (409, "IncorrectState", "The resource is being provisioned: try again"),
+    "429": (429, "TooManyRequests", "Too many requests for the user"),
+    "500": (500, "InternalServerError", "Internal error"),
+    "503": (503, "ServiceUnavailable", "The service is temporarily unavailable"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often one kind of fault strikes one kind of call."""
+
+    kind: str
+    """A status of ANSWERS, `unreachable`, `lost` (done, but the answer never comes), `late`, `stale`, `kill`."""
+    calls: str
+    """What the name of the call begins with: `service.list_jobs`, `store.`."""
+    rate: float
+    actors: str = ""
+    """What the name of the process begins with; all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A time in which every call of a kind goes wrong for some."""
+
+    name: str
+    kind: str
+    calls: str
+    begin: float
+    end: float
+    actors: str = ""
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happens once, at a time: a kill, a clear."""
+
+    name: str
+    what: str
+    at: float
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Faults:
+    """What goes wrong, and what of it did."""
+
+    world: World
+    rates: Sequence[Rate] = ()
+    windows: Sequence[Window] = ()
+    left_out: frozenset[str] = frozenset()
+    fired: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    quiet_after: float = float("inf")
+    """From here on nothing new goes wrong: what was begun has to come to its end."""
+
+    def fire(self, name: str, kind: str) -> bool:
+        """Note that a fault strikes; False where it is left out."""
+        if name in self.left_out:
+            return False
+        if not self.fired or self.fired[-1] != name:
+            self.fired.append(name)
+        self.kinds[kind] += 1
+        return True
+
+    def of_call(self, actor: Process, call: str, around: str = "") -> str | None:
+        """Return what goes wrong with this call, if anything does."""
+        now = self.world.now
+        for window in self.windows:
+            if (
+                window.begin <= now < window.end
+                and call.startswith(window.calls)
+                and actor.name.startswith(window.actors)
+                and self.fire(f"window/{window.name}", window.kind)
+            ):
+                return window.kind
+        if now >= self.quiet_after:
+            return None
+        count = self.counts[f"{actor.name} {call}"] = self.counts[f"{actor.name} {call}"] + 1
+        for rate in self.rates:
+            if call.startswith(rate.calls) and actor.name.startswith(rate.actors):
+                name = f"{actor.name} {call} {count} {rate.kind}"
+                if self.world.chance("fault", name) < rate.rate and self.fire(name, rate.kind):
+                    return rate.kind
+        return None
+
+    def retry_after(self, kind: str) -> float | None:
+        """Return how long a refusal of this kind asks to wait now."""
+        now = self.world.now
+        asked = (
+            window.retry_after
+            for window in self.windows
+            if window.kind == kind and window.begin <= now < window.end
+        )
+        return next(asked, None)
+
+
+def answer(status: str, world: World, retry_after: float | None = None) -> ServiceError:
+    code, name, message = ANSWERS[status]
+    headers = {"date": http_date(world.now), "opc-request-id": "simulated"}
+    if retry_after is not None:
+        headers["retry-after"] = str(int(retry_after))
+    return ServiceError(code, name, headers, message)
+
+
+def refusal(status: int, code: str, message: str, world: World) -> ServiceError:
+    return ServiceError(status, code, {"date": http_date(world.now), "opc-request-id": "simulated"}, message)
+
+
+def http_date(now: float) -> str:
+    from email.utils import formatdate
+
+    return formatdate(EPOCH + now, usegmt=True)
+
+
+class Network:
+    """Takes calls to service and store, with the time that they take and what goes wrong on the way."""
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self.world = world
+        self.faults = faults
+        self.calls: Counter[str] = Counter()
+        self.on_done: Any = None
+
+    def call(self, place: str, operation: str, work: Any, *args: Any, read_timeout: float = 60.0) -> Any:
+        """Do one request of whoever runs now."""
+        world, task = self.world, self.world.current
+        if task is None:
+            return work(*args)
+        world.check()
+        actor, name = task.process, f"{place}.{operation}"
+        self.calls[name] += 1
+        number = self.calls[name]
+        if SHOW_CALLS:
+            world.note(actor.name, "%s %s (%d) in %s", name, shown(args), number, task.name)
+        fault = self.faults.of_call(actor, name)
+        if place in actor.cut_off:
+            fault = "unreachable"
+        quick = 0.02 + 0.2 * world.chance("latency", actor.name, name, number)
+        if fault == "kill":
+            before = world.chance("before", actor.name, name, number) < 0.5
+            if not before:
+                work(*args)
+            world.note(actor.name, "%s: killed %s it was done", name, "before" if before else "just after")
+            actor.kill("kill -9")
+        if fault == "unreachable":
+            world.sleep(3.0)
+            world.note(actor.name, "%s: unreachable", name)
+            raise ConnectTimeout(NoConnection(f"simulated: {name}"))
+        if fault in ANSWERS:
+            world.sleep(quick)
+            world.note(actor.name, "%s %s: %s", name, shown(args), fault)
+            window = next(
+                (
+                    window
+                    for window in self.faults.windows
+                    if window.kind == fault and window.begin <= world.now < window.end and window.retry_after
+                ),
+                None,
+            )
+            raise answer(fault, world, window.retry_after if window else None)
+        if fault == "late":
+            quick = 5.0 + 40.0 * world.chance("late", actor.name, name, number)
+            world.note(actor.name, "%s: takes %.0f s", name, quick)
+            if quick > read_timeout:
+                fault = "lost"
+        if fault == "lost":
+            self._lose(actor, name, work, args)
+            world.sleep(min(read_timeout, 10.0))
+            raise RequestException(ReadTimeout(f"simulated: {name}"))
+        world.sleep(quick / 2)
+        found = work(*args, stale=True) if fault == "stale" else work(*args)
+        world.sleep(quick / 2)
+        if self.on_done is not None:
+            self.on_done(actor, name)
+        return found
+
+    def _lose(self, actor: Process, name: str, work: Any, args: Any) -> None:
+        """Do what was asked for, and tell nobody."""
+        try:
+            work(*args)
+        except Exception as error:
+            self.world.note(actor.name, "%s %s: %s, and the answer is lost", name, shown(args), error)
+        else:
+            self.world.note(actor.name, "%s %s: done, and the answer is lost", name, shown(args))
+
+
+def shown(args: Any) -> str:
+    return " ".join(str(arg)[-60:] for arg in args if isinstance(arg, str | int))

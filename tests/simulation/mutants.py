@@ -1,0 +1,296 @@
+"""Mutants: the defects of issue 11, put back one at a time; the simulation has to find each."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "OCIDIST_SIMULATION_MUTANT"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Some lines of one module, as a defect would have them."""
+
+    name: str
+    point: str
+    """Of the issue."""
+    module: str
+    changes: tuple[tuple[str, str], ...]
+    rules: str
+    """Regular expression: which rule, and which words, show that it was found."""
+
+
+def _one(name: str, point: str, module: str, old: str, new: str, rules: str) -> Mutant:
+    return Mutant(name, point, module, ((old, new),), rules)
+
+
+_OCI = "backends/oci_data_science/"
+MUTANTS = (
+    _one(
+        "after an error all counts as whole",
+        "1a",
+        "agent/proofs.py",
+        "frozenset({Moment.EXITED})),",
+        "frozenset({Moment.EXITED, Moment.CUT_OFF})),",
+        "wholeness",
+    ),
+    Mutant(
+        "what rests is whole",
+        "1b",
+        "agent/proofs.py",
+        (
+            ("    return Unproved(_why_not(found))", '    return Proof("it came to rest")'),
+            ("    if found.open_for_writing:", "    if False:"),
+            ("    if found.format.says is Says.BROKEN:", "    if False:"),
+        ),
+        "wholeness",
+    ),
+    _one(
+        "retention spares none",
+        "1c",
+        "storage/retention.py",
+        "    last = _last(manifests, max(1, rule.keep))",
+        "    last = _last(manifests[1:], max(1, rule.keep))",
+        "retention",
+    ),
+    _one(
+        "newest goes by the step in the name",
+        "2",
+        "storage/listing.py",
+        "key=lambda item: item.manifest.order,",
+        "key=lambda item: int('0' + item.folder[-1:] if item.folder[-1:].isdigit() else '0'),",
+        "order|retention",
+    ),
+    _one(
+        "a name without a number is none",
+        "2",
+        "agent/entries.py",
+        "            if placed:\n",
+        "            if placed and placed.number is not None:\n",
+        "lost model|healthy gang ended.*checkpoint",
+    ),
+    _one("oldest is newest", "2", "storage/listing.py", "reverse=True)", "reverse=False)", "order|retention"),
+    _one(
+        "a failure that the service calls a success",
+        "3",
+        "verdict.py",
+        "    Told.FAILURE: End.FAILED,",
+        "    Told.FAILURE: End.WELL,",
+        "success",
+    ),
+    _one(
+        "a node that never reported has done its part",
+        "3",
+        "verdict.py",
+        "    Told.NOTHING: End.FAILED,",
+        "    Told.NOTHING: End.WELL,",
+        "success",
+    ),
+    _one(
+        "another's checkpoint is one's own",
+        "3",
+        "verdict.py",
+        "    return Checkpoint.COMPLETE if _was_complete(status, status.checkpoint) else Checkpoint.FORMER",
+        "    return Checkpoint.OWN",
+        "success",
+    ),
+    Mutant(
+        "one refusal ends the waiting",
+        "4",
+        "evidence.py",
+        (
+            ("REFUSALS_NEEDED = 5", "REFUSALS_NEEDED = 1"),
+            ("REFUSED_FOR = 900.0", "REFUSED_FOR = 0.0"),
+            (" and self.renewed", ""),
+        ),
+        "gave up|healthy gang ended|left running",
+    ),
+    Mutant(
+        "one 404 is a deletion",
+        "4",
+        "evidence.py",
+        (("ABSENT_ANSWERS = 4", "ABSENT_ANSWERS = 1"), ("ABSENT_FOR = 120.0", "ABSENT_FOR = 0.0")),
+        "healthy gang ended|gave up|lost model",
+    ),
+    _one(
+        "a store that is down loses the model",
+        "4",
+        "agent/saving.py",
+        "        if not self._may_pass(error) or self.left <= 0:",
+        "        if True:",
+        "lost model|healthy gang ended",
+    ),
+    _one(
+        "a task gives up and leaves its gang",
+        "4",
+        "kills.py",
+        '    message = f"its task has given up:',
+        '    return None\n    message = f"its task has given up:',
+        "left running|gave up",
+    ),
+    _one(
+        "a clear with fewer retries is a retry",
+        "5",
+        "attempts.py",
+        "    return max(now.max_tries, latest.key.generation + 1)",
+        "    return latest.key.generation",
+        "success.*before the clear|two gangs",
+    ),
+    _one(
+        "only the own place is looked at",
+        "5",
+        f"{_OCI}gangs.py",
+        "        return merged(noted, *read)",
+        "        return []",
+        "two gangs",
+    ),
+    _one(
+        "a failed submission leaves its nodes",
+        "5",
+        f"{_OCI}gangs.py",
+        "            alive = self._clean_up(plan, with_runs(ref, existing | submission.abandoned()), stop)",
+        "            alive = {}",
+        "left running|two gangs|slow cancel",
+    ),
+    _one(
+        "uploads of the dead stay open",
+        "5",
+        "storage/open_uploads.py",
+        '    base, _, own = uri.rstrip("/").rpartition("/")',
+        '    return 0\n    base, _, own = uri.rpartition("/")',
+        "multipart",
+    ),
+    _one(
+        "every job is listed",
+        "5",
+        f"{_OCI}gangs.py",
+        "compartment_id, display_name=name))",
+        "compartment_id))",
+        "requests",
+    ),
+    _one(
+        "clocks are compared",
+        "6",
+        "supervisor.py",
+        "        silent = unchanged.seconds(record, unchanged.node(node.rank))",
+        "        silent = now - node.report.heartbeat_at if node.report else 0.0",
+        "healthy gang ended",
+    ),
+    _one(
+        "an ending without an end",
+        "6",
+        "supervisor.py",
+        "    if now - ending.first >= record.ending_limit:",
+        "    if False:",
+        "endless",
+    ),
+    _one(
+        "a left-over gang is waited for for ever",
+        "6",
+        "gang.py",
+        "            if time.monotonic() > deadline:\n                raise _still_alive(live, within)",
+        "            if False:\n                raise _still_alive(live, within)",
+        "endless",
+    ),
+    _one(
+        "who fetches is waited for for ever",
+        "6",
+        "agent/topology.py",
+        "        if now > deadline and gathering.overdue(timeout):",
+        "        if now > deadline and gathering.overdue(timeout) and not gathering.fetching:",
+        "endless",
+    ),
+    _one(
+        "a kill reaches nothing",
+        "7",
+        "kills.py",
+        "        self._wanted = True\n",
+        "",
+        "slow cancel|left running",
+    ),
+    _one(
+        "the trigger does not end its gang",
+        "7",
+        "triggers.py",
+        "    async def _end_gang_at_last(self) -> None:\n",
+        "    async def _end_gang_at_last(self) -> None:\n        return\n",
+        "slow cancel|left running",
+    ),
+)
+
+
+def mutate(package: Path) -> None:
+    """Let the modules that are imported from here on have the defect that the environment names, if any."""
+    name = os.environ.get(VARIABLE)
+    if not name:
+        return
+    mutant = next(each for each in MUTANTS if each.name == name)
+    target = (package / mutant.module).resolve()
+    loader: Any = importlib.machinery.SourceFileLoader
+    whole = loader.get_code
+
+    def get_code(self: Any, fullname: str) -> Any:
+        path = Path(self.get_filename(fullname))
+        if path.resolve() != target:
+            return whole(self, fullname)
+        text = path.read_text()
+        for old, new in mutant.changes:
+            if old not in text:
+                raise SystemExit(
+                    f"mutant {name!r}: {mutant.module} has no such lines any more: {old.strip()[:80]}"
+                )
+            text = text.replace(old, new)
+        return compile(text, str(path), "exec")
+
+    loader.get_code = get_code
+
+
+def run_all(seeds: int, seed: str, only: str = "") -> int:
+    """Look for each mutant in its own process, and print the table; return 1 if one was not found."""
+    missed = 0
+    print(f"{'point':<6}{'found after':<13}{'by':<46}defect", flush=True)
+    for mutant in MUTANTS:
+        if not re.search(only, mutant.name):
+            continue
+        found, last = _look_for(mutant, seeds, seed)
+        missed += found is None
+        after, by = found or ("NOT FOUND", "")
+        print(f"{mutant.point:<6}{after:<13}{by[:44]:<46}{mutant.name}{'' if found else last}", flush=True)
+    print(f"{missed} mutants were not found" if missed else "every mutant was found")
+    return 1 if missed else 0
+
+
+def _look_for(mutant: Mutant, seeds: int, seed: str) -> tuple[tuple[str, str] | None, str]:
+    """Return after how many schedules a mutant was found, and by what; and the last line that was printed."""
+    command = [sys.executable, "-u", "-m", "tests.simulation", "--seeds", str(seeds), "--seed", seed]
+    environment = {**os.environ, VARIABLE: mutant.name}
+    last = ""
+    with subprocess.Popen(
+        [*command, "--until", mutant.rules],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            last = line.strip()[:120] or last
+            match = re.fullmatch(r"FOUND after (\d+) schedules: (.*) \(seed (\S+)\)\n", line)
+            if match and not _is_violated_anyway(match[3], mutant.rules):
+                process.terminate()
+                return (match[1], f"{match[2]} (seed {match[3]})"), last
+    return None, f": {last}"
+
+
+def _is_violated_anyway(seed: str, rules: str) -> bool:
+    """Whether the code as it is violates this rule too: then the mutant has not been found."""
+    from tests.simulation.schedule import run
+
+    return any(re.search(rules, f"{rule}: {text}") for rule, _, text in run(seed).violations)

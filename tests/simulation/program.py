@@ -1,0 +1,529 @@
+"""The user's training program as a model: it steps, saves checkpoints piece by piece, fails, hangs, ends."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import pickle
+import random
+import zipfile
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.simulation.runtime import EPOCH, Process, Waiter, World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Habits:
+    """How a program behaves; the same on all nodes."""
+
+    layout: str = "pt"
+    """`pt`, `rolling` (one name for all), `lightning`, `hf` (folder with proofs), `bin` (folder that proves nothing),
+    `dcp` (shards of every node)."""
+    steps: int = 12
+    step_seconds: float = 4.0
+    save_every: int = 3
+    write_seconds: float = 3.0
+    """For which a save takes."""
+    pause: float = 0.0
+    """Between two files, or two pieces, of a save."""
+    atomic: bool = False
+    """Whether a save is renamed into place."""
+    keeps: int = 0
+    """How many of its own checkpoints it keeps in its folder; 0: all."""
+    resumes: bool = True
+    """Whether it goes on from what lies in its folder."""
+    on_sigterm: str = "dies"
+    """`dies`, `saves` (a last checkpoint first), `ignores`."""
+    fails_at: int = 0
+    """The step at which a rank raises; 0: never."""
+    fails_rank: int = 0
+    fails_in_save: bool = False
+    """Whether it raises while a save is being written, rather than between two."""
+    fails_times: int = 1
+    """How many gangs fail like this."""
+    full_at: int = 0
+    """The save, counted from 1, at which the disk is full."""
+    hangs_at: int = 0
+    nothing_from: int = 0
+    """From this gang on it trains nothing either; 0: never."""
+    trains_nothing: bool = False
+    """Prints an error and exits with 0."""
+    silent: bool = False
+    """Prints no steps."""
+
+
+@dataclass(eq=False)
+class Save:
+    """One version of the model, as the program wrote it: the truth that manifests are held against."""
+
+    gang: int
+    """The number of its gang, in order of their creation."""
+    number: int
+    """Within the gang."""
+    step: int
+    name: str
+    files: dict[str, bytes]
+    owners: dict[str, int]
+    """Which node writes each file."""
+    begun: float
+    done: set[str] = field(default_factory=set)
+    complete_at: float | None = None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.gang, self.number
+
+    @property
+    def label(self) -> str:
+        return f"save {self.number} of gang {self.gang} (step {self.step}, {self.name})"
+
+    def hashes(self) -> dict[str, str]:
+        return {name: hashlib.sha256(data).hexdigest() for name, data in self.files.items()}
+
+
+class Truth:
+    """All versions that any program of the schedule has written or begun."""
+
+    def __init__(self) -> None:
+        self.saves: list[Save] = []
+        self.by_hash: dict[str, tuple[Save, str]] = {}
+        self.by_version: dict[str, Save] = {}
+
+    def add(self, save: Save) -> None:
+        self.saves.append(save)
+        for name, digest in save.hashes().items():
+            self.by_hash[digest] = (save, name)
+
+    def complete_of(self, gang: int) -> list[Save]:
+        return [save for save in self.saves if save.gang == gang and save.complete_at is not None]
+
+
+class StorageInfo:
+    """As torch.distributed.checkpoint pickles where a tensor lies."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.relative_path, self.offset, self.length = name, 0, size
+
+
+class Metadata:
+    """What it writes last of all."""
+
+    def __init__(self, save_id: str, names: list[str], size: int) -> None:
+        self.storage_meta = save_id
+        self.storage_data = {name: StorageInfo(name, size) for name in names}
+
+
+def zipped(text: str, size: int) -> bytes:
+    """Return what torch.save writes: a zip archive."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("archive/data.pkl"), pickle.dumps({"id": text}))
+        archive.writestr(zipfile.ZipInfo("archive/data/0"), _filled(text, size))
+        archive.writestr(zipfile.ZipInfo("archive/version"), "3\n")
+    return buffer.getvalue()
+
+
+def safetensors(text: str, size: int) -> bytes:
+    data = _filled(text, size)
+    header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    return len(header).to_bytes(8, "little") + header + data
+
+
+def _filled(text: str, size: int) -> bytes:
+    return (text.encode() * (size // len(text) + 1))[:size]
+
+
+def files_of(
+    layout: str, save_id: str, step: int, nodes: int, size: int
+) -> tuple[str, dict[str, bytes], dict[str, int]]:
+    """Return name, contents and writers of one save."""
+    match layout:
+        case "pt":
+            return f"step-{step:06d}.pt", {"": zipped(save_id, size)}, {"": 0}
+        case "rolling":
+            return "snapshot.pt", {"": zipped(save_id, size)}, {"": 0}
+        case "lightning":
+            # The loss falls with the epochs, so its digits say nothing of the order.
+            return f"epoch={step}-val_loss={9.9 / (step + 1):.2f}.ckpt", {"": zipped(save_id, size)}, {"": 0}
+        case "hf":
+            state = json.dumps({"global_step": step, "id": save_id, "best_metric": None, "log_history": []})
+            files = {
+                "config.json": json.dumps({"model_type": "model", "id": save_id}).encode(),
+                "model.safetensors": safetensors(save_id + "m", size),
+                "optimizer.pt": zipped(save_id + "o", size * 2),
+                "scheduler.pt": zipped(save_id + "s", 200),
+                "trainer_state.json": state.encode(),
+            }
+            owners = dict.fromkeys(files, 0)
+            for rank in range(nodes):
+                name = f"rng_state_{rank}.pth" if nodes > 1 else "rng_state.pth"
+                files[name], owners[name] = zipped(f"{save_id}g{rank}", 300), rank
+            return f"checkpoint-{step}", files, owners
+        case "bin":
+            files = {
+                "model.bin": _filled(save_id + "m", size),
+                "optimizer.bin": _filled(save_id + "o", size * 2),
+            }
+            return f"checkpoint-{step}", files, dict.fromkeys(files, 0)
+        case "dcp":
+            files = {f"__{rank}_0.distcp": _filled(f"{save_id}r{rank}", size) for rank in range(nodes)}
+            owners = {f"__{rank}_0.distcp": rank for rank in range(nodes)}
+            names = sorted(files)
+            files[".metadata"] = pickle.dumps(Metadata(save_id, names, size))
+            return f"step-{step:06d}", files, {**owners, ".metadata": 0}
+    raise LookupError(layout)
+
+
+def step_in(layout: str, name: str) -> int:
+    """Return by what the program itself takes one entry for newer than another."""
+    digits = name.replace("=", "-").replace(".", "-").split("-")
+    numbers = [int(part) for part in digits if part.isdecimal()]
+    return numbers[0] if layout == "lightning" and numbers else (numbers[-1] if numbers else 0)
+
+
+class Gang:
+    """The programs of one gang, which meet, step and fail together."""
+
+    def __init__(
+        self, world: World, truth: Truth, number: int, name: str, nodes: int, habits: Habits
+    ) -> None:
+        self.world, self.truth, self.number, self.name = world, truth, number, name
+        self.nodes, self.habits = nodes, habits
+        self.programs: dict[int, Program] = {}
+        self.met: deque[Waiter] = deque()
+        self.broken: str | None = None
+        self.saves = 0
+        self.by_step: dict[int, Save] = {}
+        self.exits: dict[int, int] = {}
+        """By rank: how the program itself has ended."""
+        self.restored: dict[int, Save | None] = {}
+        self.trained = False
+        self.harm: list[tuple[float, str]] = []
+        """What was done to it that may rightly end it, and when."""
+        self.checkpoints_prefix = self.run_prefix = self.job_id = ""
+        self.must_fail = False
+
+    def hurt(self, why: str) -> None:
+        self.harm.append((self.world.now, why))
+
+    def save_at(self, step: int) -> Save:
+        save = self.by_step.get(step)
+        if save is None:
+            self.saves += 1
+            version = f"<{self.name}#{self.number}.{self.saves}.{step}>"
+            size = 600 + self.world.number("size", self.number, self.saves) % 6000
+            if self.habits.layout in ("bin", "dcp", "hf"):
+                size = 1500  # the same at every save, as of one model
+            name, files, owners = files_of(self.habits.layout, version, step, self.nodes, size)
+            save = Save(self.number, self.saves, step, name, files, owners, self.world.now)
+            self.truth.add(save)
+            self.by_step[step] = save
+        return save
+
+
+class Program:
+    """The processes of one node."""
+
+    def __init__(
+        self, gang: Gang, machine: Any, rank: int, folder: Path, output: Any, progress: Path
+    ) -> None:
+        self.gang, self.machine, self.rank = gang, machine, rank
+        self.folder, self.output, self.progress = folder, output, progress
+        self.habits = gang.habits
+        self.world: World = gang.world
+        self.process = Process(self.world, f"program {gang.number}.{rank}", machine.process.skew)
+        self.exit_code: int | None = None
+        self.signalled: float | None = None
+        self.open_for_writing: set[str] = set()
+        self.on_end: list[Any] = []
+        self.step = 0
+        self.before: list[str] = []
+        gang.programs[rank] = self
+        self.process.spawn(self._run, name="training")
+
+    def end(self, code: int) -> None:
+        """Be gone, whatever it was doing."""
+        if self.exit_code is not None:
+            return
+        self.exit_code = code
+        self.gang.exits[self.rank] = code
+        self.open_for_writing.clear()
+        self.world.note(self.process.name, "exits with %d", code)
+        for act in self.on_end:
+            act()
+        if code != 0 and self.gang.broken is None:
+            self.gang.broken = f"rank {self.rank} exited with {code}"
+        if not self.process.dead:
+            self.process.kill("is gone")
+
+    def sigterm(self) -> None:
+        self.signalled = self.world.now
+        if self.habits.on_sigterm == "dies":
+            # torchrun ends its ranks, and exits with 1 itself.
+            self.end(1)
+
+    # inside
+
+    def say(self, text: str) -> None:
+        if not self.machine.process.dead:
+            self.output._take(text.encode() + b"\n", 1)
+
+    def _run(self) -> None:
+        habits, gang = self.habits, self.gang
+        self.world.sleep(0.5 + self.world.chance("start", gang.number, self.rank))
+        if habits.trains_nothing or 0 < habits.nothing_from <= gang.number:
+            self.say("error: no such data set; nothing to do")
+            self.end(0)
+        if not self._meet():
+            return
+        start = self._restore()
+        if start >= habits.steps:
+            self.say("already trained")
+        for step in range(start + 1, habits.steps + 1):
+            self._do_step(step)
+        self.end(0)
+
+    def _meet(self) -> bool:
+        """Wait for the programs of all nodes, as a rendezvous does."""
+        deadline = self.world.now + 120
+        while len([p for p in self.gang.programs.values() if p.exit_code is None]) < self.gang.nodes:
+            self._look()
+            if self.world.now > deadline:
+                self.say("torch.distributed.DistNetworkError: The client socket has timed out after 120s")
+                self.end(1)
+            self.world.sleep(0.5)
+        return True
+
+    def _restore(self) -> int:
+        """Go on from what lies in the folder, as the program's own rule has it."""
+        entries: list[Path] = []
+        with contextlib.suppress(OSError):
+            entries = [path for path in self.folder.iterdir() if not path.name.startswith(".")]
+        named = [path for path in entries if self._is_mine(path.name)]
+        newest = max(named, key=lambda path: step_in(self.habits.layout, path.name), default=None)
+        if newest is None or not self.habits.resumes:
+            self.machine.rules.restored(self.gang, self.rank, None)
+            self.gang.restored[self.rank] = None
+            return 0
+        saves, names = set(), set()
+        for path in [newest] if newest.is_file() else sorted(newest.rglob("*")):
+            if path.is_file():
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                found = self.gang.truth.by_hash.get(digest)
+                if found is None:
+                    self._bad(f"{newest.name}/{path.name} is no file that any program has written whole")
+                    return 0
+                saves.add(found[0])
+                names.add(found[1])
+        (save, *others) = sorted(saves, key=lambda save: save.order)
+        if others or any("rng_state_" not in name for name in set(save.files) - names):
+            self._bad(f"{newest.name} mixes or lacks files: {sorted(names)}")
+        self.machine.rules.restored(self.gang, self.rank, save)
+        self.gang.restored[self.rank] = save
+        self.world.note(self.process.name, "goes on from %s", save.label)
+        return save.step
+
+    def _is_mine(self, name: str) -> bool:
+        layout = self.habits.layout
+        starts = {"pt": "step-", "rolling": "snapshot.pt", "lightning": "epoch=", "dcp": "step-"}
+        return (
+            name.startswith(starts.get(layout, "checkpoint-")) and ".part" not in name and ".tmp" not in name
+        )
+
+    def _bad(self, what: str) -> None:
+        self.world.note(self.process.name, "cannot load: %s", what)
+        self.machine.rules.violate("wholeness", f"a retry was offered what is not whole: {what}")
+        self.say("RuntimeError: PytorchStreamReader failed reading zip archive")
+        self.end(1)
+
+    def _look(self) -> None:
+        """Fail with the others, end when told to."""
+        gang = self.gang
+        if self.signalled is not None and self.habits.on_sigterm == "saves":
+            self._last_save()
+        if gang.broken is not None:
+            self.world.sleep(1.0 + 4.0 * self.world.chance("echo", gang.number, self.rank))
+            if self.habits.on_sigterm == "dies" or self.signalled is None:
+                self.say(
+                    "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.9]:1234"
+                )
+                self.end(1)
+
+    def _last_save(self) -> None:
+        self.signalled = None
+        if self.step and self.rank == 0 and self.habits.layout not in ("dcp", "hf"):
+            self._save(self.step)
+        self.end(1)
+
+    def _do_step(self, step: int) -> None:
+        habits, gang = self.habits, self.gang
+        self.step = step
+        fails = habits.fails_at == step and self.rank == habits.fails_rank % gang.nodes
+        fails = fails and gang.number < habits.fails_times
+        if habits.hangs_at == step and gang.number == 0:
+            gang.hurt("the program hangs")
+            while gang.broken is None and not (self.signalled and habits.on_sigterm == "saves"):
+                self.world.sleep(1.0)
+                self._look()
+        self._busy(habits.step_seconds)
+        if fails and not habits.fails_in_save:
+            self._raise()
+        gang.trained = True
+        if not habits.silent:
+            self.say(f"step {step}/{habits.steps} loss {9.9 / (step + 1):.4f}")
+        if step % habits.save_every == 0 or step == habits.steps:
+            if fails:
+                self.process.spawn(self._raise, name="raises", delay=habits.write_seconds * 0.4)
+            elif (
+                habits.fails_in_save
+                and habits.fails_at == step
+                and gang.number < habits.fails_times
+                and self.rank == 0
+            ):
+                pass
+            if self.rank == 0 or habits.layout in ("dcp", "hf"):
+                self._save(step)
+            else:
+                # The others wait for the save, as at a barrier.
+                self._busy(habits.write_seconds)
+
+    def _busy(self, seconds: float) -> None:
+        end = self.world.now + seconds
+        while (left := end - self.world.now) > 0:
+            self._look()
+            self.world.sleep(min(left, 1.0))
+        self._look()
+
+    def _raise(self) -> None:
+        self.gang.hurt(f"rank {self.rank} raised")
+        self.gang.must_fail = True
+        self.say('Traceback (most recent call last):\n  File "train.py", line 7, in <module>')
+        self.say("ValueError: simulated")
+        self.end(1)
+
+    # saving
+
+    def _save(self, step: int) -> None:
+        save = self.gang.save_at(step)
+        self.world.note(self.process.name, "saves %s", save.name)
+        mine = [name for name in save.files if save.owners[name] == self.rank]
+        full = self.habits.full_at and self.gang.saves == self.habits.full_at and self.gang.number == 0
+        final = self.folder / save.name
+        atomic = self.habits.atomic and self.habits.layout != "dcp"
+        place = self.folder / f"{save.name}.tmp" if atomic else final
+        self.folder.mkdir(parents=True, exist_ok=True)
+        pieces = 3
+        each = self.habits.write_seconds / max(1, len(mine) * pieces)
+        for name in mine:
+            if name == ".metadata":
+                # Written last, when the files of all nodes are there.
+                while len(save.done) < len(save.files) - 1 and self.gang.broken is None:
+                    self.world.sleep(0.2)
+                self._look()
+            path = place / name if name else place
+            self._write(path, save.files[name], pieces, each, full=bool(full and name == mine[-1]))
+            if not atomic:
+                self._written(save, name)
+            self._nap(self.habits.pause)
+        if atomic and mine:
+            if final.is_dir() and place.is_dir():
+                for path in place.iterdir():
+                    path.replace(final / path.name)
+                place.rmdir()
+            else:
+                place.replace(final)
+            for name in mine:
+                self._written(save, name)
+        # All nodes leave a save together.
+        while save.complete_at is None:
+            self._busy(0.2)
+        if self.rank == 0 and save.name not in self.before:
+            self.before.append(save.name)
+        self._delete_old()
+
+    def _written(self, save: Save, name: str) -> None:
+        save.done.add(name)
+        if save.done == set(save.files):
+            save.complete_at = self.world.now
+            self.world.note(self.process.name, "%s is whole", save.label)
+
+    def _write(self, path: Path, data: bytes, pieces: int, each: float, *, full: bool) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.open_for_writing.add(str(path))
+        step = -(-len(data) // pieces)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            for at in range(0, len(data), step):
+                if full and at:
+                    self.world.note(
+                        self.process.name, "no space left on device, after %d of %d bytes", at, len(data)
+                    )
+                    self.gang.hurt("the disk is full")
+                    self.say("OSError: [Errno 28] No space left on device")
+                    self.end(1)
+                os.write(descriptor, data[at : at + step])
+                self._stamp(path)
+                self._nap(each)
+                if self.habits.pause and at == 0 and pieces > 1:
+                    self._nap(self.habits.pause)
+        finally:
+            os.close(descriptor)
+        self._stamp(path)
+        self.open_for_writing.discard(str(path))
+
+    def _stamp(self, path: Path) -> None:
+        """Give the file the time of this world: the file system's own clock is another."""
+        now = int((EPOCH + self.world.now + self.process.skew) * 1e9)
+        with contextlib.suppress(OSError):
+            os.utime(path, ns=(now, now))
+            if path.parent != self.folder:
+                os.utime(path.parent, ns=(now, now))
+
+    def _nap(self, seconds: float) -> None:
+        if seconds > 0:
+            self.world.sleep(seconds)
+            if self.gang.broken is not None:
+                self._look()
+
+    def _delete_old(self) -> None:
+        import shutil
+
+        if self.habits.keeps and self.rank == 0 and self.habits.layout != "rolling":
+            while len(self.before) > self.habits.keeps:
+                path = self.folder / self.before.pop(0)
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def habits_from(draw: random.Random) -> Habits:
+    """Draw how a program behaves."""
+    layout = draw.choice(["pt", "rolling", "lightning", "hf", "hf", "bin", "bin", "dcp"])
+    steps = draw.choice([4, 6, 9, 12])
+    save_every = draw.choice([1, 2, 3, 4])
+    fate = draw.choice(["well"] * 7 + ["fails", "fails in save", "full", "hangs", "nothing", "silent"])
+    saves = [step for step in range(1, steps + 1) if step % save_every == 0 or step == steps]
+    return Habits(
+        layout=layout,
+        steps=steps,
+        step_seconds=draw.choice([1.0, 3.0, 6.0]),
+        save_every=save_every,
+        write_seconds=draw.choice([0.3, 2.0, 6.0]),
+        pause=draw.choice([0.0, 0.0, 1.5, 4.0]),
+        atomic=draw.random() < 0.25,
+        keeps=draw.choice([0, 0, 0, 1, 2]),
+        resumes=draw.random() < 0.9,
+        on_sigterm=draw.choice(["dies", "dies", "saves", "ignores"]),
+        fails_at=draw.choice(saves) if fate.startswith("fails") else 0,
+        fails_rank=draw.randrange(3),
+        fails_in_save=fate == "fails in save",
+        fails_times=draw.choice([1, 1, 99]),
+        full_at=draw.randrange(1, len(saves) + 1) if fate == "full" else 0,
+        hangs_at=draw.choice(saves) if fate == "hangs" else 0,
+        trains_nothing=fate == "nothing",
+        silent=fate == "silent",
+    )

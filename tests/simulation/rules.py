@@ -1,0 +1,452 @@
+"""Rules: what must hold in every schedule, checked at each step, against what really happened."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.simulation.airflow_model import CANARY, Airflow
+from tests.simulation.faults import Faults
+from tests.simulation.machines import Machines
+from tests.simulation.program import Gang, Save, Truth
+from tests.simulation.runtime import Process, World
+from tests.simulation.scenario import Scenario
+from tests.simulation.service import TERMINAL, DataScience, Resource
+from tests.simulation.store import Bucket, Stored
+
+MANIFEST = "manifest.json"
+LIVE = ("ACCEPTED", "IN_PROGRESS", "NEEDS_ATTENTION", "CANCELING")
+CANCEL_LIMIT = 60.0
+"""Seconds after a kill within which the gang has to be told."""
+SHORT_CUT = 15.0
+"""Seconds of a partition that a gang has to bear."""
+LIST_PAGES = 8
+"""Pages of the compartment's jobs that one try may read."""
+
+
+class Rules:
+    """Watches everything, and notes what breaks a rule."""
+
+    def __init__(self, world: World, scenario: Scenario, faults: Faults) -> None:
+        self.world, self.scenario, self.faults = world, scenario, faults
+        self.violations: list[tuple[str, float, str]] = []
+        self.manifests: dict[str, tuple[Save | None, float]] = {}
+        """By the name of the folder: which save it is, and since when it is there."""
+        self.deleted_newest = False
+        self.leases: dict[str, float] = {}
+        self.reports: dict[str, float] = {}
+        self.told: dict[int, float] = {}
+        """By gang: when it was first told to end."""
+        self.told_why: dict[int, str] = {}
+        self.list_pages: dict[str, int] = {}
+        self.announced: set[str] = set()
+        """The jobs of gangs whose submission was complete."""
+        self._handed_on: tuple[int, int] | None = None
+        self._clears_at_hand_on = 0
+
+    def attach(
+        self, bucket: Bucket, service: DataScience, machines: Machines, airflow: Airflow, truth: Truth
+    ) -> None:
+        self.bucket, self.service, self.machines, self.airflow, self.truth = (
+            bucket,
+            service,
+            machines,
+            airflow,
+            truth,
+        )
+        bucket.on_write.append(self._wrote)
+        bucket.on_delete.append(self._deleted)
+        service.on_create.append(self._created)
+        service.on_cancel.append(lambda run: self._told(machines.gang_of(run), "cancelled"))
+        airflow.on_over.append(self._task_over)
+        airflow.on_failed_try.append(self._try_failed)
+        airflow.on_kill.append(self._killed)
+        airflow.on_push = [self._pushed]
+
+    def violate(self, rule: str, what: str) -> None:
+        if not any(known == rule and text == what for known, _, text in self.violations):
+            self.world.note("RULE", "%s: %s", rule, what)
+            self.violations.append((rule, self.world.now, what))
+
+    # the store
+
+    def _wrote(self, name: str, stored: Stored) -> None:
+        folder, _, file = name.rpartition("/")
+        if file == MANIFEST:
+            self._published(folder, stored)
+        elif file == "lease.json":
+            self.leases[folder] = self.world.now
+        elif file == "stop.json":
+            for gang in self.machines.gangs.values():
+                if gang.run_prefix == folder:
+                    self._told(
+                        gang, f"stop request by {stored.writer}: {stored.data[:200].decode(errors='replace')}"
+                    )
+        elif folder.endswith("/nodes"):
+            self.reports[name] = self.world.now
+
+    def _published(self, folder: str, stored: Stored) -> None:
+        try:
+            files = json.loads(stored.data)["files"]
+            found = [self.truth.by_hash.get(item["sha256"]) for item in files]
+        except (ValueError, KeyError, TypeError):
+            return
+        saves = {entry[0] for entry in found if entry is not None}
+        save = max(saves, key=lambda save: save.order, default=None)
+        self.manifests[folder] = (save, self.world.now)
+        self.world.note("RULE", "manifest %s is of %s", folder, save.label if save else "nothing known")
+        names = {entry[1] for entry in found if entry is not None}
+        lacking = set(save.files) - names if save else set()
+        if save is None or len(saves) > 1 or not lacking <= self._lost(save) or not self._is_whole(save):
+            self.violate(
+                "wholeness",
+                f"{_last(folder)} has a manifest, and is not whole: of {len(saves)} saves, {len(files)} files, "
+                f"{sum(entry is None for entry in found)} of them half, lacking {sorted(lacking)}",
+            )
+
+    def _lost(self, save: Save) -> set[str]:
+        """Return what a checkpoint does without: the random state of a node that is gone."""
+        gang = next(gang for gang in self.machines.gangs.values() if gang.number == save.gang)
+        gone = {rank for rank in range(gang.nodes) if gang.harm or gang.exits.get(rank, 0) != 0}
+        return {name for name, rank in save.owners.items() if rank in gone and "rng_state_" in name}
+
+    def _is_whole(self, save: Save) -> bool:
+        return save.complete_at is not None or set(save.files) - save.done <= self._lost(save)
+
+    def _deleted(self, name: str, stored: Stored) -> None:
+        folder, _, file = name.rpartition("/")
+        if file == MANIFEST and folder in self.manifests:
+            save, _ = self.manifests.pop(folder)
+            prefix = folder.rpartition("/")[0]
+            others = [
+                other
+                for place, (other, _) in self.manifests.items()
+                if other is not None and place.rpartition("/")[0] == prefix and other.complete_at is not None
+            ]
+            if save is None or save.complete_at is None:
+                return
+            if all(other.order < save.order for other in others):
+                self.violate("retention", f"the newest whole checkpoint was deleted: {save.label}")
+            elif (deleter := self._gang_here()) is not None and any(other.gang > deleter for other in others):
+                self.violate(
+                    "retention", f"gang {deleter} deleted {save.label}, after a later one has published"
+                )
+        elif folder in self.manifests:
+            self.violate("retention", f"{name} was deleted while its manifest stood")
+
+    def _gang_here(self) -> int | None:
+        task = self.world.current
+        machine = getattr(task.process, "machine", None) if task else None
+        return machine.gang.number if machine else None
+
+    # gangs
+
+    def _created(self, run: Resource) -> None:
+        job_id = run.body["jobId"]
+        for other in self.service.runs.values():
+            if other is not run and other.body["jobId"] != job_id and other.state in LIVE:
+                self.violate("two gangs", "a run was created while another gang of the task lived")
+                return
+
+    def _told(self, gang: Gang, how: str) -> None:
+        if gang.number in self.told:
+            return
+        self.told[gang.number] = self.world.now
+        self.told_why[gang.number] = how
+        if (reason := self.reason_to_end(gang)) is None:
+            self.violate("healthy gang ended", f"gang {gang.number} was well when it was ended ({how[:120]})")
+        else:
+            self.world.note("RULE", "gang %d rightly told to end (%s): %s", gang.number, how[:60], reason)
+
+    def reason_to_end(self, gang: Gang) -> str | None:
+        """Return what may rightly end a gang now; None where it is well."""
+        looks = (self._harm, self._act, self._late, self._silence)
+        return next((reason for look in looks if (reason := look(gang)) is not None), None)
+
+    def _harm(self, gang: Gang) -> str | None:
+        if gang.harm:
+            return gang.harm[0][1]
+        if any(code != 0 for code in gang.exits.values()):
+            return "a program has failed"
+        if len(gang.exits) == gang.nodes and not self.truth.complete_of(gang.number):
+            return "it ended without a checkpoint"
+        runs = self.runs_of(gang)
+        if len(runs) < self._runs_wanted(gang) or gang.job_id not in self.announced:
+            return "its submission was not complete"
+        if any(run.state in TERMINAL and run.state != "SUCCEEDED" for run in runs):
+            return "a run has ended"
+        return None
+
+    def _act(self, gang: Gang) -> str | None:
+        began = min((run.created for run in self.runs_of(gang)), default=self.world.now)
+        if self.airflow.edits and gang.number < len(self.machines.gangs) - 1:
+            return "another gang has followed"
+        return next((what for at, what in self.airflow.kills if at >= began - 30.0), None)
+
+    def _late(self, gang: Gang) -> str | None:
+        now, scenario, runs = self.world.now, self.scenario, self.runs_of(gang)
+        if any(run.state == "ACCEPTED" and now - run.created > scenario.start_timeout - 5 for run in runs):
+            return "a node did not start in time"
+        started = [run.started for run in runs if run.started is not None]
+        last = now if len(started) < len(runs) else max(started, default=now)
+        if started and last - min(started) > scenario.join_timeout - 10:
+            return "a node did not come in time"
+        return None
+
+    def _silence(self, gang: Gang) -> str | None:
+        now, scenario = self.world.now, self.scenario
+        renewed = self.leases.get(gang.run_prefix)
+        if renewed is not None and now - renewed > scenario.lease * 0.9:
+            return "its lease has run out"
+        written = [at for name, at in self.reports.items() if name.startswith(f"{gang.run_prefix}/nodes/")]
+        started = [run.started for run in self.runs_of(gang) if run.started is not None]
+        if started:
+            since = max(started) if len(written) < gang.nodes else min(written)
+            if now - since > 14 and self._reports_blocked(since):
+                return "a node was not heard of"
+        return None
+
+    def _reports_blocked(self, since: float) -> bool:
+        """Whether reports could not be written for as long as makes a node pass for lost."""
+        limit = self.scenario.lost_timeout - 20
+        return any(
+            min(self.world.now, window.end) - max(since, window.begin) > limit
+            for window in self.scenario.windows
+            if "store.".startswith(window.calls) or window.calls.startswith("store.")
+        )
+
+    def runs_of(self, gang: Gang) -> list[Resource]:
+        return [run for run in self.service.runs.values() if run.body["jobId"] == gang.job_id]
+
+    def _runs_wanted(self, gang: Gang) -> int:
+        job = self.service.jobs[gang.job_id]
+        return 1 if job.body.get("jobNodeConfigurationDetails") else gang.nodes
+
+    def live_and_untold(self, gang: Gang) -> list[Resource]:
+        if self._has_stop(gang):
+            return []
+        return [
+            run
+            for run in self.runs_of(gang)
+            if run.state in LIVE and run.cancel_asked is None and run.state != "CANCELING"
+        ]
+
+    def _has_stop(self, gang: Gang) -> bool:
+        return f"{gang.run_prefix}/stop.json" in self.bucket.objects
+
+    # the task
+
+    def _pushed(self, key: str, value: Any) -> None:
+        if CANARY in json.dumps(value):
+            self.violate("secret", f"the XCom {key} holds a secret")
+        if key == "run":
+            self.announced.add(value["job_id"])
+        if key == "checkpoint_uri" and isinstance(value, str):
+            folder = value.partition("://")[2].partition("/")[2]
+            save = self.manifests.get(folder, (None, 0.0))[0]
+            if save is None:
+                return
+            generation = self.airflow.cleared
+            if self._handed_on and self._clears_at_hand_on == generation and save.order < self._handed_on:
+                self.violate("order", f"the checkpoint handed on went back to {save.label}")
+            self._handed_on, self._clears_at_hand_on = save.order, generation
+
+    def _killed(self, before: str) -> None:
+        """A user has ended the task: its gang has to be told soon."""
+        entry = self.airflow.entry
+        if before == "deferred" and self.airflow.deferred_at > self.world.now - 4.0:
+            return  # Between its worker and its trigger nobody is told; its lease ends the gang.
+        del entry
+        gangs = [
+            gang
+            for gang in self.machines.gangs.values()
+            if self.live_and_untold(gang)
+            and len(self.runs_of(gang)) == self._runs_wanted(gang)
+            and min(run.created for run in self.runs_of(gang)) < self.world.now - 6.0
+        ]
+        if before == "running" and self.airflow.worker is not None and self.airflow.worker.dead:
+            return
+        if before == "deferred" and self.airflow.triggerer.process.dead:
+            return
+        watcher = Process(self.world, "rule")
+        watcher.spawn(self._check_told, gangs, self.world.now, delay=CANCEL_LIMIT)
+
+    def _check_told(self, gangs: list[Gang], since: float) -> None:
+        if self._all_was_down(since):
+            return
+        for gang in gangs:
+            if left := self.live_and_untold(gang):
+                self.violate(
+                    "slow cancel",
+                    f"{CANCEL_LIMIT:.0f} s after its task was killed, {len(left)} runs of gang {gang.number} "
+                    "have not been told",
+                )
+
+    def _all_was_down(self, since: float) -> bool:
+        """Whether neither service nor store could be reached, or processes were killed meanwhile."""
+        down = {
+            window.calls.partition(".")[0]
+            for window in self.scenario.windows
+            if window.begin < self.world.now
+            and window.end > since
+            and window.kind != "429"
+            and f"window/{window.name}" not in self.scenario.left_out
+        }
+        return {"service", "store"} <= down or any(f"{rate.kind}" == "kill" for rate in self.scenario.rates)
+
+    def _try_failed(self, error: BaseException) -> None:
+        from airflow.providers.common.compat.sdk import AirflowFailException
+
+        gang = self._latest_gang()
+        if gang is None:
+            return
+        hopeless = isinstance(error, AirflowFailException)
+        ended_by_user = bool(self.airflow.kills)
+        if self.live_and_untold(gang) and not ended_by_user:
+            watcher = Process(self.world, "rule")
+            watcher.spawn(
+                self._check_left, gang, str(error)[:160], hopeless, self.world.now, delay=CANCEL_LIMIT
+            )
+            if self.reason_to_end(gang) is None and hopeless:
+                self.violate(
+                    "gave up", f"the task gave up gang {gang.number}, which was well: {str(error)[:160]}"
+                )
+        if ended_by_user or gang.harm or not self.truth.complete_of(gang.number):
+            return
+        done = gang.exits.get(0) == 0 and len(gang.exits) == gang.nodes and not any(gang.exits.values())
+        if done and gang.trained and self.told.get(gang.number) is None and not self._odd(gang):
+            self.violate(
+                "lost model",
+                f"every program of gang {gang.number} has succeeded, and the try failed: {str(error)[:200]}",
+            )
+
+    def _odd(self, gang: Gang) -> bool:
+        return any(
+            machine.process.dead
+            and machine.run.state == "FAILED"
+            and machine.program is not None
+            and machine.program.exit_code != 0
+            for machine in self.machines.all
+            if machine.gang is gang
+        )
+
+    def _check_left(self, gang: Gang, error: str, hopeless: bool, since: float) -> None:
+        if self._all_was_down(since) or (not hopeless and self.airflow.state != "failed"):
+            return
+        if left := self.live_and_untold(gang):
+            self.violate(
+                "left running",
+                f"{len(left)} runs of gang {gang.number} were not told when its task gave up: {error}",
+            )
+
+    def _latest_gang(self) -> Gang | None:
+        return max(self.machines.gangs.values(), key=lambda gang: gang.number, default=None)
+
+    def _task_over(self, state: str) -> None:
+        if state != "success":
+            return
+        result = self.airflow.result or {}
+        gang = self.machines.gangs.get(result.get("job_id", ""))
+        if gang is None:
+            self.violate("success", "success without a gang")
+            return
+        began = max((at for at, what in self.airflow.kills if what == "cleared"), default=-1.0)
+        if min(run.created for run in self.runs_of(gang)) < began - 0.5:
+            self.violate("success", f"success by gang {gang.number}, which is from before the clear")
+        bad = {rank: gang.exits.get(rank) for rank in range(gang.nodes) if gang.exits.get(rank) != 0}
+        if bad:
+            self.violate("success", f"success, though programs of gang {gang.number} ended with {bad}")
+        finished = [
+            save for save in gang.restored.values() if save and save.step >= self.scenario.habits.steps
+        ]
+        if not gang.trained and not finished and self.scenario.checkpoints:
+            self.violate("success", f"success, though gang {gang.number} trained nothing")
+        if self.scenario.checkpoints and gang.trained and not bad:
+            self._check_last(gang, result.get("checkpoint_uri"))
+
+    def _check_last(self, gang: Gang, uri: str | None) -> None:
+        complete = self.truth.complete_of(gang.number)
+        last = max(complete, key=lambda save: save.order, default=None)
+        folder = (uri or "").partition("://")[2].partition("/")[2]
+        handed = self.manifests.get(folder, (None, 0.0))[0]
+        if last is not None and (handed is None or handed.order < last.order):
+            self.violate(
+                "order", f"success with {handed.label if handed else 'no checkpoint'} instead of {last.label}"
+            )
+
+    # at the restart of a program
+
+    def restored(self, gang: Gang, rank: int, save: Save | None) -> None:
+        config = self.scenario
+        if (
+            not config.checkpoints
+            or not self.airflow.job()["checkpoints"]["resume"]
+            or not config.habits.resumes
+        ):
+            return
+        created = min(run.created for run in self.runs_of(gang))
+        there = [
+            other
+            for folder, (other, since) in self.manifests.items()
+            if other is not None
+            and since < created
+            and folder.startswith(gang.checkpoints_prefix + "/")
+            and other.complete_at is not None
+            and other.gang < gang.number
+        ]
+        newest = max(there, key=lambda other: other.order, default=None)
+        if newest is not None and (save is None or save.order < newest.order):
+            self.violate(
+                "order",
+                f"gang {gang.number} went on from {save.label if save else 'nothing'}, though {newest.label} was there",
+            )
+        known = set(gang.restored.values())
+        if len(known | {save}) > 1:
+            self.violate("restore", f"nodes of gang {gang.number} went on from different checkpoints")
+
+    def called(self, actor: Process, call: str) -> None:
+        """Count what a try reads of the compartment."""
+        if call == "service.list_jobs" and actor.name.startswith("worker"):
+            self.list_pages[actor.name] = self.list_pages.get(actor.name, 0) + 1
+
+    # at the end
+
+    def at_end(self, over: bool) -> None:
+        for text in self.world.crashes:
+            self.violate("crash", text.strip().splitlines()[0][:200])
+        if self.airflow.state not in ("success", "failed"):
+            self.violate("endless", f"the task is still {self.airflow.state} after {self.world.now:.0f} s")
+        elif not over:
+            live = [
+                run for run in self.service.runs.values() if run.state in LIVE and run.state != "CANCELING"
+            ]
+            live = [run for run in live if self.machines.of_run.get(run.id)]
+            if live:
+                self.violate(
+                    "left running",
+                    f"{len(live)} runs live on, {self.world.now - (self.airflow.ended_at or 0):.0f} s after their task",
+                )
+        for name, pages in self.list_pages.items():
+            if pages > LIST_PAGES:
+                self.violate("requests", f"{name} read {pages} pages of the compartment's jobs")
+        if CANARY in json.dumps(self.airflow.notes):
+            self.violate("secret", "the notes hold a secret")
+        self._check_uploads()
+
+    def _check_uploads(self) -> None:
+        alive = {machine.process.name for machine in self.machines.all if not machine.process.dead}
+        for parts in self.bucket.uploads.values():
+            if parts.writer in alive:
+                continue
+            number = int(parts.writer.split()[1].partition(".")[0]) if parts.writer.startswith("node") else -1
+            later = [
+                save for save, _ in self.manifests.values() if save is not None and save.gang > number >= 0
+            ]
+            if later:
+                self.violate(
+                    "multipart", f"the upload of {parts.name.rpartition('/')[2]} by {parts.writer} stays open"
+                )
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]

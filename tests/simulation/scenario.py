@@ -1,0 +1,383 @@
+"""Scenario: all that one seed decides, drawn before anything runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.simulation.faults import Event, Rate, Window
+from tests.simulation.program import Habits, habits_from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One schedule."""
+
+    seed: str
+    nodes: int = 2
+    topology: str = "job_runs"
+    deferrable: bool = True
+    retries: int = 2
+    checkpoints: bool = True
+    keep: int = 3
+    resume: bool = True
+    required: bool = True
+    lease: float = 600.0
+    capacity_timeout: float = 300.0
+    lost_timeout: float = 60.0
+    hang_timeout: float = 120.0
+    start_timeout: float = 240.0
+    join_timeout: float = 150.0
+    stop_grace: float = 20.0
+    habits: Habits = field(default_factory=Habits)
+    node_skews: tuple[float, ...] = (0.0,)
+    worker_skew: float = 0.0
+    triggerer_skew: float = 0.0
+    foreign_jobs: int = 0
+    list_lag: float = 20.0
+    capacity: str = "there"
+    """`there`, `none` (a node of the first gang gets no machine), `never` (it stays ACCEPTED)."""
+    odd_rank: int = 0
+    late_node: float = 0.0
+    stuck_fetching: int = -1
+    canceling_forever: bool = False
+    swallows: bool = False
+    """Whether whatever starts the agent exits with 0, as a shell script that ends otherwise."""
+    no_agent: int = -1
+    """The node whose container exits with 0 without having started the agent."""
+    crowd: int = 0
+    """Triggers of other tasks that begin to wait in the same triggerer."""
+    rates: tuple[Rate, ...] = ()
+    windows: tuple[Window, ...] = ()
+    events: tuple[Event, ...] = ()
+    left_out: frozenset[str] = frozenset()
+
+    def without(self, names: frozenset[str]) -> Scenario:
+        return replace(self, left_out=self.left_out | names)
+
+
+def draw(seed: str) -> Scenario:
+    """Return the scenario of a seed. Most schedules have a few kinds of fault, some have none."""
+    dice = random.Random(seed)
+    nodes = dice.choice([1, 2, 2, 2, 3])
+    habits = habits_from(dice)
+    length = 40.0 + habits.steps * habits.step_seconds
+    scenario = Scenario(
+        seed=seed,
+        nodes=nodes,
+        topology="multi_node" if nodes > 1 and dice.random() < 0.2 else "job_runs",
+        deferrable=dice.random() < 0.6,
+        retries=dice.choice([0, 1, 2, 2, 3]),
+        keep=dice.choice([1, 2, 3]),
+        resume=dice.random() < 0.85,
+        habits=habits,
+        lease=dice.choice([300.0, 600.0]),
+        foreign_jobs=dice.choice([0, 0, 150, 1500]),
+        odd_rank=dice.randrange(nodes),
+        checkpoints=dice.random() < 0.93,
+    )
+    kinds = dice.sample(sorted(_KINDS), dice.choice([0, 1, 1, 2, 2, 3, 4]))
+    for kind in kinds:
+        scenario = replace(scenario, **_KINDS[kind](dice, scenario, length))
+    return scenario
+
+
+def _merge(scenario: Scenario, **more: Any) -> Mapping[str, Any]:
+    """Return changes of a scenario; what it has of rates, windows and events stays."""
+    for name in ("rates", "windows", "events"):
+        if name in more:
+            more[name] = (*getattr(scenario, name), *more[name])
+    return more
+
+
+def _flaky(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    calls = [
+        "service.",
+        "store.",
+        "service.list_",
+        "service.get_",
+        "service.create_",
+        "service.cancel",
+        "store.put",
+    ]
+    kinds = ["401", "404", "409", "429", "500", "503", "lost", "late", "unreachable"]
+    rates = []
+    for _ in range(dice.choice([1, 2, 4])):
+        call, kind = dice.choice(calls), dice.choice(kinds)
+        if kind in ("401", "404", "409") and call.startswith("store"):
+            kind = "503"
+        rates.append(Rate(kind, call, dice.choice([0.02, 0.05, 0.15])))
+    return _merge(scenario, rates=tuple(rates))
+
+
+def _stale(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    return _merge(
+        scenario,
+        rates=(Rate("stale", "service.list_", dice.choice([0.2, 0.6])),),
+        list_lag=dice.choice([5.0, 30.0]),
+    )
+
+
+def _lost_create(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    rates = (
+        Rate("lost", "service.create_job", dice.choice([0.2, 0.5])),
+        Rate(dice.choice(["500", "503", "404"]), "service.create_job_run", 0.3),
+    )
+    return _merge(scenario, rates=rates)
+
+
+def _outage(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    place = dice.choice(["service.", "store."])
+    kind = dice.choice(
+        ["503", "unreachable", "500"] if place == "store." else ["401", "503", "unreachable", "404", "429"]
+    )
+    begin = dice.uniform(0, length)
+    seconds = dice.choice([10.0, 40.0, 200.0])
+    name = f"{kind} of {place} {dice.randrange(1000)}"
+    calls = place if kind != "404" else "service.list_"
+    return _merge(scenario, windows=(Window(name, kind, calls, begin, begin + seconds),))
+
+
+def _throttled(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    begin = dice.uniform(0, length)
+    name = f"throttled {dice.randrange(1000)}"
+    window = Window(
+        name,
+        "429",
+        "service.",
+        begin,
+        begin + dice.choice([30.0, 100.0]),
+        retry_after=dice.choice([5.0, 30.0]),
+    )
+    return _merge(scenario, windows=(window,))
+
+
+def _reports_throttled(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    begin = dice.uniform(0, length + 30)
+    rank = dice.randrange(scenario.nodes)
+    window = Window(
+        f"reports of node {rank}",
+        dice.choice(["429", "503"]),
+        "store.put",
+        begin,
+        begin + dice.choice([20.0, 60.0, 120.0]),
+        actors="node ",
+    )
+    return _merge(scenario, windows=(window,))
+
+
+def _store_down_at_end(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    begin = length * dice.uniform(0.6, 1.0)
+    window = Window(
+        "store down at the end",
+        dice.choice(["503", "unreachable"]),
+        "store.",
+        begin,
+        begin + dice.choice([30.0, 120.0, 400.0]),
+        actors="node ",
+    )
+    return _merge(scenario, windows=(window,))
+
+
+def _store_down_at_start(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    begin = dice.uniform(5.0, 30.0)
+    window = Window(
+        "store down at the start",
+        dice.choice(["503", "unreachable"]),
+        "store.",
+        begin,
+        begin + dice.choice([20.0, 60.0]),
+        actors="node ",
+    )
+    return _merge(scenario, windows=(window,))
+
+
+def _skewed(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    skews = tuple(dice.uniform(-280, 280) for _ in range(3))
+    return _merge(
+        scenario,
+        node_skews=skews,
+        worker_skew=dice.uniform(-200, 200),
+        triggerer_skew=dice.uniform(-200, 200),
+    )
+
+
+def _node_lost(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    event = Event("node lost", "lose", dice.uniform(10, length), {"rank": dice.randrange(scenario.nodes)})
+    return _merge(scenario, events=(event,))
+
+
+def _partition(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    details = {"rank": dice.randrange(scenario.nodes), "seconds": dice.choice([5.0, 40.0, 300.0])}
+    return _merge(scenario, events=(Event("partition", "cut_off", dice.uniform(10, length), details),))
+
+
+def _worker_killed(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    rates = (Rate("kill", "", dice.choice([0.01, 0.05]), actors="worker"),)
+    if dice.random() < 0.5:
+        rates = (Rate("kill", "service.create", 0.3, actors="worker"),)
+    return _merge(scenario, rates=rates, retries=max(1, scenario.retries))
+
+
+def _triggerer_killed(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    return _merge(
+        scenario,
+        deferrable=True,
+        events=(Event("triggerer killed", "kill_triggerer", dice.uniform(10, length), {}),),
+    )
+
+
+def _node_killed(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    return _merge(scenario, rates=(Rate("kill", "store.put", 0.01, actors="node "),))
+
+
+def _user_kills(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    return _merge(scenario, events=(Event("marked failed", "mark_failed", dice.uniform(1, length), {}),))
+
+
+def _clear(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    changes: dict[str, Any] = {}
+    for change in dice.sample(
+        ["retries", "compartment", "nodes", "keep", "resume", "none"], dice.choice([1, 2])
+    ):
+        if change == "retries":
+            changes["retries"] = dice.choice([0, 1, 2])
+        elif change == "compartment":
+            changes["compartment"] = "other"
+        elif change == "nodes":
+            changes["nodes"] = dice.choice([1, 2, 3])
+        elif change == "keep":
+            changes["keep"] = 1
+        elif change == "resume":
+            changes["resume"] = False
+    at = dice.uniform(1, length * 1.6)
+    return _merge(scenario, events=(Event("cleared", "clear", at, changes),))
+
+
+def _changed_between_tries(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    changes = dice.choice([{"compartment": "other"}, {"nodes": 1}, {"nodes": 3}, {"resume": False}])
+    return _merge(
+        scenario,
+        retries=max(1, scenario.retries),
+        events=(
+            Event("edited", "edit", dice.uniform(1, length), changes),
+            Event("worker dies", "kill_worker", dice.uniform(1, length), {}),
+            Event("triggerer dies", "kill_triggerer", dice.uniform(1, length), {}),
+        ),
+    )
+
+
+def _two_schedulers(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    return _merge(
+        scenario,
+        retries=max(1, scenario.retries),
+        deferrable=dice.random() < 0.3,
+        events=(Event("taken for dead", "second_try", dice.uniform(1, length), {}),),
+    )
+
+
+def _capacity(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    return _merge(
+        scenario, capacity=dice.choice(["none", "none", "never"]), late_node=dice.choice([0.0, 60.0, 200.0])
+    )
+
+
+def _stuck_fetching(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    return _merge(scenario, stuck_fetching=dice.randrange(scenario.nodes))
+
+
+def _canceling(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    what = dice.choice(["clear", "mark_failed", "kill_worker"])
+    return _merge(
+        scenario,
+        canceling_forever=True,
+        retries=max(1, scenario.retries),
+        events=(Event(what, what, dice.uniform(1, length), {}),),
+    )
+
+
+def _deleted(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    return _merge(scenario, events=(Event("run deleted", "delete_run", dice.uniform(20, 2 * length), {}),))
+
+
+def _cancel_conflict(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    what = dice.choice(["mark_failed", "clear"])
+    return _merge(
+        scenario,
+        rates=(Rate("409", "service.cancel", 0.6),),
+        events=(Event(what, what, dice.uniform(1, length), {}),),
+    )
+
+
+def _crowded_kill(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    at = dice.uniform(35, 35 + length / 2)
+    return _merge(
+        scenario,
+        deferrable=True,
+        crowd=dice.choice([40, 100]),
+        windows=(
+            Window(
+                "crowd throttled", "429", "service.", at - 12, at + 120, actors="triggerer", retry_after=50.0
+            ),
+        ),
+        events=(Event("crowd comes", "crowd", at - 8, {}), Event("marked failed", "mark_failed", at, {})),
+    )
+
+
+def _swallows(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    return _merge(scenario, swallows=True)
+
+
+def _no_agent(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    return _merge(scenario, no_agent=dice.randrange(scenario.nodes))
+
+
+def _trains_nothing_later(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    saves = [step for step in range(1, scenario.habits.steps + 1) if step % scenario.habits.save_every == 0]
+    failing = replace(
+        scenario.habits, fails_at=saves[-1] if saves else 1, fails_times=1, nothing_from=1, full_at=0
+    )
+    return _merge(
+        scenario,
+        habits=replace(failing, fails_in_save=False, hangs_at=0, trains_nothing=False),
+        retries=max(1, scenario.retries),
+        resume=True,
+        events=(
+            Event("worker dies", "kill_worker", dice.uniform(1, length), {}),
+            Event("node lost", "lose", length * 0.7, {"rank": 0}),
+        ),
+    )
+
+
+_KINDS = {
+    "swallowed exit": _swallows,
+    "no agent": _no_agent,
+    "nothing at a retry": _trains_nothing_later,
+    "flaky": _flaky,
+    "flaky again": _flaky,
+    "stale lists": _stale,
+    "lost creates": _lost_create,
+    "outage": _outage,
+    "throttled": _throttled,
+    "reports throttled": _reports_throttled,
+    "store down at the end": _store_down_at_end,
+    "store down at the start": _store_down_at_start,
+    "skewed": _skewed,
+    "node lost": _node_lost,
+    "partition": _partition,
+    "worker killed": _worker_killed,
+    "triggerer killed": _triggerer_killed,
+    "node killed": _node_killed,
+    "user kills": _user_kills,
+    "clear": _clear,
+    "edited": _changed_between_tries,
+    "two schedulers": _two_schedulers,
+    "capacity": _capacity,
+    "stuck fetching": _stuck_fetching,
+    "canceling": _canceling,
+    "deleted": _deleted,
+    "cancel conflict": _cancel_conflict,
+    "crowded kill": _crowded_kill,
+}

@@ -1,0 +1,277 @@
+"""Seams: where models stand in for what is outside of our code. Everything else is the real code."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import gc
+import importlib
+import itertools
+import logging
+import os
+import pkgutil
+import sys
+import typing
+import uuid
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from tests.simulation import mutants, runtime
+
+PACKAGE = "airflow_provider_ocidist"
+NOT_SIMULATED = (
+    "emulator",
+    "cli",
+    "plugin",
+    "dialects",
+    "testing",
+    "lineage",
+    "task_log_settings",
+    "task_logs",
+    "filesystem",
+)
+
+
+class Trace(logging.Handler):
+    """Brings what the package logs into the trace of the schedule."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        world = runtime.WORLD
+        if world is not None and world.current is not None and not world.closed:
+            args = record.args if isinstance(record.args, tuple) else ()
+            text = str(record.msg)
+            if record.exc_info and record.exc_info[1] is not None:
+                text, args = f"{text}: %s", (*args, repr(record.exc_info[1]))
+            world.note(world.current.process.name, f"{record.levelname.lower()}: {text}", *args)
+
+
+_installed: SimpleNamespace | None = None
+
+
+def install() -> SimpleNamespace:
+    """Import the package with our clock and threads, and put the models at its edges; once in a process."""
+    global _installed
+    if _installed is not None:
+        return _installed
+    # What is not ours comes first, with real threads: it is not what is tested.
+    import oci.retry.retry
+    import oci.retry.retry_checkers
+    import oci.retry.retry_sleep_utils
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+
+    logging.disable(logging.NOTSET)
+    runtime.virtualize(
+        concurrent.futures._base,
+        importlib.import_module("concurrent.futures.thread"),
+        oci.retry.retry,
+        oci.retry.retry_checkers,
+        oci.retry.retry_sleep_utils,
+    )
+    concurrent.futures.Future.__hash__ = runtime.number_of
+    for name in [name for name in sys.modules if name.split(".")[0] == PACKAGE]:
+        del sys.modules[name]
+    mutants.mutate(Path(__file__).parents[2] / PACKAGE)
+    with runtime.Importing():
+        package = importlib.import_module(PACKAGE)
+        modules = [package, *_import_all(package)]
+    ExecutorSafeguard.test_mode = True
+    globals_of = [entry for module in modules for entry in _process_globals(module)]
+    _patch_clients()
+    _patch_agent()
+    _patch_airflow()
+    for name in ("ocidist", PACKAGE):
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        logger.handlers = [Trace()]
+    for name in ("oci", "asyncio", "concurrent.futures"):
+        logging.getLogger(name).handlers = [logging.NullHandler()]
+        logging.getLogger(name).propagate = False
+    from tests.simulation.airflow_model import Operators
+
+    # All that is here stays: to look for what a schedule has left behind is then a matter of a millisecond.
+    gc.collect()
+    gc.freeze()
+    _installed = SimpleNamespace(globals=globals_of, operators=Operators())
+    return _installed
+
+
+def _import_all(package: ModuleType) -> list[ModuleType]:
+    found = []
+    for info in pkgutil.walk_packages(package.__path__, f"{PACKAGE}."):
+        part = info.name.split(".")[1]
+        if part in NOT_SIMULATED or info.name.endswith("__main__"):
+            continue
+        found.append(importlib.import_module(info.name))
+    return found
+
+
+def _process_globals(module: ModuleType) -> list[tuple[ModuleType, str, Any]]:
+    """Return what each real process has of its own: caches that are empty at first, and pools of threads."""
+    found: list[tuple[ModuleType, str, Any]] = []
+    if module.__name__.rpartition(".")[2] in PURE:
+        return found
+    for name, value in vars(module).items():
+        if not name.startswith("_") or name.startswith("__"):
+            continue
+        if (type(value) in (dict, set, list) and not value) or (
+            type(value).__module__ == module.__name__ and type(value).__name__ in _OWN_KINDS
+        ):
+            found.append((module, name, type(value)))
+    return found
+
+
+PURE = ("job_schema",)
+"""Modules whose caches hold what is the same in every process."""
+_OWN_KINDS = {"Threads"}
+"""Classes of which a module keeps one object for its process."""
+
+
+def _patch_clients() -> None:
+    from airflow_provider_ocidist import oci_clients
+    from airflow_provider_ocidist.storage import oci_store, transfer
+    from airflow_provider_ocidist.storage.copying import open_file
+    from tests.simulation.store import Http
+
+    oci_clients._CLIENTS = {
+        "data_science": ("tests.simulation.service", "DataScienceClient"),
+        "logging_search": ("tests.simulation.service", "LogSearchClient"),
+        "object_storage": ("tests.simulation.store", "ObjectStorageClient"),
+    }
+    oci_clients.credentials = lambda access: ({"region": access.region or "us-ashburn-1"}, None)
+    if hasattr(oci_clients, "_adapter"):
+        oci_clients._adapter = lambda *_, **__: None
+    oci_store.http_of = Http
+    open_file.OpenFile.__hash__ = runtime.number_of
+    # Checkpoints of some kilobytes take the way of those of some gigabytes.
+    transfer.copy_entries.__kwdefaults__["part_size"] = 4096
+
+
+def _patch_agent() -> None:
+    from airflow_provider_ocidist import codec
+    from airflow_provider_ocidist.agent import (
+        activity,
+        code,
+        deliveries,
+        guard,
+        judging,
+        node,
+        peers,
+        supervise,
+        topology,
+        watches,
+    )
+    from airflow_provider_ocidist.agent.workspace import Workspace
+    from airflow_provider_ocidist.backends.oci_data_science import plans, submission
+    from airflow_provider_ocidist.storage import locations
+    from tests.simulation.machines import SimulatedOs, here, training_model
+
+    def fetch_code(config: Any, environ: Any, _access: Any, _switch: Any) -> Workspace:
+        here().fetch()
+        work = Path(environ["HOME"]) / "work"
+        return Workspace(code=work, working_dir=work, program=config.program)
+
+    class NoUsage:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def start(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    def make_folder(prefix: str = "", **places: Any) -> str:
+        folder = Path(places.get("dir") or here().home) / f"{prefix}own"
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder)
+
+    code.fetch_code = fetch_code
+    for module in (node,):
+        module.check_tools = lambda *_, **__: None
+        module.Training = training_model(node.Training)
+        module.tempfile = SimpleNamespace(mkdtemp=make_folder)
+        module.await_address = lambda *_, **__: here().address
+    supervise.os = SimulatedOs()
+    supervise.dump_stacks = lambda _pid: ["(stacks)"]
+    watches.UsageMeter = NoUsage
+    activity.Activity.look = lambda own: own._stages
+    for module in (deliveries, judging):
+        module.open_for_writing = _open_for_writing
+    guard.descendants = lambda *_: []
+    topology.own_interface = lambda _address: "eth0"
+    topology.count_devices = lambda _environ: 0
+    peers.host_answers = lambda address: _machines().answers(address)
+    submission.agent_bundle = lambda *_: b"agent"
+    plans.boot_text = lambda: "boot"
+    hints = functools.lru_cache(maxsize=None)(typing.get_type_hints)
+    codec.typing = SimpleNamespace(**{**vars(typing), "get_type_hints": hints})
+    locations._numbers = itertools.count(1)
+    locations.os = SimpleNamespace(**{**vars(locations.os), "getpid": lambda: 1})
+
+
+def _open_for_writing(*_: Any) -> frozenset[str]:
+    from tests.simulation.machines import here
+
+    program = here().program
+    return frozenset(map(os.path.realpath, program.open_for_writing)) if program else frozenset()
+
+
+def _patch_airflow() -> None:
+    import airflow.sdk.log
+    from airflow.providers.common.compat.sdk import XCom
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    from airflow_provider_ocidist import hooks, operators, triggers
+    from tests.simulation.airflow_model import LOG
+
+    airflow.sdk.log.mask_secret = lambda *_, **__: None
+    hooks.OciHook.get_connection = classmethod(lambda _cls, _conn_id: Current.connection)
+    RuntimeTaskInstance.get_task_states = staticmethod(_task_states)
+    XCom.get_one = staticmethod(_xcom)
+    operators.DistributedTrainingOperator.log = LOG
+    for name in ("DistributedTrainingTrigger", "PauseTrigger"):
+        getattr(triggers, name).log = LOG
+
+
+def _task_states(**given: Any) -> Any:
+    return Current.airflow.get_task_states(**given)
+
+
+def _xcom(**given: Any) -> Any:
+    return Current.airflow.get_xcom(**given)
+
+
+class Current:
+    """What belongs to the schedule that runs."""
+
+    airflow: Any
+    connection: Any
+    machines: Any
+
+
+def _machines() -> Any:
+    return Current.machines
+
+
+class Numbers:
+    """`uuid` and the like, from the seed."""
+
+    count = itertools.count(1)
+
+    @classmethod
+    def uuid4(cls) -> uuid.UUID:
+        return uuid.UUID(int=next(cls.count))
+
+
+def begin(world: runtime.World) -> None:
+    """Make what is random the same for the same seed."""
+    import random
+
+    random.seed(world.seed)
+    Numbers.count = itertools.count(1)
+    uuid.uuid4 = Numbers.uuid4
+    from airflow_provider_ocidist.storage import locations
+
+    locations._numbers = itertools.count(1)
+    runtime.count_anew()
+    asyncio_tasks = sys.modules["asyncio.tasks"]
+    asyncio_tasks._task_name_counter = itertools.count(1).__next__

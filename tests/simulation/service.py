@@ -1,0 +1,369 @@
+"""Data Science Jobs as a model: jobs, job runs, retry tokens, lists that lag; and a client's face."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from tests.simulation.faults import http_date, refusal
+from tests.simulation.runtime import World
+from tests.simulation.store import Place, moment
+
+TERMINAL = ("SUCCEEDED", "FAILED", "CANCELED", "DELETED")
+CANCELABLE = ("ACCEPTED", "IN_PROGRESS", "NEEDS_ATTENTION")
+PAGE = 100
+_PLAIN = {"environmentVariables", "freeformTags", "definedTags", "systemTags"}
+
+
+@functools.lru_cache(maxsize=4096)
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower().replace("in_gbs", "in_gbs")
+
+
+def as_sdk(value: Any) -> Any:
+    """Return a body as the SDK's models show it."""
+    if isinstance(value, Mapping):
+        return SimpleNamespace(
+            **{_snake(name): (dict(item) if name in _PLAIN else as_sdk(item)) for name, item in value.items()}
+        )
+    return [as_sdk(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+class Resource:
+    """A job or a job run, with all states that it has been in."""
+
+    def __init__(self, ocid: str, body: Mapping[str, Any], now: float, state: str) -> None:
+        self.id = ocid
+        self.body = body
+        self.created = now
+        self.history: list[tuple[float, str, str | None]] = [(now, state, None)]
+        self.token: str | None = None
+        self.started: float | None = None
+        self.finished: float | None = None
+        self.cancel_asked: float | None = None
+        self.has_artifact = False
+        self.fields = as_sdk(body)
+
+    @property
+    def state(self) -> str:
+        return self.history[-1][1]
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        return self.body.get("freeformTags") or {}
+
+    def at(self, time: float) -> tuple[str, str | None] | None:
+        """Return state and details as they were at a time; None before there was anything."""
+        found = None
+        for since, state, details in self.history:
+            if since <= time:
+                found = (state, details)
+        return found
+
+    def view(self, state: str, details: str | None) -> Any:
+        fields = self.fields
+        started = moment(self.started) if self.started is not None and state != "ACCEPTED" else None
+        finished = moment(self.finished) if self.finished is not None and state in TERMINAL else None
+        shown = SimpleNamespace(**vars(fields))
+        shown.id = self.id
+        shown.lifecycle_state = state
+        shown.lifecycle_details = details
+        shown.time_created = shown.time_accepted = moment(self.created)
+        shown.time_started, shown.time_finished = started, finished
+        for name in ("job_node_configuration_details", "job_log_configuration_details", "freeform_tags"):
+            shown.__dict__.setdefault(name, None)
+        return shown
+
+
+class DataScience:
+    """The service. `start` is called when a run gets its machines, `stop` when it is told to end."""
+
+    def __init__(self, world: World, scenario: Any) -> None:
+        self.world = world
+        self.scenario = scenario
+        self.jobs: dict[str, Resource] = {}
+        self.runs: dict[str, Resource] = {}
+        self.tokens: dict[str, tuple[str, str]] = {}
+        self.start: Callable[[Resource], None] = lambda run: None
+        self.stop: Callable[[Resource], None] = lambda run: None
+        self.on_change: list[Callable[[Resource, str], None]] = []
+        self.on_cancel: list[Callable[[Resource], None]] = []
+        self.on_create: list[Callable[[Resource], None]] = []
+        self.pages_of_jobs = 0
+        self.foreign_jobs = scenario.foreign_jobs
+        """Jobs of others in every compartment; each page of them costs a request."""
+
+    # jobs
+
+    def create_job(self, body: Mapping[str, Any], token: str | None) -> Any:
+        known = self._known(token, body)
+        if known is not None:
+            return self._shown(self.jobs[known])
+        job = Resource(
+            f"ocid1.datasciencejob.oc1.iad.j{self.world.next_id()}", body, self.world.now, "ACTIVE"
+        )
+        self.jobs[job.id] = job
+        self._remember(token, body, job.id)
+        self.world.note("service", "job %s created: %s", _short(job.id), body["displayName"])
+        return self._shown(job)
+
+    def get_job(self, job_id: str) -> Any:
+        return self._shown(self._there(self.jobs, job_id))
+
+    def list_jobs(self, compartment_id: str, *, stale: bool = False, **query: Any) -> Any:
+        self.pages_of_jobs += 1
+        page = int(query.get("page") or 0)
+        at = self._as_of(stale, "jobs")
+        wanted = query.get("display_name")
+        named = [
+            job
+            for job in self.jobs.values()
+            if job.body["compartmentId"] == compartment_id and wanted in (None, job.body["displayName"])
+        ]
+        seen = [(job, found) for job in named if (found := job.at(at)) is not None]
+        state = query.get("lifecycle_state")
+        seen = [(job, found) for job, found in seen if state in (None, found[0])]
+        seen.sort(key=lambda item: item[0].created, reverse=query.get("sort_order") != "ASC")
+        shown = [job.view(*found) for job, found in seen]
+        strangers = 0 if wanted is not None else self.foreign_jobs
+        last = (len(shown) + strangers) // PAGE
+        # Those of others are the newest: ours stand on the last page.
+        data = [STRANGER] * min(PAGE, strangers) if page < last else shown
+        return SimpleNamespace(data=data, next=str(page + 1) if page < last else None)
+
+    def delete_job(self, job_id: str, *, with_runs: bool) -> None:
+        job = self._there(self.jobs, job_id)
+        runs = [run for run in self.runs.values() if run.body["jobId"] == job_id and run.state != "DELETED"]
+        if runs and not with_runs:
+            raise refusal(409, "IncorrectState", f"the job has {len(runs)} job runs", self.world)
+        if any(run.state not in TERMINAL for run in runs):
+            raise refusal(409, "IncorrectState", "a job run is active", self.world)
+        for run in runs:
+            self._move(run, "DELETED")
+        self._move(job, "DELETED")
+
+    # runs
+
+    def create_run(self, body: Mapping[str, Any], token: str | None) -> Any:
+        known = self._known(token, body)
+        if known is not None:
+            return self._shown(self.runs[known])
+        job = self._there(self.jobs, body["jobId"])
+        if job.state != "ACTIVE":
+            raise refusal(409, "IncorrectState", "the job is being deleted", self.world)
+        run = Resource(
+            f"ocid1.datasciencejobrun.oc1.iad.r{self.world.next_id()}", body, self.world.now, "ACCEPTED"
+        )
+        self.runs[run.id] = run
+        self._remember(token, body, run.id)
+        self.world.note("service", "run %s created: %s", _short(run.id), body["displayName"])
+        for look in self.on_create:
+            look(run)
+        self.start(run)
+        return self._shown(run)
+
+    def get_run(self, run_id: str) -> Any:
+        return self._shown(self._there(self.runs, run_id))
+
+    def list_runs(self, compartment_id: str, *, stale: bool = False, **query: Any) -> Any:
+        at = self._as_of(stale, "runs")
+        job_id, state = query.get("job_id"), query.get("lifecycle_state")
+        seen = [
+            (run, found)
+            for run in self.runs.values()
+            if run.body["compartmentId"] == compartment_id
+            and job_id in (None, run.body["jobId"])
+            and (found := run.at(at)) is not None
+            and state in (None, found[0])
+        ]
+        seen.sort(key=lambda item: item[0].created, reverse=query.get("sort_order") != "ASC")
+        return SimpleNamespace(data=[run.view(*found) for run, found in seen], next=None)
+
+    def cancel_run(self, run_id: str) -> None:
+        run = self._there(self.runs, run_id)
+        if run.state not in CANCELABLE:
+            raise refusal(409, "IncorrectState", f"The job run is {run.state}", self.world)
+        run.cancel_asked = self.world.now
+        for look in self.on_cancel:
+            look(run)
+        self._move(run, "CANCELING", "Job run is being canceled.")
+        self.stop(run)
+
+    def begun(self, run: Resource) -> None:
+        run.started = self.world.now
+        self._move(run, "IN_PROGRESS", "Job run artifact execution in progress.")
+
+    def over(self, run: Resource, state: str, details: str) -> None:
+        if run.state not in TERMINAL:
+            run.finished = self.world.now
+            self._move(run, state, details)
+
+    def attention(self, run: Resource, state: str) -> None:
+        if run.state in ("IN_PROGRESS", "NEEDS_ATTENTION"):
+            self._move(run, state)
+
+    def gone(self, run: Resource) -> None:
+        """Somebody deletes the run behind our back."""
+        if run.state in TERMINAL[:3]:
+            self._move(run, "DELETED")
+
+    # small parts
+
+    def _move(self, item: Resource, state: str, details: str | None = None) -> None:
+        item.history.append((self.world.now, state, details))
+        self.world.note("service", "%s is %s", _short(item.id), state)
+        for look in self.on_change:
+            look(item, state)
+
+    def _there(self, items: Mapping[str, Resource], ocid: str) -> Resource:
+        if ocid not in items:
+            raise refusal(404, "NotAuthorizedOrNotFound", "not found", self.world)
+        return items[ocid]
+
+    def _shown(self, item: Resource) -> Any:
+        return item.view(*item.history[-1][1:])
+
+    def _as_of(self, stale: bool, what: str) -> float:
+        if not stale:
+            return self.world.now
+        lag = self.scenario.list_lag * self.world.chance("lag", what, self.world.next_id())
+        return self.world.now - lag
+
+    def _known(self, token: str | None, body: Mapping[str, Any]) -> str | None:
+        if token is None or token not in self.tokens:
+            return None
+        payload, ocid = self.tokens[token]
+        item = self.jobs.get(ocid) or self.runs[ocid]
+        if payload != _digest(body) or item.state == "DELETED":
+            raise refusal(409, "InvalidatedRetryToken", "the retry token was used before", self.world)
+        return ocid
+
+    def _remember(self, token: str | None, body: Mapping[str, Any], ocid: str) -> None:
+        if token is not None:
+            self.tokens[token] = (_digest(body), ocid)
+
+
+STRANGER = SimpleNamespace(
+    id="ocid1.datasciencejob.oc1.iad.other",
+    display_name="somebody else's",
+    freeform_tags={},
+    lifecycle_state="ACTIVE",
+)
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return json.dumps(body, sort_keys=True, default=str)
+
+
+def _short(ocid: str) -> str:
+    return ocid.rpartition(".")[2]
+
+
+class Service:
+    """Where clients find the current schedule's service."""
+
+    data_science: DataScience
+
+
+class DataScienceClient:
+    """The calls of the SDK's client that the backend makes, with the SDK's own retry strategy around each."""
+
+    def __init__(self, config: Any, *, retry_strategy: Any = None, timeout: Any = (10, 60), **_: Any) -> None:
+        self.retry_strategy = retry_strategy
+        self.timeout = timeout
+        self.base_client = SimpleNamespace(
+            config=config,
+            session=SimpleNamespace(mount=lambda *_: None, hooks={"response": []}),
+            timeout=timeout,
+            sanitize_for_serialization=lambda value: value,
+        )
+
+    def _ask(self, operation: str, work: Any, *args: Any, **options: Any) -> Any:
+        limit = self.timeout[1] if isinstance(self.timeout, tuple) else 60.0
+
+        def request() -> Any:
+            found = Place.network.call("service", operation, work, *args, read_timeout=limit)
+            told = SimpleNamespace(headers={"Date": http_date(Place.network.world.now)})
+            for listen in self.base_client.session.hooks["response"]:
+                listen(told)
+            return found
+
+        retry = options.get("retry_strategy") or self.retry_strategy
+        return retry.make_retrying_call(request) if retry else request()
+
+    def create_job(self, body: Any, opc_retry_token: str | None = None, **options: Any) -> Any:
+        def work(_name: str) -> Any:
+            return Service.data_science.create_job(body, opc_retry_token)
+
+        return _answer(self._ask("create_job", work, body["displayName"], **options))
+
+    def get_job(self, job_id: str, **options: Any) -> Any:
+        return _answer(self._ask("get_job", Service.data_science.get_job, job_id, **options))
+
+    def list_jobs(self, compartment_id: str, **query: Any) -> Any:
+        def work(*, stale: bool = False) -> Any:
+            return Service.data_science.list_jobs(compartment_id, stale=stale, **query)
+
+        return _page(self._ask("list_jobs", work))
+
+    def delete_job(self, job_id: str, delete_related_job_runs: bool = False, **options: Any) -> Any:
+        def work(job_id: str) -> None:
+            Service.data_science.delete_job(job_id, with_runs=delete_related_job_runs)
+
+        return _answer(self._ask("delete_job", work, job_id, **options))
+
+    def create_job_artifact(self, job_id: str, _content: Any, **options: Any) -> Any:
+        def work(job_id: str) -> None:
+            job = Service.data_science.jobs[job_id]
+            if job.has_artifact:
+                raise refusal(409, "Conflict", "the job has an artifact", Place.network.world)
+            job.has_artifact = True
+
+        return _answer(self._ask("create_artifact", work, job_id))
+
+    def head_job_artifact(self, job_id: str, **options: Any) -> Any:
+        def work(job_id: str) -> None:
+            if not Service.data_science.jobs[job_id].has_artifact:
+                raise refusal(404, "NotAuthorizedOrNotFound", "no artifact", Place.network.world)
+
+        return _answer(self._ask("head_artifact", work, job_id))
+
+    def create_job_run(self, body: Any, opc_retry_token: str | None = None, **options: Any) -> Any:
+        def work(_name: str) -> Any:
+            return Service.data_science.create_run(body, opc_retry_token)
+
+        return _answer(self._ask("create_job_run", work, body["displayName"], **options))
+
+    def get_job_run(self, run_id: str, **options: Any) -> Any:
+        return _answer(self._ask("get_job_run", Service.data_science.get_run, run_id, **options))
+
+    def list_job_runs(self, compartment_id: str, **query: Any) -> Any:
+        def work(*, stale: bool = False) -> Any:
+            return Service.data_science.list_runs(compartment_id, stale=stale, **query)
+
+        return _page(self._ask("list_job_runs", work))
+
+    def cancel_job_run(self, run_id: str, **options: Any) -> Any:
+        return _answer(self._ask("cancel", Service.data_science.cancel_run, run_id, **options))
+
+
+class LogSearchClient(DataScienceClient):
+    """A log in which there is nothing."""
+
+    def search_logs(self, _details: Any, **_: Any) -> Any:
+        return _answer(self._ask("search_logs", lambda: SimpleNamespace(results=[])))
+
+
+def _answer(data: Any) -> Any:
+    return SimpleNamespace(data=data, headers={}, next_page=None, has_next_page=False)
+
+
+def _page(found: Any) -> Any:
+    headers = {"opc-next-page": found.next} if found.next else {}
+    return SimpleNamespace(
+        data=found.data, headers=headers, next_page=found.next, has_next_page=bool(found.next)
+    )

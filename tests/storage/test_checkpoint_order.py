@@ -1,0 +1,264 @@
+"""The newest checkpoint is the last one of the latest attempt; a late attempt publishes nothing and deletes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.errors import Fenced, StorageError
+from airflow_provider_ocidist.storage import fences
+from airflow_provider_ocidist.storage.checkpoints import (
+    CheckpointRef,
+    Manifest,
+    complete,
+    fetch,
+    newest,
+    next_sequence,
+    reserve,
+    seal,
+    send_part,
+)
+from airflow_provider_ocidist.storage.fences import Fence
+from airflow_provider_ocidist.storage.stores import open_store
+from tests.storage.published import publish
+from tests.storage.unruly_proxy import Fault
+
+SEED = int(os.environ.get("ORDER_SEED", "20261122"))
+
+
+@pytest.fixture(params=["local", "oci", "memory"])
+def place(request, tmp_path):
+    if request.param == "local":
+        return str(tmp_path / "target"), None
+    if request.param == "memory":
+        return f"memory://{uuid.uuid4().hex}", None
+    return request.getfixturevalue("bucket"), request.getfixturevalue("access")
+
+
+def write(tmp_path: Path, name: str, content: str = "weights") -> Path:
+    path = tmp_path / "program" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+def test_fences_grow_with_the_generation_then_with_the_attempt():
+    order = [Fence(), Fence(attempt=1), Fence(attempt=2), Fence(generation=1), Fence(generation=1, attempt=1)]
+    random.Random(SEED).shuffle(shuffled := [*order])
+    assert sorted(shuffled) == order
+
+
+def test_an_attempt_that_counts_from_0_is_newest(place, tmp_path):
+    uri, access = place
+    for step in (100, 200):
+        publish(write(tmp_path, f"step-{step}.pt"), uri, step=step, fence=Fence(attempt=1), access=access)
+    again = publish(
+        write(tmp_path, "step-1.pt"), uri, step=1, fence=Fence(attempt=2), sequence=1, access=access
+    )
+    assert newest(uri, access) == again
+    assert [found.step for found in complete(uri, access)] == [1, 200, 100]
+
+
+def test_within_an_attempt_the_last_that_was_saved_is_newest_whatever_its_step(place, tmp_path):
+    uri, access = place
+    for sequence, step in enumerate((90, 1000, None, 5), 1):
+        publish(write(tmp_path, f"save-{sequence}.pt"), uri, step=step, sequence=sequence, access=access)
+    assert [found.step for found in complete(uri, access)] == [5, None, 1000, 90]
+
+
+def test_versions_of_one_name_get_a_place_each_and_come_back_under_their_name(place, tmp_path):
+    uri, access = place
+    for number in (1, 2, 3):
+        publish(write(tmp_path, "last.ckpt", f"version {number}"), uri, step=None, access=access)
+    found = complete(uri, access)
+    assert len({each.uri for each in found}) == 3
+    assert fetch(found[0].uri, tmp_path / "in", access).read_text() == "version 3"
+    assert [path.name for path in (tmp_path / "in").iterdir()] == ["last.ckpt"]
+
+
+def test_what_a_later_attempt_has_claimed_an_earlier_one_does_not_publish(place, tmp_path):
+    uri, access = place
+    old = publish(write(tmp_path, "step-1.pt"), uri, step=1, fence=Fence(attempt=1), access=access)
+    fences.claim(open_store(uri, access), Fence(attempt=2))
+    with pytest.raises(Fenced, match="attempt 2 has begun to save there"):
+        publish(write(tmp_path, "step-2.pt"), uri, step=2, fence=Fence(attempt=1), access=access)
+    assert complete(uri, access) == [old]
+
+
+def test_a_checkpoint_in_parts_is_not_sealed_by_an_attempt_that_was_followed(place, tmp_path):
+    uri, access = place
+    folder = tmp_path / "step-5"
+    folder.mkdir()
+    (folder / "__0_0.distcp").write_text("weights")
+    late, new = Fence(attempt=1), Fence(attempt=2)
+    at = reserve(uri, "step-5", step=5, fence=late, sequence=1, access=access)
+    files = send_part(folder, at, access=access)
+    fences.claim(open_store(uri, access), new)
+    with pytest.raises(Fenced):
+        seal(at, "step-5", files, step=5, fence=late, sequence=1, proof="", access=access)
+    assert newest(uri, access) is None
+    assert reserve(uri, "step-5", step=5, fence=new, sequence=1, access=access) != at
+
+
+def test_two_attempts_never_write_to_one_place(place, tmp_path):
+    """An upload of the earlier one that arrives late would damage what the later one has published."""
+    uri, access = place
+    seen = set()
+    for attempt in (1, 2, 3, 12):
+        fence = Fence(attempt=attempt)
+        seen.add(reserve(uri, "step-5.pt", step=5, fence=fence, sequence=1, access=access))
+        seen.add(reserve(uri, "step-5.pt", step=7, fence=fence, sequence=2, access=access))
+        seen.add(reserve(uri, "last", step=None, fence=fence, sequence=3, access=access))
+    assert len(seen) == 12
+
+
+def test_a_claim_is_never_taken_back(place):
+    uri, access = place
+    store = open_store(uri, access)
+    assert fences.claimed(store) is None
+    fences.claim(store, Fence(attempt=3))
+    fences.claim(store, Fence(attempt=3))
+    for lower in (Fence(), Fence(attempt=2)):
+        with pytest.raises(Fenced):
+            fences.claim(store, lower)
+    fences.claim(store, Fence(generation=1))
+    assert fences.claimed(store) == Fence(generation=1)
+
+
+def test_of_many_that_claim_at_once_the_highest_holds(place):
+    uri, access = place
+    wanted = [Fence(attempt=number) for number in range(12)]
+    random.Random(SEED).shuffle(wanted)
+
+    def claim(fence: Fence) -> None:
+        try:
+            fences.claim(open_store(uri, access), fence)
+        except Fenced:
+            assert fence != max(wanted)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(claim, wanted))
+    store = open_store(uri, access)
+    fences.claim(store, max(wanted))
+    assert fences.claimed(store) == max(wanted)
+
+
+def test_a_claim_that_cannot_be_read_is_an_error_and_no_permission(bucket, access, unruly, proxy):
+    fences.claim(open_store(bucket, access), Fence(attempt=2))
+    proxy.faults = [Fault(method="GET", status=503, times=100)]
+    with pytest.raises(StorageError):
+        fences.claim(open_store(bucket, unruly), Fence(attempt=1))
+
+
+def test_a_claim_that_is_damaged_is_named(place):
+    uri, access = place
+    store = open_store(uri, access)
+    store.write(fences.FILE, b"{")
+    with pytest.raises(StorageError, match=rf"{fences.FILE}.*delete it"):
+        fences.claim(store, Fence(attempt=2))
+
+
+def test_an_attempt_that_is_overtaken_while_it_sends_writes_no_manifest(
+    bucket, access, unruly, proxy, tmp_path
+):
+    store = open_store(bucket, access)
+    path = write(tmp_path, "step-1.pt")
+    overtake = Fault(method="PUT", path="step-1.pt", meanwhile=lambda: fences.claim(store, Fence(attempt=2)))
+    proxy.faults = [overtake]
+    with pytest.raises(Fenced):
+        publish(path, bucket, step=1, fence=Fence(attempt=1), access=unruly)
+    assert not any(method == "PUT" and "manifest.json" in path for method, path in proxy.seen)
+
+
+def test_a_manifest_that_arrives_while_the_next_attempt_begins_is_withdrawn(tmp_path, monkeypatch):
+    """Between the look at the claim and the manifest there is time for a claim."""
+    uri = str(tmp_path / "target")
+    real = Manifest.to_json
+
+    def and_the_next_attempt_claims(manifest: Manifest) -> bytes:
+        fences.claim(open_store(uri), Fence(attempt=2))
+        return real(manifest)
+
+    monkeypatch.setattr(Manifest, "to_json", and_the_next_attempt_claims)
+    with pytest.raises(Fenced):
+        publish(write(tmp_path, "step-1.pt"), uri, step=1, fence=Fence(attempt=1))
+    assert newest(uri) is None
+
+
+def test_a_manifest_of_the_version_before_is_read_and_is_older_than_any_of_now(place, tmp_path):
+    uri, access = place
+    store = open_store(uri, access)
+    for step in (100, 200):
+        ref = publish(write(tmp_path, f"step-{step}.pt"), uri, step=step, access=access)
+        name = f"{ref.uri.rpartition('/')[2]}/manifest.json"
+        manifest = json.loads(store.read(name))
+        for key in ("attempt", "generation", "sequence", "proof", "metrics"):
+            manifest.pop(key, None)
+        store.write(name, json.dumps({**manifest, "version": 1}).encode())
+    assert [(found.step, found.fence) for found in complete(uri, access)] == [(200, Fence()), (100, Fence())]
+    new = publish(
+        write(tmp_path, "step-3.pt"), uri, step=3, fence=Fence(attempt=1), sequence=1, access=access
+    )
+    assert newest(uri, access) == new
+
+
+def test_a_reference_of_the_version_before_can_be_ordered():
+    from airflow_provider_ocidist import codec
+
+    old = [codec.decode(CheckpointRef, {"uri": f"x/{step}", "step": step}) for step in (300, 200)]
+    new = CheckpointRef(uri="y", step=None, fence=Fence(attempt=1), sequence=1)
+    assert max([*old, new], key=lambda ref: ref.order) == new
+    assert max(old, key=lambda ref: ref.order).step == 300
+
+
+def test_the_digest_is_that_of_the_content(place, tmp_path):
+    uri, access = place
+    first = publish(write(tmp_path, "last.ckpt", "one"), uri, step=5, access=access)
+    same = publish(write(tmp_path, "last.ckpt", "one"), uri, step=5, access=access)
+    other = publish(write(tmp_path, "last.ckpt", "two"), uri, step=5, access=access)
+    named = publish(write(tmp_path, "best.ckpt", "one"), uri, step=5, sequence=0, access=access)
+    assert first.digest == same.digest != other.digest
+    assert named.digest != first.digest, "a program that looks for last.ckpt does not find it"
+    assert [found.digest for found in complete(uri, access)] == [
+        other.digest,
+        same.digest,
+        first.digest,
+        named.digest,
+    ]
+
+
+def test_a_node_that_begins_again_within_its_attempt_goes_on_counting(place, tmp_path):
+    uri, access = place
+    assert next_sequence(uri, Fence(attempt=1), access) == 1
+    publish(write(tmp_path, "a.pt"), uri, step=None, fence=Fence(attempt=1), sequence=7, access=access)
+    assert next_sequence(uri, Fence(attempt=1), access) == 8
+    assert next_sequence(uri, Fence(attempt=2), access) == 1
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_whatever_attempts_do_in_whatever_order_the_newest_is_the_last_of_the_highest(number, tmp_path):
+    seed = random.Random(SEED + number)
+    uri = str(tmp_path / "target")
+    sequences: dict[Fence, int] = {}
+    highest = Fence()
+    expected: CheckpointRef | None = None
+    for at in range(40):
+        fence = Fence(attempt=seed.randrange(1, 5))
+        sequences[fence] = sequences.get(fence, 0) + 1
+        path = write(tmp_path, seed.choice(["last.ckpt", f"step-{seed.randrange(50)}.pt"]), f"content {at}")
+        step = seed.choice([None, seed.randrange(50)])
+        try:
+            found = publish(path, uri, step=step, fence=fence, sequence=sequences[fence])
+        except Fenced:
+            assert fence < highest, (SEED + number, at)
+        else:
+            assert fence >= highest, (SEED + number, at)
+            highest, expected = fence, found
+        assert newest(uri) == expected, (SEED + number, at)
+    assert expected is not None

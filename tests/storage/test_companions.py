@@ -1,0 +1,62 @@
+"""What belongs to a checkpoint under other names."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_ocidist.storage.companions import companions
+from airflow_provider_ocidist.storage.fences import Fence
+from airflow_provider_ocidist.storage.manifests import VERSION, Manifest, ManifestFile
+from airflow_provider_ocidist.storage.retention import Retention, superfluous
+
+
+def saved(*names: str, steps: dict[str, int] | None = None, attempt: int = 1) -> list[Manifest]:
+    """Return manifests of what was saved in this order, the newest first."""
+    made = [
+        Manifest(
+            version=VERSION,
+            name=name,
+            step=(steps or {}).get(name),
+            created_at=0.0,
+            files=(ManifestFile(path=name, size=1, sha256="a"),),
+            attempt=attempt,
+            sequence=number,
+        )
+        for number, name in enumerate(names, 1)
+    ]
+    return made[::-1]
+
+
+@pytest.mark.parametrize(
+    "names, expected",
+    [
+        (["model_100.pt", "optim_100.pt"], ["model_100.pt"]),
+        (["model_100.pt", "optim_100.pt", "model_200.pt"], []),
+        (["last.ckpt", "epoch=3-step=200.ckpt"], ["last.ckpt"]),
+        (["epoch=3-step=200.ckpt", "last.ckpt"], []),
+        (["last.ckpt", "epoch=2-step=100.ckpt", "last.ckpt", "epoch=3-step=200.ckpt"], ["last.ckpt"]),
+        (["step-1", "step-2", "step-3"], []),
+        (["model.safetensors", "optimizer.pt", "scheduler.pt"], ["optimizer.pt", "model.safetensors"]),
+    ],
+)
+def test_what_belongs_to_the_newest(names: list[str], expected: list[str]) -> None:
+    manifests = saved(*names)
+    assert [each.name for each in companions(manifests[0], manifests)] == expected
+
+
+def test_of_a_name_without_a_number_the_newest_version_belongs() -> None:
+    manifests = saved("last.ckpt", "step-1.ckpt", "last.ckpt", "step-2.ckpt")
+    (found,) = companions(manifests[0], manifests)
+    assert found.sequence == 3
+
+
+def test_keeping_one_keeps_what_belongs_to_it() -> None:
+    manifests = saved("model_100.pt", "optim_100.pt", "model_200.pt", "optim_200.pt")
+    gone = superfluous(manifests, Retention(keep=1), Fence(attempt=1))
+    assert [each.name for each in gone] == ["optim_100.pt", "model_100.pt"]
+
+
+def test_what_has_another_name_each_time_is_not_kept_for_ever() -> None:
+    manifests = saved(*(f"ckpt-{letter * 3}.pt" for letter in "abcdefghijklmnopqrstuvwxyz"))
+    gone = superfluous(manifests, Retention(keep=2), Fence(attempt=1))
+    assert 10 < len(gone) < 24

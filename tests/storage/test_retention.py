@@ -1,0 +1,310 @@
+"""Retention keeps the last, every n-th and the best; never loses the newest, never acts for a late attempt."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.errors import Fenced, StorageError
+from airflow_provider_ocidist.job import Best
+from airflow_provider_ocidist.storage import fences
+from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, complete, newest
+from airflow_provider_ocidist.storage.fences import Fence
+from airflow_provider_ocidist.storage.manifests import Manifest, ManifestFile
+from airflow_provider_ocidist.storage.retention import Retention, retain, superfluous
+from airflow_provider_ocidist.storage.stores import Store, open_store
+from tests.storage.published import publish
+from tests.storage.unruly_proxy import Fault
+
+SEED = int(os.environ.get("RETENTION_SEED", "20261122"))
+FIRST = Fence(attempt=1)
+
+
+def manifest(
+    order: int, *, attempt: int = 1, step: int | None = None, loss: float | None = None, **metrics: float
+):
+    return Manifest(
+        version=2,
+        name="x",
+        step=step,
+        loss=loss,
+        created_at=0.0,
+        files=(ManifestFile(path="x", size=1, sha256=""),),
+        attempt=attempt,
+        sequence=order,
+        metrics=metrics,
+    )
+
+
+def left(manifests: list[Manifest], rule: Retention, fence: Fence = FIRST) -> list[int]:
+    gone = superfluous(manifests, rule, fence)
+    return [each.sequence for each in manifests if each not in gone]
+
+
+def test_the_last_k_stay_whatever_their_steps():
+    found = [
+        manifest(5, step=1),
+        manifest(4, step=900),
+        manifest(3),
+        manifest(2, step=2),
+        manifest(1, step=7),
+    ]
+    assert left(found, Retention(keep=2)) == [5, 4]
+    assert left(found, Retention(keep=9)) == [5, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("keep", [1, 0, -3])
+def test_the_newest_stays_whatever_the_rule(keep):
+    assert left([manifest(2), manifest(1)], Retention(keep=keep)) == [2]
+
+
+def test_every_nth_step_stays_once_by_its_newest():
+    found = [manifest(6, step=205), manifest(5, step=200), manifest(4, step=150), manifest(3, step=100)]
+    found += [manifest(2, step=100), manifest(1)]
+    assert left(found, Retention(keep=1, every=100)) == [6, 5, 3]
+
+
+def test_the_best_stays_and_of_equal_ones_the_newest():
+    found = [
+        manifest(5, loss=0.9),
+        manifest(4, loss=0.2),
+        manifest(3, loss=0.2),
+        manifest(2),
+        manifest(1, loss=0.5),
+    ]
+    assert left(found, Retention(keep=1, best=Best(metric="loss"))) == [5, 4]
+    assert left(found, Retention(keep=1, best=Best(metric="loss", mode="max"))) == [5]
+    assert left(found, Retention(keep=1, best=Best(metric="acc"))) == [5]
+
+
+def test_the_best_by_a_metric_of_the_name_stays():
+    found = [manifest(3, val_acc=0.1), manifest(2, val_acc=0.7), manifest(1, val_acc=0.5)]
+    assert left(found, Retention(keep=1, best=Best(metric="val_acc", mode="max"))) == [3, 2]
+
+
+def test_a_metric_that_is_no_number_is_never_the_best():
+    found = [manifest(3, loss=0.9), manifest(2, loss=float("nan")), manifest(1, loss=0.5)]
+    assert left([*found[1:], manifest(0, loss=0.7)], Retention(keep=1, best=Best())) == [2, 1]
+    for mode in ("min", "max"):
+        assert 2 not in left(found, Retention(keep=1, best=Best(metric="loss", mode=mode)))
+
+
+def test_nothing_of_a_later_attempt_is_superfluous():
+    found = [manifest(2, attempt=2), manifest(1, attempt=2), manifest(9), manifest(8)]
+    assert left(found, Retention(keep=1), Fence(attempt=1)) == [2, 1]
+    assert left(found, Retention(keep=1), Fence(attempt=2)) == [2]
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_what_any_rule_leaves_is_what_it_says(number):
+    seed = random.Random(SEED + number)
+    for _ in range(100):
+        found = [
+            manifest(
+                order,
+                attempt=seed.randrange(1, 4),
+                step=seed.choice([None, seed.randrange(0, 400, 10)]),
+                loss=seed.choice([None, seed.random()]),
+            )
+            for order in range(seed.randrange(1, 12))
+        ]
+        found.sort(key=lambda each: each.order, reverse=True)
+        best = seed.choice([None, Best(metric="loss"), Best(metric="loss", mode="max")])
+        rule = Retention(keep=seed.randrange(1, 5), every=seed.choice([None, 50, 100]), best=best)
+        fence = Fence(attempt=seed.randrange(1, 4))
+        gone = superfluous(found, rule, fence)
+        says = (SEED + number, found, rule, fence)
+        assert found[0] not in gone, says
+        assert not any(each in gone for each in found[: rule.keep]), says
+        assert not any(each.fence > fence for each in gone), says
+        if rule.every:
+            before = {each.step for each in found if each.step is not None and each.step % rule.every == 0}
+            assert before <= {each.step for each in found if each not in gone}, says
+        if best:
+            losses = [each.loss for each in found if each.loss is not None]
+            if losses:
+                extreme = min(losses) if best.mode == "min" else max(losses)
+                assert extreme in [each.loss for each in found if each not in gone], says
+        kept = sum(each not in gone and each.fence <= fence for each in found)
+        most = (
+            rule.keep
+            + len({each.step for each in found if each.step is not None}) * bool(rule.every)
+            + bool(best)
+        )
+        assert kept <= most, says
+
+
+def write(tmp_path: Path, name: str, content: str = "weights") -> Path:
+    path = tmp_path / "program" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+def test_an_attempt_that_counts_from_0_keeps_what_it_publishes(tmp_path):
+    """`resume: false`: until now each was deleted as it came, for those of the former attempt had higher steps."""
+    uri = str(tmp_path / "target")
+    for step in (1000, 2000, 3000):
+        publish(write(tmp_path, f"step-{step}.pt"), uri, step=step)
+    again = Fence(attempt=2)
+    for step in (1, 2, 3, 4):
+        publish(write(tmp_path, f"step-{step}.pt"), uri, step=step, fence=again)
+        retain(uri, Retention(keep=3), fence=again)
+        assert newest(uri).step == step
+    assert [found.step for found in complete(uri)] == [4, 3, 2]
+
+
+def test_a_place_is_never_taken_again_for_another_version_of_one_name(tmp_path):
+    """Who was handed the URI of the one before would find another content there."""
+    uri = str(tmp_path / "target")
+    seen = set()
+    for number in range(6):
+        seen.add(publish(write(tmp_path, "last.ckpt", f"version {number}"), uri, step=None).uri)
+        retain(uri, Retention(keep=1), fence=FIRST)
+    assert len(seen) == 6
+
+
+def test_a_late_attempt_deletes_nothing(tmp_path):
+    uri = str(tmp_path / "target")
+    for step in range(5):
+        publish(write(tmp_path, f"step-{step}.pt"), uri, step=step)
+    fences.claim(open_store(uri), Fence(attempt=2))
+    with pytest.raises(Fenced):
+        retain(uri, Retention(keep=1), fence=Fence(attempt=1))
+    assert len(complete(uri)) == 5
+
+
+def test_the_fence_is_read_before_each_deletion(bucket, access, unruly, proxy, tmp_path):
+    """What is claimed while a retention runs ends it."""
+    for step in range(1, 6):
+        publish(write(tmp_path, f"step-{step}.pt"), bucket, step=step, access=access)
+    store = open_store(bucket, access)
+    proxy.faults = [Fault(method="DELETE", meanwhile=lambda: fences.claim(store, Fence(attempt=2)))]
+    with pytest.raises(Fenced):
+        retain(bucket, Retention(keep=1), fence=FIRST, access=unruly)
+    assert len(complete(bucket, access)) == 4
+
+
+def test_what_nothing_proves_counts_in_nothing_and_stays(tmp_path):
+    uri = str(tmp_path / "target")
+    for step in (1, 2, 3):
+        publish(write(tmp_path, f"step-{step}.pt"), uri, step=step)
+    store = open_store(uri)
+    long_ago = time.time() - 86_400
+    store.write("unproved/step-4.pt/step-4.pt", b"half")
+    os.utime(tmp_path / "target/unproved/step-4.pt/step-4.pt", (long_ago, long_ago))
+    store.write("step-5.pt/step-5.pt", b"on its way")
+    retain(uri, Retention(keep=2), fence=FIRST)
+    assert [found.step for found in complete(uri)] == [3, 2]
+    assert store.exists("unproved/step-4.pt/step-4.pt")
+    assert store.exists("step-5.pt/step-5.pt")
+
+
+@pytest.mark.parametrize("owner, is_removed", [(".attempt-3", False), (".attempt-2", True), ("", True)])
+def test_old_remains_of_this_attempt_and_of_earlier_ones_are_removed(tmp_path, owner, is_removed):
+    uri = str(tmp_path / "target")
+    fence = Fence(attempt=2)
+    store = open_store(uri)
+    name = f"step-9.pt{owner}/step-9.pt"
+    store.write(name, b"cut off")
+    long_ago = time.time() - 86_400
+    os.utime(tmp_path / "target" / name, (long_ago, long_ago))
+    publish(write(tmp_path, "step-1.pt"), uri, step=1, fence=fence)
+    retain(uri, Retention(keep=2), fence=fence)
+    assert store.exists(name) is not is_removed
+
+
+def test_a_manifest_of_a_later_version_is_left_alone(tmp_path):
+    uri = str(tmp_path / "target")
+    for step in (1, 2, 3):
+        publish(write(tmp_path, f"step-{step}.pt"), uri, step=step)
+    store = open_store(uri)
+    text = store.read("step-1.pt/manifest.json").replace(b'"version": 2', b'"version": 99')
+    store.write("step-1.pt/manifest.json", text)
+    long_ago = time.time() - 86_400
+    for name in ("step-1.pt", "manifest.json"):
+        os.utime(tmp_path / "target/step-1.pt" / name, (long_ago, long_ago))
+    retain(uri, Retention(keep=1), fence=FIRST)
+    assert sorted(path.name for path in (tmp_path / "target").iterdir()) == [
+        "fence.json",
+        "step-1.pt",
+        "step-3.pt",
+    ]
+
+
+class History:
+    """Attempts that publish and retain, late and cut off, on one place; checks I4 and I5 after each."""
+
+    def __init__(self, bucket, access, unruly, proxy, root: Path, number: int) -> None:
+        self.uri, self.access, self.unruly, self.proxy, self.root = bucket, access, unruly, proxy, root
+        self.seed = random.Random(SEED + number)
+        self.highest = Fence()
+        self.sequences: dict[Fence, int] = {}
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.uri, self.access)
+
+    def act(self) -> Iterator[str]:
+        fence = Fence(attempt=max(1, self.highest.attempt + self.seed.choice([-2, -1, 0, 0, 0, 0, 1])))
+        before, listed = newest(self.uri, self.access), self.listed()
+        action = self.seed.choice([self.publish, self.publish, self.retain, self.retain_cut_off])
+        yield f"{action.__name__} by {fence}"
+        try:
+            published = action(fence)
+        except Fenced:
+            assert fence < self.highest
+            assert self.listed() == listed
+            return
+        assert fence >= self.highest
+        self.highest = fence
+        after = newest(self.uri, self.access)
+        if published:
+            assert after == published
+        else:
+            assert after == before
+
+    def publish(self, fence: Fence) -> CheckpointRef:
+        self.sequences[fence] = sequence = self.sequences.get(fence, 0) + 1
+        step = self.seed.choice([None, self.seed.randrange(30)])
+        path = write(
+            self.root, self.seed.choice(["last.ckpt", f"step-{self.seed.randrange(9)}.pt"]), f"{sequence}"
+        )
+        return publish(path, self.uri, step=step, fence=fence, sequence=sequence, access=self.access)
+
+    def retain(self, fence: Fence) -> None:
+        rule = Retention(keep=self.seed.randrange(1, 4), every=self.seed.choice([None, 10]))
+        retain(self.uri, rule, fence=fence, access=self.access)
+
+    def retain_cut_off(self, fence: Fence) -> None:
+        self.proxy.faults = [Fault(method="DELETE", status=400, skip=self.seed.randrange(5), times=100)]
+        try:
+            retain(self.uri, Retention(keep=1), fence=fence, access=replace(self.unruly, max_attempts=1))
+        except Fenced:
+            raise
+        except StorageError:
+            pass
+        finally:
+            self.proxy.faults = []
+
+    def listed(self) -> set[tuple[str, str | None]]:
+        return {(entry.name, entry.etag) for entry in self.store.list()}
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_no_history_of_attempts_loses_the_newest_or_lets_a_late_one_act(
+    number, bucket, access, unruly, proxy, tmp_path
+):
+    history = History(bucket, access, unruly, proxy, tmp_path, number)
+    told = [f"seed {SEED + number}"]
+    for _ in range(25):
+        for what in history.act():
+            told.append(what)
+            print(what)
+    assert newest(bucket, access) is not None, told
