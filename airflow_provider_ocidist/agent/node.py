@@ -54,6 +54,7 @@ from airflow_provider_ocidist.agent.topology import (
     await_others_end,
     meet,
     read_others,
+    require_own_addresses,
     topology_of,
 )
 from airflow_provider_ocidist.agent.uploads import CheckpointUploader, Told
@@ -208,6 +209,7 @@ class Node:
         reports = meet(
             self.heartbeat.store, self.heartbeat, nodes=self.config.nodes, timeout=limits.join_timeout
         )
+        require_own_addresses(reports)
         self._require_same_checkpoint(reports)
         self.reports = reports
         topology = topology_of(self.config, reports, self.place, self.environ)

@@ -21,7 +21,7 @@ from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.heartbeat import Heartbeat, report_name
 from airflow_provider_ocidist.agent.place import NODES_FILE_VARIABLE, Place, place_of
 from airflow_provider_ocidist.agent.report import NODES_FOLDER, NodeReport, Phase
-from airflow_provider_ocidist.errors import OcidistError, TopologyTimeout
+from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
 from airflow_provider_ocidist.launchers.base import MASTER_PORT, Topology
 from airflow_provider_ocidist.storage.stores import Store
 
@@ -154,6 +154,36 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
     return [
         heartbeat.report if rank == heartbeat.report.rank else gathering.ready[rank] for rank in range(nodes)
     ]
+
+
+def require_own_addresses(reports: Sequence[NodeReport]) -> None:
+    """Raise AgentError, naming them, where several nodes would be reached at one address.
+
+    Launchers tell nodes apart by it, and hand out ranks in its order: global rank 0 would run just anywhere.
+    """
+    at: dict[str, list[int]] = {}
+    for report in reports:
+        at.setdefault(_plain(report.address), []).append(report.rank)
+    shared = [
+        f"nodes {', '.join(map(str, ranks))} all announce {address}"
+        for address, ranks in at.items()
+        if len(ranks) > 1
+    ]
+    if shared:
+        raise AgentError(
+            f"{'; '.join(shared)}: each node needs an address of its own. It is taken from OCIDIST_ADDRESSES, "
+            f"POD_IP, the service's list ({NODES_FILE_VARIABLE}), FQDN, or the outgoing interface, in this order: "
+            "correct what they say; give containers on one machine networks of their own, and those on several "
+            "machines the network of their host",
+            cause=Cause.CONFIG,
+        )
+
+
+def _plain(address: str) -> str:
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        return address.lower()
 
 
 class Gathering:

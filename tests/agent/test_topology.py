@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from ipaddress import ip_address
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.outcome import EXIT_CODES
 from airflow_provider_ocidist.agent.place import Place, place_of
 from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.agent.stopping import StopSwitch
@@ -28,12 +32,13 @@ from airflow_provider_ocidist.agent.topology import (
     own_address,
     own_interface,
     own_rank,
+    require_own_addresses,
     topology_of,
 )
-from airflow_provider_ocidist.errors import AgentError, TopologyTimeout
+from airflow_provider_ocidist.errors import AgentError, Cause, TopologyTimeout
 from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.storage.stores import Store, open_store
-from tests.agent.gangs import REPOSITORY
+from tests.agent.gangs import REPOSITORY, Gang
 
 
 def config(nodes: int = 4, **changes) -> AgentConfig:
@@ -191,6 +196,41 @@ def test_processes_default_to_the_devices(tmp_path: Path) -> None:
         topology_of(config(nodes=1), reports, Place(rank=0), {"CUDA_VISIBLE_DEVICES": ""}).processes_per_node
         == 1
     )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nodes_that_announce_one_address_are_named_and_no_others(seed: int) -> None:
+    random = Random(seed)
+    nodes = random.randint(2, 12)
+    plain = [f"fd00::{random.randint(1, 2 * nodes):x}" for _ in range(nodes)]
+    shared = {address for address in plain if plain.count(address) > 1}
+    # As text two spellings of an address differ.
+    spelt = [ip_address(each).exploded if random.random() < 0.3 else each for each in plain]
+    reports = [report(rank, address) for rank, address in enumerate(spelt)]
+    if not shared:
+        require_own_addresses(reports)
+        return
+    with pytest.raises(AgentError) as caught:
+        require_own_addresses(reports)
+    assert caught.value.cause is Cause.CONFIG
+    for address in shared:
+        ranks = ", ".join(str(rank) for rank in range(nodes) if plain[rank] == address)
+        assert f"nodes {ranks} all announce {address}" in str(caught.value)
+    named = set(re.findall(r"nodes ([\d, ]+) all", str(caught.value)))
+    assert len(named) == len(shared)
+
+
+def test_a_gang_with_two_nodes_at_one_address_ends_before_it_trains(tmp_path: Path) -> None:
+    script = "raise SystemExit('trained')"
+    with Gang(tmp_path, script, nodes=3, kind="torchrun") as gang:
+        gang.start(0)
+        gang.start(1, 2, FQDN="127.0.99.7")
+        codes = [agent.wait() for agent in gang.agents]
+        reports = [agent.report for agent in gang.agents]
+    assert set(codes) == {EXIT_CODES[Cause.CONFIG]}
+    for found in reports:
+        assert (found.phase, found.cause) == (Phase.DONE, Cause.CONFIG)
+        assert "nodes 1, 2 all announce 127.0.99.7" in str(found.message)
 
 
 def test_a_node_that_still_fetches_is_waited_for_beyond_the_timeout(tmp_path: Path) -> None:
