@@ -23,6 +23,12 @@ from airflow_provider_ocidist.evidence import (
 KINDS = ("401", "403", "404")
 
 
+def test_the_limits_are_those_that_the_documents_name() -> None:
+    assert (REFUSALS_NEEDED, REFUSED_FOR) == (5, 15 * 60)
+    assert (REFUSED_AT_ALL_FOR, UNANSWERED_FOR, LONGEST_PAUSE) == (3600, 24 * 3600, 120)
+    assert (ABSENT_ANSWERS, ABSENT_FOR) == (4, 120)
+
+
 def refused(times: int, every: float, kind: str = "401") -> Unanswered:
     evidence = ANSWERED
     for number in range(times):
@@ -136,6 +142,23 @@ def test_the_pauses_grow_to_two_minutes_and_are_never_shorter_than_asked_for() -
         pauses.append(evidence.pause(10.0))
     assert pauses == [10.0, 20.0, 40.0, 80.0, LONGEST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE]
     assert evidence.pause(300.0) == 300.0
+
+
+def test_however_long_nobody_answers_the_pause_stays_a_number() -> None:
+    evidence = ANSWERED
+    assert evidence.pause(10.0) == 10.0
+    for _ in range(5000):
+        evidence = evidence.failed(1.0)
+    assert evidence.pause(10.0) == LONGEST_PAUSE
+    assert evidence.pause(0.0) == 0.0
+
+
+@pytest.mark.parametrize("questions", [1, 2, 3, 30])
+def test_a_gang_that_is_being_ended_is_given_up_after_an_hour_without_an_answer(questions: int) -> None:
+    evidence = ANSWERED
+    for _ in range(questions):
+        evidence = evidence.failed(REFUSED_AT_ALL_FOR / questions)
+        assert evidence.is_long == (evidence.questions == questions)
 
 
 def test_a_quarter_of_an_hour_of_refusals_holds_enough_questions() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from scripts.mutants.judge import Verdict
+from scripts.mutants.judge import Verdict, path_of
 
 LEAST_PERCENT = 90
 
@@ -32,6 +32,11 @@ class Mutant:
     def name(self) -> str:
         return f"{self.owner}: {self.change}"
 
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether it is in the part of its file that is judged."""
+        return self.owner.startswith(self.module.partition("::")[2])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
@@ -50,6 +55,18 @@ class Score:
     def percent(self) -> float:
         judged = self.killed + self.hung + len(self.survivors)
         return 100 * (self.killed + self.hung) / judged if judged else 0
+
+    @property
+    def is_enough(self) -> bool:
+        return self.percent >= LEAST_PERCENT and not self.untried
+
+    def row(self) -> str:
+        """Return its line of a table in Markdown."""
+        faults = self.killed + self.hung + self.equivalent + len(self.survivors)
+        killed = self.killed + self.hung
+        tried = f" ({self.untried} not tried)" if self.untried else ""
+        cells = (f"`{self.module}`", f"{faults}{tried}", killed, self.equivalent, len(self.survivors))
+        return f"| {' | '.join(map(str, cells))} | {self.percent:.1f} % |"
 
     def text(self) -> str:
         counts = f"{self.killed} killed, {self.hung} hung, {len(self.survivors)} survived"
@@ -157,7 +174,7 @@ class Book:
 
 
 def _key(mutant: Mutant) -> str:
-    return _hash(f"{mutant.module}\0{mutant.text}")
+    return _hash(f"{path_of(mutant.module)}\0{mutant.text}")
 
 
 def _hash(text: str) -> str:

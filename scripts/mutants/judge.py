@@ -70,6 +70,11 @@ class JudgeError(Exception):
     """The tests cannot judge: they fail without a fault, or there are none."""
 
 
+def path_of(module: str) -> str:
+    """Return the file of a module; the rest of `file.py::Class.function` says which part of it is judged."""
+    return module.partition("::")[0]
+
+
 def copy_tree(target: Path) -> None:
     """Copy all that git knows of or would add."""
     shutil.rmtree(target, ignore_errors=True)
@@ -108,7 +113,7 @@ class Judge:
 
     def baseline(self, module: str, tests: Sequence[str]) -> Baseline:
         """Run the tests without a fault. Raises JudgeError when they do not pass."""
-        recorder = _Recorder(str(self.tree / module))
+        recorder = _Recorder(str(self.tree / path_of(module)))
         said = self._run(tests, [recorder], ["-q"], limit_s=500)
         if not said or said["code"] != 0:
             raise JudgeError(f"{module}: its tests do not pass without a fault, see {self.log}")
@@ -128,8 +133,8 @@ class Judge:
     def judge(
         self, module: str, text: str, lines: tuple[int, int], tests: Sequence[str], base: Baseline
     ) -> Verdict:
-        """Run the tests against a mutant, those first that run its lines."""
-        path = self.tree / module
+        """Run the tests against a mutant that run its lines."""
+        path = self.tree / path_of(module)
         original = path.read_text()
         try:
             self._write(path, text)
@@ -229,7 +234,10 @@ class _Report:
 
 
 class _Sorter:
-    """Tests that run the mutant's lines first; among them, and after them, short files and short tests first."""
+    """Only tests that run the mutant's lines, all where none does so in its own process; short ones first.
+
+    What only a program notices that a test starts counts as not noticed, where a test in its own process could.
+    """
 
     def __init__(self, near: frozenset[str], durations: dict[str, float]) -> None:
         self.near = near
@@ -237,13 +245,14 @@ class _Sorter:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self.near:
+            items[:] = [item for item in items if item.nodeid in self.near]
         of_file: dict[str, float] = {}
         for item in items:
             name = item.nodeid.partition("::")[0]
             of_file[name] = of_file.get(name, 0) + self.durations.get(item.nodeid, 0)
         items.sort(
             key=lambda item: (
-                item.nodeid not in self.near,
                 of_file[item.nodeid.partition("::")[0]],
                 item.nodeid.partition("::")[0],
                 self.durations.get(item.nodeid, 0),

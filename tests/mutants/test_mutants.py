@@ -9,7 +9,7 @@ import pytest
 
 from scripts.mutants.__main__ import chosen
 from scripts.mutants.book import Book, Mutant
-from scripts.mutants.judge import Verdict
+from scripts.mutants.judge import Verdict, path_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = tomllib.loads((ROOT / "tests/mutants/modules.toml").read_text())["modules"]
@@ -38,8 +38,10 @@ SURVIVED = Verdict(outcome="survived")
 
 
 def test_each_module_and_each_of_its_tests_is_there():
-    assert [name for name in MODULES if not (ROOT / name).is_file()] == []
-    assert {name for names in MODULES.values() for name in names if not (ROOT / name).exists()} == set()
+    assert [name for name in MODULES if not (ROOT / path_of(name)).is_file()] == []
+    assert {
+        name for names in MODULES.values() for name in names if not (ROOT / path_of(name)).exists()
+    } == set()
 
 
 def test_each_listed_survivor_has_a_module_and_a_reason():
@@ -78,3 +80,19 @@ def test_survivors_that_are_listed_do_not_count_and_are_missed_when_they_die(roo
     assert score.needless == ["f: 9 -> None"]
     assert round(score.percent) == 67
     assert book(root).score("a.py", {mutant(0): None}).untried == 1
+
+
+def test_a_part_of_a_module_is_named_by_the_beginning_of_its_functions():
+    part = "a.py::Store.claim"
+    assert path_of(part) == path_of("a.py") == "a.py"
+    owners = ["Store.claim", "Store.claimed_by", "Store.read", "claim", ""]
+    asked = [Mutant(module=part, owner=owner, change="x", lines=(1, 1), text="x") for owner in owners]
+    assert [each.is_asked_for for each in asked] == [True, True, False, False, False]
+    assert mutant().is_asked_for
+    assert chosen(["a"], [part]) == [part]
+
+
+def test_a_line_of_the_table_says_how_many_faults_there_were_and_what_became_of_them(root: Path):
+    known = {mutant(0): KILLED, mutant(1): SURVIVED, mutant(2): None, mutant(3): Verdict(outcome="hung")}
+    row = book(root).score("a.py", known).row()
+    assert row == "| `a.py` | 3 (1 not tried) | 2 | 0 | 1 | 66.7 % |"

@@ -1,0 +1,426 @@
+"""What is said of the entries of the checkpoint folder, look by look; times are set, so that none has to pass."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.agent import judging
+from airflow_provider_ocidist.agent.judging import Judge
+from airflow_provider_ocidist.agent.proofs import Moment, Proof, Unproved
+from airflow_provider_ocidist.agent.shards import is_shard
+from tests.agent.saved import KINDS, torch_bytes
+
+RUNNING, EXITED, CUT_OFF = Moment.RUNNING, Moment.EXITED, Moment.CUT_OFF
+SECOND = 10**9
+BEGIN = 1_500_000_000 * SECOND
+
+
+class Saving:
+    """A program that saves, a clock of its own, and the judge that looks on."""
+
+    def __init__(self, folder: Path, **options: object) -> None:
+        self.folder = folder
+        self.now = BEGIN
+        self.said: dict[str, int] = {}
+        self.judge = Judge(folder, announced=lambda: self.said, **options)
+
+    def write(self, name: str, data: bytes = b"x", *, at: int | None = None) -> Path:
+        """Write a file, a second after the one before or at that second."""
+        self.now += SECOND
+        when = self.now if at is None else BEGIN + at * SECOND
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        os.utime(path, ns=(when, when))
+        return path
+
+    def save(self, name: str, *files: str, size: int = 10) -> None:
+        for file in files:
+            self.write(f"{name}/{file}", b"x" * size)
+
+    def look(self, moment: Moment = RUNNING) -> dict[str, Proof | Unproved]:
+        return {verdict.item.path.name: verdict.found for verdict in self.judge.look(moment)}
+
+    def settled(self) -> dict[str, Proof | Unproved]:
+        """Look twice: what has just been written is passed over the first time."""
+        return {**self.look(), **self.look()}
+
+    def proofs(self) -> dict[str, str]:
+        return {name: found.by for name, found in self.settled().items() if isinstance(found, Proof)}
+
+    def doubts(self) -> dict[str, str]:
+        return {name: found.why for name, found in self.settled().items() if isinstance(found, Unproved)}
+
+
+@pytest.fixture
+def saving(tmp_path: Path) -> Iterator[Saving]:
+    (tmp_path / "checkpoints").mkdir()
+    found = Saving(tmp_path / "checkpoints")
+    yield found
+    found.judge.close()
+
+
+# When is looked
+
+
+def test_what_lay_there_at_first_is_not_judged_until_it_is_written_to(tmp_path: Path) -> None:
+    before = Saving(tmp_path)
+    before.write("step-1.dat")
+    before.judge.close()
+    saving = Saving(tmp_path)
+    for moment in Moment:
+        assert saving.look(moment) == {}
+    saving.write("step-1.dat", b"anew")
+    assert saving.look(EXITED) == {"step-1.dat": Proof("the program exited with 0")}
+
+
+def test_what_changes_from_look_to_look_is_passed_over_while_the_training_runs(saving: Saving) -> None:
+    for _ in range(4):
+        saving.write("step-1.pt", torch_bytes({"step": 1}))
+        assert saving.look() == {}
+    assert saving.look() == {"step-1.pt": Proof("format")}
+
+
+@pytest.mark.parametrize("moment", [EXITED, CUT_OFF])
+def test_what_is_there_at_the_end_is_judged_at_once(saving: Saving, moment: Moment) -> None:
+    saving.write("step-1.pt", torch_bytes({"step": 1}))
+    assert saving.look(moment) == {"step-1.pt": Proof("format")}
+
+
+def test_what_is_proved_is_said_once_for_each_content_and_what_is_not_each_time(saving: Saving) -> None:
+    saving.write("step-1.pt", torch_bytes({"step": 1}))
+    saving.write("step-2.dat")
+    assert list(saving.settled()) == ["step-1.pt", "step-2.dat"]
+    assert list(saving.look()) == ["step-2.dat"]
+    saving.write("step-1.pt", torch_bytes({"step": 100}))
+    assert list(saving.settled()) == ["step-2.dat", "step-1.pt"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_is_that_of_writing(saving: Saving, seed: int) -> None:
+    names = [f"step-{number}.pt" for number in range(9)]
+    random.Random(seed).shuffle(names)
+    for name in names:
+        saving.write(name, torch_bytes({"name": name}))
+    assert list(saving.look(EXITED)) == names
+
+
+def test_only_names_that_the_pattern_fits_are_judged(tmp_path: Path) -> None:
+    Saving(tmp_path).write("run-1.dat")
+    saving = Saving(tmp_path, pattern=r"run-(?P<step>\d+)\.dat")
+    assert saving.look(EXITED) == {}, "it lay there"
+    saving.write("run-2.dat")
+    saving.write("step-3.dat")
+    assert list(saving.look(EXITED)) == ["run-2.dat"]
+
+
+def test_what_vanishes_while_it_is_read_is_no_error(saving: Saving, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saving.write("step-1.pt", torch_bytes({"step": 1}))
+    saving.look()
+    read_file = judging.read_file
+
+    def gone(place: Path) -> object:
+        path.unlink(missing_ok=True)
+        return read_file(place)
+
+    monkeypatch.setattr(judging, "read_file", gone)
+    ((name, found),) = saving.look().items()
+    assert name == "step-1.pt"
+    assert isinstance(found, Unproved)
+    assert found.why.startswith("it cannot be read: ")
+    assert "step-1.pt" in found.why
+
+
+def test_a_folder_that_comes_into_being_later_is_watched_too(tmp_path: Path) -> None:
+    saving = Saving(tmp_path / "later")
+    assert saving.look() == {}
+    (tmp_path / "later").mkdir()
+    assert saving.judge.renamed() == frozenset()
+    saving.write("aside.tmp").rename(tmp_path / "later" / "step-1.dat")
+    assert saving.judge.renamed() == {"step-1.dat"}
+    assert saving.proofs() == {"step-1.dat": "renamed into place"}
+    saving.judge.close()
+
+
+# What the program says and does
+
+
+def test_an_entry_is_whole_when_the_program_has_named_it_since_it_was_last_written_to(saving: Saving) -> None:
+    saving.save("step-1", "a", "b")
+    for early in (1, SECOND, 5 * SECOND):
+        saving.said = {"step-1": saving.now - early, "step-2": saving.now + SECOND}
+        assert saving.proofs() == {}
+    saving.said = {"step-1": saving.now}
+    assert saving.proofs() == {"step-1": "announced by the program"}
+
+
+def test_an_empty_folder_is_not_whole_because_nobody_has_named_it(saving: Saving) -> None:
+    (saving.folder / "step-1").mkdir()
+    assert saving.doubts() == {"step-1": "it holds no file"}
+
+
+def test_what_was_renamed_into_place_is_whole_until_it_is_written_to(saving: Saving) -> None:
+    saving.write("one.tmp").rename(saving.folder / "step-1.dat")
+    saving.save("two.tmp", "a", "b")
+    (saving.folder / "two.tmp").rename(saving.folder / "step-2")
+    assert saving.proofs() == {
+        "step-1.dat": "renamed into place",
+        "step-2": "renamed into place",
+    }
+    (saving.folder / "step-3.tmp").mkdir()
+    saving.write("step-3.tmp/a")
+    (saving.folder / "step-3.tmp").rename(saving.folder / "step-3")
+    # Within the folder nobody sees a file that is written over, but by its time.
+    later = saving.folder.joinpath("step-3").stat().st_ctime_ns + SECOND
+    os.utime(saving.folder / "step-3" / "a", ns=(later, later))
+    assert saving.proofs() == {}
+
+
+def test_the_next_one_of_its_kind_shows_that_a_folder_was_left(saving: Saving) -> None:
+    saving.save("step-1", "a", "b")
+    assert saving.proofs() == {}
+    saving.save("step-2", "a")
+    assert saving.proofs() == {"step-1": "its successor was begun"}
+
+
+@pytest.mark.parametrize(
+    "other, at",
+    [("step-1", 9), ("step-4", 9), ("epoch-6", 9), ("best", 9), ("step-6", 2), ("step-6", 3)],
+    ids=["earlier", "just before", "another kind", "no number", "begun before", "begun at that moment"],
+)
+def test_what_is_not_begun_after_it_shows_nothing(saving: Saving, other: str, at: int) -> None:
+    saving.write("step-5/a", at=2)
+    saving.write("step-5/b", at=3)
+    saving.write(f"{other}/a", at=at)
+    assert "step-5" not in saving.proofs()
+
+
+@pytest.mark.parametrize("name", ["last", "best"])
+def test_a_folder_without_a_number_follows_nothing_and_is_followed_by_nothing(
+    saving: Saving, name: str
+) -> None:
+    saving.write(f"{name}/a", at=1)
+    saving.write("step-1/a", at=2)
+    saving.write("last-v2/a", at=3)
+    assert saving.proofs() == {}
+
+
+# What the whole one before had
+
+
+def first_whole(saving: Saving, name: str = "step-1", *files: str) -> None:
+    """Save a folder, and let the program say that it is whole."""
+    saving.save(name, *(files or ("a.bin", "b.bin")))
+    saving.said = {name: saving.now}
+    assert list(saving.proofs()) == [name]
+    saving.said = {}
+
+
+def test_the_next_is_whole_once_it_has_all_files_of_the_one_before(saving: Saving) -> None:
+    first_whole(saving)
+    saving.save("step-2", "b.bin")
+    assert saving.doubts() == {"step-2": "it lacks a.bin, which the whole one before has"}
+    saving.save("step-2", "a.bin")
+    assert saving.proofs() == {"step-2": "has all files of the one before"}
+    saving.save("step-3", "a.bin", "b.bin", "c.bin")
+    assert saving.doubts() == {"step-3": "nothing shows that the program had written all of it"}
+
+
+def test_a_file_of_another_size_has_to_be_proved_by_its_own_format(saving: Saving) -> None:
+    first_whole(saving)
+    saving.save("step-2", "a.bin")
+    saving.save("step-2", "b.bin", size=9)
+    assert saving.proofs() == {}
+    saving.write("step-2/b.bin", torch_bytes({"step": 2}))
+    assert saving.proofs() == {"step-2": "has all files of the one before"}
+
+
+def test_a_file_alone_is_whole_at_the_size_of_the_one_before(saving: Saving) -> None:
+    saving.write("step-1.dat", b"x" * 50)
+    saving.said = {"step-1.dat": saving.now}
+    assert list(saving.proofs()) == ["step-1.dat"]
+    saving.write("step-2.dat", b"x" * 30)
+    assert saving.doubts() == {"step-2.dat": "nothing shows that the program had written all of it"}
+    saving.write("step-2.dat", b"y" * 50)
+    assert saving.proofs() == {"step-2.dat": "has all files of the one before"}
+
+
+def test_another_kind_is_not_measured_by_this_one(saving: Saving) -> None:
+    first_whole(saving)
+    saving.save("epoch-2", "a.bin", "b.bin")
+    assert saving.doubts() == {"epoch-2": "nothing shows that the program had written all of it"}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        lambda step: [f"model_{step}.bin", f"optimizer-{step:06}.bin"],
+        lambda step: [f"shard_{rank}.bin" for rank in range(4)],
+        lambda step: [f"model_{step}.bin"] + [f"of_{step}_{rank}.bin" for rank in range(20, 23)],
+    ],
+    ids=["of the step", "of ranks", "of both"],
+)
+def test_numbers_in_the_names_of_files_are_those_of_steps_or_of_ranks(saving: Saving, names: object) -> None:
+    first_whole(saving, "step-1", *names(1))  # type: ignore[operator]
+    for step in (2, 3, 100):
+        *some, last = names(step)  # type: ignore[operator]
+        saving.save(f"step-{step}", *some)
+        assert re.match(r"it lacks .*\.bin, which the whole one before has", saving.doubts()[f"step-{step}"])
+        saving.save(f"step-{step}", last)
+        assert saving.proofs() == {f"step-{step}": "has all files of the one before"}
+
+
+def test_a_number_within_a_longer_one_is_not_that_of_the_step(saving: Saving) -> None:
+    first_whole(saving, "step-1", "part-10.bin", "part-21.bin")
+    saving.save("step-2", "part-20.bin", "part-22.bin")
+    assert saving.proofs() == {}
+
+
+# A name that is written over
+
+
+def test_a_folder_in_place_of_the_last_is_whole_once_each_file_is_new_and_whole_by_its_format(
+    saving: Saving,
+) -> None:
+    names = ["a.bin", "b.bin", "c.bin"]
+
+    def write(file: str, number: int) -> None:
+        saving.write(f"state/{file}", torch_bytes({"number": number, "file": file}))
+
+    for file in names:
+        write(file, 1)
+    assert saving.proofs() == {}, "nothing tells which files belong to it"
+    for number in (2, 3):
+        for file in names[:-1]:
+            write(file, number)
+            (doubt,) = saving.settled().values()
+            assert isinstance(doubt, Unproved)
+        write(names[-1], number)
+        assert saving.proofs() == {"state": "has all files of the one before"}
+
+
+def test_while_files_of_two_saves_lie_side_by_side_it_is_said(saving: Saving) -> None:
+    first_whole(saving, "state", "a.bin", "b.bin")
+    saving.save("state", "b.bin")
+    (doubt,) = saving.settled().values()
+    assert doubt == Unproved("its file a.bin is of an earlier save, while others are newer", mixed=True)
+    saving.save("state", "a.bin")
+    (doubt,) = saving.settled().values()
+    assert isinstance(doubt, Unproved)
+    assert not doubt.mixed
+
+
+def test_sizes_prove_nothing_of_what_is_written_over(saving: Saving) -> None:
+    first_whole(saving, "state", "a.bin", "b.bin")
+    saving.save("state", "a.bin", "b.bin")
+    assert saving.proofs() == {}
+
+
+def test_settings_that_are_written_twice_show_no_end_of_a_save(saving: Saving) -> None:
+    saving.write("state/config.json", b"{}")
+    saving.write("state/a.bin", torch_bytes({"a": 1}))
+    assert saving.proofs() == {}
+    saving.write("state/config.json", b'{"b": 1}')
+    assert saving.proofs() == {}
+    saving.write("state/a.bin", torch_bytes({"a": 2}))
+    saving.write("state/config.json", b'{"b": 2}')
+    assert saving.proofs() == {"state": "has all files of the one before"}
+
+
+def test_what_was_broken_shows_no_end_of_a_save(saving: Saving) -> None:
+    whole = torch_bytes({"a": 1})
+    saving.write("state/a.bin", whole)
+    saving.write("state/b.bin", whole[:-20])
+    assert saving.proofs() == {}
+    saving.write("state/b.bin", whole)
+    assert saving.proofs() == {}
+    saving.write("state/a.bin", torch_bytes({"a": 2}))
+    assert saving.proofs() == {}
+
+
+# What formats and processes say
+
+
+def test_a_folder_whose_format_is_whole_may_still_lack_what_the_one_before_had(saving: Saving) -> None:
+    for step in (100, 200):
+        save = KINDS["trainer"](step, random.Random(step))
+        extra = (f"checkpoint-{step}/extra.bin", torch_bytes({"mine": step}))
+        files = [extra, *save.files]
+        for name, data in files if step == 100 else files[1:]:
+            saving.write(name, data)
+        if step == 100:
+            assert saving.proofs() == {"checkpoint-100": "format"}
+    assert saving.doubts() == {"checkpoint-200": "it lacks extra.bin, which the whole one before has"}
+    saving.write(*extra, at=1)
+    assert saving.proofs() == {"checkpoint-200": "format"}
+
+
+def test_deepspeed_may_name_it_as_the_latest_after_it_was_looked_at(saving: Saving) -> None:
+    save = KINDS["deepspeed"](8, random.Random(8))
+    for name, data in save.files[:-1]:
+        saving.write(name, data)
+    assert list(saving.doubts()) == ["global_step8"]
+    saving.write(*save.files[-1])
+    assert saving.proofs() == {"global_step8": "format"}
+
+
+@pytest.mark.parametrize("elsewhere", [{}, {"elsewhere": is_shard}], ids=["one node", "several"])
+def test_parts_of_other_nodes_are_missed_where_there_are_none(
+    tmp_path: Path, elsewhere: Mapping[str, object]
+) -> None:
+    saving = Saving(tmp_path, **elsewhere)
+    save = KINDS["deepspeed"](8, random.Random(8))
+    for name, data in save.files:
+        if "rank_2" not in name:
+            saving.write(name, data)
+    (found,) = saving.settled().values()
+    assert isinstance(found, Proof) == bool(elsewhere)
+    saving.judge.close()
+
+
+def test_what_is_open_for_writing_is_not_whole_and_is_looked_for_only_when_it_decides(
+    saving: Saving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[int] = []
+    held: set[str] = set()
+
+    def search() -> frozenset[str]:
+        searches.append(1)
+        return frozenset(held)
+
+    monkeypatch.setattr(judging, "open_for_writing", search)
+    saving.save("step-1", "a", "b")
+    saving.doubts()
+    assert searches == []
+    held.add(str(saving.folder.resolve() / "step-1" / "b"))
+    saving.said = {"step-1": saving.now}
+    assert saving.doubts() == {"step-1": "step-1/b is still open for writing"}
+    assert len(searches) == 2, "one for each look"
+    held.clear()
+    assert saving.proofs() == {"step-1": "announced by the program"}
+
+
+@pytest.mark.parametrize("moment", [EXITED, CUT_OFF])
+def test_after_the_end_of_the_training_nobody_writes(
+    saving: Saving, monkeypatch: pytest.MonkeyPatch, moment: Moment
+) -> None:
+    monkeypatch.setattr(judging, "open_for_writing", lambda: 1 / 0)
+    saving.write("step-1.pt", torch_bytes({"step": 1}))
+    assert saving.look(moment) == {"step-1.pt": Proof("format")}
+
+
+def test_of_a_file_alone_its_format_is_enough(saving: Saving) -> None:
+    saving.write("snapshot.pt", torch_bytes({"step": 1}))
+    assert saving.proofs() == {"snapshot.pt": "format"}
+    saving.write("snapshot.pt", torch_bytes({"step": 2})[:-9])
+    (found,) = saving.settled().values()
+    assert isinstance(found, Unproved)
+    assert found.broken
+    saving.write("snapshot.pt", torch_bytes({"step": 2}))
+    assert saving.proofs() == {"snapshot.pt": "format"}

@@ -1,0 +1,100 @@
+"""What proves that an entry is whole: every cell of the product, against the table of docs/nodes.md."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_ocidist.agent.formats import NOTHING, WHOLE, broken
+from airflow_provider_ocidist.agent.proofs import Evidence, Moment, Proof, Unproved, judge, remedy
+
+FORMATS = {
+    "whole": WHOLE,
+    "nothing": NOTHING,
+    "broken": broken("something is missing"),
+    "doubtful": broken("something is odd", is_doubtful=True),
+}
+
+
+def expected(moment: Moment, form: str, found: Evidence) -> set[str]:
+    """Return the proofs that the documents name for it; none where it is not published."""
+    word_of_the_program = found.announced or moment is Moment.EXITED
+    if form == "broken" or (form == "doubtful" and not word_of_the_program) or found.open_for_writing:
+        return set()
+    proofs = set()
+    # A folder may still lack a file that no format of another speaks of.
+    if form == "whole" and (found.is_file or not (found.lacks or found.left_over)):
+        proofs.add("format")
+    if found.announced:
+        proofs.add("announced by the program")
+    if found.renamed:
+        proofs.add("renamed into place")
+    if found.followed:
+        proofs.add("its successor was begun")
+    if found.is_like_the_last and not found.left_over:
+        proofs.add("has all files of the one before")
+    if moment is Moment.EXITED:
+        proofs.add("the program exited with 0")
+    return proofs
+
+
+@pytest.mark.parametrize("moment", Moment)
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_cell_is_as_the_documents_promise(form: str, moment: Moment) -> None:
+    flags = itertools.product([False, True], repeat=5)
+    files = itertools.product([(), ("a.bin", "b.bin")], repeat=3)
+    for (is_file, like, followed, announced, renamed), (opened, left_over, lacks) in itertools.product(
+        flags, list(files)
+    ):
+        found = Evidence(
+            format=FORMATS[form],
+            is_file=is_file,
+            open_for_writing=opened,
+            left_over=left_over,
+            lacks=lacks,
+            is_like_the_last=like,
+            followed=followed,
+            announced=announced,
+            renamed=renamed,
+        )
+        verdict = judge(moment, found)
+        proofs = expected(moment, form, found)
+        assert isinstance(verdict, Proof) == bool(proofs), found
+        assert not isinstance(verdict, Proof) or verdict.by in proofs, found
+
+
+def test_of_an_entry_nothing_is_known_and_nothing_proved_to_begin_with() -> None:
+    verdict = judge(Moment.RUNNING, Evidence())
+    assert isinstance(verdict, Unproved)
+    assert verdict.why == "nothing shows that the program had written all of it"
+    assert (verdict.broken, verdict.mixed) == (False, False)
+    assert judge(Moment.EXITED, Evidence()) == Proof("the program exited with 0")
+
+
+@pytest.mark.parametrize("moment", [Moment.RUNNING, Moment.CUT_OFF])
+def test_the_reason_names_the_file(moment: Moment) -> None:
+    lacking = judge(moment, Evidence(lacks=("a.bin", "b.bin")))
+    assert lacking == Unproved("it lacks a.bin, which the whole one before has")
+    mixed = judge(moment, Evidence(left_over=("a.bin", "b.bin")))
+    assert isinstance(mixed, Unproved)
+    assert mixed == Unproved("its file a.bin is of an earlier save, while others are newer", mixed=True)
+    opened = judge(moment, Evidence(announced=True, open_for_writing=("a.bin", "b.bin")))
+    assert opened == Unproved("a.bin is still open for writing")
+
+
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_what_is_broken_is_called_so_with_the_reason_of_its_format(doubtful: bool) -> None:
+    found = Evidence(format=broken("no end", is_doubtful=doubtful), renamed=True)
+    assert judge(Moment.CUT_OFF, found) == Unproved("no end", broken=True)
+    assert isinstance(judge(Moment.EXITED, replace(found, announced=True)), Proof) == doubtful
+
+
+def test_what_is_whole_by_its_format_is_not_doubted() -> None:
+    assert judge(Moment.RUNNING, Evidence(format=WHOLE)) == Proof("format")
+    assert not broken("x").is_doubtful
+
+
+def test_the_remedy_is_a_line_that_the_program_can_append_as_it_stands() -> None:
+    assert '{"checkpoint": "step-5"}' in remedy("step-5")
