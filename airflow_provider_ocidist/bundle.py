@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import tarfile
 import zipfile
@@ -15,6 +16,7 @@ from airflow_provider_ocidist import __version__
 PACKAGE = Path(__file__).parent
 AGENT_PARTS = (
     "__init__.py",
+    "backports.py",
     "errors.py",
     "codec.py",
     "kinds.py",
@@ -29,24 +31,34 @@ AGENT_PARTS = (
     "launchers",
     "storage",
 )
-"""What a node needs of this package: standard library at import, no Airflow."""
+"""What a node needs of this package: standard library at import, no Airflow; Python as `OLDEST_PYTHON` has it."""
+OLDEST_PYTHON = (3, 9)
+"""Of a node. What that excludes is in docs/nodes.md."""
 ROOT = "ocidist"
 ENTRYPOINT = f"{ROOT}/node.py"
-NODE_SCRIPT = """\
-import pathlib, sys
-if sys.version_info < (3, 11):
+BOOT_VARIABLE = "OCIDIST_BOOT"
+
+
+def _filled(script: str) -> str:
+    values = {"VERSION": __version__, "BOOT_VARIABLE": BOOT_VARIABLE, "OLDEST": OLDEST_PYTHON}
+    return functools.reduce(lambda text, name: text.replace(name, str(values[name])), values, script)
+
+
+NODE_SCRIPT = _filled("""\
+import sys
+if sys.version_info < OLDEST:
     sys.exit(
-        "ocidist: this node runs Python %d.%d, the agent needs 3.11 or later: choose another image or conda environment"
-        % sys.version_info[:2]
+        "ocidist: this node runs Python %d.%d, the agent needs %d.%d or later: choose another image or environment"
+        % (sys.version_info[:2] + OLDEST)
     )
+import pathlib
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from airflow_provider_ocidist.agent.__main__ import main
 sys.exit(main())
-"""
+""")
 CODE_ARCHIVE, AGENT_ARCHIVE = "code.zip", "agent.zip"
 """In the run directory, for containers: `code_bundle`, and `agent_bundle` for images that do not hold this version."""
-BOOT_VARIABLE = "OCIDIST_BOOT"
-BOOT_SCRIPT = """
+BOOT_SCRIPT = _filled("""
 import io, sys, tempfile, zipfile
 config = json.loads(os.environ["OCIDIST_CONFIG"])
 place = config["run_dir"].rstrip("/") + "/agent.zip"
@@ -64,13 +76,13 @@ except (RequestError, OSError, zipfile.BadZipFile) as error:
         "and write to HOME or TMPDIR; or choose an image that holds airflow-provider-ocidist VERSION"
     )
 os.execv(sys.executable, [sys.executable, folder + "/ocidist/node.py"])
-""".replace("VERSION", __version__)
+""")
 """Goes on where `oci_request` ends."""
-START_SCRIPT = """\
+START_SCRIPT = _filled("""\
 import sys
-if sys.version_info < (3, 11):
-    sys.exit("ocidist: the python3 of this image is %d.%d, the agent needs 3.11 or later: choose another image"
-        % sys.version_info[:2])
+if sys.version_info < OLDEST:
+    sys.exit("ocidist: the python3 of this image is %d.%d, the agent needs %d.%d or later: choose another image"
+        % (sys.version_info[:2] + OLDEST))
 sys.path.remove("")
 import base64, os, zlib
 boot = os.environ.pop("BOOT_VARIABLE")
@@ -83,7 +95,7 @@ if here:
     from airflow_provider_ocidist.agent.__main__ import main
     sys.exit(main())
 exec(zlib.decompress(base64.b64decode(boot)))
-""".replace("VERSION", __version__).replace("BOOT_VARIABLE", BOOT_VARIABLE)
+""")
 """Any Python reads it, so that an old one can say so. Files in the folder it starts in must not pass for modules."""
 IGNORED = {
     "__pycache__",

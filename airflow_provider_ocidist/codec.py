@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
+from airflow_provider_ocidist.backports import get_type_hints
+
 T = TypeVar("T")
 
 
@@ -24,7 +26,7 @@ def encode(value: Any) -> Any:
         return value.value
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
     return value
 
@@ -33,7 +35,7 @@ def decode(cls: type[T], value: Mapping[str, Any]) -> T:
     """Return the dataclass that `encode` wrote; unknown keys are dropped, so that older code reads newer records."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{cls.__name__} must be an object, not {type(value).__name__}")
-    hints = typing.get_type_hints(cls)
+    hints = get_type_hints(cls)
     known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     return cls(**{key: _decode_as(hints[key], item) for key, item in value.items() if key in known})
 
@@ -52,7 +54,7 @@ def _decode_as(hint: Any, value: Any) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _decode_as(arguments[0], value)
-    if origin in (typing.Union, types.UnionType):
+    if origin in (typing.Union, getattr(types, "UnionType", None)):
         (inner,) = [argument for argument in arguments if argument is not type(None)]
         return _decode_as(inner, value)
     if origin is tuple:

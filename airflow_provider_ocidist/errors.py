@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+
+from airflow_provider_ocidist.backports import StrEnum
 
 
 class Cause(StrEnum):
@@ -56,7 +57,7 @@ class OcidistError(Exception):
     """Root of all errors of this package."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
     """One thing that is wrong in a job file."""
 

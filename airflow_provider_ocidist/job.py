@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from airflow_provider_ocidist.backports import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +17,7 @@ STRICT = {"extra": "forbid", "use_attribute_docstrings": True, "coerce_numbers_t
 """How pydantic reads these classes at the door; without pydantic it means nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AtLeast:
     """A lower limit that pydantic checks; a class of our own so that nodes need no pydantic."""
 
@@ -25,7 +27,7 @@ class AtLeast:
         return {**handler(source), "ge": self.minimum}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Duration:
     """Seconds, written as a number or as `90s`, `15m`, `2h`, `1d`."""
 
@@ -60,7 +62,7 @@ Seconds = Annotated[float, Duration()]
 SecondsOrZero = Annotated[float, Duration(zero=True)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Program:
     """The user's code and how it is called."""
 
@@ -89,7 +91,7 @@ class Program:
         return source is not None and "://" not in source and not source.startswith("git@")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Dependencies:
     """Python packages that every node installs before the training starts."""
 
@@ -101,7 +103,7 @@ class Dependencies:
     """Requirements as pip takes them, `fire==0.4.0`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Container:
     """What the container starts where that is not the agent; whoever it is, it may be an agent all the same.
 
@@ -116,7 +118,7 @@ class Container:
     """Arguments of the entrypoint; none: the image's own."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class LauncherOptions:
     """What starts the processes of one node."""
 
@@ -130,7 +132,7 @@ class LauncherOptions:
     """Arguments of the launcher itself; they win over those that we would set."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Input:
     """Data that every node fetches before the training starts."""
 
@@ -142,7 +144,7 @@ class Input:
     """Where it goes: absolute, or relative to the working directory."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Output:
     """Files that nodes copy out when the training has ended."""
 
@@ -160,7 +162,7 @@ class Output:
     """`always`: after a failure too, into `failed-<attempt>/` in it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Mount:
     """Storage that the platform mounts on every node."""
 
@@ -178,7 +180,7 @@ class Mount:
         return ":" not in self.source and not self.source.startswith("/") and not is_placeholder(self.source)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Best:
     """Which checkpoint is the best."""
 
@@ -190,7 +192,7 @@ class Best:
     """Whether the smallest or the largest value is the best."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoints:
     """Checkpoints that the program writes to a folder and the agent carries to safety."""
 
@@ -219,7 +221,7 @@ class Checkpoints:
     """Whether a run that wrote none is a failure."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """How long each stage may take, in seconds."""
 
@@ -248,7 +250,7 @@ class Limits:
     starts it thinks fit, which is 2 hours for an Airflow task and never for the command line."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class BackendOptions:
     """Where to run; each backend extends this beside its own code."""
 
@@ -257,7 +259,7 @@ class BackendOptions:
     kind: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingJob:
     """One training, described once, for any backend."""
 

@@ -165,7 +165,10 @@ def _adapter(pool_size: int) -> Any:
 
     class Adapter(OCIHTTPAdapter):  # type: ignore[misc]
         def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(request.body, bytes | str | None) and len(request.body or b"") < _EXPECT_FROM_BYTES:
+            if (
+                isinstance(request.body, (bytes, str, type(None)))
+                and len(request.body or b"") < _EXPECT_FROM_BYTES
+            ):
                 # The SDK waits up to 3 s for the answer; the variable that stops it acts on all clients.
                 request.headers.pop("Expect", None)
             return super().send(request, *args, **kwargs)

@@ -6,17 +6,18 @@ import configparser
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.oci_errors import first_line, is_foreign
 
 AuthKind = Literal["config_file", "api_key", "session_token", "instance_principal", "resource_principal"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class OciAccess:
     """Credentials and place. Secrets stay out of `repr`."""
 
@@ -118,7 +119,7 @@ def credentials(access: OciAccess) -> tuple[dict[str, Any], Any]:
     except BackendError:
         raise
     except Exception as error:
-        if is_foreign(error) or isinstance(error, OSError | ValueError | KeyError | configparser.Error):
+        if is_foreign(error) or isinstance(error, (OSError, ValueError, KeyError, configparser.Error)):
             raise BackendError(
                 f"no usable OCI credentials: {_credential_fault(access, error)}", cause=Cause.CONFIG
             ) from error

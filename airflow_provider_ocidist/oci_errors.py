@@ -68,7 +68,7 @@ _FOREIGN_MODULES = ("oci", "requests", "urllib3", "circuitbreaker", "http")
 def is_foreign(error: BaseException) -> bool:
     """Whether the SDK, or what it speaks HTTP with, raised this."""
     raised_by = {cls.__module__.split(".")[0] for cls in type(error).__mro__ if cls.__module__ != "builtins"}
-    return bool(raised_by & set(_FOREIGN_MODULES)) or isinstance(error, ConnectionError | RequestError)
+    return bool(raised_by & set(_FOREIGN_MODULES)) or isinstance(error, (ConnectionError, RequestError))
 
 
 def _service_error(error: Any, doing: str) -> BackendError:

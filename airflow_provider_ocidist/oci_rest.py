@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
+from airflow_provider_ocidist.backports import moment
 from airflow_provider_ocidist.oci_request import Caller, quoted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answer:
     """What the SDK answers, as far as storage looks at it."""
 
@@ -115,7 +115,7 @@ def _object(item: Mapping[str, Any]) -> SimpleNamespace:
         size=item.get("size"),
         etag=item.get("etag"),
         md5=item.get("md5"),
-        time_modified=dt.datetime.fromisoformat(modified) if modified else None,
+        time_modified=moment(modified) if modified else None,
     )
 
 
@@ -123,7 +123,7 @@ def _open_upload(item: Mapping[str, Any]) -> SimpleNamespace:
     return SimpleNamespace(
         object=item["object"],
         upload_id=item["uploadId"],
-        time_created=dt.datetime.fromisoformat(item["timeCreated"]),
+        time_created=moment(item["timeCreated"]),
     )
 
 

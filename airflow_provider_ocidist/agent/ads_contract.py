@@ -10,10 +10,10 @@ import ast
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from airflow_provider_ocidist.agent.code import CODE_VARIABLE
 from airflow_provider_ocidist.agent.config import RANK_VARIABLE, AgentConfig
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Dependencies, Input, LauncherOptions, Limits, Output, Program
 from airflow_provider_ocidist.launchers import command_line
@@ -39,7 +39,7 @@ NOT_DONE = {
 """What ADS would do with a variable that we do not heed, or why it means nothing here."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Told:
     """What one node was told."""
 

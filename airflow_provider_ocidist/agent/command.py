@@ -9,16 +9,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.backports import dataclass
 
 KEPT_LINES = 2000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Finished:
     """How a program ended."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import (
     Checkpoints,
@@ -24,7 +25,7 @@ RANK_VARIABLE = "OCIDIST_NODE_RANK"
 """Absent where the service itself numbers the nodes, in NODE_RANK."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class AgentConfig:
     """What one node is to do; the same for all nodes of a gang, which differ by rank alone."""
 

@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,6 +31,7 @@ from airflow_provider_ocidist.agent.shards import (
     union,
 )
 from airflow_provider_ocidist.agent.topology import read_report
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, OcidistError, StorageError
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, ManifestFile
@@ -55,7 +55,7 @@ GONE_AFTER = 60.0
 """Seconds without a heartbeat after which nothing more is expected of a node."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Call:
     """The main node's word to the others: send your files of this checkpoint."""
 
@@ -76,7 +76,7 @@ class Call:
     """Whether only what stands beside a checkpoint is asked for, which would do without it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Board:
     """What the main node has to say just now."""
 
@@ -85,7 +85,7 @@ class Board:
     """Whether there will be no further call."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Part:
     """A node's answer to a call."""
 

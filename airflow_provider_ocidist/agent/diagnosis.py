@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from airflow_provider_ocidist.agent.symptoms import Symptom, last_words, symptom_of
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.launchers.base import ProcessFailure
 
@@ -22,7 +23,7 @@ DETAILS = 4
 """Lines after the exception's own in which NCCL says what has happened."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Failure:
     """Why a node failed."""
 
@@ -39,7 +40,7 @@ class Failure:
     """What helps against this very error, where that is known."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Traceback:
     """One exception as Python printed it."""
 

@@ -22,7 +22,7 @@ SETTINGS = {"json", "jsonl", "txt", "yaml", "yml", "toml", "cfg", "ini"}
 """Extensions of what stands beside checkpoints without being missed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stamp:
     """What changes when somebody writes to a file, or puts another in its place."""
 
@@ -35,7 +35,7 @@ Files = Mapping[str, Stamp]
 """The files of an entry by their path relative to it, with `/`; a file alone by its own name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Signature:
     """The same of all files of an entry."""
 
@@ -47,7 +47,7 @@ class Signature:
         return max((stamp.modified_ns for _, stamp in self.files), default=0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidate:
     """One entry of the checkpoint folder that may be a checkpoint."""
 

@@ -11,11 +11,11 @@ import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
 from airflow_provider_ocidist.agent import pickles
+from airflow_provider_ocidist.backports import StrEnum
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Says(StrEnum):
     """It cannot be told."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reading:
     """What a format says, and why."""
 
@@ -144,7 +144,7 @@ def _check_json(file: IO[bytes], size: int) -> None:
             # Lines of JSON, as some loggers call by this name: where they are to end nobody can tell.
             raise _CannotTell from error
         raise
-    if not isinstance(value, dict | list):
+    if not isinstance(value, (dict, list)):
         # The first digits of a number are a number too.
         raise _CannotTell
 

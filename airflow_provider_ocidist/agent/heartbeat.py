@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 from airflow_provider_ocidist.agent.report import (
     LEASE_FILE,
@@ -62,7 +62,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     @classmethod
-    def open(cls, run_dir: str, access: OciAccess, report: NodeReport, switch: StopSwitch) -> Self:
+    def open(cls, run_dir: str, access: OciAccess, report: NodeReport, switch: StopSwitch) -> Heartbeat:
         """Return the heartbeat of a node, not begun. Raises StorageError when the run directory cannot be used."""
         # The next beat is the next try. Retries take up to three minutes, in which this node would pass for dead.
         hasty = open_store(run_dir, replace(access, max_attempts=1, read_timeout=ANSWER_LIMIT))

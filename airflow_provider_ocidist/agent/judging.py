@@ -17,7 +17,7 @@ from airflow_provider_ocidist.agent.proofs import Evidence, Moment, Proof, Unpro
 from airflow_provider_ocidist.agent.renames import Renames
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Verdict:
     """What is known of an entry at one look."""
 
@@ -25,7 +25,7 @@ class Verdict:
     found: Proof | Unproved
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Model:
     """The last whole entry of a series, which the next resembles."""
 

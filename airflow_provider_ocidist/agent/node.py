@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, Union
 
 from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.agent import code, outcome, outputs
@@ -71,7 +71,7 @@ logger = logging.getLogger("ocidist")
 
 T = TypeVar("T")
 
-Courier = CheckpointUploader | ShardCourier
+Courier = Union[CheckpointUploader, ShardCourier]
 
 LAYOUT = "ocidist: %(message)s"
 EXPLANATION_LIMIT = 5.0

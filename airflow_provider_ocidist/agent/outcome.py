@@ -15,10 +15,10 @@ The exit code is the training's own (128 + n for signal n). Where there is none 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from airflow_provider_ocidist.agent.diagnosis import Failure
 from airflow_provider_ocidist.agent.stopping import Stop
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
 
 STOPPED = 143
@@ -43,7 +43,7 @@ REMEDIES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """How this node's part ended."""
 

@@ -6,10 +6,11 @@ import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.saving import Patience, cause_of, passes
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.job import Output
 from airflow_provider_ocidist.oci_credentials import OciAccess
@@ -22,7 +23,7 @@ ATTEMPT = re.compile(r"-a(\d+)$")
 """How a run's name ends (`run.RunKey.name`)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Parcel:
     """One output of this node, and where it goes."""
 

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from airflow_provider_ocidist.agent.overlay import Overlay, make_overlay
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.wheels import WheelCache
 from airflow_provider_ocidist.agent.workspace import Workspace, found_in, fresh_folder, roots
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Dependencies
 
@@ -41,7 +42,7 @@ CULPRITS = (
 LAST_LINES = 4
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Pip:
     """Pip of this node, and where it installs to."""
 

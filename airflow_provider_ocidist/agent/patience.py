@@ -20,7 +20,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 2.0, 30.0
 def cannot_be_fetched(what: str, error: BaseException, why: str) -> AgentError:
     """Return the failure to bring something here: StoreUnavailable where the same may be right again a while later."""
     message = f"{what} cannot be fetched: {why}"
-    if isinstance(error, StorageError | BackendError) and error.retryable:
+    if isinstance(error, (StorageError, BackendError)) and error.retryable:
         return StoreUnavailable(message)
     return AgentError(message, cause=Cause.DATA)
 

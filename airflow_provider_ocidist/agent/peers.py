@@ -136,7 +136,7 @@ def silent_nodes(before: Sequence[NodeReport | None], after: Sequence[NodeReport
     """Return the ranks whose reports have not changed between two looks, though they were not done."""
     return [
         old.rank
-        for old, new in zip(before, after, strict=True)
+        for old, new in zip(before, after)
         if old is not None
         and new is not None
         and new.phase is not Phase.DONE

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import pickle
 from functools import cache
-from typing import IO, Any, Self
+from typing import IO, Any
+
+from airflow_provider_ocidist.backports import Self
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 """How torch.save began its files before they were zip archives."""

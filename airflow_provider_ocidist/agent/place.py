@@ -15,9 +15,9 @@ What Oracle ADS sets is translated before, by `ads_contract`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from airflow_provider_ocidist.agent.config import RANK_VARIABLE
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import AgentError, Cause
 
 ADDRESSES_VARIABLE = "OCIDIST_ADDRESSES"
@@ -30,7 +30,7 @@ COUNTS = ("INITIAL_CLUSTER_SIZE", "PET_NNODES")
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Place:
     """One node, as its platform describes it; None where that says nothing."""
 

@@ -26,7 +26,7 @@ CURVE_POINTS = 100
 """Losses that a report carries at the most."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Announced:
     """The program's word that a checkpoint is whole."""
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 
 from airflow_provider_ocidist.agent.formats import NOTHING, Reading, Says
+from airflow_provider_ocidist.backports import StrEnum, dataclass
 
 REMEDY = (
     "write it under another name and rename it when it is whole, or append a line such as "
@@ -25,7 +24,7 @@ class Moment(StrEnum):
     """It has ended in any other way, by an error, a signal, or because this node was asked to end it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """What is known of one entry."""
 
@@ -48,7 +47,7 @@ class Evidence:
     """Whether it was renamed into place, and not written to since."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Proof:
     """It is whole."""
 
@@ -56,7 +55,7 @@ class Proof:
     """How that is known; goes into the manifest."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Unproved:
     """It may be a half."""
 
@@ -67,7 +66,7 @@ class Unproved:
     """Whether files of two saves are in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rule:
     """One way to know that an entry is whole."""
 

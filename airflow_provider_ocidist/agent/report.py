@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Self
 
 from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.backports import StrEnum, dataclass
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.storage.checkpoints import CheckpointRef
 
@@ -32,7 +30,7 @@ class Phase(StrEnum):
     DONE = "DONE"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """How far the training has come, as far as the program says."""
 
@@ -55,7 +53,7 @@ class Progress:
     """Step and loss, from the first step of this attempt on, thinned evenly: what a plot needs, in at most 2 KB."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Usage:
     """What a node is doing with its machine."""
 
@@ -70,7 +68,7 @@ class Usage:
     """Share in use, 0 to 1, of the GPU that has least left."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class NodeReport:
     """The state of one node, rewritten whole at every heartbeat. Times are Unix times, in seconds."""
 
@@ -114,7 +112,7 @@ class NodeReport:
         return codec.decode(cls, json.loads(text))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Renewal:
     """A sign to all nodes that somebody waits for their run. That it changes counts, not what it says."""
 
@@ -124,14 +122,14 @@ class Renewal:
     """Another at each renewal, whatever that clock does."""
 
     @classmethod
-    def now(cls) -> Self:
+    def now(cls) -> Renewal:
         return cls(renewed_at=time.time(), token=uuid.uuid4().hex)
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class StopRequest:
     """A word to all nodes: end the training now."""
 

@@ -20,7 +20,7 @@ REFUSED_LIMIT = 600.0
 LOOK_INTERVAL = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Undelivered:
     """Why what a training has left is not all published."""
 
@@ -100,7 +100,7 @@ class Patience:
 
 def passes(error: BaseException) -> bool:
     """Whether the same may well succeed later."""
-    return isinstance(error, StorageError | BackendError) and error.retryable
+    return isinstance(error, (StorageError, BackendError)) and error.retryable
 
 
 def cause_of(error: BaseException) -> Cause:

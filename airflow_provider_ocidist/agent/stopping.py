@@ -6,13 +6,13 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Stop:
     """A reason to end."""
 

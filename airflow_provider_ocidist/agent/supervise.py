@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -23,11 +22,14 @@ from airflow_provider_ocidist.agent.progress import ProgressMeter
 from airflow_provider_ocidist.agent.secrecy import OutputMask
 from airflow_provider_ocidist.agent.shared_log import LineMarker
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
+from airflow_provider_ocidist.backports import dataclass
 
 logger = logging.getLogger(__name__)
 
 CHUNK = 1 << 16
 PIPE_SIZE = 1 << 20
+SET_PIPE_SIZE = 1031
+"""F_SETPIPE_SZ of Linux; `fcntl` has the name since Python 3.10."""
 GATHERING = 0.01
 """Seconds after one piece of output in which the next may gather; the first of them never waits."""
 KEPT = 1 << 18
@@ -41,7 +43,7 @@ OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oo
 """Of a container (cgroup v2, v1), and of the whole machine, on which others may be killed too."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Ended:
     """How the training ended."""
 
@@ -133,7 +135,7 @@ def _split(output: bytes) -> tuple[bytes, bytes]:
 def _widen(pipe: int) -> None:
     """Make room for what gathers; a node may be forbidden to, and some have less to give."""
     with contextlib.suppress(OSError):
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+        fcntl.fcntl(pipe, SET_PIPE_SIZE, PIPE_SIZE)
 
 
 def _write(sink: int, data: bytes) -> None:

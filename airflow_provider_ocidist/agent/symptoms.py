@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Symptom:
     """One kind of error that is worth telling from others."""
 

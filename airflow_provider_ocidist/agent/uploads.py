@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from airflow_provider_ocidist.agent.saving import (
     Undelivered,
     cause_of,
 )
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause, Fenced, IncompleteCheckpoint, OcidistError, StorageError
 from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.oci_credentials import OciAccess
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 LOOK_INTERVAL = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Whole:
     """A checkpoint that is to be published."""
 
@@ -46,7 +46,7 @@ class Whole:
     step: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Told:
     """What the program says of its training."""
 

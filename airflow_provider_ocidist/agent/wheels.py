@@ -14,11 +14,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.oci_credentials import OciAccess
 
@@ -34,9 +35,10 @@ WAIT_S = 180.0
 """For node 0 to offer the wheels; one that has to build them takes as long as each node would."""
 FIRST_SIGN_S = 20.0
 """For node 0 to say that it has begun; a gang's nodes may start minutes apart."""
+_PIECE = 1 << 20
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class WheelCache:
     """One node's view of the cache."""
 
@@ -60,7 +62,7 @@ class WheelCache:
             yield ()
             return
         self._say({"state": "installing"})
-        self._place = tempfile.TemporaryDirectory(prefix="ocidist-pip-", ignore_cleanup_errors=True)
+        self._place = tempfile.TemporaryDirectory(prefix="ocidist-pip-")
         yield ("--cache-dir", f"{self._place.name}/cache", "--report", f"{self._place.name}/report.json")
 
     def offer(self, pip: Pip) -> None:
@@ -76,8 +78,8 @@ class WheelCache:
     def _publish(self, pip: Pip) -> None:
         assert self._place is not None
         try:
-            with self._place as place:
-                manifest = self._gathered(pip, Path(place))
+            with _removed_at_end(self._place) as place:
+                manifest = self._gathered(pip, place)
                 if manifest["files"]:
                     from airflow_provider_ocidist.storage.transfer import copy
 
@@ -96,7 +98,7 @@ class WheelCache:
         folder = place / "wheels"
         folder.mkdir()
         if pins:
-            origins = [_origin(item, pin) for item, pin in zip(report["install"], pins, strict=True)]
+            origins = [_origin(item, pin) for item, pin in zip(report["install"], pins)]
             cached = ("--cache-dir", f"{place}/cache")
             done = pip.run(
                 "wheel", "--quiet", "--no-deps", *cached, "--wheel-dir", str(folder), "--", *origins
@@ -139,8 +141,8 @@ class WheelCache:
             return False
         from airflow_provider_ocidist.storage.transfer import copy
 
-        with tempfile.TemporaryDirectory(prefix="ocidist-wheels-", ignore_cleanup_errors=True) as place:
-            folder = Path(place) / "wheels"
+        with _removed_at_end(tempfile.TemporaryDirectory(prefix="ocidist-wheels-")) as place:
+            folder = place / "wheels"
             copy(self._uri, str(folder), access=self.access, exclude=[MANIFEST], cancel=self.switch.event)
             found = {path.name: _sha256(path) for path in folder.iterdir()}
             if found != manifest["files"]:
@@ -200,5 +202,18 @@ def _origin(item: dict[str, Any], pin: str) -> str:
 
 
 def _sha256(path: Path) -> str:
+    running = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while piece := file.read(_PIECE):
+            running.update(piece)
+    return running.hexdigest()
+
+
+@contextlib.contextmanager
+def _removed_at_end(place: tempfile.TemporaryDirectory[str]) -> Iterator[Path]:
+    try:
+        yield Path(place.name)
+    finally:
+        # What cannot be removed harms nobody.
+        with contextlib.suppress(OSError):
+            place.cleanup()

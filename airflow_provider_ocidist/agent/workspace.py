@@ -8,11 +8,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import airflow_provider_ocidist
 from airflow_provider_ocidist.agent.overlay import Overlay
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Program
 
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 PACKAGE_ROOT = Path(airflow_provider_ocidist.__file__).parents[1]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Workspace:
     """Where the user's program lies, and where it runs."""
 

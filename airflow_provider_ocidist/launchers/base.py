@@ -5,16 +5,16 @@ from __future__ import annotations
 import ipaddress
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import PurePosixPath
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.job import LauncherOptions, Program
 
 MASTER_PORT = 29400
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Topology:
     """One node's place in the gang."""
 
@@ -53,7 +53,7 @@ class Topology:
         return max(1, self.cores // (self.processes_per_node * sharing))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ProcessFailure:
     """What a launcher says of a process that failed."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from airflow_provider_ocidist.backports import dataclass
 
 PYTHON = re.compile(r"python(3(\.\d+)?)?")
 SWITCHES = {
@@ -69,7 +70,7 @@ OLD_LAUNCHER = "torch.distributed.launch"
 SHELL_WORDS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Command:
     """What a command line says, in the terms of our job."""
 

@@ -70,7 +70,7 @@ def run_processes(command: Sequence[str], count: int, environ: Mapping[str, str]
 def _wait_for_failure(processes: Sequence[subprocess.Popen[bytes]]) -> subprocess.Popen[bytes] | None:
     while True:
         codes = [process.poll() for process in processes]
-        for process, code in zip(processes, codes, strict=True):
+        for process, code in zip(processes, codes):
             if code not in (None, 0):
                 return process
         if all(code == 0 for code in codes):

@@ -68,7 +68,7 @@ def files(topology: Topology) -> Mapping[str, str]:
         "folder": topology.folder,
         "session": session,
     }
-    hosts = zip(topology.addresses, topology.public_keys, strict=True)
+    hosts = zip(topology.addresses, topology.public_keys)
     return {
         "ssh_config": CLIENT_SETTINGS.format_map(values),
         "sshd_config": SERVER_SETTINGS.format_map(values),

@@ -37,15 +37,12 @@ def masked_text(text: str, secrets: Collection[str] = ()) -> str:
 
 def shown(value: Any, secrets: Collection[str] = ()) -> Any:
     """Return a tree whose texts are messages and lines of logs as it may be shown: as `masked_text` does with each."""
-    match value:
-        case Mapping():
-            return {
-                name: MASK if is_secret(name, item) else shown(item, secrets) for name, item in value.items()
-            }
-        case list() | tuple():
-            return [shown(item, secrets) for item in value]
-        case str():
-            return masked_text(value, secrets)
+    if isinstance(value, Mapping):
+        return {name: MASK if is_secret(name, item) else shown(item, secrets) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [shown(item, secrets) for item in value]
+    if isinstance(value, str):
+        return masked_text(value, secrets)
     return value
 
 
@@ -65,13 +62,12 @@ def without(value: Any, secrets: Collection[str]) -> Any:
 
 
 def _masked(value: Any) -> Any:
-    match value:
-        case Mapping():
-            return {name: MASK if hidden else _masked(item) for name, item, hidden in _items(value)}
-        case list() | tuple():
-            return [_masked(item) if instead is None else instead for item, instead in _arguments(value)]
-        case str():
-            return _masked_text(value)
+    if isinstance(value, Mapping):
+        return {name: MASK if hidden else _masked(item) for name, item, hidden in _items(value)}
+    if isinstance(value, (list, tuple)):
+        return [_masked(item) if instead is None else instead for item, instead in _arguments(value)]
+    if isinstance(value, str):
+        return _masked_text(value)
     return value
 
 
@@ -103,33 +99,31 @@ def _pattern(secrets: frozenset[str]) -> re.Pattern[str]:
 
 
 def _without(value: Any, secrets: re.Pattern[str]) -> Any:
-    match value:
-        case Mapping():
-            return {name: _without(item, secrets) for name, item in value.items()}
-        case list() | tuple():
-            return [_without(item, secrets) for item in value]
-        case str():
-            return secrets.sub(MASK, value)
+    if isinstance(value, Mapping):
+        return {name: _without(item, secrets) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without(item, secrets) for item in value]
+    if isinstance(value, str):
+        return secrets.sub(MASK, value)
     return value
 
 
 def _secrets(value: Any) -> Iterator[str]:
-    match value:
-        case Mapping():
-            for _, item, hidden in _items(value):
-                yield from _texts(item) if hidden else _secrets(item)
-        case list() | tuple():
-            for item, instead in _arguments(value):
-                if instead is not None:
-                    yield item.removeprefix(instead.removesuffix(MASK))
-                if instead is None or any(map(str.isspace, item)):
-                    yield from _secrets(item)
-        case str():
-            yield from _secrets_of_text(value)
+    if isinstance(value, Mapping):
+        for _, item, hidden in _items(value):
+            yield from _texts(item) if hidden else _secrets(item)
+    elif isinstance(value, (list, tuple)):
+        for item, instead in _arguments(value):
+            if instead is not None:
+                yield item.removeprefix(instead.removesuffix(MASK))
+            if instead is None or any(map(str.isspace, item)):
+                yield from _secrets(item)
+    elif isinstance(value, str):
+        yield from _secrets_of_text(value)
 
 
 def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         for item in value:
             yield from _texts(item)
     else:
@@ -160,7 +154,7 @@ def _items(value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any, bool]]:
 def _holds_secrets(name: Any, item: Any) -> bool:
     """Return whether it is a list of secrets, as `passwords` is."""
     return (
-        isinstance(item, list | tuple)
+        isinstance(item, (list, tuple))
         and bool(item)
         and weight_of(str(name)) is Weight.SURE
         and all(isinstance(each, str) and not is_ordinary(each) for each in item)

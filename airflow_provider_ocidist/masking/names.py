@@ -138,13 +138,12 @@ def _place_of_secret(words: list[str]) -> int | None:
 
 
 def _weight_of_word(word: str, before: str, *, in_capitals: bool) -> Weight:
-    match word:
-        case "token":
-            return Weight.NONE if before in _OF_TEXTS else Weight.LIKELY
-        case "pass":
-            return Weight.NONE if before in _OF_PROGRAMS else Weight.LIKELY
-        case "key" if before in _OF_TABLES:
-            return Weight.NONE
-        case "key":
-            return Weight.LIKELY if before in _OF_SECRETS or (in_capitals and before) else Weight.POSSIBLE
+    if word == "token":
+        return Weight.NONE if before in _OF_TEXTS else Weight.LIKELY
+    if word == "pass":
+        return Weight.NONE if before in _OF_PROGRAMS else Weight.LIKELY
+    if word == "key" and before in _OF_TABLES:
+        return Weight.NONE
+    if word == "key":
+        return Weight.LIKELY if before in _OF_SECRETS or (in_capitals and before) else Weight.POSSIBLE
     return Weight.SURE if word in _STRONG_WORDS or word.endswith(("apikey", "passwd")) else Weight.LIKELY

@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import JobFileError, OcidistError, Problem, StorageError
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
@@ -43,7 +43,7 @@ NAMES_TOLD = 20
 ITEMS_TOLD = 100
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Sides:
     """What opens the places of the two sides."""
 
@@ -51,13 +51,13 @@ class Sides:
     targets: Stores
 
     @classmethod
-    def of(cls, source: OciAccess | None = None, target: OciAccess | None = None) -> Self:
+    def of(cls, source: OciAccess | None = None, target: OciAccess | None = None) -> Sides:
         """Return both sides for these credentials; None: those of this machine."""
         sources = Stores(source)
         return cls(sources=sources, targets=sources if target == source else Stores(target))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Surveyed:
     """An item, what its source holds, and where that will lie."""
 
@@ -71,7 +71,7 @@ class Surveyed:
     at: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ItemReport:
     """What became of one item."""
 
@@ -116,7 +116,7 @@ class ItemReport:
         return f"item {self.item.number}: {self.item.shown}: {'; '.join(parts)}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class BatchReport:
     """What became of all items."""
 
@@ -182,7 +182,7 @@ def survey(items: Sequence[CopyItem], sides: Sides) -> list[Surveyed]:
     problems = [*clashes(found)]
     if problems:
         raise JobFileError(problems, "the data to copy")
-    errors = [(item, look) for item, look in zip(items, looked, strict=True) if isinstance(look, Exception)]
+    errors = [(item, look) for item, look in zip(items, looked) if isinstance(look, Exception)]
     if errors:
         lines = "\n  ".join(f"item {item.number}: {item.shown}: {told(error)}" for item, error in errors)
         raise StorageError(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
+
+from airflow_provider_ocidist.backports import dataclass
 
 UNPROVED = "unproved"
 """The folder beside the published checkpoints for what nothing proves to be whole; never a checkpoint itself."""
@@ -86,7 +88,7 @@ _PLAIN = re.compile(
 _ANOTHER = re.compile(r"[-_.][0-9]+(?![0-9A-Za-z])")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Placed:
     """Where an entry of the checkpoint folder belongs."""
 

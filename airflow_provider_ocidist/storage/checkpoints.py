@@ -230,7 +230,7 @@ def fetch(uri: str, target: Path, access: OciAccess | None = None) -> Path:
     manifest, listed = _verified(store, uri)
     with _staging(Path(target)) as staging:
         arrived = _copy(store, LocalStore(staging), [listed[item.path] for item in manifest.files])
-        for item, copied in zip(manifest.files, arrived, strict=True):
+        for item, copied in zip(manifest.files, arrived):
             if item.sha256 != copied.sha256:
                 raise CheckpointError(
                     f"{join(uri, item.path)} is not what was published: its checksum differs", uri=uri

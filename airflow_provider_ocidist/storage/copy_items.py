@@ -6,9 +6,10 @@ import difflib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import JobFileError, Problem, StorageError
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.transfer import MODES, CopyRules
@@ -18,7 +19,7 @@ FORM = '{"source": URI, "target": URI}'
 _TRUTH = {"true": True, "false": False}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class CopyItem:
     """What goes where, and how."""
 
@@ -95,7 +96,7 @@ def _read(number: int, written: object, rules: CopyRules) -> list[CopyItem | Pro
 
 
 def _several(sources: Any) -> Sequence[Any]:
-    if isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable):
+    if isinstance(sources, (str, os.PathLike)) or not isinstance(sources, Iterable):
         return [sources]
     return list(sources)
 
@@ -136,7 +137,7 @@ def _key_problems(place: str, written: Mapping[Any, Any]) -> Iterator[Problem]:
 
 def _fault(value: object) -> str | None:
     """Return what is wrong with a place."""
-    if not isinstance(value, str | os.PathLike):
+    if not isinstance(value, (str, os.PathLike)):
         return f"must be a URI or a path, not {value!r}"
     if value == "None":
         return "is 'None': its template has found nothing"

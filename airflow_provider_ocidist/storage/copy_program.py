@@ -9,10 +9,10 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import CopyInterrupted, StorageError
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.batch import Sides, copy_all
@@ -24,7 +24,7 @@ _LATER_ATTEMPT = re.compile(r"-a(?!1$)\d+$")
 """How the name of a run ends that is not the first of its task (`run.RunKey.name`)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Order:
     """What a node is to copy."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Fenced, StorageError
 from airflow_provider_ocidist.storage.stores import Store
 
@@ -13,7 +13,7 @@ FILE = "fence.json"
 _TRIES = 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+@dataclass(frozen=True, kw_only=True, order=True)
 class Fence:
     """An attempt among all attempts of one task; a later one is greater."""
 

@@ -220,7 +220,11 @@ def _is_outage(cause: BaseException | None) -> bool:
     """Whether this is no absence: the http driver says FileNotFoundError of a server out of reach, too."""
     if cause is None or getattr(cause, "status", None) in (404, 410):
         return False
-    return type(cause).__module__.startswith("aiohttp") or isinstance(cause, TimeoutError | ConnectionError)
+    import asyncio
+
+    # Before Python 3.11 a time-out of asyncio is no TimeoutError.
+    kinds = (TimeoutError, asyncio.TimeoutError, ConnectionError)
+    return type(cause).__module__.startswith("aiohttp") or isinstance(cause, kinds)
 
 
 def _read_fully(stream: Any, size: int) -> bytes:

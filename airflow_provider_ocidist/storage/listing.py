@@ -5,8 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import CheckpointError
 from airflow_provider_ocidist.storage.checkpoint_names import UNPROVED
 from airflow_provider_ocidist.storage.locations import join
@@ -16,7 +16,7 @@ from airflow_provider_ocidist.storage.stores import Entry, Store
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Complete:
     """A folder whose manifest names nothing but what is there."""
 

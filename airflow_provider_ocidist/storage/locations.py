@@ -6,14 +6,15 @@ import itertools
 import os
 import re
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Location:
     """A file or folder somewhere."""
 

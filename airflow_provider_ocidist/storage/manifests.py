@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from airflow_provider_ocidist import codec
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import CheckpointError, StorageError
 from airflow_provider_ocidist.storage.fences import LOWEST, Fence
 from airflow_provider_ocidist.storage.locations import safe_name
@@ -18,7 +19,7 @@ VERSION = 2
 Order = tuple[Fence, int, int, float]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckpointRef:
     """A complete checkpoint: its manifest was written."""
 
@@ -50,7 +51,7 @@ def order_of(fence: Fence, sequence: int, step: int | None, created_at: float = 
     return fence, sequence, -1 if sequence or step is None else step, created_at
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ManifestFile:
     """One file of a checkpoint."""
 
@@ -60,7 +61,7 @@ class ManifestFile:
     sha256: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What a checkpoint consists of; written last, so that its presence means completeness."""
 

@@ -20,7 +20,7 @@ from airflow_provider_ocidist.oci_rest import ObjectStorageClient, lowered
 from airflow_provider_ocidist.storage.stores import Buffer
 
 
-@dataclass(slots=True)
+@dataclass
 class Request:
     """What a signer of the SDK wants to see of a request."""
 

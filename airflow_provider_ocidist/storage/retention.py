@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.job import Best, Checkpoints
 from airflow_provider_ocidist.oci_credentials import OciAccess
@@ -24,7 +24,7 @@ ABANDONED_AFTER_S = 3600.0
 """Files without a manifest that are this much older than the newest checkpoint belong to nobody any more."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Retention:
     """Which checkpoints stay: those that one of the rules keeps."""
 

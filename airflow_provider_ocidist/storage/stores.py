@@ -5,18 +5,18 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
 
-Buffer = bytes | memoryview
+Buffer = Union[bytes, memoryview]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """One file in a store."""
 
@@ -32,7 +32,7 @@ class Entry:
     """Base64 of the digest of the content, where a listing tells it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class OpenUpload:
     """A file that somebody has begun to send; it may still be on its way, or its sender be gone."""
 
@@ -43,7 +43,7 @@ class OpenUpload:
     """Unix time, in seconds, by the clock of the place; where it only notes that, of the last write."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Origin:
     """Where the content of a file comes from; a later attempt goes on only with the very same."""
 
@@ -52,7 +52,7 @@ class Origin:
     size: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Checksum:
     """MD5 of a content, or of the digests of its parts, as OCI writes it."""
 

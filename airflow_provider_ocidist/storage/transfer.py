@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.copying.budget import Budget
@@ -46,7 +46,7 @@ Mode = Literal["all", "changed"]
 MODES: tuple[Mode, ...] = ("all", "changed")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class CopyRules:
     """Which files are copied, and what is done besides."""
 
@@ -63,7 +63,7 @@ class CopyRules:
         return is_wanted(name, self.include, self.exclude)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class CopyReport:
     """What a copy has done."""
 

@@ -64,7 +64,7 @@ def test_an_old_python_is_told_to_be_one() -> None:
     program = START_SCRIPT.replace("sys.version_info", "(3, 8, 1)")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("ocidist: the python3 of this image is 3.8, the agent needs 3.11 or later")
+    assert done.stderr.startswith("ocidist: the python3 of this image is 3.8, the agent needs 3.9 or later")
 
 
 def test_an_agent_that_cannot_be_fetched_is_one_clear_line(backend: OciDataScience, bare_path: str) -> None:

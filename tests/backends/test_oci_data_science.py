@@ -71,12 +71,30 @@ def test_a_plan_names_everything_that_is_missing_at_once() -> None:
     assert paths == {"backend.compartment_id", "backend.project_id", "backend.subnet_id", "work_dir"}
 
 
-def test_a_conda_environment_with_an_old_python_is_refused_before_a_node_is_paid_for(
-    backend: OciDataScience,
+@pytest.mark.parametrize(
+    "slug, python",
+    [
+        ("pytorch110_p38_gpu_v1", "3.8"),
+        ("generalml_p37_cpu_v1", "3.7"),
+        ("pytorch_p27", "2.7"),
+        ("p36_pack", "3.6"),
+        ("pytorch20_p39_gpu_v1", None),
+        ("pytorch24_p310_gpu_x86_64_v1", None),
+        ("pytorch28_p312_gpu_x86_64_v1", None),
+        ("mlgpuv1", None),
+        ("ours_p3", None),
+        ("cp38_pack", None),
+    ],
+)
+def test_a_conda_environment_is_refused_before_a_node_is_paid_for_where_its_name_says_too_old_a_python(
+    backend: OciDataScience, slug: str, python: str | None
 ) -> None:
-    old = {"kind": "oci_data_science", "shape": "VM.GPU.A10.1", "conda_slug": "pytorch20_p39_gpu_v1"}
-    with pytest.raises(JobFileError, match="older than 3"):
-        backend.plan(a_job(backend=old), a_key())
+    where = {"kind": "oci_data_science", "shape": "VM.GPU.A10.1", "conda_slug": slug}
+    if python is None:
+        assert backend.plan(a_job(backend=where), a_key())
+        return
+    with pytest.raises(JobFileError, match=rf"conda_slug: has Python {python}; the agent needs 3\.9"):
+        backend.plan(a_job(backend=where), a_key())
 
 
 def test_an_environment_beyond_the_services_limit_is_refused_before_anything_is_created(backend: Any) -> None:

@@ -8,11 +8,12 @@ import re
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from airflow_provider_ocidist.agent.git.repository import Repository
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import AgentError, Cause
 
 TOKEN_USER = "x-access-token"  # noqa: S105 - a name
@@ -24,7 +25,7 @@ HELPER = (
 """A fixed text: the shell that git runs it with sees no other."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Credentials:
     """How git is given what opens a repository: never in an argument, a URL or a file of the clone."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import unquote, urlsplit
+
+from airflow_provider_ocidist.backports import dataclass
 
 GIT_URL = re.compile(
     r"(?P<url>(?:git\+|git@|ssh://|git://).*?|[a-z+]+://.*?\.git|/.*?\.git)(?:#(?P<ref>[^#]+)|@(?P<at>[^@#/:]+))?"
@@ -15,7 +17,7 @@ REF = re.compile(r"(?![-./])(?!.*(?:\.\.|//|@\{|\.lock$|[/.]$))[^\x00-\x20\x7f~^
 """What `git check-ref-format` allows; `:` and `*` would make a refspec of it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Repository:
     """What to fetch, and the credentials that stood in its URL."""
 

@@ -24,10 +24,8 @@ MAX_ARGUMENTS = 4_000
 """Characters of the command line arguments (Oracle's documentation, jobs-env-vars)."""
 MAX_ARTIFACT = 4 * 1024**3 - 16 * 1024**2
 """Bytes of the user's part of a job artifact, 4 GB (Oracle's documentation, jobs-artifact) less room for the agent."""
-
-
-OLD_PYTHON = re.compile(r"_p(2\d|3\d|310)_")
-"""Service conda environments say their Python in their name, as `pytorch20_p39_gpu_v1`."""
+_SLUG_PYTHON = re.compile(r"(?:^|_)p([23])(\d{1,2})(?:_|$)")
+"""Service conda environments say their Python in their name, as `pytorch24_p310_gpu_x86_64_v1`."""
 
 OCID = re.compile(r"ocid1\.([a-z0-9]+)\.")
 KINDS = {
@@ -84,15 +82,21 @@ def _conda(job: TrainingJob) -> Iterator[Problem]:
         yield from (Problem(f"backend.{name}", "is for jobs without an image") for name in given)
     elif len(given) > 1:
         yield Problem("backend.conda_uri", "says the same as 'conda_slug': remove one of them")
-    if OLD_PYTHON.search(options.conda_slug or ""):
-        message = (
-            "has a Python older than 3.11, which the agent needs: choose one with p311 or later, or an image"
-        )
+    python = python_of(options.conda_slug or "")
+    if python is not None and python < bundle.OLDEST_PYTHON:
+        found, oldest = ("{}.{}".format(*version) for version in (python, bundle.OLDEST_PYTHON))
+        message = f"has Python {found}; the agent needs {oldest}: choose a newer environment, or an image"
         yield Problem("backend.conda_slug", message)
     if options.conda_uri is not None:
         yield from _pack(options.conda_uri)
     elif options.conda_region is not None:
         yield Problem("backend.conda_region", "is the region of 'conda_uri', which is not there")
+
+
+def python_of(slug: str) -> tuple[int, int] | None:
+    """Return the Python that the name of a service conda environment says; None where it says none."""
+    said = _SLUG_PYTHON.search(slug)
+    return (int(said[1]), int(said[2])) if said else None
 
 
 def _pack(uri: str) -> Iterator[Problem]:

@@ -39,7 +39,7 @@ def verdicts(
         found = pool.map(
             lambda entry: _verdict(source, entry, target, there.get(rename or entry.name)), entries
         )
-        return {entry.name: verdict for entry, verdict in zip(entries, found, strict=True)}
+        return {entry.name: verdict for entry, verdict in zip(entries, found)}
 
 
 def extra(source: Store, entries: Sequence[Entry], target: Store, wanted: Callable[[str], bool]) -> list[str]:
@@ -109,7 +109,7 @@ def _chosen(
     pairs = [(entry, there[rename or entry.name]) for entry in entries if (rename or entry.name) in there]
     with concurrent.futures.ThreadPoolExecutor(_THREADS, "compare") as pool:
         judged = pool.map(lambda pair: is_chosen(source, pair[0], target, pair[1]), pairs)
-        return {entry.name for (entry, _), same in zip(pairs, judged, strict=True) if same}
+        return {entry.name for (entry, _), same in zip(pairs, judged) if same}
 
 
 def _present(target: Store, rename: str | None) -> dict[str, Entry]:

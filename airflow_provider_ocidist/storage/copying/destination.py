@@ -6,9 +6,9 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.copying.engine import is_interruption
@@ -19,7 +19,7 @@ from airflow_provider_ocidist.storage.local_store import LocalStore, local_error
 from airflow_provider_ocidist.storage.stores import Entry, Store, Stores
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Destination:
     """A store to write to, and the journal of a tree that goes there."""
 

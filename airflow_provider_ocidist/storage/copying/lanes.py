@@ -13,7 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from airflow_provider_ocidist.backports import dataclass
 
 START = 16
 _PERIOD_S = 0.2
@@ -21,7 +23,7 @@ _HOLD_PERIODS = 15
 _WORTH = 1.1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Width:
     """How many lanes are open, and what was learned about it."""
 

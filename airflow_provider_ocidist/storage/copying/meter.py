@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.storage.stores import Entry
 
 _TOLD_EVERY_S = 0.25
@@ -14,7 +14,7 @@ _FILE_COUNTS_AS = 64 << 10
 """Bytes. A small file takes its request's time, whatever is in it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class TransferProgress:
     """How far a copy has come."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage import checksums
 from airflow_provider_ocidist.storage.copying.memory import gathered
@@ -15,7 +15,7 @@ from airflow_provider_ocidist.storage.stores import Buffer, Download, Entry, Upl
 _TURN_S = 0.25
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Copied:
     """One file that arrived."""
 

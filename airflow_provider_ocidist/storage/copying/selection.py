@@ -7,8 +7,8 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores import Entry, Store, Stores
@@ -18,7 +18,7 @@ _SAME_SCHEME = {"s3a": "s3", "gcs": "gs", "abfss": "abfs"}
 """Other names of one place."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Selection:
     """Files of one store."""
 

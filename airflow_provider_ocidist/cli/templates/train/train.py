@@ -3,6 +3,8 @@
 It goes on from the newest checkpoint, prints steps that ocidist understands, and leaves its result in outputs/.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import math

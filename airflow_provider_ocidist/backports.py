@@ -1,0 +1,104 @@
+"""What Python has only since 3.10 or 3.11, as a node with Python 3.9 can have it, too."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+else:
+    Self = object  # nothing reads it when a program runs
+
+if sys.version_info >= (3, 11):
+    from enum import StrEnum
+else:
+    from enum import Enum
+
+    class StrEnum(str, Enum):
+        """Strings with names, which are written as their values."""
+
+        __str__ = str.__str__
+        __format__ = str.__format__  # type: ignore[assignment]
+
+
+if sys.version_info >= (3, 10):
+    from dataclasses import dataclass
+    from typing import get_type_hints
+else:
+    import ast
+    import dataclasses
+    from collections.abc import Callable
+    from typing import Any, TypeVar, Union
+
+    if TYPE_CHECKING:
+        from typing_extensions import dataclass_transform
+    else:
+
+        def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
+            return lambda function: function
+
+    T = TypeVar("T")
+
+    @dataclass_transform(field_specifiers=(dataclasses.field, dataclasses.Field))
+    def dataclass(cls: type[T] | None = None, *, kw_only: bool = False, **options: bool) -> Any:
+        """Make a dataclass; with `kw_only` its fields may be in any order, and are given by name."""
+
+        def made(cls: type[T]) -> type[T]:
+            if kw_only:
+                cls.__init__ = _init_by_name  # type: ignore[method-assign]
+            return dataclasses.dataclass(init=not kw_only, **options)(cls)
+
+        return made if cls is None else made(cls)
+
+    def _init_by_name(self: Any, **values: Any) -> None:
+        fields = dataclasses.fields(self)
+        missing = [field.name for field in fields if field.name not in values and _is_needed(field)]
+        unknown = sorted(values.keys() - {field.name for field in fields if field.init})
+        if missing or unknown:
+            raise TypeError(f"{type(self).__name__}: missing {missing}, unknown {unknown}")
+        for field in fields:
+            value = values[field.name] if field.name in values else _default(field)
+            object.__setattr__(self, field.name, value)
+        if hasattr(self, "__post_init__"):
+            self.__post_init__()
+
+    def _is_needed(field: dataclasses.Field[Any]) -> bool:
+        return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+    def _default(field: dataclasses.Field[Any]) -> Any:
+        if field.default_factory is not dataclasses.MISSING:
+            return field.default_factory()
+        return field.default
+
+    def get_type_hints(cls: type) -> dict[str, Any]:
+        """Return the types of the fields, of which `X | None` and the like are understood."""
+        hints = {}
+        for base in reversed(cls.__mro__):
+            names = {**vars(sys.modules[base.__module__]), "Union": Union}
+            for name, text in vars(base).get("__annotations__", {}).items():
+                read = ast.fix_missing_locations(_UnionsSpelledOut().visit(ast.parse(text, mode="eval")))
+                hints[name] = eval(compile(read, text, "eval"), names)  # noqa: S307
+        return hints
+
+    class _UnionsSpelledOut(ast.NodeTransformer):
+        def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+            self.generic_visit(node)
+            both = ast.Tuple([node.left, node.right], ast.Load())
+            return ast.Subscript(ast.Name("Union", ast.Load()), both, ast.Load())
+
+
+__all__ = ["UTC", "Self", "StrEnum", "dataclass", "get_type_hints", "moment"]
+
+UTC = dt.timezone.utc
+
+_FRACTION = re.compile(r"\.(\d+)")
+
+
+def moment(text: str) -> dt.datetime:
+    """Return the time of a text as RFC 3339 has it. Raises ValueError."""
+    if sys.version_info < (3, 11):
+        text = _FRACTION.sub(lambda found: f".{found[1]:0<6.6}", text.replace("Z", "+00:00"))
+    return dt.datetime.fromisoformat(text)
