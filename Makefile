@@ -9,7 +9,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3.11)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-INSTALL := $(PIP) install -qq --progress-bar off --no-deps --no-compile
+FILL = $(BIN)/python scripts/environment.py $(@D)
+# Where pip finds torch, when not where it finds the rest. PyTorch's own index of CPU builds has the smallest.
+TORCH_INDEX ?=
 READY := $(VENV)/.ready
 CLIENTS := .venv-clients
 CLIENTS_READY := $(CLIENTS)/.ready
@@ -27,6 +29,9 @@ MODULES ?=
 # Most tests wait for programs, so three at a time keep two cores busy; tests/conftest.py says which files come first.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 ROWS ?=
+NEEDS := $(BIN)/python scripts/system_packages.py
+LOGINS := openssh-client openssh-server openmpi-bin
+COMPILER := g++ libpython3.11-dev
 CONTAINER_TOOLS := podman runc netavark aardvark-dns iptables mmdebstrap podman-compose iproute2
 DEVICE ?=
 BASE ?=
@@ -47,16 +52,19 @@ down: ## end what `make up` started
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m scripts.demo down; else echo "nothing is installed, so nothing runs"; fi
 
 test: $(READY) ## run the test suite; TESTS=path runs a part
+	@$(if $(TESTS),,$(NEEDS) chromium iproute2 $(LOGINS))
 	@$(BIN)/python -m pytest $(PARALLEL) --durations 10 -m "not launchers" \
 	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples))
 
 test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarted: in Airflow's own processes; and every example DAG
+	@$(NEEDS) $(COMPILER)
 	@$(BIN)/python -m pytest --durations 10 tests/e2e tests/examples
 
 test-clients: $(READY) $(CLIENTS_READY) ## the emulator under the real `oci` command line, Oracle ADS and ocifs
 	@$(BIN)/python -m pytest $(PARALLEL) --durations 10 tests/clients
 
 test-launchers: $(READY) $(LAUNCHERS_READY) ## train with real accelerate, DeepSpeed and FSDP2, and let each fail
+	@$(NEEDS) $(COMPILER) $(LOGINS)
 	@$(BIN)/python -m pytest $(PARALLEL) --durations 10 -m launchers tests/launchers tests/train
 
 # The minor that .venv holds is tested by `make test` and `make test-airflow`: here only when it is named.
@@ -72,15 +80,11 @@ test-matrix: $(READY) $(AIRFLOW_READY) ## what meets Airflow, on the newest patc
 	[ -z "$$failed" ] || { echo "failed on Airflow$$failed" >&2; exit 1; }
 
 test-containers: $(READY) ## the image, a gang in containers, three hosts that lose one another; as root
-	@if [ "$$(id -u)" = 0 ] && ! dpkg -s $(CONTAINER_TOOLS) >/dev/null 2>&1; then \
-	  { apt-get update -q && apt-get install -y -q --no-install-recommends $(CONTAINER_TOOLS); } \
-	  || echo "some of these cannot be installed, so tests are skipped: $(CONTAINER_TOOLS)" >&2; fi
+	@$(NEEDS) $(CONTAINER_TOOLS)
 	@$(BIN)/python -m pytest $(PARALLEL) --durations 10 tests/containers
 
 test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL; CHAOS_SEED=7 CHAOS_KILLS=70 make another campaign
-	@if [ "$$(id -u)" = 0 ] && ! dpkg -s postgresql >/dev/null 2>&1; then \
-	  { apt-get update -q && apt-get install -y -q --no-install-recommends postgresql; } \
-	  || echo "postgresql cannot be installed, so its tests are skipped" >&2; fi
+	@$(NEEDS) postgresql
 	@$(BIN)/python -m pytest --durations 10 tests/chaos
 
 mutants: $(READY) $(MUTANTS_READY) ## put faults into the code that decides, one at a time; MODULES="gang journal" names some
@@ -109,7 +113,8 @@ bench: $(READY) $(CLIENTS_READY) ## measure ours beside its peers; ROWS=P0,P7 ru
 	@$(BIN)/python -m benchmarks.run $(if $(ROWS),--rows $(ROWS))
 
 lock: $(BIN)/python ## resolve all versions anew into requirements/
-	@$(PIP) install -qq -r requirements/pip.txt -r requirements/torch.txt setuptools numpy
+	@$(PIP) install -q -r requirements/pip.txt setuptools numpy
+	@$(PIP) install -q $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) -r requirements/torch.txt
 	DS_BUILD_OPS=0 $(BIN)/python scripts/lock.py
 
 clean: down ## remove what make made: environments, the demo's folder, caches
@@ -125,64 +130,32 @@ clean: down ## remove what make made: environments, the demo's folder, caches
 	  $(PYTHON) -m venv --without-pip $* && $(PYTHON) -m pip --python $@ install -qq pip; \
 	else echo "this Python cannot make environments: apt-get install python3.11-venv" >&2; exit 1; fi
 
-# Everything is locked, so nothing is left to resolve (--no-deps), and two halves can be unpacked side by side. Modules are
-# compiled when first imported (--no-compile): compiling all of oci, torch and Airflow would take longer than the rest.
 $(READY): pyproject.toml requirements/pip.txt requirements/constraints.txt requirements/torch.txt | $(BIN)/python
 	@echo "installing into $(VENV): a minute or two; later runs skip this"
-	@$(PIP) install -qq -r requirements/pip.txt
-	@$(INSTALL) -r <(grep -E '^oci==' requirements/constraints.txt) -r requirements/torch.txt & large=$$!; \
-	$(INSTALL) -r <(grep -vE '^oci==' requirements/constraints.txt) & small=$$!; \
-	trap 'kill $$large $$small 2>/dev/null' INT TERM; \
-	wait $$large && wait $$small
-	@$(INSTALL) --no-build-isolation -e .
-	@$(PIP) check >/dev/null
+	@$(PIP) install -q -r requirements/pip.txt
+	@$(FILL) requirements/constraints.txt --torch $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX)) --ours
 	@touch $@
 
-# Real clients of OCI whose versions clash with Airflow's: the `oci` command line and Oracle ADS. torch is large, and the same
-# for both: it is linked.
+# Real clients of OCI whose versions clash with Airflow's: the `oci` command line and Oracle ADS.
 $(CLIENTS_READY): requirements/clients.txt requirements/torch.txt | $(READY) $(CLIENTS)/bin/python
-	@echo "installing into $(CLIENTS): half a minute; later runs skip this"
-	@install="$(PIP) --python $(CLIENTS)/bin/python install -qq --progress-bar off --no-deps --no-compile -r /dev/stdin"; \
-	grep -E '^oci(-cli)?==' requirements/clients.txt | $$install & large=$$!; \
-	grep -vE '^oci(-cli)?==' requirements/clients.txt | $$install & small=$$!; \
-	trap 'kill $$large $$small 2>/dev/null' INT TERM; \
-	wait $$large && wait $$small
-	@cd $(CLIENTS)/lib/python3.11/site-packages && rm -f torch-*.dist-info \
-	  && ln -sfn ../../../../$(VENV)/lib/python3.11/site-packages/{torch,torchgen,functorch,torch-*.dist-info} .
-	@sed '1s|.*|#!$(CURDIR)/$(CLIENTS)/bin/python|' $(BIN)/torchrun > $(CLIENTS)/bin/torchrun && chmod +x $(CLIENTS)/bin/torchrun
-	@$(PIP) --python $(CLIENTS)/bin/python check >/dev/null
+	@echo "installing into $(@D): half a minute; later runs skip this"
+	@$(FILL) requirements/clients.txt --torch-from $(VENV)
 	@touch $@
 
 # What a node needs to train with each launcher, and the examples' data; its versions are the user's business, not Airflow's.
-# DeepSpeed asks at its build which torch there is: isolated, it would fetch one for CUDA.
 $(LAUNCHERS_READY): requirements/launchers.txt requirements/torch.txt | $(READY) $(LAUNCHERS)/bin/python
-	@echo "installing into $(LAUNCHERS): half a minute; later runs skip this"
-	@cd $(LAUNCHERS)/lib/python3.11/site-packages \
-	  && ln -sfn ../../../../$(VENV)/lib/python3.11/site-packages/{torch,torchgen,functorch,torch-*.dist-info} .
-	@install="$(PIP) --python $(LAUNCHERS)/bin/python install -qq --progress-bar off --no-deps --no-compile -r /dev/stdin"; \
-	grep -v '^deepspeed==' requirements/launchers.txt | $$install \
-	&& grep '^deepspeed==' requirements/launchers.txt | DS_BUILD_OPS=0 $$install --no-build-isolation
-	@$(PIP) --python $(LAUNCHERS)/bin/python check >/dev/null
+	@echo "installing into $(@D): half a minute; later runs skip this"
+	@$(FILL) requirements/launchers.txt --torch-from $(VENV)
 	@touch $@
 
 # What makes the mutants is no need of a test: it is kept apart from what tests run with.
 $(MUTANTS_READY): requirements/mutants.txt | $(READY) $(MUTANTS)/bin/python
-	@$(PIP) --python $(MUTANTS)/bin/python install -qq --progress-bar off --no-deps --no-compile -r requirements/mutants.txt
-	@$(PIP) --python $(MUTANTS)/bin/python check >/dev/null
+	@$(FILL) requirements/mutants.txt
 	@touch $@
 
-# An older Airflow, and beside it what the tests need; torch is the same for all, so it is linked.
+# An older Airflow, and beside it what the tests need.
 $(OLDER_READY): .venv-airflow-%/.ready: pyproject.toml requirements/airflow-%.txt requirements/torch.txt \
     | $(READY) .venv-airflow-%/bin/python
 	@echo "installing into $(@D): a minute; later runs skip this"
-	@cd $(@D)/lib/python3.11/site-packages \
-	  && ln -sfn ../../../../$(VENV)/lib/python3.11/site-packages/{torch,torchgen,functorch,torch-*.dist-info} .
-	@install="$(PIP) --python $(@D)/bin/python install -qq --progress-bar off --no-deps --no-compile -r /dev/stdin"; \
-	grep '^oci==' requirements/airflow-$*.txt | $$install & large=$$!; \
-	grep -v '^oci==' requirements/airflow-$*.txt | $$install & small=$$!; \
-	trap 'kill $$large $$small 2>/dev/null' INT TERM; \
-	wait $$large && wait $$small
-	@$(PIP) --python $(@D)/bin/python install -qq --no-deps --no-build-isolation -e .
-	@sed '1s|.*|#!$(CURDIR)/$(@D)/bin/python|' $(BIN)/torchrun > $(@D)/bin/torchrun && chmod +x $(@D)/bin/torchrun
-	@$(PIP) --python $(@D)/bin/python check >/dev/null
+	@$(FILL) requirements/airflow-$*.txt --torch-from $(VENV) --ours
 	@touch $@

@@ -41,6 +41,7 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScience  #
 from airflow_provider_ocidist.run import RunRef  # noqa: E402
 from scripts.emulator_process import Access, EmulatorProcess  # noqa: E402
 from tests.airflow_versions import mark_by_version  # noqa: E402
+from tests.skips import pytest_configure  # noqa: E402, F401  a hook
 
 LONGEST = (
     "e2e/test_airflow_processes.py",
