@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tomllib
 from functools import cache
-from pathlib import Path
 
 import pytest
 import yaml
@@ -27,10 +26,8 @@ from airflow_provider_ocidist.job import (
     Program,
     TrainingJob,
 )
+from tests.documents import DOCUMENTS, ROOT, blocks, broken_links, links, name_of
 
-ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PARTS = {
     "program": Program,
     "launcher": LauncherOptions,
@@ -40,29 +37,50 @@ PARTS = {
     "limits": Limits,
     "backend": OciDataScienceOptions,
 }
-LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
-def blocks(language: str) -> list:
-    return [
-        pytest.param(text, id=f"{path.name}-{number}")
-        for path in DOCUMENTS
-        for number, (found, text) in enumerate(BLOCK.findall(path.read_text()))
-        if found == language
-    ]
+def each(*languages: str) -> list:
+    return [pytest.param(block.text, id=block.name) for block in blocks(*languages)]
 
 
 def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(path):
-    targets = [target for target, _ in LINK.findall(path.read_text()) if "://" not in target]
-    assert [target for target in targets if not (path.parent / target).exists()] == []
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_links_lead_to_a_file_and_to_a_heading_of_it(path):
+    assert broken_links(path.read_text(), path) == []
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "link, leads",
+    [
+        ("README.md", True),
+        ("#a-heading-with-code-and-signs", True),
+        ("#twice-1", True),
+        ("docs/connection.md#policies", True),
+        ("dags_examples", True),
+        ("https://example.com/nothing#here", True),
+        ("absent.md", False),
+        ("#no-such-heading", False),
+        ("#twice-2", False),
+        ("#in-a-block", False),
+        ("docs/connection.md#no-such-heading", False),
+        ("Makefile#help", False),
+    ],
+)
+def test_a_link_is_broken_where_its_file_or_its_heading_is_not_there(link, leads):
+    text = "# A heading, with `code` and signs!\n## Twice\n## Twice\n```bash\n# in a block\n```\n"
+    shown = f"{text}See [it]({link}), and not `[this](nowhere.md)`.\n"
+    assert broken_links(shown, ROOT / "page.md") == ([] if leads else [link])
+
+
+def test_every_page_is_in_the_index():
+    named = {link.partition("#")[0] for link in links((ROOT / "docs" / "README.md").read_text())}
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"} - named == set()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_make_commands_exist(path):
     text = path.read_text()
     named = set(re.findall(r"`make ([a-z-]+)", text)) | set(
@@ -71,7 +89,7 @@ def test_make_commands_exist(path):
     assert named <= make_targets()
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_ocidist_commands_exist(path):
     for command in set(re.findall(r"`ocidist ([a-z-]+)", path.read_text())):
         result = asked_for_help(command)
@@ -91,12 +109,12 @@ def test_every_make_target_has_a_line_of_help_and_is_phony():
     assert make_targets() == documented == phony
 
 
-@pytest.mark.parametrize("text", blocks("yaml"))
+@pytest.mark.parametrize("text", each("yaml"))
 def test_yaml_in_documents_is_a_valid_job(text):
     assert job_file.build(yaml.safe_load(text), base_dir=ROOT / "dags_examples/jobs").name
 
 
-@pytest.mark.parametrize("text", blocks("python"))
+@pytest.mark.parametrize("text", each("python"))
 def test_python_in_documents_uses_what_exists(text):
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module.startswith("airflow"):
@@ -104,7 +122,7 @@ def test_python_in_documents_uses_what_exists(text):
             assert [name.name for name in node.names if not hasattr(module, name.name)] == []
 
 
-@pytest.mark.parametrize("text", blocks("python"))
+@pytest.mark.parametrize("text", each("python"))
 def test_python_in_documents_runs(text, tmp_path):
     names: dict = {"__file__": str(tmp_path / "dag.py")}
     exec(compile(text, "README", "exec"), names)
