@@ -215,7 +215,10 @@ class NewDataTrigger(BaseEventTrigger):
             value = await store.aget(self._key)
         except ValueError as error:
             # Airflow keeps one for each asset; with several of them nobody says whose to take.
-            self.log.warning("what was told of is forgotten when the triggerer restarts: %s", error)
+            self.log.warning(
+                "which data was reported cannot be stored, and is forgotten when the triggerer restarts: %s",
+                error,
+            )
             self.asset_state_store = None
             return None
         return value if isinstance(value, str) else None

@@ -36,6 +36,6 @@ def test_the_documented_walk_ends_with_a_checkpoint(tmp_path: Path, emulator: Ac
         "no difference",
     ):
         assert part in done.stdout
-    told = re.search(r"([\d.]+)% of the points are told apart", done.stdout)
-    assert told is not None
-    assert float(told[1]) > 80
+    right = re.search(r"([\d.]+)% of the points are classified correctly", done.stdout)
+    assert right is not None
+    assert float(right[1]) > 80

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import airflow_provider_ocidist
-from airflow_provider_ocidist import job_file
+from airflow_provider_ocidist import bundle, job_file
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
 from airflow_provider_ocidist.job import (
     Checkpoints,
@@ -218,3 +218,11 @@ def test_the_fault_matrix_has_a_test_for_each_row_or_names_what_it_waits_for():
     assert [int(number) for number, *_ in rows] == list(range(1, 43))
     for number, _, then, seen in rows:
         assert "::" in seen or "waits for" in then, f"F{number}"
+
+
+def test_the_sizes_of_what_travels_are_as_documented():
+    text = (ROOT / "docs" / "containers.md").read_text()
+    agent = int(re.search(r"\(about (\d+) KB\) into the run directory", text)[1])
+    boot = int(re.search(r"`OCIDIST_BOOT` \((\d+) KB of", text)[1])
+    assert agent == pytest.approx(len(bundle.agent_bundle(None)) / 1000, rel=0.2)
+    assert boot == pytest.approx(len(bundle.boot_text()) / 1000, abs=1)

@@ -216,7 +216,7 @@ class ShardCollector:
         try:
             _write(self.store, BOARD_FILE, Board(closed=True))
         except (OcidistError, OSError) as error:
-            logger.warning("the other nodes could not be told that no checkpoint follows: %s", error)
+            logger.warning("it cannot be announced to the other nodes that no checkpoint follows: %s", error)
 
     def _call(self, item: Candidate, uri: str, step: int | None, fence: Fence, sequence: int) -> Call:
         """Return the call for an entry; another try repeats the first, so that what was sent is not sent again."""

@@ -117,7 +117,7 @@ class WheelCache:
         try:
             open_store(self._uri, self.access).write(MANIFEST, json.dumps(manifest).encode())
         except (OcidistError, OSError) as error:
-            logger.warning("the other nodes cannot be told of wheels: %s", error)
+            logger.warning("the wheels cannot be announced to the other nodes: %s", error)
 
     # the other nodes
 

@@ -20,7 +20,7 @@ HEAD_S = 10.0
 """How long a client may take, from its first byte on, to say what it wants."""
 CONNECTIONS = Path("/proc/net/tcp")
 EXPOSED = (
-    "EXPOSED: whoever can reach %s port %s and has a key of this emulator can run programs on this machine"
+    "EXPOSED: everybody who can reach %s port %s and has a key of this emulator can run programs on this machine"
     " as the user who started it, over plain http. The control API and the proxy stay with this machine."
 )
 

@@ -122,12 +122,12 @@ def _assigned(text: str, *, of_a_log: bool) -> Iterator[Span]:
             end = start + len(value)
         if part == "bare" and value.lower().rstrip(",.:;") in _SENTENCE | _SCHEMES:
             continue
-        if _is_told(match, weight, value) if of_a_log else is_secret_of(weight, value):
+        if _is_logged_secret(match, weight, value) if of_a_log else is_secret_of(weight, value):
             yield start, end
             place = end
 
 
-def _is_told(match: re.Match[str], weight: Weight, value: str) -> bool:
+def _is_logged_secret(match: re.Match[str], weight: Weight, value: str) -> bool:
     """Return whether what a log says under a name is a secret rather than a part of a sentence or of a program."""
     if not is_secret_of(weight, value) or value == match["name"].rpartition(".")[2]:
         return False

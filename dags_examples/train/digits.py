@@ -108,7 +108,7 @@ def newest_checkpoint() -> Path | None:
 
 
 def save_checkpoint(step: int, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write aside, then rename: whoever looks sees a whole checkpoint or none."""
+    """Write under another name, then rename: under its own name a checkpoint is always whole."""
     CHECKPOINTS.mkdir(parents=True, exist_ok=True)
     path = CHECKPOINTS / f"step-{step:06d}.pt"
     partial = path.with_suffix(".tmp")

@@ -32,7 +32,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def save_checkpoint(accelerator: Accelerator, step: int) -> None:
-    """Write aside, then rename: whoever looks sees a whole checkpoint or none."""
+    """Write under another name, then rename: under its own name a checkpoint is always whole."""
     path = CHECKPOINTS / f"step-{step:06d}"
     partial = path.with_suffix(".tmp")
     accelerator.save_state(str(partial))

@@ -174,7 +174,7 @@ def test_the_maximum_runtime_is_in_minutes():
         (
             {"env": {"NODE_COUNT": 3}},
             (),
-            "env.NODE_COUNT: NODE_COUNT is told to the nodes by what the file says elsewhere: remove it",
+            "env.NODE_COUNT: NODE_COUNT is set on the nodes from other keys of the file: remove it",
         ),
         ({"conda": {"type": "published", "slug": "x"}}, (), "conda.uri: is needed"),
         (

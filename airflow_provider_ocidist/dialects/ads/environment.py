@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_ocidist.dialects.base import Draft, Section, Variable, Variables
 
 REFERENCE = re.compile(r"\$(?:\$|\{(\w+)\})")
-FROM_THE_FILE = "is told to the nodes by what the file says elsewhere: remove it"
+FROM_THE_FILE = "is set on the nodes from other keys of the file: remove it"
 
 
 def listed(draft: Draft, section: Section, *, maps: bool = False) -> Variables:

@@ -1,4 +1,4 @@
-"""Learn to tell two spirals apart: a small training that is distributed in earnest, on CPUs and GPUs alike.
+"""Learn which of two spirals a point is on: a small training that is distributed in earnest, on CPUs and GPUs alike.
 
 It goes on from the newest checkpoint, prints steps that ocidist understands, and leaves its result in outputs/.
 """
@@ -35,7 +35,7 @@ def newest_checkpoint() -> Path | None:
 
 
 def save_checkpoint(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write aside, then rename: whoever looks sees a whole checkpoint or none."""
+    """Write under another name, then rename: under its own name a checkpoint is always whole."""
     CHECKPOINTS.mkdir(parents=True, exist_ok=True)
     draft = CHECKPOINTS / "draft.pt"
     torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, draft)
@@ -87,7 +87,7 @@ def report(model: nn.Module, data: TensorDataset, step: int, device: torch.devic
     outputs = Path("outputs")
     outputs.mkdir(exist_ok=True)
     (outputs / "summary.json").write_text(json.dumps({"steps": step, "accuracy": right}))
-    print(f"{right:.1%} of the points are told apart", flush=True)
+    print(f"{right:.1%} of the points are classified correctly", flush=True)
 
 
 def main() -> None:
