@@ -16,6 +16,7 @@ from rich.table import Table
 
 import benchmarks
 from benchmarks.comparison import Comparison
+from scripts.sweeper import sweep_after_us
 
 RESULTS = Path(__file__).with_name("results.json")
 
@@ -62,6 +63,7 @@ def table(results: dict[str, dict[str, Any]]) -> Table:
 def main() -> int:
     # A program that may not keep its bytecode compiles itself at every start: seconds, for the larger peers.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sweep_after_us()
     known = rows()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--rows", default=",".join(known), help="names, separated by commas (%(default)s)")

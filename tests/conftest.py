@@ -40,8 +40,12 @@ for _name in [name for name in os.environ if name.startswith(("OCI_", "AIRFLOW_C
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience  # noqa: E402
 from airflow_provider_ocidist.run import RunRef  # noqa: E402
 from scripts.emulator_process import Access, EmulatorProcess  # noqa: E402
+from scripts.sweeper import sweep_after_us  # noqa: E402
 from tests.airflow_versions import mark_by_version  # noqa: E402
 from tests.skips import pytest_configure  # noqa: E402, F401  a hook
+
+# Here, and in no worker of xdist, which inherits it.
+sweep_after_us()
 
 LONGEST = (
     "e2e/test_airflow_processes.py",

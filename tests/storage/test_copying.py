@@ -323,7 +323,7 @@ def test_faults_of_the_service_are_ridden_out_both_ways(
 
 def _control(emulator: dict[str, str], method: str, body: object = None) -> None:
     request = urllib.request.Request(
-        f"{emulator['url']}/_emulator/faults",
+        f"{emulator.url}/_emulator/faults",
         method=method,
         data=json.dumps(body).encode() if body else None,
         headers={"content-type": "application/json"},

@@ -36,10 +36,10 @@ FAULTS: tuple[dict[str, Any], ...] = (
 @pytest.fixture
 def fault(emulator: dict[str, str]) -> Iterator[Callable[..., None]]:
     def add(**rule: Any) -> None:
-        httpx.post(f"{emulator['url']}/_emulator/faults", json=rule).raise_for_status()
+        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
 
     yield add
-    httpx.delete(f"{emulator['url']}/_emulator/faults").raise_for_status()
+    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -217,14 +217,14 @@ def test_permission_denied_is_a_storage_error_not_absence(tmp_path):
 
 
 def test_the_namespace_is_looked_up_when_the_uri_names_none(emulator, access):
-    store = open_store(f"oci://{emulator['bucket']}/some/{uuid.uuid4().hex}", access)
+    store = open_store(f"oci://{emulator.bucket}/some/{uuid.uuid4().hex}", access)
     store.write("x", b"1")
-    assert f"@{emulator['namespace']}/" in store.uri
+    assert f"@{emulator.namespace}/" in store.uri
     assert store.read("x") == b"1"
 
 
 def test_a_missing_bucket_is_an_error_not_absence(emulator, access):
-    store = open_store(f"oci://no-such-bucket@{emulator['namespace']}/x", access)
+    store = open_store(f"oci://no-such-bucket@{emulator.namespace}/x", access)
     for use in (
         store.read,
         store.exists,

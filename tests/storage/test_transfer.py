@@ -298,7 +298,7 @@ def test_an_object_that_is_replaced_midway_is_never_mixed(unruly, access, proxy,
 
 
 def test_a_missing_bucket_is_one_clear_error(emulator, access, tmp_path):
-    uri = f"oci://no-such-bucket@{emulator['namespace']}/x"
+    uri = f"oci://no-such-bucket@{emulator.namespace}/x"
     (tmp_path / "x").write_bytes(b"1")
     for source, target in ((uri, str(tmp_path / "t")), (str(tmp_path / "x"), uri)):
         with pytest.raises(StorageError, match=r"no-such-bucket.*not found"):
