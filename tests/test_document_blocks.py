@@ -20,10 +20,14 @@ import pytest
 import yaml
 
 from airflow_provider_ocidist import hooks, job_file
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.preflight.machine import SERVICE_CONDA
 from airflow_provider_ocidist.hooks import unknown_fields
+from airflow_provider_ocidist.run import NodeState
+from airflow_provider_ocidist.storage.stores import open_store
 from scripts.emulator_process import Access
 from tests.documents import ROOT, Block, blocks, blocks_in
+from tests.training_jobs import a_job, a_key, wait_until
 
 FIRST_RUN, OFFLINE = "docs/first-run.md", "docs/offline.md"
 EMULATOR, TRANSFER, CONTAINERS = "docs/emulator.md", "docs/transfer.md", "docs/containers.md"
@@ -286,3 +290,30 @@ def test_clients_find_the_emulator_as_its_page_says(tmp_path: Path) -> None:
             URL=ready.url,
         )
     assert len(json.loads(rules)["faults"]) == 4
+
+
+def test_a_node_reads_the_secret_of_a_tracker_as_its_page_says(
+    backend: OciDataScience, fields: dict[str, Any], emulator: Access, ends: Any, tmp_path: Path
+) -> None:
+    (reads,) = (item.text for item in blocks("python") if "def read_secret" in item.text)
+    (sets,) = (item.text for item in blocks("text") if "WANDB_API_KEY" in item.text)
+    text = (ROOT / "docs" / "trackers.md").read_text()
+    (name,) = re.findall(r"`(os\.environ\[\"OCIDIST_RUN_NAME\"\][^`]+)`", text)
+    shows = f"json.dump([os.environ['WANDB_API_KEY'] == SECRET, {name}], open('shown.json', 'w'))\n"
+    # The program holds the secret, so that it need not leave the node to be compared.
+    program = f"import json, os\nSECRET = {emulator.secret_value!r}\n{reads}\n{sets}\n{shows}"
+    (tmp_path / "train.py").write_text(program)
+    results, key = f"{fields['work_dir']}/results", a_key()
+    job = a_job(
+        nodes=1,
+        env={"WANDB_SECRET_OCID": emulator.secret_id},
+        program={"source": str(tmp_path), "script": "train.py"},
+        outputs=[{"path": "shown.json", "uri": f"{results}/"}],
+        checkpoints=None,
+    )
+    ref = ends(backend.submit(backend.plan(job, key)))
+    status = wait_until(backend, ref, lambda status: status.ended, seconds=90)
+    assert [node.state for node in status.nodes] == [NodeState.SUCCEEDED], status
+    same, of_the_task = json.loads(open_store(results, backend.access).read("shown.json"))
+    assert same
+    assert f"{of_the_task}-a1" == ref.key.name
