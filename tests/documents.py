@@ -90,9 +90,19 @@ def broken_links(text: str, path: Path) -> list[str]:
 
 def _leads(link: str, text: str, path: Path) -> bool:
     place, _, anchor = unquote(link).partition("#")
-    target = (path.parent / place).resolve() if place else path
-    if not target.exists():
-        return False
+    if not place:
+        return anchor in anchors(text)
+    target = (path.parent / place).resolve()
     if not anchor:
-        return True
-    return target.suffix == ".md" and anchor in (anchors(text) if target == path else _anchors_of(target))
+        return target.exists()
+    return target.suffix == ".md" and target.exists() and anchor in _anchors_of(target)
+
+
+def uneven_rows(text: str) -> Iterator[str]:
+    """Yield the rows of tables that have another number of cells than the first row of their table."""
+    columns = 0
+    for line in _FENCE.sub("", text).splitlines():
+        cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        columns = columns or cells if cells else 0
+        if cells != columns:
+            yield line

@@ -26,7 +26,7 @@ from airflow_provider_ocidist.job import (
     Program,
     TrainingJob,
 )
-from tests.documents import DOCUMENTS, ROOT, blocks, broken_links, links, name_of
+from tests.documents import DOCUMENTS, ROOT, blocks, broken_links, links, name_of, uneven_rows
 
 PARTS = {
     "program": Program,
@@ -226,3 +226,14 @@ def test_the_sizes_of_what_travels_are_as_documented():
     boot = int(re.search(r"`OCIDIST_BOOT` \((\d+) KB of", text)[1])
     assert agent == pytest.approx(len(bundle.agent_bundle(None)) / 1000, rel=0.2)
     assert boot == pytest.approx(len(bundle.boot_text()) / 1000, abs=1)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_each_row_of_a_table_has_a_cell_for_each_column(path):
+    assert list(uneven_rows(path.read_text())) == []
+
+
+def test_a_row_with_a_cell_too_many_is_found():
+    assert list(
+        uneven_rows("| a | b |\n| --- | --- |\n| 1 | `x \\| y` |\n| 1 | x | y |\n\n| c |\n| - |\n")
+    ) == ["| 1 | x | y |"]

@@ -1,0 +1,102 @@
+"""The DAGs in the documents run as they stand there, by dag.test(), on nodes of the emulator."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.emulator_process import Access
+from scripts.local_airflow import LocalAirflow
+from tests.documents import blocks
+
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
+
+PROGRAM = """
+import json, os, pathlib
+if os.environ["RANK"] == "0":
+    with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as file:
+        file.write(json.dumps({"step": 3, "steps": 3, "loss": 0.5}) + "\\n")
+    folder = pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "step-3.tmp").write_text("weights")
+    (folder / "step-3.tmp").rename(folder / "step-3.txt")
+"""
+JOB = """
+name: gpt
+nodes: 1
+program: {source: ../train, script: train.py}
+launcher: {kind: python}
+checkpoints: {}
+limits: {stop_grace: 1s}
+backend: {shape: VM.GPU.A10.1}
+"""
+RUN = """
+import sys, traceback
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(sys.argv[1], include_examples=False)
+assert not bag.import_errors, bag.import_errors
+for name in sorted(bag.dag_ids):
+    try:
+        print("\\nRESULT", name, bag.dags[name].test().state, flush=True)
+    except Exception:
+        traceback.print_exc()
+        print("\\nRESULT", name, "error", flush=True)
+"""
+LEFT_OUT = {"first": "run by test_document_blocks.py", "tracked": "needs a server of MLflow"}
+PLACES = {
+    "oci://public@namespace/": "oci://bucket@namespace/public/",
+    "s3://other/": "/data/",
+    "https://host/": "file:///data/",
+    "https://example.com/": "file:///data/",
+    '"run_on": "platform"': '"run_on": "worker"',
+}
+"""Other clouds and the web, which are not here, as folders."""
+
+
+def documented(place: str, folder: Path) -> list[str]:
+    """Return the documents' DAG files, with this emulator's bucket for theirs, and this folder for /data and /srv."""
+    found = []
+    for block in blocks("python"):
+        if "with DAG(" not in block.text:
+            continue
+        text = block.text
+        for theirs, here in PLACES.items():
+            text = text.replace(theirs, here)
+        text = text.replace("bucket@namespace", place)
+        found.append(re.sub(r"/(?=(?:data|srv)/)", f"{folder}/", text))
+    return found
+
+
+@pytest.mark.since_airflow("3.3", "DagBag is imported from where 3.3 has it")
+def test_the_dags_in_the_documents_run(emulator: Access, tmp_path: Path, database: Path) -> None:
+    dags, data = tmp_path / "dags", tmp_path / "data"
+    for folder in (dags / "jobs", dags / "train", data / "corpus"):
+        folder.mkdir(parents=True)
+    (dags / "jobs" / "gpt.yaml").write_text(JOB)
+    (dags / "train" / "train.py").write_text(PROGRAM)
+    for name in ("corpus.txt", "corpus/a.txt", "labels-1.csv", "a.bin", "b.bin"):
+        (data / name).write_text(name)
+    texts = documented(f"{emulator.bucket}@{emulator.namespace}", tmp_path)
+    assert len(texts) > 8
+    for number, text in enumerate(texts):
+        (dags / f"documented_{number}.py").write_text(text)
+    airflow = LocalAirflow(tmp_path / "airflow", dags=dags, env=emulator.airflow_env(), database=database)
+    airflow.prepare()
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(dags)],
+        env=airflow.env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=850,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    results = dict(re.findall(r"^RESULT (\w+) (\w+)", done.stdout, re.MULTILINE))
+    print(results)
+    (tmp_path / "output").write_text(output)
+    assert {name: state for name, state in results.items() if state != "success"} == {}, output[-6000:]
