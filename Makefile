@@ -37,7 +37,7 @@ DEVICE ?=
 BASE ?=
 NAME ?=
 
-.PHONY: help demo up down test test-clients test-airflow test-launchers test-matrix test-containers test-chaos mutants simulate simulate-mutants image check format bench lock clean
+.PHONY: help demo up down test test-clients test-airflow test-launchers test-matrix test-containers test-chaos fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -86,6 +86,9 @@ test-containers: $(READY) ## the image, a gang in containers, three hosts that l
 test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL; CHAOS_SEED=7 CHAOS_KILLS=70 make another campaign
 	@$(NEEDS) postgresql
 	@$(BIN)/python -m pytest --durations 10 tests/chaos
+
+fuzz-emulator: $(READY) ## send the emulator what nobody should send: FUZZ_CASES=100000 SEED=7; FIRST=123 begins later
+	@$(BIN)/python -m tests.emulator.fuzz --cases $(or $(FUZZ_CASES),100000) $(if $(SEED),--seed $(SEED)) --first $(or $(FIRST),0)
 
 mutants: $(READY) $(MUTANTS_READY) ## put faults into the code that decides, one at a time; MODULES="gang journal" names some
 	@$(BIN)/python -m scripts.mutants $(MODULES)

@@ -32,6 +32,7 @@ CLIENTS = {
     "loggingsearch": "LogSearchClient",
     "monitoring": "MonitoringClient",
     "object_storage": "ObjectStorageClient",
+    "resource_search": "ResourceSearchClient",
     "secrets": "SecretsClient",
     "vault": "VaultsClient",
 }
@@ -79,6 +80,11 @@ def collected() -> dict[str, Any]:
 
 def _routed() -> set[str]:
     """Return the operations that the emulator has routes for."""
+    return {body_models.operation(method, template) for method, template, _ in routes()}
+
+
+def routes() -> list[tuple[str, str, bool]]:
+    """Return method, path and whether it must be signed, of all that the emulator answers but for its page."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         context = Context(
@@ -91,9 +97,9 @@ def _routed() -> set[str]:
             store=Store(folder / "state.sqlite3"),
             options=Options(),
         )
-        routes = Services(context, AddressPool(seed=0)).routes()
+        found = Services(context, AddressPool(seed=0)).routes()
         context.store.close()
-    return {body_models.operation(route.method, route.template) for route in routes}
+    return [(route.method, route.template, route.signed) for route in found]
 
 
 def _operations(client: type, service: str) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ from airflow_provider_ocidist.emulator.control import HEALTH, Control, hide_par
 from airflow_provider_ocidist.emulator.data_science.service import DataScience
 from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault
+from airflow_provider_ocidist.emulator.file_systems import FileSystems
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.listening import is_own_user
 from airflow_provider_ocidist.emulator.logs.service import Logs
@@ -31,6 +32,7 @@ from airflow_provider_ocidist.emulator.networks import Networks
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.object_storage.service import ObjectStorage
 from airflow_provider_ocidist.emulator.pacing import Dropped, Pace, cut_after, paced_receive, paced_send
+from airflow_provider_ocidist.emulator.resource_search import ResourceSearch
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.status_page import browser
 from airflow_provider_ocidist.emulator.status_page.service import StatusPage
@@ -61,7 +63,8 @@ class Services:
         self.federation = Federation(context)
         self.metadata = Metadata(context)
         self.identity = Identity(context)
-        self.networks = Networks(context, self.identity)
+        file_systems = FileSystems(context)
+        self.networks = Networks(context, self.identity, file_systems)
         self.retries = RetryTokens(context.store)
         self.vault = Vault(context, self.identity, self.retries)
         self.monitoring = Monitoring(context, self.identity)
@@ -72,6 +75,15 @@ class Services:
             context, self.identity, self.logs, self.retries, self.control.nodes, pool, mounts
         )
         self.mounts = mounts
+        having = (
+            self.identity,
+            self.networks,
+            file_systems,
+            self.logs,
+            self.object_storage,
+            self.data_science,
+        )
+        self.search = ResourceSearch([service.resources for service in having])
 
     def routes(self) -> list[Route]:
         services = (
@@ -81,6 +93,7 @@ class Services:
             self.metadata,
             self.identity,
             self.networks,
+            self.search,
             self.monitoring,
             self.vault,
             self.logs,

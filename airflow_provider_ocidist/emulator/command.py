@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import logging
 import math
 import random
@@ -72,6 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="shape that jobs may name besides those that the emulator knows (GET /20190101/jobShapes)",
     )
+    parser.add_argument(
+        "--file-system",
+        action="append",
+        default=[],
+        type=_export,
+        metavar="ADDRESS:PATH",
+        help="export that jobs can mount by address and path (10.0.0.1:/export is always there)",
+    )
     parser.add_argument("--keep-node-files", action="store_true", help="leave the folders of ended nodes")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
@@ -102,6 +111,17 @@ def _environment(text: str) -> tuple[str, str]:
     return slug, folder
 
 
+def _export(text: str) -> str:
+    address, _, path = text.partition(":")
+    try:
+        ipaddress.IPv4Address(address)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{address!r} is no address: {error}") from error
+    if not path.startswith("/"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 10.0.1.5:/data")
+    return text
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m airflow_provider_ocidist.emulator")
     add_arguments(parser)
@@ -127,6 +147,7 @@ def run(args: argparse.Namespace) -> int:
         conda={slug: Path(folder).absolute() for slug, folder in args.conda},
         images=dict(args.image),
         shapes=tuple(args.shape),
+        file_systems=tuple(args.file_system),
     )
     received: list[int] = []
     # Before the server starts: who stops us while we start must not find processes left.

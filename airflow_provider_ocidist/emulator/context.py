@@ -39,6 +39,8 @@ class Options:
     """The proxy connects to hosts that are not OCI's, too."""
     shapes: tuple[str, ...] = ()
     """Shapes that jobs may name besides those that the service is known to have."""
+    file_systems: tuple[str, ...] = ()
+    """Exports that jobs can mount by address and path, such as `10.0.1.5:/data`, besides `10.0.0.1:/export`."""
     conda: Mapping[str, Path] = field(default_factory=dict)
     """Environments of this machine that stand for conda environments, by slug (or by object name)."""
     images: Mapping[str, str] = field(default_factory=dict)

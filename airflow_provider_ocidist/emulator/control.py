@@ -6,16 +6,16 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from starlette.responses import Response
 
-from airflow_provider_ocidist.emulator import installation
+from airflow_provider_ocidist.emulator import installation, patterns
 from airflow_provider_ocidist.emulator.auth import tokens
 from airflow_provider_ocidist.emulator.context import Context
-from airflow_provider_ocidist.emulator.errors import invalid
+from airflow_provider_ocidist.emulator.errors import invalid, limit_exceeded
 from airflow_provider_ocidist.emulator.faults import Fault, Faults
 from airflow_provider_ocidist.emulator.nodes.rules import NodeRule, NodeRules
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, encode_json
@@ -27,6 +27,10 @@ MAX_PATH_CHARS = 4_096
 """Of each path and host that is kept of a call."""
 PAR_PATH = re.compile(r"/p/[^/?\s]+(?=/n/|[?\s]|$)")
 CALL_FILTERS = ("method", "path", "host")
+FILTER_S = 0.3
+"""How much of a processor the filters of one request may take."""
+MAX_RULES = 1_000
+"""Of each kind: every request, or every node, is compared with all of them."""
 Rule = TypeVar("Rule", Fault, NodeRule)
 
 
@@ -108,17 +112,19 @@ class Control:
 
     async def list_calls(self, call: Call) -> Response:
         """Return the calls so far, the oldest first; `method`, `path` (with the query) and `host` filter them."""
+        wanted = {name: call.query[name] for name in CALL_FILTERS if name in call.query}
+        budget = patterns.Budget(FILTER_S)
         try:
-            wanted = {name: re.compile(call.query[name]) for name in CALL_FILTERS if name in call.query}
-        except re.error as error:
-            raise invalid(f"A filter is no regular expression: {error}.") from error
-        return answer(
-            [
+            for pattern in wanted.values():
+                patterns.compiled(pattern)
+            found = [
                 asdict(each)
                 for each in self.calls
-                if all(pattern.fullmatch(getattr(each, name)) for name, pattern in wanted.items())
+                if patterns.all_fit(list(wanted.values()), [getattr(each, name) for name in wanted], budget)
             ]
-        )
+        except patterns.PatternError as error:
+            raise invalid(f"A filter cannot be used: {error}.") from error
+        return answer(found)
 
     async def forget_calls(self, _: Call) -> Response:
         self.calls.clear()
@@ -128,6 +134,7 @@ class Control:
         fault = _read(Fault, await call.json())
         if fault.stale_s is not None:
             self._context.store.keep_history(fault.stale_s)
+        _check_room(self.faults.bodies())
         self.faults.add(fault)
         return answer(self.faults.bodies())
 
@@ -147,7 +154,9 @@ class Control:
         return answer({"seed": seed})
 
     async def add_node_rule(self, call: Call) -> Response:
-        self.nodes.add(_read(NodeRule, await call.json()))
+        rule = _read(NodeRule, await call.json())
+        _check_room(self.nodes.bodies())
+        self.nodes.add(rule)
         return answer(self.nodes.bodies())
 
     async def remove_node_rules(self, _: Call) -> Response:
@@ -170,6 +179,12 @@ class Control:
         return answer({"token": token, "private_key": installation.pem(context.installation.session)})
 
 
+def _check_room(rules: Sequence[Any]) -> None:
+    """Raise 400 where there is no room for one more rule."""
+    if len(rules) >= MAX_RULES:
+        raise limit_exceeded(f"There are {MAX_RULES} rules of this kind already.")
+
+
 def hide_par(text: str) -> str:
     """Return a text without the secret that makes the URL of a pre-authenticated request."""
     return PAR_PATH.sub("/p/(hidden)", text)
@@ -187,7 +202,7 @@ def _read(kind: type[Rule], details: Mapping[str, Any]) -> Rule:
             raise invalid(f"{name} cannot be {encode_json(value)}.")
     try:
         return kind(**details)
-    except (TypeError, re.error) as error:
+    except (TypeError, patterns.PatternError) as error:
         raise invalid(str(error)) from error
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import random
-import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from airflow_provider_ocidist.emulator import patterns
+
 SEEDS = 2**32
+RULES_S = 0.2
+"""How much of a processor all rules may take to look at one request."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +53,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         for pattern in (self.method, self.path, self.host):
-            re.compile(pattern)
+            patterns.compiled(pattern)
         if not self.ends and not self.latency_s and self.bytes_per_s is None:
             raise TypeError("A fault needs status, drop, stale_s, latency_s or bytes_per_s.")
         if self.drop not in (None, "before", "after", "body"):
@@ -81,16 +87,10 @@ NOTHING = Effect()
 class _Rule:
     fault: Fault
     left: int | None
-    patterns: tuple[re.Pattern[str], ...] = field(init=False)
 
-    def __post_init__(self) -> None:
+    def fits(self, subject: Sequence[str], budget: patterns.Budget) -> bool:
         fault = self.fault
-        self.patterns = tuple(map(re.compile, (fault.method, fault.path, fault.host)))
-
-    def fits(self, subject: Sequence[str]) -> bool:
-        return self.left != 0 and all(
-            pattern.fullmatch(text) for pattern, text in zip(self.patterns, subject, strict=True)
-        )
+        return self.left != 0 and patterns.all_fit((fault.method, fault.path, fault.host), subject, budget)
 
     def use(self) -> None:
         if self.left is not None:
@@ -121,7 +121,7 @@ class Faults:
 
     def decide(self, method: str, path: str, host: str) -> Effect:
         """Return what happens to a request, and count the rules that it used."""
-        fitting = [rule for rule in self._rules if rule.fits((method, path, host))]
+        fitting = list(self._fitting((method, path, host)))
         if not fitting:
             return NOTHING
         used = [rule for rule in fitting if not rule.fault.ends and self._hits(rule.fault)]
@@ -136,6 +136,16 @@ class Faults:
             bytes_per_s=min(limits, default=None),
             end=ending.fault if ending else None,
         )
+
+    def _fitting(self, subject: Sequence[str]) -> Iterator[_Rule]:
+        """Yield the rules that fit. Those that are not reached in time do not apply."""
+        budget = patterns.Budget(RULES_S)
+        try:
+            for rule in self._rules:
+                if rule.fits(subject, budget):
+                    yield rule
+        except patterns.TooSlow as error:
+            logger.warning("not all rules of faults were tried: %s", error)
 
     def _hits(self, fault: Fault) -> bool:
         return fault.probability == 1 or self._dice.random() < fault.probability

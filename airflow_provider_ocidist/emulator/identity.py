@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import ApiError, invalid, not_found
 from airflow_provider_ocidist.emulator.fields import require
 from airflow_provider_ocidist.emulator.installation import REGION_KEY, new_ocid
+from airflow_provider_ocidist.emulator.resource_search import Resource
 from airflow_provider_ocidist.emulator.store import Table
 from airflow_provider_ocidist.emulator.wire import (
     Call,
@@ -104,6 +105,18 @@ class Identity:
             level = {each.id for each in self._all.values() if each.compartment_id in level}
             found |= level
         return found
+
+    def resources(self) -> Iterator[Resource]:
+        """Yield what Resource Search finds of this service."""
+        for each in self._all.values():
+            yield Resource(
+                kind="Compartment",
+                id=each.id,
+                compartment_id=each.compartment_id,
+                name=each.name,
+                time_created=each.time_created,
+                freeform_tags=each.freeform_tags,
+            )
 
     def reset(self) -> None:
         self._all.clear()

@@ -38,6 +38,13 @@ def new_ocid(resource: str) -> str:
     return f"ocid1.{resource}.oc1.{region}.aaaaaaaa{unique}"
 
 
+def derived_ocid(resource: str, *names: str) -> str:
+    """Return an OCID that is the same for the same names."""
+    digest = hashlib.sha512("\0".join((resource, *names)).encode()).digest()
+    unique = "".join(ALPHABET[byte % len(ALPHABET)] for byte in digest[:52])
+    return f"ocid1.{resource}.oc1.{REGION_KEY}.aaaaaaaa{unique}"
+
+
 def _ocid(resource: str) -> str:
     return field(default_factory=lambda: new_ocid(resource))
 
@@ -53,6 +60,7 @@ class Identifiers:
     user_id: str = _ocid("user")
     compartment_id: str = _ocid("compartment")
     project_id: str = _ocid("datascienceproject")
+    notebook_session_id: str = _ocid("datasciencenotebooksession")
     vcn_id: str = _ocid("vcn")
     subnet_id: str = _ocid("subnet")
     log_group_id: str = _ocid("loggroup")

@@ -1,27 +1,33 @@
-"""Core, as far as clients look at networks: the one VCN and its one subnet."""
+"""Core, as far as clients look at networks: the one VCN, its one subnet, the addresses of mount targets."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.context import Context
-from airflow_provider_ocidist.emulator.errors import not_found
+from airflow_provider_ocidist.emulator.errors import missing, not_found
+from airflow_provider_ocidist.emulator.file_systems import FileSystems
 from airflow_provider_ocidist.emulator.identity import BASE, Identity, availability_domain
+from airflow_provider_ocidist.emulator.installation import derived_ocid
+from airflow_provider_ocidist.emulator.resource_search import Resource
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now, page
 
 CIDR = "127.0.0.0/16"
 """Where the nodes' addresses lie, so that code which looks for its address inside the subnet finds one."""
 FILTERS = ("displayName", "lifecycleState", "vcnId")
+PRIVATE_IP_FILTERS = ("ipAddress", "subnetId", "vnicId")
 
 
 class Networks:
-    """Answers /vcns and /subnets."""
+    """Answers /vcns, /subnets and /privateIps."""
 
-    def __init__(self, context: Context, identity: Identity) -> None:
+    def __init__(self, context: Context, identity: Identity, file_systems: FileSystems) -> None:
         self._ids = context.ids
         self._identity = identity
+        self._file_systems = file_systems
         self._time_created = now()
 
     def routes(self) -> list[Route]:
@@ -30,6 +36,8 @@ class Networks:
             Route("GET", f"{BASE}/vcns/{{id}}", self.get_vcn),
             Route("GET", f"{BASE}/subnets", self.list_subnets),
             Route("GET", f"{BASE}/subnets/{{id}}", self.get_subnet),
+            Route("GET", f"{BASE}/privateIps", self.list_private_ips),
+            Route("GET", f"{BASE}/privateIps/{{id}}", self.get_private_ip),
         ]
 
     async def list_vcns(self, call: Call) -> Response:
@@ -43,6 +51,48 @@ class Networks:
 
     async def get_subnet(self, call: Call) -> Response:
         return _get(call, self._subnet())
+
+    async def list_private_ips(self, call: Call) -> Response:
+        """Return the addresses of mount targets: nodes have theirs of this machine, which are no resources."""
+        wanted = {name: call.query[name] for name in PRIVATE_IP_FILTERS if name in call.query}
+        if wanted.keys().isdisjoint({"subnetId", "vnicId"}):
+            raise missing("subnetId or vnicId")
+        found = [body for body in self._private_ips() if wanted.items() <= body.items()]
+        chosen, headers = page(call, found, lambda each: (each["timeCreated"], each["id"]), default="DESC")
+        return answer(chosen, headers=headers)
+
+    async def get_private_ip(self, call: Call) -> Response:
+        for body in self._private_ips():
+            if body["id"] == call.params["id"]:
+                return answer(body)
+        raise not_found()
+
+    def resources(self) -> Iterator[Resource]:
+        for kind, body in (("Vcn", self._vcn()), ("Subnet", self._subnet())):
+            yield Resource(
+                kind=kind,
+                id=body["id"],
+                compartment_id=body["compartmentId"],
+                name=body["displayName"],
+                time_created=body["timeCreated"],
+                state="AVAILABLE",
+            )
+
+    def _private_ips(self) -> Iterator[dict[str, Any]]:
+        for ocid, address in self._file_systems.addresses().items():
+            yield {
+                "id": ocid,
+                "ipAddress": address,
+                "displayName": address,
+                "compartmentId": self._ids.compartment_id,
+                "subnetId": self._ids.subnet_id,
+                "vnicId": derived_ocid("vnic", ocid),
+                "isPrimary": True,
+                "availabilityDomain": availability_domain(self._ids.region),
+                "timeCreated": self._time_created,
+                "freeformTags": {},
+                "definedTags": {},
+            }
 
     def _list(self, call: Call, body: dict[str, Any]) -> Response:
         compartment_id = call.required_query("compartmentId")

@@ -22,6 +22,7 @@ from starlette.responses import Response
 from airflow_provider_ocidist.emulator import body_models
 from airflow_provider_ocidist.emulator.errors import ApiError, etag_mismatch, invalid, missing
 
+MAX_DIGITS = 18
 MAX_JSON_BYTES = 16 * 1024 * 1024
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """Half of a pair; alone it is no text."""
@@ -96,7 +97,8 @@ class Call:
         text = self.query.get(name)
         if text is None:
             return default
-        if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+        is_number = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
+        if not is_number or not low <= int(text) <= high:
             raise invalid(f"{name} must be a number from {low} to {high}.")
         return int(text)
 
@@ -247,7 +249,7 @@ def read_page_token(token: str) -> Any:
     """Return what `page_token` was given. Raises 400 for a token that is not ours."""
     try:
         return json.loads(base64.urlsafe_b64decode(token))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise invalid("page is not a token of this service.") from error
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.lookups import completed
 from airflow_provider_ocidist.errors import BackendError
@@ -90,3 +91,14 @@ def test_a_log_alone_is_found_with_its_group(backend: OciDataScience, emulator: 
     job = a_job(nodes=1, backend={**BACKEND, "log_id": emulator.log_id})
     ref = ends(connected.submit(connected.plan(job, a_key())))
     assert (ref.log_group_id, ref.log_id) == (emulator.log_group_id, emulator.log_id)
+
+
+def test_the_file_system_of_the_documents_is_mounted_on_the_emulator(
+    backend: OciDataScience, ends: Any
+) -> None:
+    job = a_job(nodes=1, mounts=[{"source": "10.0.0.1:/export", "path": "home"}])
+    ref = ends(backend.submit(backend.plan(job, a_key())))
+    client = oci_clients.client(backend.access, "data_science")
+    (mount,) = client.get_job(ref.job_id).data.job_storage_mount_configuration_details_list
+    assert mount.mount_target_id.startswith("ocid1.mounttarget.")
+    assert mount.export_id.startswith("ocid1.export.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import random
@@ -10,32 +9,14 @@ import re
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from oci._vendor import requests
 
-from airflow_provider_ocidist.emulator import body_models
 from tests.emulator.conftest import Cloud
+from tests.emulator.fuzz.values import MODELS, random_body
 
-MODELS = json.loads(body_models.FILE.read_text())
-WRONG: tuple[Any, ...] = (
-    1,
-    -1,
-    0.5,
-    True,
-    False,
-    "text",
-    "",
-    [],
-    [1],
-    [[]],
-    {},
-    {"name": 1},
-    {"a": {"b": []}},
-    10**400,
-)
 CASES = int(os.environ.get("FUZZ_CASES", "25"))
 """Bodies for each operation; FUZZ_CASES=2500 sends a hundred thousand in all."""
 
@@ -124,52 +105,3 @@ def filled(cloud: Cloud, template: str, dice: random.Random) -> str:
         lambda _: next(known, "x") if use_known else uuid.UUID(int=dice.getrandbits(128)).hex,
         template,
     )
-
-
-def random_body(model: str, dice: random.Random) -> dict[str, Any]:
-    """Return a body that is mostly well-formed; some of its values are of another type."""
-    body = well_formed(model, dice, 0)
-    for _ in range(dice.randrange(3)):
-        places = list(values_in(body))
-        if places:
-            holder, key = dice.choice(places)
-            holder[key] = copy.deepcopy(dice.choice(WRONG))
-    return body
-
-
-def well_formed(model: str, dice: random.Random, depth: int) -> dict[str, Any]:
-    spec = MODELS["models"][model]
-    fields = dict(spec["fields"])
-    body: dict[str, Any] = {}
-    if "choices" in spec:
-        value = dice.choice(sorted(spec["choices"]))
-        body[spec["discriminator"]] = value
-        fields |= MODELS["models"][spec["choices"][value]]["fields"]
-    for name, wanted in fields.items():
-        if name not in body and dice.random() < 0.7 and depth < 6:
-            body[name] = of_type(wanted, dice, depth + 1)
-    return body
-
-
-def of_type(wanted: str, dice: random.Random, depth: int) -> Any:
-    if listed := body_models.LIST.fullmatch(wanted):
-        return [of_type(listed[1], dice, depth + 1) for _ in range(dice.randrange(3))]
-    if mapped := body_models.MAP.fullmatch(wanted):
-        return {str(number): of_type(mapped[1], dice, depth + 1) for number in range(dice.randrange(3))}
-    plain = {
-        "str": lambda: dice.choice(("text", "", "ocid1.x", "\N{ROCKET}", "a" * 300)),
-        "datetime": lambda: dice.choice(("2026-01-01T00:00:00Z", "soon", "")),
-        "bool": lambda: dice.random() < 0.5,
-        "int": lambda: dice.choice((0, 1, -1, 2**40)),
-        "float": lambda: dice.choice((0.0, 1.5, -1, 1e300)),
-        "object": lambda: copy.deepcopy(dice.choice(WRONG[:-1])),
-    }
-    return plain[wanted]() if wanted in plain else well_formed(wanted, dice, depth + 1)
-
-
-def values_in(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every place in a body, as what holds it and its key."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in list(items):
-        yield value, key
-        yield from values_in(inner)

@@ -155,3 +155,69 @@ def test_other_users_of_the_machine_do_not_control_the_emulator(emulator: Emulat
     command = [sys.executable, "-c", program, urlsplit(emulator.url).netloc, path]
     assert subprocess.check_output(command, text=True) == "403\n"
     assert HTTP.get(f"{emulator.url}{path}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "Signature " + "a" * 200_000,
+        "Signature " + 'a="' * 60_000,
+        "Signature " + ", " * 90_000 + "a",
+        'Signature algorithm="rsa-sha256",' + 'headers="' + "host " * 40_000 + '",keyId="x",signature="YQ=="',
+    ],
+    ids=["a word", "quotes", "commas", "names"],
+)
+def test_a_long_authorization_is_refused_at_once(emulator: Emulator, authorization: str) -> None:
+    began = time.process_time()
+    answer = HTTP.get(f"{emulator.url}/n", headers={"authorization": authorization, "x-big": "b" * 30_000})
+    assert answer.status_code == 401
+    assert time.process_time() - began < 2
+
+
+def test_a_metric_query_with_many_wildcards_is_answered_at_once(cloud: Cloud) -> None:
+    dimensions = {"name": "a" * 250}
+    posted = {
+        "metricData": [
+            {
+                "namespace": "training",
+                "compartmentId": cloud.access.compartment_id,
+                "name": "loss",
+                "dimensions": dimensions,
+                "datapoints": [
+                    {"timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "value": 1.0}
+                ],
+            }
+        ]
+    }
+    base, signer = f"{cloud.access.url}/20180401/metrics", cloud.jobs.base_client.signer
+    assert requests.post(base, data=json.dumps(posted).encode(), auth=signer).status_code == 200
+    began = time.process_time()
+    for pattern, found in (("a*" * 100 + "b", 0), ("*a" * 100 + "*", 1), ("b|*a*", 1)):
+        query = f'loss[1m]{{name =~ "{pattern}"}}.mean()'
+        body = json.dumps({"namespace": "training", "query": query}).encode()
+        answer = requests.post(
+            f"{base}/actions/summarizeMetricsData?compartmentId={cloud.access.compartment_id}",
+            data=body,
+            auth=signer,
+        )
+        assert (answer.status_code, len(answer.json())) == (200, found), pattern
+    for query in ("loss[1m]{" + "}" * 2000, "a" * 100_000, "loss[1m]{" + "} " * 900 + "x"):
+        body = json.dumps({"namespace": "training", "query": query}).encode()
+        answer = requests.post(
+            f"{base}/actions/summarizeMetricsData?compartmentId={cloud.access.compartment_id}",
+            data=body,
+            auth=signer,
+        )
+        assert answer.status_code == 400
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=" + "9" * 5000, "limit=" + "0" * 30, "page=" + "W1tb" * 10_000, "limit=\u0661"]
+)
+def test_numbers_and_pages_that_nobody_has_given_out_are_refused(cloud: Cloud, query: str) -> None:
+    answer = requests.get(
+        f"{cloud.access.url}/20190101/projects?compartmentId={cloud.access.compartment_id}&{query}",
+        auth=cloud.jobs.base_client.signer,
+    )
+    assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParameter")

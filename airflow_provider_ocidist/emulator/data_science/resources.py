@@ -13,6 +13,7 @@ from airflow_provider_ocidist.emulator.data_science.rules import check_common
 from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state, invalid, not_found
 from airflow_provider_ocidist.emulator.fields import required_text
 from airflow_provider_ocidist.emulator.identity import Identity
+from airflow_provider_ocidist.emulator.resource_search import Resource as Found
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.store import Store, Table
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, check_if_match, new_etag, now, page
@@ -190,6 +191,21 @@ def shared_body(item: Resource) -> Body:
         "freeformTags": details.get("freeformTags") or {},
         "definedTags": details.get("definedTags") or {},
     }
+
+
+def found(item: Resource, kind: str) -> Found:
+    """Return what Resource Search says of a resource."""
+    body = shared_body(item)
+    return Found(
+        kind=kind,
+        id=item.id,
+        compartment_id=body["compartmentId"],
+        name=body["displayName"],
+        time_created=item.time_created,
+        state=item.state,
+        freeform_tags=body["freeformTags"],
+        defined_tags=body["definedTags"],
+    )
 
 
 def value_of(item: Resource, name: str) -> Any:

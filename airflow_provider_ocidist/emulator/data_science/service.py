@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.data_science.artifacts import Artifacts
 from airflow_provider_ocidist.emulator.data_science.deletions import Deletions
 from airflow_provider_ocidist.emulator.data_science.job_runs import JobRuns
 from airflow_provider_ocidist.emulator.data_science.jobs import Jobs
+from airflow_provider_ocidist.emulator.data_science.notebooks import Notebooks
 from airflow_provider_ocidist.emulator.data_science.projects import Projects
+from airflow_provider_ocidist.emulator.data_science.resources import found
 from airflow_provider_ocidist.emulator.data_science.shapes import Shapes
 from airflow_provider_ocidist.emulator.data_science.work_requests import WorkRequests
 from airflow_provider_ocidist.emulator.identity import Identity
@@ -15,6 +19,7 @@ from airflow_provider_ocidist.emulator.logs.service import Logs
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.nodes.room import MachineRoom
 from airflow_provider_ocidist.emulator.nodes.rules import NodeRules
+from airflow_provider_ocidist.emulator.resource_search import Resource as Found
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.storage_mounts import StorageMounts
 from airflow_provider_ocidist.emulator.wire import Route
@@ -41,6 +46,7 @@ class DataScience:
         self._requests = WorkRequests(context, identity)
         self._deletions = Deletions(self.projects, self.jobs, self._artifacts, self.job_runs, self._requests)
         self._shapes = Shapes(identity)
+        self._notebooks = Notebooks(context, identity)
 
     def routes(self) -> list[Route]:
         parts = (
@@ -51,8 +57,17 @@ class DataScience:
             self._deletions,
             self._requests,
             self._shapes,
+            self._notebooks,
         )
         return [route for part in parts for route in part.routes()]
+
+    def resources(self) -> Iterator[Found]:
+        """Yield what Resource Search finds of this service."""
+        projects, jobs, runs = self.projects.all, self.jobs.all, self.job_runs.all
+        yield from (found(each, "DataScienceProject") for each in projects.values())
+        yield from (found(each, "DataScienceJob") for each in jobs.values())
+        yield from (found(each, "DataScienceJobRun") for each in runs.values())
+        yield from self._notebooks.resources()
 
     async def reset(self) -> None:
         await self.job_runs.reset()

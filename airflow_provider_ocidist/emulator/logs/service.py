@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.identity import Identity
-from airflow_provider_ocidist.emulator.logs.catalog import Catalog
+from airflow_provider_ocidist.emulator.logs.catalog import Catalog, Log, LogGroup
 from airflow_provider_ocidist.emulator.logs.ingestion import Ingestion
 from airflow_provider_ocidist.emulator.logs.management import Management
 from airflow_provider_ocidist.emulator.logs.search import Search
 from airflow_provider_ocidist.emulator.logs.streams import RunOutput, Streams
 from airflow_provider_ocidist.emulator.logs.work_requests import WorkRequests
+from airflow_provider_ocidist.emulator.resource_search import Resource
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.wire import Route
 
@@ -43,6 +46,13 @@ class Logs:
         """Open a run's part of a log for writing; once for each of its nodes."""
         return self._streams.output(run_id, log_id, rank)
 
+    def resources(self) -> Iterator[Resource]:
+        """Yield what Resource Search finds of this service."""
+        for group in self._catalog.groups.values():
+            yield _found("LogGroup", group, group.compartment_id)
+        for log in self._catalog.logs.values():
+            yield _found("Log", log, self._catalog.compartment_of(log))
+
     def reset(self) -> None:
         self._catalog.reset()
         self._requests.reset()
@@ -50,3 +60,15 @@ class Logs:
 
     def close(self) -> None:
         self._streams.close()
+
+
+def _found(kind: str, item: LogGroup | Log, compartment_id: str) -> Resource:
+    return Resource(
+        kind=kind,
+        id=item.id,
+        compartment_id=compartment_id,
+        name=item.display_name,
+        time_created=item.time_created,
+        freeform_tags=item.freeform_tags,
+        defined_tags=item.defined_tags,
+    )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from airflow_provider_ocidist.emulator import patterns
 
 NO_CAPACITY = "Out of host capacity."
 
@@ -47,7 +48,7 @@ class NodeRule:
 
     def __post_init__(self) -> None:
         for pattern in (self.display_name, self.group, self.shape):
-            re.compile(pattern)
+            patterns.compiled(pattern)
         for name in ("delay_s", "after_s", "attention_s", "rank", "exit_code", "at_most", "times"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int | float) or value < 0):
@@ -56,13 +57,8 @@ class NodeRule:
             raise TypeError("when_full must be wait or fail")
 
     def fits(self, node: NodeKind) -> bool:
-        return self.rank in (None, node.rank) and all(
-            re.fullmatch(pattern, text)
-            for pattern, text in (
-                (self.display_name, node.display_name),
-                (self.group, node.group),
-                (self.shape, node.shape),
-            )
+        return self.rank in (None, node.rank) and patterns.all_fit(
+            (self.display_name, self.group, self.shape), (node.display_name, node.group, node.shape)
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.object_storage.buckets import Buckets
@@ -12,6 +14,7 @@ from airflow_provider_ocidist.emulator.object_storage.multipart import Multipart
 from airflow_provider_ocidist.emulator.object_storage.objects import Objects
 from airflow_provider_ocidist.emulator.object_storage.preauthenticated import Preauthenticated
 from airflow_provider_ocidist.emulator.object_storage.work_requests import WorkRequests
+from airflow_provider_ocidist.emulator.resource_search import Resource
 from airflow_provider_ocidist.emulator.wire import Route
 
 
@@ -46,6 +49,19 @@ class ObjectStorage:
             self._buckets,
         )
         return [route for part in parts for route in part.routes()]
+
+    def resources(self) -> Iterator[Resource]:
+        """Yield what Resource Search finds of this service."""
+        for bucket in self.catalog.buckets():
+            yield Resource(
+                kind="Bucket",
+                id=bucket.id,
+                compartment_id=bucket.compartment_id,
+                name=bucket.name,
+                time_created=bucket.time_created,
+                freeform_tags=bucket.details.get("freeformTags") or {},
+                defined_tags=bucket.details.get("definedTags") or {},
+            )
 
     def reset(self) -> None:
         for part in (self._requests, self._preauthenticated, self._multipart, self._buckets, self.catalog):

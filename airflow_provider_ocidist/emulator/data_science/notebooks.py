@@ -1,0 +1,80 @@
+"""Notebook sessions, as far as programs look at the one that they run in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from starlette.responses import Response
+
+from airflow_provider_ocidist.emulator.context import Context
+from airflow_provider_ocidist.emulator.data_science.resources import BASE, MAX_PAGE, filtered, sorted_page
+from airflow_provider_ocidist.emulator.errors import not_found
+from airflow_provider_ocidist.emulator.identity import Identity
+from airflow_provider_ocidist.emulator.resource_search import Resource
+from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now
+
+FILTERS = ("id", "projectId", "displayName", "lifecycleState", "createdBy")
+
+
+class Notebooks:
+    """Shows the one notebook session that there is; nothing runs in it."""
+
+    def __init__(self, context: Context, identity: Identity) -> None:
+        self._ids = context.ids
+        self._identity = identity
+        self._time_created = now()
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", f"{BASE}/notebookSessions", self.list),
+            Route("GET", f"{BASE}/notebookSessions/{{id}}", self.show),
+        ]
+
+    async def list(self, call: Call) -> Response:
+        self._identity.check_compartment(call.required_query("compartmentId"))
+        call.number("limit", MAX_PAGE, 1, MAX_PAGE)
+        found = filtered(call, [self._body()], _value, FILTERS)
+        chosen, headers = sorted_page(call, found, _value, "timeCreated", ("displayName",))
+        return answer(chosen, headers=headers)
+
+    async def show(self, call: Call) -> Response:
+        if call.params["id"] != self._ids.notebook_session_id:
+            raise not_found()
+        return answer(self._body())
+
+    def resources(self) -> Iterator[Resource]:
+        body = self._body()
+        yield Resource(
+            kind="DataScienceNotebookSession",
+            id=body["id"],
+            compartment_id=body["compartmentId"],
+            name=body["displayName"],
+            time_created=body["timeCreated"],
+        )
+
+    def _body(self) -> dict[str, Any]:
+        ids = self._ids
+        machine = {
+            "shape": "VM.Standard.E4.Flex",
+            "notebookSessionShapeConfigDetails": {"ocpus": 1.0, "memoryInGBs": 16.0},
+            "blockStorageSizeInGBs": 100,
+            "subnetId": ids.subnet_id,
+        }
+        return {
+            "id": ids.notebook_session_id,
+            "displayName": "ocidist",
+            "projectId": ids.project_id,
+            "compartmentId": ids.compartment_id,
+            "createdBy": ids.user_id,
+            "timeCreated": self._time_created,
+            "lifecycleState": "ACTIVE",
+            "notebookSessionConfigurationDetails": machine,
+            "notebookSessionConfigDetails": machine,
+            "freeformTags": {},
+            "definedTags": {},
+        }
+
+
+def _value(body: dict[str, Any], name: str) -> Any:
+    return body.get(name)
