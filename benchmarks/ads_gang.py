@@ -1,4 +1,4 @@
-"""P1's peer: Oracle ADS creates a gang, a job run for each node. Runs in the clients' environment, where ADS lives."""
+"""P1's peer: Oracle ADS creates a gang, in either of its ways. Runs in the clients' environment, where ADS lives."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import time
 
 
 def main() -> None:
-    """Print how long it took; `sys.argv[1]` is JSON: the emulator's access, number of nodes, entry script."""
+    """Print how long it took; `sys.argv[1]` is JSON: the emulator's access, number of nodes, entry script, `native`."""
     told = json.loads(sys.argv[1])
     import ads
     from ads.jobs import DataScienceJob, Job, PyTorchDistributedRuntime
     from ads.jobs.builders.infrastructure import dsc_job
 
-    # With an SDK that knows multi-node jobs, ADS makes one run of many nodes; its other way is what is measured here.
-    dsc_job.MULTI_NODE_JOB_SUPPORT = False
+    # ADS's default, with an SDK that knows multi-node jobs, is one run of many nodes; without, a run for each node.
+    if told["native"] and not dsc_job.MULTI_NODE_JOB_SUPPORT:
+        raise SystemExit("this ADS makes no multi-node runs: its OCI SDK is too old")
+    dsc_job.MULTI_NODE_JOB_SUPPORT = told["native"]
     ads.set_auth(
         "api_key",
         oci_config_location=told["config_file"],

@@ -22,7 +22,7 @@ class EchoAds(Comparison):
     peer_name = "ADS's driver, run_command"
     unit = "s"
     target = f"at least {TARGET:.0f} times as fast"
-    pairs = 5
+    pairs = 6
 
     def ours(self) -> float:
         with Nodes(_script(), 1, kind="python") as nodes:

@@ -15,10 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 import benchmarks
-from benchmarks.comparison import Comparison
+from benchmarks.comparison import FEWEST, Comparison
+from benchmarks.conditions import BUSY, Conditions
+from benchmarks.pages import ratio_words, verdict, write_pages
 from scripts.sweeper import sweep_after_us
 
 RESULTS = Path(__file__).with_name("results.json")
+REFUSED = 3
 
 
 def rows() -> dict[str, Comparison]:
@@ -47,16 +50,22 @@ def keep(results: dict[str, dict[str, Any]]) -> None:
 
 def table(results: dict[str, dict[str, Any]]) -> Table:
     """Return the results as a person reads them."""
-    shown = Table(title="medians, and 95 % intervals of the ratio", title_justify="left")
-    for title in ("row", "measure", "ours", "peer", "", "floor", "peer/ours", "target", ""):
+    shown = Table(title="medians; the interval is that of the sign test", title_justify="left")
+    for title in ("row", "measure", "ours", "peer", "", "ratio", "target", ""):
         shown.add_column(title, overflow="fold")
     for name, row in results.items():
-        low, high = row["spread"]["ratio"]
-        floor = "" if row["floor"] is None else f"{row['floor']:.3g}"
-        ratio = f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})"
         ours, peer = f"{row['ours']:.4g} {row['unit']}", f"{row['peer']:.4g} {row['unit']}"
-        verdict = "[green]met" if row["met"] else "[red]missed"
-        shown.add_row(name, row["title"], ours, peer, row["peer_name"], floor, ratio, row["target"], verdict)
+        colour = "green" if row["met"] else "red"
+        shown.add_row(
+            name,
+            row["title"],
+            ours,
+            peer,
+            row["peer_name"],
+            ratio_words(row),
+            row["target"],
+            f"[{colour}]{verdict(row)}",
+        )
     return shown
 
 
@@ -75,18 +84,28 @@ def main() -> int:
     if unknown := [name for name in wanted if name not in known]:
         parser.error(f"no row {', '.join(unknown)}; there are {', '.join(known)}")
 
+    if args.pairs is not None and args.pairs < FEWEST:
+        parser.error(f"{args.pairs} pairs say nothing: at least {FEWEST}")
+    if (conditions := Conditions.now()).busy:
+        print(
+            f"this machine is busy: a load of {conditions.load} for each core, where {BUSY} is the most",
+            file=sys.stderr,
+        )
+        return REFUSED
+
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)  # a log is as wide as the table
     results = {}
     for name in wanted:
-        row = known[name]
+        row, began = known[name], Conditions.now()
         console.print(f"{name}  {row.title}, beside {row.peer_name}", style="bold")
         samples = row.measure(
             args.pairs or row.pairs, lambda line: console.print(f"  {line}", highlight=False)
         )
-        results[name] = row.result(samples)
+        results[name] = {**row.result(samples), "measured": began.to_json()}
         keep(results)
+        write_pages()
     console.print(table(results))
     return 0 if all(row["met"] for row in results.values()) else 1
 

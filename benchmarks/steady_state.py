@@ -1,4 +1,4 @@
-"""P3b: training steps under our agent, that prints and reports each, and under bare torchrun."""
+"""P3b: steps of four linear layers under our agent, that prints and reports each, and under bare torchrun."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ dist.destroy_process_group()
 
 class SteadyState(Comparison):
     name = "P3b"
-    title = "1,500 training steps of two processes, each step printed"
+    title = "1,500 steps of four linear layers by two processes on CPUs, each step printed"
     peer_name = "bare torchrun"
     unit = "s"
     target = f"at most {TARGET}x"

@@ -35,7 +35,7 @@ class StrayNodes(Comparison):
     peer_name = "a deferrable operator without on_kill"
     unit = "node-s"
     target = f"at most {TARGET_S:.0f} s a node"
-    pairs = 2
+    pairs = 6
 
     @contextmanager
     def setting(self) -> Iterator[None]:

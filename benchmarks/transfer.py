@@ -67,7 +67,7 @@ class Transfer(Comparison):
     unit = "s"
     ocifs_files: int | None = None
     """With so many files `ocifs` is measured, and its time multiplied."""
-    pairs = 3
+    pairs = 6
     _folder: Path
     _access: Access
     _seen: dict[str, dict[str, list[float]]]

@@ -71,7 +71,7 @@ class Resume(Transfer):
     # So slow that the network is what limits it: else what waits in the system's buffers counts as read.
     conditions = ("10 MB/s a stream",)
     headline = "10 MB/s a stream"
-    pairs = 3
+    pairs = 6
     _upward: list[float]
 
     @contextmanager

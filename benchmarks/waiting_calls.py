@@ -45,7 +45,7 @@ class WaitingCalls(Comparison):
     peer_name = "ADS's watch of one run"
     unit = "requests"
     target = f"at least {TARGET:.0f} times fewer"
-    pairs = 3
+    pairs = 6
 
     gangs: IdleGangs
     _measure: Measure

@@ -25,7 +25,7 @@ class WaitingLoop(Comparison):
     peer_name = f"{IN_THE_LOOP} triggers that call the SDK in the loop"
     unit = "ms"
     target = f"at most {TARGET_MS:.0f} ms"
-    pairs = 3
+    pairs = 6
 
     gangs: IdleGangs
 

@@ -22,7 +22,7 @@ class WaitingMemory(Comparison):
     peer_name = "a process of ADS's watch"
     unit = "KB"
     target = f"at most {TARGET_KB:.0f} KB, {TARGET_RATIO:,.0f} times less"
-    pairs = 3
+    pairs = 6
 
     @contextmanager
     def setting(self) -> Iterator[None]:

@@ -16,7 +16,6 @@ class WaitingMemoryBesideSdk(WaitingMemory):
     title = f"the same, each of {GANGS:,} beside each of {CLIENTS}"
     peer_name = "a trigger with a client of its own"
     target = f"at most {TARGET_KB:.0f} KB"
-    pairs = 1  # ours is P4's, which is measured more often
 
     def peer(self) -> float:
         told = drive(self.gangs, "sdk_in_the_loop", count=CLIENTS, seconds=SECONDS)

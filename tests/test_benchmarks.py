@@ -1,0 +1,139 @@
+"""What benchmarks say: intervals that hold for few pairs, who won, pages as results.json has it, no busy machine."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from benchmarks import pages, run
+from benchmarks.comparison import CONFIDENCE, FEWEST, Comparison, Interval, Samples, coverage
+from benchmarks.conditions import BUSY, Conditions
+
+
+@pytest.mark.parametrize("values", range(1, 12))
+def test_an_interval_holds_as_often_as_it_says_whatever_the_distribution(values: int) -> None:
+    # Each value lies below or above the true median, one as probable as the other: all cases are counted.
+    for left_out in range((values + 1) // 2):
+        within = sum(
+            left_out < sum(above) < values - left_out for above in itertools.product((0, 1), repeat=values)
+        )
+        assert coverage(values, left_out) == pytest.approx(within / 2**values)
+
+
+def test_an_interval_is_the_narrowest_that_reaches_its_confidence() -> None:
+    for _ in range(200):
+        sample = [random.lognormvariate(0, 1) for _ in range(random.randint(1, 30))]
+        interval, ordered = Interval.of(sample), sorted(sample)
+        assert interval.median == statistics.median(sample)
+        place = ordered.index(interval.low)
+        assert interval.high == ordered[-1 - place]
+        assert interval.coverage == coverage(len(sample), place)
+        if len(sample) >= 6:
+            assert interval.coverage >= CONFIDENCE
+            assert coverage(len(sample), place + 1) < CONFIDENCE
+        else:
+            assert (interval.low, interval.high) == (ordered[0], ordered[-1])
+    assert Interval.of([1.0, 2.0, 3.0, 4.0, 5.0]).coverage == 0.9375
+
+
+class Known(Comparison):
+    """Takes what the test says."""
+
+    name, title, peer_name, unit, target = "P0", "something", "a rival", "s", "faster"
+
+    def __init__(self, ours: Sequence[float], peer: Sequence[float], *, afresh: bool) -> None:
+        self._values = {"ours": iter(ours), "peer": iter(peer)}
+        self.afresh = afresh
+        self.order: list[str] = []
+
+    @contextmanager
+    def setting(self) -> Iterator[None]:
+        self.order.append("setting")
+        yield
+
+    def _next(self, side: str) -> float:
+        self.order.append(side)
+        return next(self._values[side])
+
+    def ours(self) -> float:
+        return self._next("ours")
+
+    def peer(self) -> float:
+        return self._next("peer")
+
+    def met(self, samples: Samples) -> bool:
+        return samples.ratio.low > 1
+
+
+@pytest.mark.parametrize("afresh", [True, False])
+def test_a_result_keeps_every_pair_and_a_pair_that_the_peer_wins_is_shown_as_such(afresh: bool) -> None:
+    seed = random.randrange(1_000_000)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for _ in range(50):
+        pairs = chance.randint(FEWEST, 12)
+        ours, peer = ([chance.uniform(1, 3) for _ in range(pairs)] for _ in range(2))
+        row = Known(ours, peer, afresh=afresh)
+        samples = row.measure(pairs, lambda _: None)
+        assert (samples.ours, samples.peer) == (ours, peer)
+        assert Counter(row.order) == {"ours": pairs, "peer": pairs, "setting": pairs if afresh else 1}
+        sides = [side for side in row.order if side != "setting"]
+        assert sides[:4] == ["ours", "peer", "peer", "ours"]
+        result = json.loads(json.dumps(row.result(samples)))
+        lost = sum(theirs < own for own, theirs in zip(ours, peer, strict=True))
+        words = pages.winner(result)
+        assert (f"the peer won {lost} of {pairs} pairs" in words) == bool(lost)
+        assert words.startswith("**the peer**") == (result["ratio"] < 1)
+        assert f"{pairs} pairs" in pages.ratio_words(result)
+        assert "%" in pages.ratio_words(result)
+
+
+def test_too_few_pairs_have_no_interval_and_no_final_verdict() -> None:
+    for pairs in range(1, FEWEST):
+        row = Known([1.0] * pairs, [2.0] * pairs, afresh=False)
+        result = row.result(row.measure(pairs, lambda _: None))
+        assert "%" not in pages.ratio_words(result)
+        assert pages.verdict(result) == f"met, as far as {pairs} of {FEWEST} pairs can say"
+
+
+def test_the_page_is_what_the_results_say() -> None:
+    page = pages.PAGE.read_text()
+    assert pages.written(page, json.loads(pages.RESULTS.read_text())) == page, "python -m benchmarks.pages"
+    assert {found[1] for found in pages.PLACE.findall(page)} == set(pages.TABLES)
+
+
+def test_every_row_that_has_results_can_be_measured_and_says_when_where_and_of_what_commit() -> None:
+    results, known = json.loads(pages.RESULTS.read_text()), run.rows()
+    assert set(results) <= set(known)
+    for name, row in results.items():
+        assert set(row["measured"]) == {"date", "commit", "machine", "load"}, name
+        assert (row["title"], row["peer_name"]) == (known[name].title, known[name].peer_name), name
+    assert all(row.pairs >= FEWEST for row in known.values())
+
+
+@pytest.mark.parametrize("arguments", [["--rows", "P7"], ["--rows", "P7", "--pairs", str(FEWEST)]])
+def test_nothing_is_measured_on_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    before = pages.RESULTS.read_text()
+    load = random.uniform(BUSY + 0.01, 50) * len(os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("sys.argv", ["run", *arguments])
+    assert run.main() == run.REFUSED
+    assert "busy" in capsys.readouterr().err
+    assert pages.RESULTS.read_text() == before
+
+
+def test_conditions_name_the_moment_the_commit_and_the_machine() -> None:
+    now = Conditions.now().to_json()
+    assert all(now[name] for name in ("date", "commit", "machine"))
+    assert now["load"] >= 0
+    assert os.uname().nodename not in now["machine"]
