@@ -137,7 +137,8 @@ clean: down ## remove what make made: environments, the demo's folder, caches
 	else echo "this Python cannot make environments: apt-get install python3.11-venv" >&2; exit 1; fi
 
 $(READY): pyproject.toml requirements/pip.txt requirements/constraints.txt requirements/torch.txt | $(BIN)/python
-	@echo "installing into $(VENV): a minute or two; later runs skip this"
+	@echo "installing into $(VENV): 1.5 GB, a minute or two; with PyTorch for CUDA, as PyPI has it, 5.2 GB, four minutes"
+	@echo "(TORCH_INDEX=URL names another index for PyTorch, such as its own of CPU builds); later runs skip this"
 	@$(PIP) install -q -r requirements/pip.txt
 	@$(FILL) requirements/constraints.txt --torch $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX)) --ours
 	@touch $@

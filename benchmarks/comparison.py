@@ -43,8 +43,8 @@ class Interval:
 
 def coverage(values: int, left_out: int) -> float:
     """Return how probable it is that a median lies within a sample of which so many are left out at each end."""
-    beyond = sum(math.comb(values, each) for each in range(left_out + 1)) / 2**values
-    return max(0.0, 1 - 2 * beyond)
+    beyond = sum(math.comb(values, each) for each in range(left_out + 1))
+    return max(0.0, 1 - beyond / float(2 ** (values - 1)))
 
 
 @dataclass(frozen=True, kw_only=True)

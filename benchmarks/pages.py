@@ -45,7 +45,8 @@ def peer_won(row: Row) -> int | None:
     samples = row.get("samples")
     if samples is None:
         return None
-    return sum(theirs < ours for ours, theirs in zip(samples["ours"], samples["peer"], strict=True))
+    pairs = zip(samples["ours"], samples["peer"], strict=True)
+    return len([1 for ours, theirs in pairs if theirs < ours])
 
 
 def winner(row: Row) -> str:

@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "requirements"
 ELSEWHERE = {"airflow-provider-ocidist", "torch"}
 """Not locked here: ourselves, and what requirements/torch.txt holds."""
+OF_A_BUILD = re.compile(r"(nvidia|cuda)-.+|triton")
+"""Nor what torch's build for CUDA brings along: with it the locks would hold for no other build."""
 
 HEADER = """\
 # {what}, on Python {python}. Written by `make lock`; not edited.
@@ -62,7 +64,11 @@ def pins(requirements: list[str], options: Sequence[str] = (), *, torch: bool = 
     for package in resolve(requirements, options, torch=torch):
         name = re.sub(r"[-_.]+", "-", package["metadata"]["name"]).lower()
         found[name] = package["metadata"]["version"].partition("+")[0]
-    return {name: version for name, version in found.items() if name not in ELSEWHERE}
+    return {
+        name: version
+        for name, version in found.items()
+        if name not in ELSEWHERE and not OF_A_BUILD.fullmatch(name)
+    }
 
 
 def write(name: str, what: str, versions: dict[str, str]) -> None:
