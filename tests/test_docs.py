@@ -17,6 +17,7 @@ import yaml
 import airflow_provider_ocidist
 from airflow_provider_ocidist import bundle, job_file
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
+from airflow_provider_ocidist.emulator.data_science import shapes
 from airflow_provider_ocidist.job import (
     Checkpoints,
     Input,
@@ -237,3 +238,11 @@ def test_a_row_with_a_cell_too_many_is_found():
     assert list(
         uneven_rows("| a | b |\n| --- | --- |\n| 1 | `x \\| y` |\n| 1 | x | y |\n\n| c |\n| - |\n")
     ) == ["| 1 | x | y |"]
+
+
+def test_the_shapes_in_the_documents_are_those_of_the_emulator():
+    text = (ROOT / "docs" / "networks.md").read_text()
+    table = text.partition("## Shapes")[2].partition("## ")[0]
+    named = set(re.findall(r"`((?:VM|BM)\.[\w.-]+)`", table))
+    assert len(named) > 8
+    assert named <= {shape[0] for shape in shapes.SHAPES}
