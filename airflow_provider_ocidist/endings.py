@@ -30,10 +30,10 @@ SETTLED_AFTER = 15.0
 class EndTrainingOperator(BaseOperator):
     """End the run of a training task if it still lives, and wait until every node of it has ended.
 
-    For cleanups: Airflow begins the tasks after a training that was marked failed before its nodes have ended, or were
-    even told to. What comes after this task begins when nothing runs any more. The run is found by what is recorded in
-    the work directory, also after a worker died before it could say what it had created, by the tags of what lives, and
-    by the XCom `run`. It does nothing to a training that has succeeded, and succeeds where there was none.
+    For cleanups: Airflow starts the tasks after a training that was marked failed at once, while its nodes still run.
+    Tasks after this one start when no node runs any more. The run is found by what is recorded in the work
+    directory, also after a worker died before it could say what it had created, by the tags of what lives, and by
+    the XCom `run`. It does nothing to a training that has succeeded, and succeeds where there was none.
 
     `train >> EndTrainingOperator(task_id="end", training=train).as_teardown()`; or without `as_teardown`, when the
     outcome of the DAG run does not depend on this task alone. It waits on a worker. When it is a mapped task itself, as

@@ -105,7 +105,7 @@ class Dependencies:
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """What the container starts where that is not the agent; whoever it is, it may be an agent all the same.
+    """What the container starts instead of the agent; an image of ours may start the agent by itself all the same.
 
     Nodes that do not report are watched through the service alone: no progress, checkpoints, hangs or causes.
     """
@@ -306,7 +306,7 @@ class TrainingJob:
         access: OciAccess | None = None,
         overrides: Mapping[str, Any] | None = None,
     ) -> TrainingJob:
-        """Return the job of a file, of any URI, or of YAML itself, which is told by its line breaks.
+        """Return the job of a file, of any URI, or of YAML itself, which is recognised by its line breaks.
 
         `access` opens `oci://`; None: the credentials of this machine. `overrides` replace values by dotted path.
         Raises JobFileError with every problem and its line.

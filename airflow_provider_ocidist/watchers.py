@@ -152,9 +152,9 @@ class Deliveries:
 class NewDataTrigger(BaseEventTrigger):
     """Fires when files have been added or replaced under a prefix and none has changed for a while since.
 
-    For `AssetWatcher(name=..., trigger=NewDataTrigger("oci://bucket@namespace/incoming/"))`. What lies there when it is
-    first looked at is no news. On Airflow 3.3 what was told is remembered over restarts of the triggerer, so that data
-    which lands meanwhile is told of too.
+    For `AssetWatcher(name=..., trigger=NewDataTrigger("oci://bucket@namespace/incoming/"))`. Files that lie there
+    at the first look cause no event. On Airflow 3.3 what was reported is stored, so that data which lands while the
+    triggerer restarts causes an event afterwards.
 
     :param uri: the prefix, at any place that a copy can read; a relative one lies in the connection's `work_dir`
     :param conn_id: Airflow connection of type `oci`, for `oci://` URIs

@@ -132,7 +132,7 @@ function drawPlot(view, place) {
 }
 
 function plot(view, width) {
-  if (!view.losses.length) return [h("h2", {}, "Loss"), h("p", { class: "box empty" }, "The program has told no loss yet: it may print lines such as “step 3/9 loss 0.5”.")];
+  if (!view.losses.length) return [h("h2", {}, "Loss"), h("p", { class: "box empty" }, "The program has reported no loss yet: it may print lines such as “step 3/9 loss 0.5”.")];
   return [h("h2", {}, "Loss"), lossPlot(view.losses, view.checkpoints.items, view.progress.steps, width)];
 }
 
