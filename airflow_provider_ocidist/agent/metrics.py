@@ -10,7 +10,12 @@ from pathlib import PurePosixPath
 from typing import Any
 
 Metrics = dict[str, Any]
-"""Fields of Progress: `step`, `steps`, `loss`, `throughput`, `learning_rate`; only those that were found."""
+"""What was found of the fields of Progress: `step`, `steps`, `loss`, `throughput`, `learning_rate`. Of lines also:
+
+`epoch`, with `epochs` and `length` where those are told: the step is counted within the epoch, so many to each;
+`of_bar`: the step is that of a progress bar; `shown_again`: of one that was taken away to print something;
+`record`: a dictionary without a step, printed so.
+"""
 
 _NUMBER = rb"([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?)"
 _IS = rb"['\"]?\s*[:=]?\s*['\"]?"
@@ -37,33 +42,115 @@ BAR = re.compile(
     rb"^\s*(?:(?:Epoch|Training|Train|Steps?)\b\s*(\d*)[^|%]*)?\s*\d{1,3}%\|[^|]*\|\s*(\d+)/(\d+)\s\["
 )
 RICH_BAR = re.compile(rb"^\s*Epoch (\d+)(?:/[\d-]+)?\s+\S*[\xe2\s][^\d]*\s(\d+)/(\d+)\s")
+_COUNT = rb"\s*[:=#]?\s*['\"\[(]*\s*(\d{1,15})(?!\d*\.\d)(?:\s*(?:/|of)\s*(\d{1,15}))?"
+EPOCH = re.compile(rb"(?<![\w.-])epoch['\"]?" + _COUNT, re.IGNORECASE)
+WITHIN_EPOCH = re.compile(rb"(?<![\w.-])(?:iter(?:ation)?|batch|step)['\"]?" + _COUNT, re.IGNORECASE)
+ITERATION = re.compile(rb"(?<![\w.-])iter(?:ation)?['\"]?" + _COUNT, re.IGNORECASE)
+EPOCH_AND_COUNT = re.compile(
+    # `Epoch: [0][ 10/5005]  Loss 6.9`, as torchvision's programs print it, and `[1,  2000] loss: 2.1`.
+    rb"epoch:?\s*\[(?P<epoch>\d{1,9})\]\s*\[\s*(?P<count>\d{1,15})/(?P<length>\d{1,15})\]"
+    rb"|\[\s*(?P<epoch_of_pair>\d{1,9}),\s*(?P<count_of_pair>\d{1,15})\]\s*loss:",
+    re.IGNORECASE,
+)
 COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
+PREFIXES = re.compile(rb"(?m)^(?:\[[A-Za-z_][\w-]*?\d+\]:){1,2}")
+"""By which torchrun says whose a line is: `[default0]:`."""
+UP = b"\x1b[A"
+"""How tqdm returns from a bar below another."""
 HINTS = re.compile(rb"step|loss|%\||epoch", re.IGNORECASE)
 """Without one of these a piece of output holds nothing for us."""
+CLEARED = re.compile(rb"(?:^|[\r\n]) +[\r\n]")
+"""How tqdm takes a bar away."""
+RECORD = re.compile(rb"['\"](?:\w+_)?(?:loss|runtime)['\"]:")
+
+
+class OutputReader:
+    """Reads one stream of output, piece by piece."""
+
+    def __init__(self) -> None:
+        self._is_cleared = False
+        """Whether a bar was taken away, and none shown since."""
+
+    def read(self, output: bytes) -> list[Metrics]:
+        """Return what each line says that speaks of a step, or of what a step has brought.
+
+        Understood are `step 10/300 loss 2.34` and its spellings with `:` and `=`, iterations, alone or within epochs,
+        torchtitan's lines, the dictionaries of Hugging Face's Trainer, JSON, and the bars of tqdm and Lightning.
+        """
+        if not (HINTS.search(output) or CLEARED.search(output)):
+            return []
+        lines = PREFIXES.sub(b"", COLOURS.sub(b"", output)).replace(b"\r", b"\n").split(b"\n")
+        return [found for line in lines if (found := self._read(line))]
+
+    def peek(self, rest: bytes, steps: int | None) -> Metrics:
+        """Return what a line says that has no end yet, where it is the bar of so many steps, shown again.
+
+        A bar gets its end when the next is shown, which may be minutes later.
+        """
+        if not (self._is_cleared and rest.endswith(b"]")):
+            return {}
+        found = _read_line(COLOURS.sub(b"", rest))
+        if not found.get("of_bar") or found.get("steps") != steps:
+            return {}
+        self._is_cleared = False
+        return {**found, "shown_again": True}
+
+    def _read(self, line: bytes) -> Metrics:
+        if line and not line.strip(b" "):
+            self._is_cleared = True
+            return {}
+        found = _read_line(line)
+        if found.get("of_bar") and self._is_cleared:
+            found["shown_again"] = True
+            self._is_cleared = False
+        return found
 
 
 def read_lines(output: bytes) -> list[Metrics]:
-    """Return what each line says that speaks of a step, or of what a step has brought.
-
-    Understood are `step 10/300 loss 2.34` and its spellings with `:` and `=`, torchtitan's lines, the dictionaries of
-    Hugging Face's Trainer, JSON, and the bars of tqdm and Lightning.
-    """
-    if not HINTS.search(output):
-        return []
-    lines = COLOURS.sub(b"", output).replace(b"\r", b"\n").split(b"\n")
-    return [found for line in lines if (found := _read_line(line))]
+    """Return what the lines say of a piece of output that stands alone."""
+    return OutputReader().read(output)
 
 
 def _read_line(line: bytes) -> Metrics:
-    place = _bar(line) or _step(line)
-    if not place and not _is_record(line):
+    place = _bar(line) or _within_epoch(line) or _step(line)
+    is_record = not place and _is_record(line)
+    if not place and not is_record and not _is_of_epoch(line):
         return {}
     found = {
-        "loss": _number(LOSS.search(line)),
+        # At its end the Trainer tells the mean of all steps.
+        "loss": None if is_record and b"train_runtime" in line else _number(LOSS.search(line)),
         "throughput": _throughput(line),
         "learning_rate": _number(LEARNING_RATE.search(line)),
+        "record": is_record or None,
     }
     return known(**place, **found)
+
+
+def _within_epoch(line: bytes) -> Metrics:
+    """Return epoch and count of a line that has both, or the count of iterations, and a loss beside."""
+    if LOSS.search(line) is None:
+        return {}
+    both = EPOCH_AND_COUNT.search(line)
+    if both:
+        named = {name: number and int(number) for name, number in both.groupdict().items()}
+        epoch, count = named["epoch"], named["count"]
+        return {
+            "step": named["count_of_pair"] if count is None else count,
+            "epoch": named["epoch_of_pair"] if epoch is None else epoch,
+            "length": named["length"],
+        }
+    epoch_at, count_at = EPOCH.search(line), WITHIN_EPOCH.search(line)
+    if epoch_at and count_at:
+        length = count_at[2] and int(count_at[2])
+        epochs = epoch_at[2] and int(epoch_at[2])
+        return {"step": int(count_at[1]), "epoch": int(epoch_at[1]), "epochs": epochs, "length": length}
+    alone = ITERATION.search(line)
+    return {"step": int(alone[1]), "steps": alone[2] and int(alone[2])} if alone else {}
+
+
+def _is_of_epoch(line: bytes) -> bool:
+    """Whether a line tells the loss of an epoch, or from amid one, without a step."""
+    return EPOCH.search(line) is not None and LOSS.search(line) is not None
 
 
 def _step(line: bytes) -> Metrics:
@@ -78,7 +165,8 @@ def _step(line: bytes) -> Metrics:
 
 def _bar(line: bytes) -> Metrics:
     bar = BAR.search(line) or RICH_BAR.search(line)
-    if bar is None:
+    if bar is None or (line.endswith(UP) and not bar[1]):
+        # What stands below another bar, and is none of an epoch, is an evaluation's.
         return {}
     epoch, done, total = int(bar[1] or 0), int(bar[2]), int(bar[3])
     # Lightning begins a bar for each epoch, from 0 on, and does not say how many there will be.
@@ -86,8 +174,9 @@ def _bar(line: bytes) -> Metrics:
 
 
 def _is_record(line: bytes) -> bool:
-    """Whether a line is a dictionary with a loss, as Hugging Face's Trainer prints it, without the step."""
-    return line.lstrip()[:1] == b"{" and LOSS.search(line) is not None
+    """Whether a line is a dictionary as Hugging Face's Trainer prints it, without the step."""
+    text = line.strip()
+    return text[:1] == b"{" and text[-1:] == b"}" and RECORD.search(text) is not None
 
 
 def _throughput(line: bytes) -> float | None:

@@ -6,17 +6,20 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.metrics import (
     Metrics,
+    OutputReader,
     announced_in,
-    read_lines,
     read_record,
     read_scalars,
 )
+from airflow_provider_ocidist.agent.process_logs import NewOutput
 from airflow_provider_ocidist.agent.report import Progress
+from airflow_provider_ocidist.agent.steps import EpochCounter, Unplaced
 from airflow_provider_ocidist.agent.tensorboard import EventFiles
 
 LOOKED_AT = 4096
@@ -72,7 +75,12 @@ class ProgressMeter:
         self._moved_at = time.monotonic()
         self._losses: dict[int, float] = {}
         self._curve = LossCurve()
+        self._readers: dict[int, OutputReader] = {}
+        """By stream."""
+        self._epochs = EpochCounter()
+        self._unplaced = Unplaced()
         self._events: EventFiles | None = None
+        self._hidden_output: NewOutput | None = None
         self._told = False
         """Whether output or progress file have named a step: then nothing else is looked at."""
 
@@ -87,7 +95,8 @@ class ProgressMeter:
         return time.monotonic() - self._moved_at
 
     def loss_at(self, step: int) -> float | None:
-        return self._losses.get(step)
+        with self._lock:
+            return self._losses.get(step, self._unplaced.loss_at(step))
 
     def announced(self) -> dict[str, Announced]:
         """Return what the program has named as whole in its progress file until now, by the names of the entries."""
@@ -99,19 +108,36 @@ class ProgressMeter:
         """Note a sign of life that says nothing of the step."""
         self._update({})
 
-    def saw(self, output: bytes) -> None:
-        """Take whole lines of output."""
+    def saw(self, output: bytes, stream: int = 1) -> None:
+        """Take whole lines of output; `stream`: which one they are from."""
         self.touch()
-        for found in read_lines(output[-LOOKED_AT:]):
+        for found in self._reader(stream).read(output[-LOOKED_AT:]):
             self._update(found, printed=True)
+
+    def saw_beginning(self, rest: bytes, stream: int = 1) -> None:
+        """Take what stands after the last line end."""
+        found = self._reader(stream).peek(rest, self._progress.steps)
+        if found:
+            self._update(found, printed=True)
+
+    def _reader(self, stream: int) -> OutputReader:
+        return self._readers.setdefault(stream, OutputReader())
 
     def look_for_events_in(self, folder: Path) -> None:
         """Look for TensorBoard's files below this folder, as long as the program says nothing in simpler ways."""
         self._events = EventFiles(folder)
 
+    def look_for_output_in(self, folder: Path) -> None:
+        """Read the output of processes below this folder too, which is shown nowhere else."""
+        self._hidden_output = NewOutput(folder)
+
     def read(self) -> None:
         """Take what the program has written into files since the last look."""
         self._read_file()
+        for stream, output in self._hidden_output.take() if self._hidden_output else ():
+            self.saw(output, stream)
+        with self._lock:
+            self._place(self._unplaced.late(time.monotonic()))
         if self._events and not self._told:
             for found in read_scalars(self._events.new_scalars()):
                 self._update(found)
@@ -145,21 +171,46 @@ class ProgressMeter:
     def close(self) -> None:
         """Read the files a last time and remove our own."""
         self.read()
+        with self._lock:
+            self._place(self._unplaced.rest())
         shutil.rmtree(self.file.parent, ignore_errors=True)
 
     def _update(self, found: Metrics, *, printed: bool = False) -> None:
         with self._lock:
-            now = self._progress
-            if found.pop("of_bar", False) and found["step"] < (now.step or 0):
+            self._moved_at = now = time.monotonic()
+            newest = self._progress.step
+            is_record = found.pop("record", False)
+            is_of_bar = found.pop("of_bar", False)
+            if found.pop("shown_again", False):
+                self._place(self._unplaced.shown_again(max(found["step"], newest or 0), now))
+            if "epoch" in found:
+                found = self._of_all_epochs(found)
+            if is_of_bar and found["step"] < (newest or 0):
                 # A bar of something else, such as an evaluation, begins anew.
-                return
+                found = {}
             if "step" in found:
                 found["printed"] = printed
                 self._told |= printed
-            self._progress = replace(now, updated_at=time.time(), **found)
-            self._moved_at = time.monotonic()
-            if "loss" in found and self._progress.step is not None:
-                self._losses[self._progress.step] = found["loss"]
-                self._curve.add(self._progress.step, found["loss"])
-            if len(self._losses) > LOSSES_KEPT:
-                del self._losses[next(iter(self._losses))]
+            self._progress = replace(self._progress, updated_at=time.time(), **found)
+            if is_record:
+                self._place(self._unplaced.told(found.get("loss"), newest, now))
+            elif "loss" in found and self._progress.step is not None:
+                self._place([(self._progress.step, found["loss"])])
+
+    def _of_all_epochs(self, found: Metrics) -> Metrics:
+        """Return what a line says that counts within its epoch, in steps of the whole training."""
+        rest = {name: found[name] for name in found if name not in ("step", "epoch", "epochs", "length")}
+        length = found.get("length")
+        step = self._epochs.step(found["epoch"], found["step"], length)
+        if step is None:
+            return {}
+        if self._epochs.begins_early and length and "epochs" in found:
+            rest["steps"] = found["epochs"] * length
+        return {"step": step, **rest}
+
+    def _place(self, losses: Sequence[tuple[int, float]]) -> None:
+        for step, loss in losses:
+            self._losses[step] = loss
+            self._curve.add(step, loss)
+        while len(self._losses) > LOSSES_KEPT:
+            del self._losses[next(iter(self._losses))]

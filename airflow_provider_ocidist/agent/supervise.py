@@ -102,6 +102,8 @@ class Output:
             if len(rest) > CHUNK:
                 self._take(rest, sink)
                 rest = b""
+            else:
+                self.meter.saw_beginning(rest, sink)
             if len(chunk) < CHUNK:
                 # A program that prints line by line would else wake us for each, and wait for us each time.
                 time.sleep(GATHERING)
@@ -114,7 +116,7 @@ class Output:
     def _take(self, lines: bytes, sink: int) -> None:
         if not lines:
             return
-        self.meter.saw(lines)
+        self.meter.saw(lines, sink)
         if b"\r" in lines:
             lines = OVERWRITTEN.sub(b"", lines)
         with self._lock:
