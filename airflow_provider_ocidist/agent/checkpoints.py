@@ -25,22 +25,32 @@ logger = logging.getLogger(__name__)
 
 
 def resume(
-    folder: Path, checkpoints: Checkpoints, access: OciAccess, switch: StopSwitch
+    folder: Path,
+    checkpoints: Checkpoints,
+    access: OciAccess,
+    switch: StopSwitch,
+    brought: set[str] | None = None,
 ) -> CheckpointRef | None:
     """Bring the newest complete checkpoint into the folder; None when there is none yet.
+
+    `brought`: gets the names of what was brought.
 
     One whose content is damaged gives way to the one before it. Raises AgentError when all are damaged, for to begin
     anew would lose what they hold, or when the place cannot be read.
     """
     if checkpoints.uri is None or not checkpoints.resume:
         return None
-    return _resume_from(checkpoints.uri, folder, access, switch)
+    return _resume_from(checkpoints.uri, folder, access, switch, brought)
 
 
 def resume_after_clear(
-    folder: Path, config: AgentConfig, access: OciAccess, switch: StopSwitch
+    folder: Path,
+    config: AgentConfig,
+    access: OciAccess,
+    switch: StopSwitch,
+    brought: set[str] | None = None,
 ) -> CheckpointRef | None:
-    """Bring what the task had before it was cleared, where its job says so. Raises AgentError as `resume` does."""
+    """Bring what the task had before it was cleared, where its job says so; `brought` and errors as of `resume`."""
     if config.checkpoints_stem is None:
         return None
     from airflow_provider_ocidist.storage.stores import open_store
@@ -52,23 +62,25 @@ def resume_after_clear(
     except (StorageError, BackendError, OSError) as error:
         raise cannot_be_fetched("the checkpoint to go on from", error, str(error)) from error
     had = (
-        _resume_from(f"{base}/{place}".rstrip("/"), folder, access, switch)
+        _resume_from(f"{base}/{place}".rstrip("/"), folder, access, switch, brought)
         for place in places
         if found[place]
     )
     return next((reference for reference in had if reference is not None), None)
 
 
-def _resume_from(uri: str, folder: Path, access: OciAccess, switch: StopSwitch) -> CheckpointRef | None:
+def _resume_from(
+    uri: str, folder: Path, access: OciAccess, switch: StopSwitch, brought: set[str] | None
+) -> CheckpointRef | None:
     from airflow_provider_ocidist.storage.checkpoints import complete
 
     try:
         found = complete(uri, access)
         switch.check()
         for reference in found:
-            if _fetch_whole(reference, folder, access):
+            if _fetch_whole(reference, folder, access, brought):
                 logger.info("going on from %s: %s", reference.label, reference.uri)
-                _fetch_companions(uri, reference, folder, access)
+                _fetch_companions(uri, reference, folder, access, brought)
                 return reference
     except (StorageError, OSError) as error:
         raise cannot_be_fetched("the checkpoint to go on from", error, str(error)) from error
@@ -81,17 +93,27 @@ def _resume_from(uri: str, folder: Path, access: OciAccess, switch: StopSwitch) 
     return None
 
 
-def _fetch_companions(uri: str, reference: CheckpointRef, folder: Path, access: OciAccess) -> None:
+def _fetch_companions(
+    uri: str, reference: CheckpointRef, folder: Path, access: OciAccess, brought: set[str] | None
+) -> None:
     """Bring what belongs to a checkpoint under other names; what of it is damaged is left out."""
     from airflow_provider_ocidist.storage.companions import companions_at
 
     for companion in companions_at(uri, reference, access):
-        if _fetch_whole(companion, folder, access):
+        if _fetch_whole(companion, folder, access, brought):
             logger.info("and from %s: %s", companion.label, companion.uri)
 
 
-def start_from(folder: Path, checkpoints: Checkpoints, access: OciAccess, switch: StopSwitch) -> None:
+def start_from(
+    folder: Path,
+    checkpoints: Checkpoints,
+    access: OciAccess,
+    switch: StopSwitch,
+    brought: set[str] | None = None,
+) -> None:
     """Bring the checkpoint of another run into the folder, for a task that has none of its own.
+
+    `brought`: gets its name.
 
     Raises AgentError when it is not there whole: to begin anew would lose what it was asked to go on from.
     """
@@ -101,24 +123,30 @@ def start_from(folder: Path, checkpoints: Checkpoints, access: OciAccess, switch
 
     switch.check()
     try:
-        _point_deepspeed_to(fetch(checkpoints.start_from, folder, access))
+        _take(fetch(checkpoints.start_from, folder, access), brought)
     except (OcidistError, OSError) as error:
         why = f"{error}; correct checkpoints.start_from, or leave it empty to begin anew"
         raise cannot_be_fetched("the checkpoint to start from", error, why) from error
     logger.info("starting from %s", checkpoints.start_from)
 
 
-def _fetch_whole(reference: CheckpointRef, folder: Path, access: OciAccess) -> bool:
+def _fetch_whole(reference: CheckpointRef, folder: Path, access: OciAccess, brought: set[str] | None) -> bool:
     """Fetch a checkpoint; False when it is damaged at its place, rather than on its way."""
     from airflow_provider_ocidist.storage.checkpoints import fetch
 
     for tried in (1, 2):
         try:
-            _point_deepspeed_to(fetch(reference.uri, folder, access))
+            _take(fetch(reference.uri, folder, access), brought)
             return True
         except CheckpointError as error:
             logger.warning("the checkpoint of %s is damaged (try %d): %s", reference.label, tried, error)
     return False
+
+
+def _take(checkpoint: Path, brought: set[str] | None) -> None:
+    _point_deepspeed_to(checkpoint)
+    if brought is not None:
+        brought.add(checkpoint.name)
 
 
 def _point_deepspeed_to(checkpoint: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.agent.entries import Candidate, Signature, Stamp, candidates, scan, signature
 from airflow_provider_ocidist.agent.formats import Says, read_file
-from airflow_provider_ocidist.agent.layouts import read_layout
+from airflow_provider_ocidist.agent.layouts import has_all_parts, read_layout
 from airflow_provider_ocidist.agent.open_files import inside, open_for_writing
 from airflow_provider_ocidist.agent.proofs import Moment
 from airflow_provider_ocidist.agent.report import NodeReport, Phase
@@ -144,14 +144,21 @@ class ShardCollector:
     """Publishes checkpoints of which other nodes have shards."""
 
     def __init__(
-        self, folder: Path, store: Store, rank: int, apart: Sequence[int], access: OciAccess
+        self,
+        folder: Path,
+        store: Store,
+        rank: int,
+        apart: Sequence[int],
+        access: OciAccess,
+        *,
+        pattern: str | None = None,
     ) -> None:
         """`store`: the run directory; `apart`: the nodes that have a checkpoint folder of their own."""
         self.store = store
         self.rank = rank
         self.apart = tuple(apart)
         self.access = access
-        self._own = OwnFiles(folder)
+        self._own = OwnFiles(folder, pattern)
         self._calls: dict[tuple[Path, Signature], Call] = {}
 
     def open(self) -> None:
@@ -234,7 +241,11 @@ class ShardCollector:
                 ),
                 ranks=self.apart,
                 written=written,
-                everywhere=not written and any(is_shard(name) for name in names),
+                everywhere=(
+                    not written
+                    and any(is_shard(name) for name in names)
+                    and not has_all_parts(item.path, names)
+                ),
                 leave_out=tuple(sorted(name for name in names if not is_shard(name))),
                 companions=not written and not has_shards,
             )
@@ -284,14 +295,24 @@ class ShardCollector:
 class ShardCourier:
     """Sends this node's shards of each checkpoint that the main node calls for."""
 
-    def __init__(self, folder: Path, store: Store, rank: int, main_rank: int, access: OciAccess) -> None:
-        """`store`: the run directory."""
+    def __init__(
+        self,
+        folder: Path,
+        store: Store,
+        rank: int,
+        main_rank: int,
+        access: OciAccess,
+        *,
+        pattern: str | None = None,
+    ) -> None:
+        """`store`: the run directory; `pattern`: of the names of checkpoints, where the job has one."""
         self.folder = folder
+        self.pattern = pattern
         self.store = store
         self.rank = rank
         self.main_rank = main_rank
         self.access = access
-        self._own = OwnFiles(folder)
+        self._own = OwnFiles(folder, pattern)
         self._seen: dict[Path, Signature] = {}
         self._changed_at: dict[Path, float] = {}
         self._has_shards = False
@@ -356,7 +377,7 @@ class ShardCourier:
 
     def _look(self) -> None:
         """Note what there is, and when it last changed."""
-        found = {item.path: item.signature for item in candidates(self.folder)}
+        found = {item.path: item.signature for item in candidates(self.folder, self.pattern)}
         changed = [path for path in found if self._seen.get(path) != found[path]]
         self._changed_at |= dict.fromkeys(changed, time.monotonic())
         self._seen = found
@@ -472,8 +493,8 @@ class ShardCourier:
 class OwnFiles:
     """Which files of an entry this node's processes have written, rather than been given to go on from."""
 
-    def __init__(self, folder: Path) -> None:
-        self._before = {item.path: _stamps(item.path) for item in candidates(folder)}
+    def __init__(self, folder: Path, pattern: str | None = None) -> None:
+        self._before = {item.path: _stamps(item.path) for item in candidates(folder, pattern)}
 
     def names(self, path: Path) -> set[str]:
         return set(_stamps(path)) - self.stale(path)

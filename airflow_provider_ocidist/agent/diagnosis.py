@@ -14,7 +14,9 @@ from airflow_provider_ocidist.launchers.base import ProcessFailure
 TAIL_LENGTH = 4000
 """Characters of output that a report carries."""
 
-RANKED = re.compile(r"(?:\[(?:default|rank)(\d+)\]:\s?)?(.*)", re.DOTALL)
+PREFIX = re.compile(r"\[(?P<word>[A-Za-z_][\w-]*?)(?P<number>\d+)\]:(?P<space>\s?)")
+"""Before a line: torchrun's `[default0]:`, with the local rank, and torch's own `[rank3]: `, with the rank."""
+MOST_PREFIXES = 2
 TRACEBACK = "Traceback (most recent call last):"
 
 INNER = "See inner exception for details."
@@ -45,6 +47,7 @@ class Traceback:
     """One exception as Python printed it."""
 
     rank: int | None
+    local_rank: int | None = None
     lines: list[str] = field(default_factory=list)
     details: list[str] = field(default_factory=list)
     """What follows the exception's first line, when that is one of NCCL's."""
@@ -69,11 +72,13 @@ def diagnose(exit_code: int, output: str, process: ProcessFailure | None, oom_ki
     whether the kernel has killed for want of memory meanwhile; None when it does not tell.
     """
     code = process.exit_code if process else exit_code
-    traceback = _pick(tracebacks(output), process.rank if process else None)
+    traceback = _pick(tracebacks(output), process)
     if traceback and code > 0:
         message, symptom = traceback.message, traceback.symptom
     else:
-        said = last_words(output) if code != -signal.SIGKILL else None
+        said = (
+            last_words("\n".join(map(_unprefixed, output.splitlines()))) if code != -signal.SIGKILL else None
+        )
         message = f"{_ending(code)}: {said}" if said else _ending(code)
         symptom = symptom_of(said) if said else None
     cause = symptom.cause if symptom else _cause_of_ending(code, oom_killed)
@@ -90,35 +95,65 @@ def diagnose(exit_code: int, output: str, process: ProcessFailure | None, oom_ki
 
 def tracebacks(output: str) -> list[Traceback]:
     """Return the tracebacks in order of their ends; those of several ranks may be interleaved."""
-    opened: dict[str | None, Traceback] = {}
-    explained: dict[str | None, Traceback] = {}
+    opened: dict[str, Traceback] = {}
+    explained: dict[str, Traceback] = {}
     closed: list[Traceback] = []
     for line in output.splitlines():
-        rank, text = RANKED.fullmatch(line).groups()  # type: ignore[union-attr]
+        prefixes, text = _split(line)
+        whose = "".join(prefix[0].strip() for prefix in prefixes)
         if text.startswith(TRACEBACK):
-            opened[rank] = Traceback(int(rank) if rank else None)
-            explained.pop(rank, None)
-        elif rank in opened:
-            opened[rank].lines.append(text)
+            opened[whose] = Traceback(*_ranks(prefixes))
+            explained.pop(whose, None)
+        elif whose in opened:
+            opened[whose].lines.append(text)
             if text and not text.startswith((" ", "\t")):
-                closed.append(opened.pop(rank))
-                explained[rank] = closed[-1]
-        elif rank in explained and "NCCL error" in explained[rank].message:
-            explained[rank].details.append(text)
-            if len(explained[rank].details) == DETAILS:
-                del explained[rank]
+                closed.append(opened.pop(whose))
+                explained[whose] = closed[-1]
+        elif whose in explained and "NCCL error" in explained[whose].message:
+            explained[whose].details.append(text)
+            if len(explained[whose].details) == DETAILS:
+                del explained[whose]
     return closed
 
 
-def _pick(found: list[Traceback], rank: int | None) -> Traceback | None:
-    """Prefer the rank that failed first, and a reason of its own to the echo of another's."""
+def _split(line: str) -> tuple[list[re.Match[str]], str]:
+    """Return what stands before a line to say whose it is, and the line as it was written."""
+    found: list[re.Match[str]] = []
+    at = 0
+    while len(found) < MOST_PREFIXES and (prefix := PREFIX.match(line, at)):
+        found.append(prefix)
+        at = prefix.end()
+    return found, line[at:]
+
+
+def _unprefixed(line: str) -> str:
+    return _split(line)[1]
+
+
+def _ranks(prefixes: list[re.Match[str]]) -> tuple[int | None, int | None]:
+    """Return the rank, and the rank on this node, as far as the prefixes of a traceback's first line tell them."""
+    # torchrun's role may be called `rank` too; but only torch leaves a space.
+    own = [prefix for prefix in prefixes if prefix["word"] == "rank" and prefix["space"]]
+    launchers = [prefix for prefix in prefixes if not prefix["space"]]
+    return int(own[-1]["number"]) if own else None, int(launchers[0]["number"]) if launchers else None
+
+
+def _pick(found: list[Traceback], process: ProcessFailure | None) -> Traceback | None:
+    """Prefer the process that failed first, and a reason of its own to the echo of another's."""
     own = [traceback for traceback in found if not traceback.consequence]
-    of_rank = [traceback for traceback in found if rank is not None and traceback.rank == rank]
-    candidates = of_rank or [traceback for traceback in own if traceback.rank in (None, rank)] or own or found
+    of_process = [traceback for traceback in found if process and _is_of(traceback, process)]
+    unknown = [traceback for traceback in own if traceback.rank is None and traceback.local_rank is None]
+    candidates = of_process or unknown or own or found
     candidates = [
         traceback for traceback in candidates if not traceback.message.endswith(INNER)
     ] or candidates
     return candidates[-1] if candidates else None
+
+
+def _is_of(traceback: Traceback, process: ProcessFailure) -> bool:
+    if traceback.rank is not None:
+        return traceback.rank == process.rank
+    return traceback.local_rank is not None and traceback.local_rank == process.local_rank
 
 
 def _rank(process: ProcessFailure | None, traceback: Traceback | None) -> int | None:

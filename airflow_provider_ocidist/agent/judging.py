@@ -11,7 +11,13 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.entries import Candidate, Signature, candidates
 from airflow_provider_ocidist.agent.formats import Reading, Says, read_file
-from airflow_provider_ocidist.agent.layouts import LATEST, Elsewhere, nowhere, read_folder
+from airflow_provider_ocidist.agent.layouts import (
+    LATEST,
+    LATEST_UNIVERSAL,
+    Elsewhere,
+    nowhere,
+    read_folder,
+)
 from airflow_provider_ocidist.agent.open_files import inside, open_for_writing
 from airflow_provider_ocidist.agent.proofs import Evidence, Moment, Proof, Unproved, judge
 from airflow_provider_ocidist.agent.renames import Renames
@@ -51,7 +57,7 @@ class Judge:
         self._renames = Renames(folder)
         self._seen = {item.path: item.signature for item in candidates(folder, pattern)}
         self._proved = dict(self._seen)
-        self._readings: dict[Path, tuple[tuple[Signature, int | None], Reading]] = {}
+        self._readings: dict[Path, tuple[tuple[Signature, tuple[int | None, ...]], Reading]] = {}
         self._models: dict[str, Model] = {}
         self._read: dict[Path, tuple[Candidate, Reading]] = {}
         """What lay there when it was judged last."""
@@ -115,7 +121,8 @@ class Judge:
 
     def _reading(self, item: Candidate) -> Reading:
         # DeepSpeed says beside the entry that it is whole.
-        known_by = (item.signature, _modified(item.path.with_name(LATEST)))
+        pointers = tuple(_modified(item.path.with_name(name)) for name in (LATEST, LATEST_UNIVERSAL))
+        known_by = (item.signature, pointers)
         known, reading = self._readings.get(item.path, (None, None))
         if known != known_by or reading is None:
             folder = item.path.is_dir()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,6 +28,9 @@ TRAINER_STATE = "trainer_state.json"
 """What Hugging Face's Trainer writes last, or just before the states of the random generators."""
 LATEST = "latest"
 """Where DeepSpeed names the checkpoint that it has just written; last of all."""
+UNIVERSAL = re.compile(r"(.*/)?zero/optimizer_state\.pt")
+"""What DeepSpeed's `ds_to_universal` writes after all parameters, for any number of processes to go on from."""
+LATEST_UNIVERSAL = "latest_universal"
 INDEX = re.compile(r".*\.index\.json")
 NUMBERED = re.compile(r"(?P<stem>.*-)(?P<number>\d{5})-of-(?P<count>\d{5})(?P<end>\..*)")
 MODEL_STATES = re.compile(r"(.*/)?(zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt")
@@ -173,13 +176,28 @@ def _deepspeed(folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:
         zero = any(map(ZERO_STATES.fullmatch, files))
         return (_missing(["mp_rank_00_model_states.pt"], files, elsewhere) or NOTHING) if zero else NOTHING
     first = min(models)
-    if lost := _missing(deepspeed_files(first, folder / first, files), files, elsewhere):
-        return lost
     tag = (folder / first).parent
+    if lost := _missing(deepspeed_files(first, folder / first, files), files, elsewhere):
+        # Which processes save is a setting, in MiCS, that lies elsewhere if it was given as a file.
+        return replace(lost, is_doubtful=_may_be_one_of_groups(first, folder / first, files))
+    if any(map(UNIVERSAL.fullmatch, files)):
+        return WHOLE if _is_latest(tag, files[first].modified_ns, LATEST_UNIVERSAL) else NOTHING
     # Hugging Face writes the rest of its state beside, afterwards; Lightning does not.
     is_all = tag == folder or folder.name.endswith(".ckpt")
     # Other processes may end their parts after `latest`; that these are there to their ends is seen from themselves.
     return WHOLE if is_all and _is_latest(tag, files[first].modified_ns) else NOTHING
+
+
+def has_all_parts(folder: Path, files: Collection[str]) -> bool:
+    """Whether the first part of a model, where there is one, counts no more parts than these files.
+
+    Raises OSError when it cannot be read.
+    """
+    models = [name for name in files if MODEL_STATES.fullmatch(name)]
+    try:
+        return bool(models) and deepspeed_files(min(models), folder / min(models), files) <= set(files)
+    except (pickles.Unreadable, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+        return False
 
 
 def deepspeed_files(model_states: str, place: Path, names: Collection[str]) -> set[str]:
@@ -187,8 +205,10 @@ def deepspeed_files(model_states: str, place: Path, names: Collection[str]) -> s
     found = ZERO_STATES.fullmatch
     zero = next((match for name in sorted(names) if (match := found(name))), None)
     state = _torch_dict(place)
-    models = int(state.get("mp_world_size") or 1)
-    parts = int(state.get("dp_world_size") or 1)
+    models = _whole_number(state.get("mp_world_size")) or 1
+    parts = _whole_number(state.get("dp_world_size")) or 1
+    # With MiCS each group of so many processes has all parts, and the first group saves them.
+    parts = min(parts, _group_size(state) or parts)
     wanted = {
         ZERO_RANK.sub(str(data), _with_part(model_states, model))
         for data in range(parts)
@@ -207,20 +227,44 @@ def _with_part(name: str, part: int) -> str:
     return re.sub(r"(?<=mp_rank_)\d+", lambda found: f"{part:0{len(found[0])}}", name)
 
 
+def _group_size(state: Mapping[str, Any]) -> int | None:
+    settings = state.get("ds_config")
+    zero = settings.get("zero_optimization") if isinstance(settings, dict) else None
+    size = _whole_number(zero.get("mics_shard_size")) if isinstance(zero, dict) else None
+    return size if size is not None and size > 0 else None
+
+
+def _may_be_one_of_groups(first: str, place: Path, names: Collection[str]) -> bool:
+    """Whether the parts that are here may be all of one group, whose size the settings do not tell."""
+    state = _torch_dict(place)
+    parts = _whole_number(state.get("dp_world_size")) or 1
+    if isinstance(state.get("ds_config"), dict) or not ZERO_RANK.search(first):
+        return False
+    models, optimizers = _ranks(MODEL_STATES, names), _ranks(ZERO_STATES, names)
+    return models == optimizers == set(range(len(models))) and parts % len(models) == 0
+
+
+def _ranks(kind: re.Pattern[str], names: Collection[str]) -> set[int]:
+    found = [ZERO_RANK.search(name) for name in names if kind.fullmatch(name)]
+    return {int(rank[0]) for rank in found if rank}
+
+
+def _whole_number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def _torch_dict(place: Path) -> dict[str, Any]:
-    """Return the plain values of a file of torch.save; none where it is of another kind."""
+    """Return what a file of torch.save holds by name; nothing where it is of another kind."""
     if not zipfile.is_zipfile(place):
         return {}
     with zipfile.ZipFile(place) as archive:
         name = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
         value = pickles.load(archive.read(name))[0] if name else None
-    return (
-        {key: item for key, item in value.items() if isinstance(item, int)} if isinstance(value, dict) else {}
-    )
+    return value if isinstance(value, dict) else {}
 
 
-def _is_latest(tag: Path, written: int) -> bool:
-    latest = tag.with_name(LATEST)
+def _is_latest(tag: Path, written: int, pointer: str = LATEST) -> bool:
+    latest = tag.with_name(pointer)
     try:
         return latest.read_text().strip() == tag.name and latest.stat().st_mtime_ns >= written
     except (OSError, UnicodeDecodeError):

@@ -41,6 +41,7 @@ from airflow_provider_ocidist.agent.outcome import Outcome
 from airflow_provider_ocidist.agent.patience import patiently
 from airflow_provider_ocidist.agent.peers import silent_nodes
 from airflow_provider_ocidist.agent.place import place_of
+from airflow_provider_ocidist.agent.process_logs import read_process_logs
 from airflow_provider_ocidist.agent.progress import ProgressMeter
 from airflow_provider_ocidist.agent.proofs import Moment
 from airflow_provider_ocidist.agent.report import NodeReport, Phase, StopRequest
@@ -92,6 +93,8 @@ class Node:
         self.main_rank = 0
         self.apart: tuple[int, ...] = ()
         """On the main node: the nodes whose checkpoint folder is another than its own."""
+        self.brought: set[str] = set()
+        """Names of the entries of the checkpoint folder that this attempt has fetched."""
         self.promised = config.outputs
         """What is to be copied out, once the variables in its URIs are known."""
         self.access = OciAccess.from_environment(environ, endpoint=config.oci_endpoint)
@@ -103,6 +106,8 @@ class Node:
         self.activity = Activity()
         self.heartbeat = self._heartbeat()
         self.watches = Watches(config, self.heartbeat, self.meter, end_gang=self._end_gang)
+        self.logs_of_processes: Path | None = None
+        """Where the launcher keeps what its processes print, where it does."""
         self.reports: list[NodeReport] = []
         """Of all nodes, as they met."""
 
@@ -172,14 +177,15 @@ class Node:
         folder = folder_of(self.config.checkpoints, workspace.working_dir)
         if self.rank == 0:
             claim_checkpoints(self.config, self.access)
-        found = resume(folder, self.config.checkpoints, self.access, self.switch)
-        found = found or resume_after_clear(folder, self.config, self.access, self.switch)
+        brought = self.brought
+        found = resume(folder, self.config.checkpoints, self.access, self.switch, brought)
+        found = found or resume_after_clear(folder, self.config, self.access, self.switch, brought)
         if found:
             self.heartbeat.update(checkpoint=found, starts_from=found.digest or found.uri)
         else:
             self.heartbeat.update(starts_from="")
             # Not reported: it is another run's, and proves nothing of this one.
-            start_from(folder, self.config.checkpoints, self.access, self.switch)
+            start_from(folder, self.config.checkpoints, self.access, self.switch, brought)
         if self.config.nodes > 1 and self.config.checkpoints.uri:
             show_folder(folder, self.config.run_name, self.rank)
 
@@ -247,6 +253,10 @@ class Node:
     def _launch(self, launcher: Launcher, workspace: Workspace, topology: Topology) -> Training:
         self.switch.check()
         write_files(launcher.files(self.config.launcher, topology), self.folder)
+        logs = launcher.log_folder(self.config.launcher, topology)
+        self.logs_of_processes = workspace.working_dir / logs if logs else None
+        if self.logs_of_processes and launcher.hides_output(self.config.launcher):
+            self.meter.look_for_output_in(self.logs_of_processes)
         command = launcher.command(workspace.program, self.config.launcher, topology)
         environ = self._environment(launcher, workspace, topology)
         self.meter.touch()
@@ -284,6 +294,8 @@ class Node:
     ) -> Outcome:
         process = launcher.first_failure(ended.output)
         output = launcher.user_output(ended.output)
+        if self.logs_of_processes:
+            output += read_process_logs(self.logs_of_processes)
         if ended.stop:
             exit_code = process.exit_code if process else ended.exit_code
             result = outcome.stopped(ended.stop, exit_code, tail_of(output))
@@ -432,12 +444,26 @@ class Node:
         if self.is_main:
             courier = self._main_courier(folder, checkpoints)
         else:
-            courier = ShardCourier(folder, self.heartbeat.store, self.rank, self.main_rank, self.access)
+            courier = ShardCourier(
+                folder,
+                self.heartbeat.store,
+                self.rank,
+                self.main_rank,
+                self.access,
+                pattern=checkpoints.pattern,
+            )
         courier.start()
         return courier
 
     def _main_courier(self, folder: Path, checkpoints: Checkpoints) -> CheckpointUploader:
-        shards = ShardCollector(folder, self.heartbeat.store, self.rank, self.apart, self.access)
+        shards = ShardCollector(
+            folder,
+            self.heartbeat.store,
+            self.rank,
+            self.apart,
+            self.access,
+            pattern=checkpoints.pattern,
+        )
         meter = self.meter
         return CheckpointUploader(
             folder,
@@ -447,6 +473,7 @@ class Node:
             told=Told(step=lambda: meter.progress.step, loss_at=meter.loss_at, announced=meter.announced),
             on_published=self._checkpoint_is_safe,
             shards=shards if self.config.nodes > 1 else None,
+            fetched=self.brought,
         )
 
     def _checkpoint_is_safe(self, reference: CheckpointRef) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.entries import Candidate, is_unplaced, signature
 from airflow_provider_ocidist.agent.judging import Judge, Verdict
+from airflow_provider_ocidist.agent.leftovers import Ledger, forget_aside
 from airflow_provider_ocidist.agent.progress import Announced
 from airflow_provider_ocidist.agent.proofs import Moment, Proof, Unproved, remedy
 from airflow_provider_ocidist.agent.saving import (
@@ -70,8 +71,12 @@ class CheckpointUploader:
         told: Told | None = None,
         fence: Fence = LOWEST,
         shards: ShardCollector | None = None,
+        fetched: Collection[str] = (),
     ) -> None:
-        """`fence`: this node's attempt; `shards`: where there are other nodes, which may hold parts of what is here."""
+        """`fence`: this node's attempt; `shards`: where there are other nodes, which may hold parts of what is here.
+
+        `fetched`: the names of the entries that this attempt has brought there to go on from.
+        """
         self.folder = folder
         self.checkpoints = checkpoints
         self.access = access
@@ -81,6 +86,11 @@ class CheckpointUploader:
         self.shards = shards
         self.error: Exception | None = None
         """Why the last upload failed; None when it did not."""
+        # A folder of the program's own goes with the node.
+        self.ledger = Ledger(folder, checkpoints.pattern) if Path(checkpoints.path).is_absolute() else None
+        if self.ledger:
+            # Before the program starts, which would take the newest by its name.
+            self.ledger.begin(fetched)
         self.judge = Judge(
             folder,
             checkpoints.pattern,
@@ -184,6 +194,8 @@ class CheckpointUploader:
         return [verdict for verdict in verdicts if isinstance(verdict.found, Unproved)]
 
     def _take(self, item: Candidate, proof: Proof) -> None:
+        if self.ledger:
+            self.ledger.add(item)
         # As the last, where the program has written over what waits.
         self._waiting.pop(item.path, None)
         self._last_written_ns = max(self._last_written_ns, item.signature.modified_ns)
@@ -351,6 +363,8 @@ class CheckpointUploader:
 
         assert self.checkpoints.uri is not None
         forget(self.checkpoints.uri, self.access)
+        if self.ledger:
+            forget_aside(self.folder)
 
     def _retain(self) -> None:
         from airflow_provider_ocidist.storage.retention import Retention, retain

@@ -48,6 +48,8 @@ class Accelerate(Launcher):
             # Its default, pdsh, logs in from the first node to the others.
             "deepspeed_multinode_launcher": "standard",
         }
+        logs = self.log_folder(options, topology)
+        ours |= {"log_dir": logs} if logs else {}
         several = topology.world_size > 1 and not KINDS_OF_TRAINING & given.keys()
         return [
             sys.executable,
@@ -59,6 +61,9 @@ class Accelerate(Launcher):
             *options.args,
             *program_command(program),
         ]
+
+    def log_folder(self, options: LauncherOptions, topology: Topology) -> str | None:
+        return torchrun.kept_logs(options.args, topology)
 
     def main_node(self, options: LauncherOptions, topology: Topology) -> int:
         c10d = given_flags(options.args).get("rdzv-backend") == "c10d"

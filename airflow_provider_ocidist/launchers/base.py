@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from itertools import zip_longest
 from pathlib import PurePosixPath
 
@@ -61,6 +62,8 @@ class ProcessFailure:
     """None where the launcher does not tell which of this node's processes it was."""
     exit_code: int
     """Negative for a signal."""
+    local_rank: int | None = field(default=None, compare=False)
+    """Among the processes of its node."""
 
 
 class Launcher(ABC):
@@ -80,6 +83,14 @@ class Launcher(ABC):
     def files(self, options: LauncherOptions, topology: Topology) -> Mapping[str, str]:  # noqa: ARG002
         """Return the text files that the command reads, by name in `topology.folder`."""
         return {}
+
+    def log_folder(self, options: LauncherOptions, topology: Topology) -> str | None:  # noqa: ARG002 - most show all
+        """Return where the processes' output lies in files, below a folder for each run; None where it does not."""
+        return None
+
+    def hides_output(self, options: LauncherOptions) -> bool:  # noqa: ARG002
+        """Return whether that output is in those files alone."""
+        return False
 
     @abstractmethod
     def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:

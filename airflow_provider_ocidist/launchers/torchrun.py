@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers.base import (
     Launcher,
     ProcessFailure,
     Topology,
+    file_in,
     given_flags,
     is_given,
     program_command,
@@ -18,8 +19,9 @@ from airflow_provider_ocidist.launchers.base import (
 
 STATIC_FLAGS = ("master-addr", "master-port", "node-rank")
 """Flags that mean something to the static rendezvous alone: who gives one has asked for it."""
+SHORT = {"r": "redirects", "t": "tee"}
 ROOT_CAUSE = re.compile(
-    r"Root Cause \(first observed failure\):.*?rank\s*: (\d+).*?exitcode\s*: (-?\d+)",
+    r"Root Cause \(first observed failure\):.*?rank\s*: (\d+)(?: \(local_rank: (\d+)\))?.*?exitcode\s*: (-?\d+)",
     re.DOTALL,
 )
 OWN_REPORT = re.compile(r"^E\d{4} [^\n]*torch/distributed/elastic/[^\n]* failed \(exitcode", re.MULTILINE)
@@ -32,7 +34,7 @@ class Torchrun(Launcher):
 
     def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:
         given = given_flags(options.args)
-        ours = {**_processes(topology), **_rendezvous(topology, given)}
+        ours = {**_processes(topology), **_rendezvous(topology, given), **_logs(self, options, topology)}
         return [
             sys.executable,
             "-m",
@@ -41,6 +43,13 @@ class Torchrun(Launcher):
             *options.args,
             *program_command(program),
         ]
+
+    def log_folder(self, options: LauncherOptions, topology: Topology) -> str | None:
+        return kept_logs(options.args, topology)
+
+    def hides_output(self, options: LauncherOptions) -> bool:
+        given = given_flags(options.args, SHORT)
+        return bool(_streams(given, "redirects")) and not _streams(given, "tee")
 
     def main_node(self, options: LauncherOptions, topology: Topology) -> int:
         given = given_flags(options.args)
@@ -56,6 +65,24 @@ class Torchrun(Launcher):
 
     def user_output(self, output: str) -> str:
         return without_report(output)
+
+
+def kept_logs(args: Sequence[str], topology: Topology) -> str | None:
+    """Return where torchrun keeps the output of its processes, where the flags ask for that."""
+    given = given_flags(args, SHORT)
+    if not (_streams(given, "redirects") or _streams(given, "tee")):
+        return None
+    return given.get("log-dir") or file_in(topology, "logs")
+
+
+def _streams(given: Mapping[str, str], flag: str) -> str:
+    """Return which streams of which processes a flag speaks of, nothing for none: `3`, `0:1,1:2`."""
+    return "" if given.get(flag, "0") == "0" else given[flag]
+
+
+def _logs(launcher: Torchrun, options: LauncherOptions, topology: Topology) -> dict[str, str]:
+    folder = launcher.log_folder(options, topology)
+    return {"log-dir": folder} if folder else {}
 
 
 def backend(given: Mapping[str, str]) -> str:
@@ -94,7 +121,10 @@ def one_store_each() -> dict[str, str]:
 def root_cause(output: str) -> ProcessFailure | None:
     """Return what torchrun's own report says of the process that failed first."""
     found = ROOT_CAUSE.search(output)
-    return ProcessFailure(rank=int(found[1]), exit_code=int(found[2])) if found else None
+    if found is None:
+        return None
+    local_rank = int(found[2]) if found[2] else None
+    return ProcessFailure(rank=int(found[1]), exit_code=int(found[3]), local_rank=local_rank)
 
 
 def without_report(output: str) -> str:

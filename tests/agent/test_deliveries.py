@@ -37,7 +37,7 @@ from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, newest
 from airflow_provider_ocidist.storage.fences import LOWEST
 from airflow_provider_ocidist.storage.retention import Retention, retain
 from airflow_provider_ocidist.storage.stores import open_store
-from tests.agent.gangs import Gang
+from tests.agent.gangs import Gang, until
 
 PROGRAM = """
 import os, pickle, sys, time, zipfile
@@ -265,7 +265,7 @@ def test_a_plain_checkpoint_is_the_main_nodes_alone(tmp_path: Path, safe: Path) 
     assert (safe / "step-5" / "model.pt.txt").read_text() == "of node 0"
 
 
-def saved(text: str, **value: int) -> bytes:
+def saved(text: str, **value: Any) -> bytes:
     """Return what looks like a file of torch.save."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -286,14 +286,15 @@ def metadata(**lengths: int) -> bytes:
 class Nodes:
     """The main node's collector and a worker's courier, each over a folder of its own, without any processes."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, name: str = "step-5", pattern: str | None = None) -> None:
+        self.name, self.pattern = name, pattern
         self.store = open_store(str(root / "run"))
         self.safe = root / "safe"
         self.folders = [root / "node-0", root / "node-1"]
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
-        self.collector = ShardCollector(self.folders[0], self.store, 0, (1,), OciAccess())
-        self.courier = ShardCourier(self.folders[1], self.store, 1, 0, OciAccess())
+        self.collector = ShardCollector(self.folders[0], self.store, 0, (1,), OciAccess(), pattern=pattern)
+        self.courier = ShardCourier(self.folders[1], self.store, 1, 0, OciAccess(), pattern=pattern)
         self.started = False
 
     def start(self) -> None:
@@ -301,7 +302,7 @@ class Nodes:
         self.courier.start()
 
     def write(self, rank: int, text: str = "weights") -> Path:
-        place = self.folders[rank] / "step-5"
+        place = self.folders[rank] / self.name
         place.mkdir(exist_ok=True)
         (place / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").write_bytes(saved(text))
         if rank == 0:
@@ -309,7 +310,7 @@ class Nodes:
         return place
 
     def publish(self) -> CheckpointRef:
-        (item,) = candidates(self.folders[0])
+        (item,) = candidates(self.folders[0], self.pattern)
         return self.collector.publish(item, str(self.safe), loss=None)
 
     def report(self, rank: int, phase: Phase = Phase.TRAINING) -> None:
@@ -329,6 +330,40 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     found.collector.close()
     if found.started:
         found.courier.finish(Moment.EXITED, Patience(10))
+
+
+ENTRIES = [("step-5", None), ("part-5", r"part-(?P<step>\d+)"), ("logs", "logs")]
+"""Names of a checkpoint, and `checkpoints.pattern`, without which the last two would be none."""
+
+
+@pytest.mark.parametrize("entry, pattern", ENTRIES)
+def test_parts_are_sent_while_the_training_runs_whatever_the_pattern_calls_a_checkpoint(
+    nodes: Nodes, tmp_path: Path, entry: str, pattern: str | None
+) -> None:
+    both = Nodes(tmp_path, entry, pattern)
+    both.start()
+    both.write(1)
+    both.write(0)
+    published: list[CheckpointRef] = []
+    threading.Thread(target=lambda: published.append(both.publish()), daemon=True).start()
+    until(lambda: published, timeout=60)
+    assert len(list(Path(published[0].uri).glob("zero*"))) == 2
+    both.collector.close()
+    assert both.courier.finish(Moment.EXITED, Patience(10)) is None
+
+
+def test_parts_that_are_all_on_the_main_node_need_no_other_node(nodes: Nodes) -> None:
+    # MiCS with a group on each node: the first group alone saves.
+    place = nodes.folders[0] / "step-5"
+    place.mkdir()
+    settings = {"zero_optimization": {"mics_shard_size": 2}}
+    for rank in range(2):
+        for kind in ("model", "optim"):
+            (place / f"zero_pp_rank_{rank}_mp_rank_00_{kind}_states.pt").write_bytes(
+                saved("part", dp_world_size=4, ds_config=settings)
+            )
+    nodes.start()
+    assert len(list(Path(nodes.publish().uri).glob("zero*"))) == 4
 
 
 def test_a_node_that_has_no_part_is_named_with_the_remedy(nodes: Nodes) -> None:
@@ -465,18 +500,19 @@ def test_what_another_attempt_has_left_is_not_mixed_in(nodes: Nodes) -> None:
     assert len(list(Path(reference.uri).glob("zero*"))) == 2
 
 
+@pytest.mark.parametrize("entry, pattern", ENTRIES)
 def test_each_node_sends_what_it_wrote_over_the_checkpoint_that_all_had_fetched(
-    nodes: Nodes, tmp_path: Path
+    nodes: Nodes, tmp_path: Path, entry: str, pattern: str | None
 ) -> None:
     names = ["__0_0.distcp", "__1_0.distcp"]
     for folder in nodes.folders:
-        (folder / "step-5").mkdir()
+        (folder / entry).mkdir()
         for name in names:
-            (folder / "step-5" / name).write_text("old")
-        (folder / "step-5" / ".metadata").write_bytes(metadata(_0_0=3, _1_0=3))
-    resumed = Nodes(tmp_path)
+            (folder / entry / name).write_text("old")
+        (folder / entry / ".metadata").write_bytes(metadata(_0_0=3, _1_0=3))
+    resumed = Nodes(tmp_path, entry, pattern)
     for folder, name in zip(nodes.folders, names, strict=True):
-        (folder / "step-5" / name).write_text("newer")
+        (folder / entry / name).write_text("newer")
     resumed.start()
     published = Path(resumed.publish().uri)
     resumed.collector.close()

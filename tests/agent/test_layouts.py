@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.entries import scan
 from airflow_provider_ocidist.agent.formats import Says, read_file
-from airflow_provider_ocidist.agent.layouts import read_folder
+from airflow_provider_ocidist.agent.layouts import has_all_parts, read_folder
 from airflow_provider_ocidist.agent.proofs import Evidence, Moment, Proof, judge
 from airflow_provider_ocidist.agent.shards import is_shard
 from tests.agent.saved import KINDS, PROVED_BY_FORMAT, Save, torch_bytes
@@ -151,6 +151,80 @@ def test_deepspeed_counts_the_parts_of_all_nodes(tmp_path: Path) -> None:
     assert reading.says is Says.BROKEN
     assert "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt missing" in reading.why
     assert read_folder(folder, scan(folder), is_shard).says is Says.WHOLE
+
+
+def zero_3(folder: Path, parts: int, **state: object) -> list[Path]:
+    """Write what the third stage of ZeRO saves, and `latest`; return the parts."""
+    folder.mkdir()
+    files = [
+        folder / f"{prefix}zero_pp_rank_{rank}_mp_rank_00_{kind}_states.pt"
+        for rank in range(parts)
+        for prefix, kind in (("", "model"), ("bf16_", "optim"))
+    ]
+    for file in files:
+        file.write_bytes(torch_bytes({"module": {}, "mp_world_size": 1, **state}))
+    (folder.parent / "latest").write_text(folder.name)
+    return files
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_of_mics_the_parts_of_one_group_are_all(tmp_path: Path, seed: int) -> None:
+    # DeepSpeed up to 0.18: `save_zero_checkpoint` is true in the first group alone, and parts are numbered within it.
+    random_ = random.Random(seed)
+    size, groups = random_.randint(2, 4), random_.randint(2, 4)
+    settings = {"zero_optimization": {"stage": 3, "mics_shard_size": size}}
+    folder = tmp_path / "global_step7"
+    files = zero_3(folder, size, dp_world_size=size * groups, ds_config=settings)
+    assert read_folder(folder, scan(folder)).says is Says.WHOLE
+    lost = random_.choice(files)
+    lost.unlink()
+    reading = read_folder(folder, scan(folder))
+    assert (reading.says, reading.is_doubtful) == (Says.BROKEN, False)
+
+
+@pytest.mark.parametrize(
+    "zero", [{"zero_hpz_partition_size": 2}, {"mics_shard_size": -1}, {}], ids=["hpZ", "no MiCS", "plain"]
+)
+def test_without_mics_all_parts_are_wanted(tmp_path: Path, zero: dict[str, int]) -> None:
+    folder = tmp_path / "global_step7"
+    state = {"dp_world_size": 4, "ds_config": {"zero_optimization": {"stage": 3, **zero}}}
+    files = zero_3(folder, 4, **state)
+    assert read_folder(folder, scan(folder)).says is Says.WHOLE
+    for file in files[4:]:
+        file.unlink()
+    reading = read_folder(folder, scan(folder))
+    assert (reading.says, reading.is_doubtful) == (Says.BROKEN, False)
+
+
+def test_where_the_settings_are_in_a_file_the_parts_of_one_group_are_doubtful(tmp_path: Path) -> None:
+    folder = tmp_path / "global_step7"
+    files = zero_3(folder, 2, dp_world_size=4, ds_config="ds_config.json")
+    reading = read_folder(folder, scan(folder))
+    assert (reading.says, reading.is_doubtful) == (Says.BROKEN, True)
+    files[-1].unlink()
+    reading = read_folder(folder, scan(folder))
+    assert (reading.says, reading.is_doubtful) == (Says.BROKEN, False)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_universal_checkpoint_is_whole_once_its_pointer_names_it(tmp_path: Path, stage: int) -> None:
+    # As deepspeed 0.19.8, checkpoint/ds_to_universal.py, writes it: the model's parts are as they were.
+    folder = tmp_path / "global_step7_universal"
+    names = (
+        [f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt" for rank in range(4)]
+        if stage == 3
+        else ["mp_rank_00_model_states.pt"]
+    )
+    values = {f"zero/layer.{number}.weight/{kind}.pt" for number in range(3) for kind in ("fp32", "exp_avg")}
+    for name in [*sorted(values), "zero/optimizer_state.pt", *names]:
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(torch_bytes({"module": {}, "mp_world_size": 1, "dp_world_size": 4}))
+        assert read_folder(folder, scan(folder)).says is not Says.WHOLE
+    assert read_folder(folder, scan(folder)).says is Says.NOTHING
+    (tmp_path / "latest_universal").write_text(folder.name)
+    assert read_folder(folder, scan(folder)).says is Says.WHOLE
+    assert has_all_parts(folder, set(scan(folder)))
 
 
 @pytest.mark.parametrize("begin", [b"\x80", b"\x80\x04", b"PK"])

@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_ocidist.agent.diagnosis import diagnose
 from airflow_provider_ocidist.agent.symptoms import symptom_of
 from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.launchers.base import ProcessFailure
 
 HEADER = """Traceback (most recent call last):
   File "train.py", line 9, in <module>
@@ -24,15 +25,38 @@ def recorded() -> Iterator[tuple[str, str, str]]:
         yield cause, name, text.rstrip("\n")
 
 
+PREFIXES = (
+    "",
+    "[rank5]: ",
+    "[default1]:",
+    "[rank1]:",
+    "[trainer1]:",
+    "[default1]:[rank5]: ",
+    "[rank1]:[rank5]: ",
+)
+"""Of torch, of torchrun with `--tee` and a role of any name, and of both."""
+
+
 @pytest.mark.parametrize("cause, name, error", list(recorded()))
 def test_each_error_is_told_from_the_others(cause: str, name: str, error: str) -> None:
-    ranked = "".join(f"[rank1]: {line}\n" for line in (HEADER + error).splitlines())
-    failure = diagnose(1, f"{ranked}[W1121 TCPStore.cpp:125] a warning\n", None, None)
-    assert failure.cause == cause
-    assert failure.message == error.partition("\n")[0].strip()
     symptom = symptom_of(error.replace("\n", " "))
     assert symptom is not None
-    assert (symptom.name, symptom.remedy) == (name, failure.remedy)
+    process = ProcessFailure(rank=5, local_rank=1, exit_code=1)
+    for prefix in PREFIXES:
+        ranked = "".join(f"{prefix}{line}\n" for line in (HEADER + error).splitlines())
+        other = "".join(f"{prefix}{line}\n" for line in (HEADER + "ValueError: boom").splitlines())
+        other = other.replace("1]", "0]").replace("5]", "4]") if prefix else ""
+        failure = diagnose(1, f"{ranked}[W1121 TCPStore.cpp:125] a warning\n{other}", process, None)
+        assert failure.cause == cause, prefix
+        assert failure.message == error.partition("\n")[0].strip()
+        assert (symptom.name, symptom.remedy) == (name, failure.remedy)
+
+
+def test_last_words_are_read_behind_prefixes() -> None:
+    words = "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
+    for prefix in PREFIXES:
+        output = "".join(f"{prefix}{line}\n" for line in words.splitlines())
+        assert diagnose(-6, output, None, None).cause is Cause.OOM
 
 
 @pytest.mark.parametrize(
