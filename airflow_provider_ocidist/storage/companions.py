@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from airflow_provider_ocidist.oci_credentials import OciAccess
@@ -11,6 +12,9 @@ from airflow_provider_ocidist.storage.listing import by_folder, complete_in
 from airflow_provider_ocidist.storage.manifests import CheckpointRef, Manifest
 from airflow_provider_ocidist.storage.stores import open_store
 
+NUMBER = re.compile(r"(?<![0-9A-Za-z])[0-9]+(?![0-9A-Za-z])")
+MOST_MODELS = 2
+"""Names that differ in their numbers alone, and are the names of models all the same: `resnet18.pt`, `resnet50.pt`."""
 MOST = 8
 """Names without a number of which the newest version is kept: a program may call each by another name."""
 
@@ -26,6 +30,7 @@ def companions(one: Manifest, manifests: Sequence[Manifest]) -> list[Manifest]:
 
 def _companions(one: Manifest, manifests: Sequence[Manifest]) -> Iterator[Manifest]:
     seen = {_series(one.name)}
+    steady = _steady_names(manifests)
     unnumbered = 0
     for each in manifests:
         series = _series(each.name)
@@ -34,7 +39,7 @@ def _companions(one: Manifest, manifests: Sequence[Manifest]) -> Iterator[Manife
         if _is_of_the_same_step(each, one):
             seen.add(series)
             yield each
-        elif _is_always_called_so(each.name) and unnumbered < MOST:
+        elif each.name in steady and unnumbered < MOST:
             seen.add(series)
             unnumbered += 1
             yield each
@@ -43,27 +48,59 @@ def _companions(one: Manifest, manifests: Sequence[Manifest]) -> Iterator[Manife
 def _is_of_the_same_step(each: Manifest, one: Manifest) -> bool:
     if each.fence != one.fence:
         return False
-    if _holds(each.name, _number(one.name)) or _holds(one.name, _number(each.name)):
-        return True
-    return each.step is not None and each.step == one.step
+    if _numbers(each.name) and _numbers(one.name):
+        is_same = bool(_numbers(each.name) & _numbers(one.name))
+    else:
+        is_same = _holds(each.name, _number(one.name)) or _holds(one.name, _number(each.name))
+    return is_same or (each.step is not None and each.step == one.step)
 
 
 def _holds(name: str, number: int | None) -> bool:
-    return number is not None and re.search(rf"(?<!\d)0*{number}(?!\d)", name) is not None
+    """Whether a name has a number by itself, or at its end: the 18 of `resnet18_last.pth` is none."""
+    if number is None:
+        return False
+    alone = rf"(?<![0-9A-Za-z])0*{number}(?![0-9A-Za-z])"
+    return re.search(rf"{alone}|(?<![0-9])0*{number}(?=\.[A-Za-z]|$)", name) is not None
 
 
-def _is_always_called_so(name: str) -> bool:
-    return _number(name) is None and not re.search(r"\d", name)
+def _steady_names(manifests: Sequence[Manifest]) -> set[str]:
+    """Return the names that a program calls a checkpoint by each time, as `last.ckpt` and `resnet18_last.pth`.
+
+    A number that is part of a word belongs to the name, unless it is another each time; one by itself does if the name
+    came twice.
+    """
+    times = Counter(manifest.name for manifest in manifests)
+    alike: dict[str, list[str]] = {}
+    for name in times:
+        alike.setdefault(re.sub("[0-9]+", "#", name), []).append(name)
+    changing = {
+        name
+        for names in alike.values()
+        if len(names) > MOST_MODELS and all(times[name] == 1 for name in names)
+        for name in names
+        if re.search("[0-9]", name)
+    }
+    return {
+        name
+        for name, count in times.items()
+        if _number(name) is None and name not in changing and (count > 1 or not NUMBER.search(name))
+    }
 
 
 def _series(name: str) -> str:
+    """Return a name without its numbers, but for those that are part of a word, as in `gpt2-last` and `t5-3b`."""
     placed = place(name)
-    return re.sub(r"\d+", "#", placed.series if placed else name)
+    return NUMBER.sub("#", placed.series if placed else name)
 
 
 def _number(name: str) -> int | None:
     placed = place(name)
     return placed.number if placed else None
+
+
+def _numbers(name: str) -> set[int]:
+    placed = place(name)
+    return {placed.step, placed.epoch} - {None} if placed else set()  # type: ignore[return-value]
 
 
 def companions_at(uri: str, reference: CheckpointRef, access: OciAccess | None = None) -> list[CheckpointRef]:

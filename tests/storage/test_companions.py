@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from airflow_provider_ocidist.storage.companions import companions
@@ -37,11 +39,39 @@ def saved(*names: str, steps: dict[str, int] | None = None, attempt: int = 1) ->
         (["last.ckpt", "epoch=2-step=100.ckpt", "last.ckpt", "epoch=3-step=200.ckpt"], ["last.ckpt"]),
         (["step-1", "step-2", "step-3"], []),
         (["model.safetensors", "optimizer.pt", "scheduler.pt"], ["optimizer.pt", "model.safetensors"]),
+        (["resnet18_last.pth", "resnet18_epoch_3.pth"], ["resnet18_last.pth"]),
+        (["gpt2-last", "checkpoint-18"], ["gpt2-last"]),
+        (["t5-3b", "t5-3b-head.pt", "step-3"], ["t5-3b-head.pt", "t5-3b"]),
+        # Two models of one program.
+        (
+            ["resnet50_epoch_3.pth", "resnet50_last.pth", "resnet18_last.pth", "resnet18_epoch_3.pth"],
+            ["resnet18_last.pth", "resnet50_last.pth", "resnet50_epoch_3.pth"],
+        ),
+        # The model's number is no step.
+        (["resnet18_epoch_17.pth", "head_epoch_17.pth", "head_epoch_18.pth"], []),
+        (["optim100.pt", "optim200.pt", "optim300.pt", "model_400.pt"], []),
+        (["phi-2.pt", "step-1", "phi-2.pt", "step-2"], ["phi-2.pt"]),
+        (["ckpt-20261122.pt", "ckpt-loss0.42.pt", "step-9"], []),
     ],
 )
 def test_what_belongs_to_the_newest(names: list[str], expected: list[str]) -> None:
     manifests = saved(*names)
     assert [each.name for each in companions(manifests[0], manifests)] == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_program_always_calls_by_one_name_belongs_to_each_of_its_steps(seed: int) -> None:
+    random = Random(seed)
+    model = random.choice(["resnet18", "gpt2", "t5-3b", "opt-125m", "vit_b16", "wav2vec2", "model", "net"])
+    steady = f"{model}{random.choice(['_last', '-last', '.best', '_final', ''])}{random.choice(['.pt', '.ckpt', ''])}"
+    numbered = random.choice(
+        ["step-{}", "checkpoint_{}.pt", f"{model}_epoch_{{}}.pth", f"{model}-step={{}}.ckpt"]
+    )
+    steps = range(random.randint(1, 60), 90, random.randint(1, 20))
+    names = [name for step in steps for name in (steady, numbered.format(step))]
+    manifests = saved(*names)
+    found = companions(manifests[0], manifests)
+    assert [(each.name, each.sequence) for each in found] == [(steady, len(names) - 1)]
 
 
 def test_of_a_name_without_a_number_the_newest_version_belongs() -> None:
