@@ -79,8 +79,9 @@ def told_by_cluster(environ: Mapping[str, str], gang: str) -> Told:
     if environ["OCI__MODE"] not in CLUSTER_MODES:
         raise _fault("OCI__MODE", f"is {environ['OCI__MODE']!r}: must be MAIN or WORKER")
     nodes = _number(environ, "OCI__WORKER_COUNT", "0") + 1
+    script, code_dir = _needed(environ, "OCI__ENTRY_SCRIPT"), environ.get("OCI__CODE_DIR", CODE_DIR)
     program = Program(
-        script=_needed(environ, "OCI__ENTRY_SCRIPT"),
+        script=within_code(script, code_dir) if environ.get("OCI__RUNTIME_TYPE") else script,
         args=tuple(_words(environ, "OCI__ENTRY_SCRIPT_ARGS")),
         python_path=_python_path(environ.get("OCI__RUNTIME_PYTHON_PATH", "")),
         source=_source(environ) if environ.get("OCI__RUNTIME_TYPE") else None,
@@ -95,7 +96,7 @@ def told_by_cluster(environ: Mapping[str, str], gang: str) -> Told:
         outputs=_synchronized(environ),
         limits=Limits(join_timeout=float(_number(environ, "OCI__TIMEOUT", TIMEOUT))),
     )
-    return _told(config, environ, code_dir=environ.get("OCI__CODE_DIR", CODE_DIR))
+    return _told(config, environ, code_dir=code_dir)
 
 
 def told_by_job(environ: Mapping[str, str], arguments: Sequence[str], own_folder: str) -> Told:
@@ -142,6 +143,11 @@ def _rank(environ: Mapping[str, str]) -> str | None:
 
 
 # the code
+
+
+def within_code(script: str, code_dir: str) -> str:
+    """Return a script that is fetched as it lies in the code: ADS's nodes have it in a folder that is known before."""
+    return script.removeprefix(f"{code_dir.rstrip('/')}/")
 
 
 def _source(environ: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.job import Program, TrainingJob, is_placeholder
-from airflow_provider_ocidist.job_rules.values import arguments, inside, location
+from airflow_provider_ocidist.job_rules.values import arguments, inside, location, on_node
 
 PASSWORD = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
 """`://user:password@` in a URI."""
@@ -41,7 +41,8 @@ def _script(job: TrainingJob) -> Iterator[Problem]:
     if "\0" in job.program.script:
         yield Problem("program.script", "must not hold a NUL character")
     elif job.program.source is not None and _is_file(job):
-        yield from inside("program.script", job.program.script)
+        # An image may hold the script itself, and the code only what it imports.
+        yield from (on_node if job.image else inside)("program.script", job.program.script)
 
 
 def _is_file(job: TrainingJob) -> bool:

@@ -97,6 +97,20 @@ def test_code_baked_into_the_image_is_where_ads_has_it() -> None:
     assert found.environ["OCIDIST_CODE_DIR"] == "/code"
 
 
+@pytest.mark.parametrize(
+    "script, found",
+    [
+        ("/src/train.py", "train.py"),
+        ("/src/sub/train.py", "sub/train.py"),
+        ("/opt/image/train.py", "/opt/image/train.py"),
+        ("sub/train.py", "sub/train.py"),
+    ],
+)
+def test_a_script_of_fetched_code_is_looked_for_where_the_code_is(script: str, found: str) -> None:
+    environ = {**CLUSTER, "OCI__CODE_DIR": "/src", "OCI__RUNTIME_TYPE": "remote", "OCI__ENTRY_SCRIPT": script}
+    assert told_by_cluster(environ, gang="g").config.program.script == found
+
+
 def test_synchronized_artifacts_become_outputs() -> None:
     given = {"SYNC_ARTIFACTS": "1", "WORKSPACE": "bucket", "WORKSPACE_PREFIX": "p"}
     (output,) = told_by_cluster(CLUSTER | given, gang="g").config.outputs

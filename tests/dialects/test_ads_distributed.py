@@ -139,6 +139,28 @@ def test_code_from_a_bucket_is_fetched():
     assert (program.source, program.script) == ("oci://b@n/src", "train.py")
 
 
+@pytest.mark.parametrize(
+    "kind, uri", [("remote", "oci://b@n/src"), ("git", "https://example.com/me/mine.git")]
+)
+@pytest.mark.parametrize(
+    "written, code_dir, found",
+    [
+        ("/code/train.py", None, "train.py"),
+        ("/code/sub/train.py", None, "sub/train.py"),
+        ("/home/datascience/src/train.py", "/home/datascience/src/", "train.py"),
+        ("/opt/image/train.py", "/home/datascience/src", "/opt/image/train.py"),
+        ("train.py", "/home/datascience/src", "train.py"),
+    ],
+)
+def test_an_absolute_entry_point_lies_in_the_code_where_ads_puts_it_or_in_the_image(
+    kind, uri, written, code_dir, found
+):
+    changes = {"spec.runtime.type": kind, f"{RUNTIME}.uri": uri, f"{RUNTIME}.entryPoint": written}
+    program = job_of({**changes, **({f"{RUNTIME}.codeDir": code_dir} if code_dir else {})}).program
+    assert program.script == found
+    assert uri in str(program.source)
+
+
 def test_arguments_keep_their_quoting_and_numbers_become_text():
     as_list = job_of({f"{RUNTIME}.args": ["--msg", "hello world", 5, 0.5, True]}).program.args
     assert as_list == ("--msg", "hello world", "5", "0.5", "True")

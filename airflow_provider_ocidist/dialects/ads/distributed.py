@@ -11,6 +11,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_ocidist.agent.ads_contract import within_code
 from airflow_provider_ocidist.dialects.ads import environment
 from airflow_provider_ocidist.dialects.ads.arguments import (
     put_code,
@@ -73,7 +74,7 @@ def translate(mapping: Mapping[str, Any]) -> Translation:
     cluster = _cluster(draft, spec)
     runtime, source = _runtime(draft, spec)
     own = _environment(draft, cluster, runtime)
-    _script(draft, runtime, _image_code_dir(own) if not source else "")
+    _script(draft, runtime, source, _code_dir(own))
     _name(draft, spec.value, place.value, cluster.value, {name: item.value for name, item in own.items()})
     return draft.finished()
 
@@ -205,17 +206,18 @@ def _code(draft: Draft, runtime: Section, source: str) -> None:
         tell(draft, runtime.at(key), name, text(runtime.value.get(key)))
 
 
-def _script(draft: Draft, runtime: Section, folder: str) -> None:
+def _script(draft: Draft, runtime: Section, source: str, folder: str) -> None:
     script = runtime.value.get("entryPoint")
     if script is None:
         draft.complain(runtime.at("entryPoint"), "is needed")
         script = PLACEHOLDER
     elif isinstance(script, str):
-        script = posixpath.join(folder, script)
+        folder = str(runtime.value.get("codeDir") or folder) if source else folder
+        script = within_code(script, folder) if source else posixpath.join(folder, script)
     draft.put("program.script", runtime.at("entryPoint"), script)
 
 
-def _image_code_dir(variables: Variables) -> str:
+def _code_dir(variables: Variables) -> str:
     given = variables.get("OCI__CODE_DIR")
     return str(given.value) if given else IMAGE_CODE_DIR
 
