@@ -122,6 +122,31 @@ def test_a_fault_that_may_pass_neither_clears_refusals_nor_counts_as_one() -> No
     evidence = refused(3, 100.0).failed(500.0)
     assert (evidence.refusals, evidence.refused_for) == (3, 700.0)
     assert not ANSWERED.failed(10.0).is_refused
+    assert ANSWERED.failed(10.0).refused_for == 0.0
+    assert evidence.is_refused
+
+
+def test_without_a_question_nothing_is_known() -> None:
+    assert (
+        Unanswered(
+            questions=0,
+            seconds=0.0,
+            refusal="",
+            refusals=0,
+            refused_for=0.0,
+            refused_in_all=0,
+            renewed=False,
+        )
+        == ANSWERED
+    )
+
+
+@pytest.mark.parametrize("number", [4, 5, 6])
+def test_five_refusals_of_changing_kinds_over_an_hour_end_the_waiting(number: int) -> None:
+    evidence = ANSWERED
+    for count in range(number):
+        evidence = evidence.refused(KINDS[count % len(KINDS)], 3600.0 / (number - 1) if count else 0.0)
+    assert evidence.is_conclusive == (number >= 5)
 
 
 @pytest.mark.parametrize("number", range(REFUSALS_NEEDED))

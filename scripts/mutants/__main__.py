@@ -44,14 +44,18 @@ def mutants_of(module: str) -> Iterator[Mutant]:
             yield mutant
 
 
-def try_module(module: str, book: Book, judge: Judge, until: float) -> Score:
-    """Return how many of a module's mutants the tests kill. Raises JudgeError."""
+def try_module(module: str, book: Book, judge: Judge, until: float, each: float) -> Score:
+    """Return how many of a module's mutants the tests kill, of those that are tried in time. Raises JudgeError.
+
+    `until`: of the monotonic clock; `each`: seconds for the mutants of this module.
+    """
     mutants = list(mutants_of(module))
     known = {mutant: book.known(mutant) for mutant in mutants}
     # In an order that says nothing, so that the part which an interrupted run has tried is a fair sample.
     untried = sorted((mutant for mutant, verdict in known.items() if verdict is None), key=book.key_of)
     if untried and time.monotonic() < until:
         base = judge.baseline(module, book.tests_of(module))
+        until = min(until, time.monotonic() + each)
         for number, mutant in enumerate(untried, start=1):
             if time.monotonic() > until:
                 break
@@ -85,6 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("modules", nargs="*", help="paths, or ends of paths; all when none is named")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop then; the next run goes on")
+    parser.add_argument("--each", type=float, default=float("inf"), help="minutes for each module, at most")
     parser.add_argument("--fresh", action="store_true", help="try also what earlier runs have tried")
     parser.add_argument("--table", type=Path, help="write there what is known of all modules, as Markdown")
     arguments = parser.parse_args()
@@ -101,7 +106,7 @@ def main() -> int:
     try:
         copy_tree(tree)
         judge = Judge(tree=tree, log=FOLDER / f"pytest-{os.getpid()}.log")
-        results = [is_good(module, book, judge, until) for module in modules]
+        results = [is_good(module, book, judge, until, 60 * arguments.each) for module in modules]
     finally:
         shutil.rmtree(tree, ignore_errors=True)
     return 0 if all(results) else 1
@@ -120,10 +125,10 @@ def table(scores: Sequence[Score]) -> str:
     return PAGE.format(rows="\n".join(score.row() for score in scores), date=today, commit=commit)
 
 
-def is_good(module: str, book: Book, judge: Judge, until: float) -> bool:
+def is_good(module: str, book: Book, judge: Judge, until: float, each: float) -> bool:
     """Try a module and print its score; return whether that is enough."""
     try:
-        score = try_module(module, book, judge, until)
+        score = try_module(module, book, judge, until, each)
     except JudgeError as error:
         print(error, flush=True)
         return False

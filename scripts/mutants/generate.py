@@ -87,7 +87,7 @@ class Mutations(MutationVisitor):
             and node.test.value == "TYPE_CHECKING"
         ):
             return True
-        if isinstance(node, cst.Assign) and _names(node) & {"__all__", "log"}:
+        if isinstance(node, cst.Assign) and _names(node) & {"__all__", "log", "logger"}:
             return True
         if (
             isinstance(node, cst.Subscript)

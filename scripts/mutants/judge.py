@@ -118,7 +118,7 @@ class Judge:
         if not said or said["code"] != 0:
             raise JudgeError(f"{module}: its tests do not pass without a fault, see {self.log}")
         for name in said["modules"]:
-            with contextlib.suppress(Exception):  # what cannot be imported alone is imported by the tests
+            with contextlib.suppress(Exception, SystemExit):  # what cannot be imported alone, the tests do
                 importlib.import_module(name)
         gc.collect()
         gc.freeze()  # none of it will ever be garbage: no child shall look

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -177,9 +178,49 @@ def test_what_was_renamed_into_place_is_whole_until_it_is_written_to(saving: Sav
     saving.write("step-3.tmp/a")
     (saving.folder / "step-3.tmp").rename(saving.folder / "step-3")
     # Within the folder nobody sees a file that is written over, but by its time.
-    later = saving.folder.joinpath("step-3").stat().st_ctime_ns + SECOND
-    os.utime(saving.folder / "step-3" / "a", ns=(later, later))
+    moved_at = saving.folder.joinpath("step-3").stat().st_ctime_ns
+    os.utime(saving.folder / "step-3" / "a", ns=(moved_at + 1, moved_at + 1))
     assert saving.proofs() == {}
+    os.utime(saving.folder / "step-3" / "a", ns=(moved_at, moved_at))
+    assert saving.proofs() == {"step-3": "renamed into place"}
+
+
+def test_a_folder_that_vanishes_while_it_is_judged_is_no_error(tmp_path: Path) -> None:
+    def announced() -> dict[str, int]:
+        shutil.rmtree(tmp_path / "step-1", ignore_errors=True)
+        return {}
+
+    saving = Saving(tmp_path)
+    saving.judge.announced = announced
+    saving.write("aside.tmp/a")
+    (tmp_path / "aside.tmp").rename(tmp_path / "step-1")
+    assert [type(found) for found in saving.look(CUT_OFF).values()] == [Unproved]
+    saving.judge.close()
+
+
+def test_who_looks_no_more_holds_nothing_open(saving: Saving) -> None:
+    saving.judge.close()
+    assert saving.judge._renames._queue is None
+    assert saving.judge.renamed() == frozenset()
+
+
+def test_what_does_not_change_is_read_once(saving: Saving, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    for verb in ("read_file", "read_folder"):
+
+        def noted(path: Path, *more: object, real: object = getattr(judging, verb)) -> object:
+            read.append(path.name)
+            return real(path, *more)  # type: ignore[operator]
+
+        monkeypatch.setattr(judging, verb, noted)
+    saving.write("step-1.dat")
+    saving.save("step-2", "a")
+    for _ in range(3):
+        assert len(saving.settled()) == 2
+    assert sorted(read) == ["step-1.dat", "step-2"]
+    saving.write("step-1.dat", b"more")
+    saving.settled()
+    assert sorted(read) == ["step-1.dat", "step-1.dat", "step-2"]
 
 
 def test_the_next_one_of_its_kind_shows_that_a_folder_was_left(saving: Saving) -> None:
@@ -191,8 +232,8 @@ def test_the_next_one_of_its_kind_shows_that_a_folder_was_left(saving: Saving) -
 
 @pytest.mark.parametrize(
     "other, at",
-    [("step-1", 9), ("step-4", 9), ("epoch-6", 9), ("best", 9), ("step-6", 2), ("step-6", 3)],
-    ids=["earlier", "just before", "another kind", "no number", "begun before", "begun at that moment"],
+    [("step-1", 9), ("step-4", 9), ("step-05", 9), ("epoch-6", 9), ("best", 9), ("step-6", 2), ("step-6", 3)],
+    ids=["earlier", "before", "same number", "another kind", "no number", "begun before", "begun with it"],
 )
 def test_what_is_not_begun_after_it_shows_nothing(saving: Saving, other: str, at: int) -> None:
     saving.write("step-5/a", at=2)
@@ -282,6 +323,38 @@ def test_a_number_within_a_longer_one_is_not_that_of_the_step(saving: Saving) ->
     assert saving.proofs() == {}
 
 
+def test_what_is_missing_is_named_without_the_number_of_the_step(saving: Saving) -> None:
+    first_whole(saving, "step-1", "model_1.bin", "optimizer-000001.bin")
+    saving.save("step-20", "model_20.bin")
+    assert saving.doubts() == {"step-20": "it lacks optimizer-#.bin, which the whole one before has"}
+
+
+def test_files_of_the_step_may_differ_in_size_where_their_format_proves_them(saving: Saving) -> None:
+    first_whole(saving, "step-1", "model_1.bin", "other_1.bin")
+    saving.save("step-2", "other_2.bin")
+    saving.write("step-2/model_2.bin", torch_bytes({"step": 2}))
+    assert saving.proofs() == {"step-2": "has all files of the one before"}
+
+
+def test_what_its_format_proves_lacks_nothing_though_ranks_have_the_numbers_of_steps(saving: Saving) -> None:
+    for step in (1, 2, 3):
+        for name, data in KINDS["sharded trainer"](step, random.Random(step)).files:
+            saving.write(name, data)
+        assert saving.proofs() == {f"checkpoint-{step}": "format"}
+
+
+def test_a_file_is_proved_by_its_format_though_the_one_before_was_a_folder(saving: Saving) -> None:
+    first_whole(saving, "step-1", "a.bin", "b.bin")
+    saving.write("step-2", torch_bytes({"step": 2}))
+    assert saving.proofs() == {"step-2": "format"}
+
+
+def test_a_whole_one_to_which_a_file_is_added_is_no_mixture(saving: Saving) -> None:
+    first_whole(saving, "step-1", "a.bin", "b.bin")
+    saving.save("step-1", "c.bin")
+    assert saving.settled() == {"step-1": Unproved("nothing shows that the program had written all of it")}
+
+
 # A name that is written over
 
 
@@ -331,6 +404,23 @@ def test_settings_that_are_written_twice_show_no_end_of_a_save(saving: Saving) -
     saving.write("state/a.bin", torch_bytes({"a": 2}))
     saving.write("state/config.json", b'{"b": 2}')
     assert saving.proofs() == {"state": "has all files of the one before"}
+
+
+def test_a_file_that_comes_after_settings_were_written_twice_belongs_to_the_save(saving: Saving) -> None:
+    for number in (1, 2):
+        saving.write("state/config.json", b'{"number": %d}' % number)
+        saving.write("state/a.bin", torch_bytes({"a": number}))
+        assert saving.proofs() == {}
+        saving.write("state/config.json", b'{"number": %d, "more": 1}' % number)
+        assert saving.proofs() == {}
+        saving.write("state/b.bin", torch_bytes({"b": number}))
+        assert saving.proofs() == ({} if number == 1 else {"state": "has all files of the one before"})
+
+
+def test_a_file_that_is_written_twice_in_one_save_of_a_step_shows_no_end_of_it(saving: Saving) -> None:
+    for number in (1, 2, 3):
+        saving.write("step-5/a.bin", torch_bytes({"a": number}))
+        assert saving.proofs() == {}
 
 
 def test_what_was_broken_shows_no_end_of_a_save(saving: Saving) -> None:

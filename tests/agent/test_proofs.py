@@ -66,7 +66,11 @@ def test_every_cell_is_as_the_documents_promise(form: str, moment: Moment) -> No
 
 
 def test_of_an_entry_nothing_is_known_and_nothing_proved_to_begin_with() -> None:
-    verdict = judge(Moment.RUNNING, Evidence())
+    bare = Evidence()
+    assert (bare.open_for_writing, bare.left_over, bare.lacks) == ((), (), ())
+    for flag in (bare.is_file, bare.is_like_the_last, bare.followed, bare.announced, bare.renamed):
+        assert flag is False
+    verdict = judge(Moment.RUNNING, bare)
     assert isinstance(verdict, Unproved)
     assert verdict.why == "nothing shows that the program had written all of it"
     assert (verdict.broken, verdict.mixed) == (False, False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import subprocess
@@ -18,84 +17,19 @@ import pytest
 from airflow_provider_ocidist.agent import judging, saving, uploads
 from airflow_provider_ocidist.agent.entries import candidates, is_unplaced
 from airflow_provider_ocidist.agent.formats import Reading, Says
-from airflow_provider_ocidist.agent.progress import ProgressMeter
 from airflow_provider_ocidist.agent.proofs import Evidence, Moment, Proof, judge
-from airflow_provider_ocidist.agent.saving import Patience
-from airflow_provider_ocidist.agent.uploads import CheckpointUploader, Told, Undelivered
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.job import Checkpoints
-from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, newest
-from airflow_provider_ocidist.storage.fences import Fence
 from tests.agent.gangs import until
 from tests.agent.saved import KINDS, PROVED_BY_FORMAT, some_state, torch_bytes
-
-
-class Watched:
-    """An uploader over two folders, and what it has published."""
-
-    def __init__(self, root: Path, **changes: object) -> None:
-        self.folder, self.target = root / "checkpoints", root / "safe"
-        self.folder.mkdir(exist_ok=True)
-        (root / "meter").mkdir(exist_ok=True)
-        self.meter = ProgressMeter(root / "meter")
-        self.published: list[CheckpointRef] = []
-        self.uploader = CheckpointUploader(
-            self.folder,
-            Checkpoints(uri=str(self.target), **changes),
-            OciAccess(),
-            told=Told(
-                step=lambda: self.meter.progress.step,
-                loss_at=lambda step: step / 10,
-                announced=self.meter.announced,
-            ),
-            fence=Fence(attempt=1),
-            on_published=self.published.append,
-        )
-
-    @property
-    def steps(self) -> list[int | None]:
-        return [reference.step for reference in self.published]
-
-    def start(self) -> None:
-        self.uploader.start()
-
-    def end(self, moment: Moment = Moment.EXITED, limit: float = 10) -> Undelivered | None:
-        return self.uploader.finish(moment, Patience(limit))
-
-    def write(self, step: int, text: str = "weights") -> Path:
-        """Write a checkpoint aside, and rename it when it is whole."""
-        path = self.folder / f"step-{step}.txt"
-        path.with_suffix(".tmp").write_text(text)
-        return path.with_suffix(".tmp").rename(path)
-
-    def begin(self, step: int, *names: str) -> Path:
-        """Write some files of a folder that is a checkpoint."""
-        place = self.folder / f"step-{step}"
-        place.mkdir(exist_ok=True)
-        for name in names:
-            (place / name).write_text(f"{name} of it")
-        return place
-
-    def tell(self, **record: object) -> None:
-        with self.meter.file.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-
-    def looks(self, count: int = 3) -> None:
-        """Let it look at the folder so many times."""
-        time.sleep(count * uploads.LOOK_INTERVAL + 0.1)
-
-    def manifest(self) -> dict[str, object]:
-        found = newest(str(self.target))
-        assert found
-        return json.loads(Path(found.uri, "manifest.json").read_text())
+from tests.agent.watched import Watched
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "LOOK_INTERVAL", 0.1)
-    monkeypatch.setattr(uploads, "FIRST_PAUSE", 0.1)
-    monkeypatch.setattr(saving, "FIRST_PAUSE", 0.1)
+    monkeypatch.setattr(uploads, "LOOK_INTERVAL", 0.02)
+    monkeypatch.setattr(uploads, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(saving, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(saving, "REFUSED_LIMIT", 1.0)
 
 
