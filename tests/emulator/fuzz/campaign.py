@@ -224,7 +224,7 @@ class Campaign:
     def _answer(self, request: Request) -> Answer | None:
         place = urlsplit(self.emulator.ready["proxy_url" if request.proxy else "url"])
         with socket.create_connection((place.hostname or "", place.port or 0), timeout=PATIENCE_S) as client:
-            with suppress(ConnectionError):
+            with suppress(OSError):  # it may have refused all of it already
                 client.sendall(request.sent)
                 if not request.framed:
                     client.shutdown(socket.SHUT_WR)
