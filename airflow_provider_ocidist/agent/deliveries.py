@@ -500,9 +500,10 @@ class OwnFiles:
         return set(_stamps(path)) - self.stale(path)
 
     def stale(self, path: Path) -> set[str]:
-        """Return the shards that lay there before the start: now other nodes may have written newer ones."""
+        """Return what other nodes may have written anew, of what lay there before the start."""
         before, now = self._before.get(path, {}), _stamps(path)
-        return {name for name in now if is_shard(name) and before.get(name) == now[name]}
+        of_one_process = {name for name in now if is_shard(name) or is_companion(name)}
+        return {name for name in of_one_process if before.get(name) == now[name]}
 
 
 class SignsOfLife:

@@ -70,15 +70,14 @@ def scan(path: Path) -> dict[str, Stamp]:
     """Return the files of an entry. Raises FileNotFoundError when one vanishes meanwhile."""
     if not path.is_dir():
         return {path.name: _stamp(path)}
-    return {
-        file.relative_to(path).as_posix(): _stamp(file)
-        for folder, _, names in os.walk(path)
-        for file in (Path(folder, name) for name in names)
-    }
+    # Once a second for each file of each entry: text is ten times as fast as paths.
+    files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]  # noqa: PTH118
+    below = len(os.path.join(path, ""))  # noqa: PTH118
+    return {file[below:]: _stamp(file) for file in files}
 
 
-def _stamp(file: Path) -> Stamp:
-    status = file.stat()
+def _stamp(file: str | Path) -> Stamp:
+    status = os.stat(file)  # noqa: PTH116
     return Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
 
 

@@ -424,10 +424,12 @@ class Node:
             self._require_activity()
 
     def _require_activity(self) -> None:
-        """End the only node of a gang when its fetching gets no further; of several, the others notice it."""
-        if self.config.nodes > 1:
-            return
-        still, limit = self.activity.still_for(), self.config.limits.join_timeout
+        """End the gang when this node's fetching gets no further.
+
+        Of several nodes the others notice it first, where they are there.
+        """
+        limit = self.config.limits.join_timeout * (1 if self.config.nodes == 1 else 2)
+        still = self.activity.still_for()
         if still > limit and self.switch.stop is None:
             message = (
                 f"fetching code, packages, data or checkpoint has not got any further for {still:.0f} s "

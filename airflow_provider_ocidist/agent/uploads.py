@@ -101,6 +101,8 @@ class CheckpointUploader:
         self._became_whole = 0
         self._last_written_ns = 0
         """When the newest of what has become whole was."""
+        self._last_of_series: dict[str, int] = {}
+        """The same for each kind of entry."""
         self._first_sequence: int | None = None
         """What the first of this process is numbered; None until that was asked for."""
         self._fenced = False
@@ -196,6 +198,12 @@ class CheckpointUploader:
     def _take(self, item: Candidate, proof: Proof) -> None:
         if self.ledger:
             self.ledger.add(item)
+        last = self._last_of_series.get(item.placed.series, 0)
+        if item.signature.modified_ns < last:
+            # Published now it would pass for the newest.
+            logger.info("%s is not published: a later one was whole before it", item.path.name)
+            return
+        self._last_of_series[item.placed.series] = item.signature.modified_ns
         # As the last, where the program has written over what waits.
         self._waiting.pop(item.path, None)
         self._last_written_ns = max(self._last_written_ns, item.signature.modified_ns)

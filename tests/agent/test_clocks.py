@@ -204,10 +204,13 @@ def test_a_node_that_is_stuck_fetching_does_not_hold_the_gang_past_its_limit(
         assert gang.agents[1].wait() == 143
 
 
-def test_a_single_node_that_is_stuck_fetching_ends_by_itself(tmp_path: Path, silent_server: int) -> None:
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_node_that_is_stuck_fetching_and_hears_of_no_other_ends_by_itself(
+    tmp_path: Path, silent_server: int, nodes: int
+) -> None:
     stuck = (Input(source=f"http://127.0.0.1:{silent_server}/data.bin", target="data/"),)
-    limits = Limits(join_timeout=4.0, stop_grace=1.0)
-    with Gang(tmp_path, "print('trains')", nodes=1, limits=limits) as gang:
+    limits = Limits(join_timeout=4.0 / nodes, stop_grace=1.0)
+    with Gang(tmp_path, "print('trains')", nodes=nodes, limits=limits) as gang:
         gang.config = replace(gang.config, inputs=stuck)
         gang.start(0)
         assert gang.agents[0].wait() == 69

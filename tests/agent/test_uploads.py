@@ -233,6 +233,27 @@ def test_the_order_is_that_of_saving_and_not_of_the_numbers(watched: Watched) ->
     assert found.step == 20
 
 
+def test_what_is_proved_late_is_not_newer_than_what_was_written_after_it(tmp_path: Path) -> None:
+    fetched = tmp_path / "checkpoints" / "step-5"
+    fetched.mkdir(parents=True)
+    for name in ("part-0", "part-1"):
+        (fetched / name).write_text("of the attempt before")
+    watched = Watched(tmp_path)
+    watched.start()
+    (fetched / "part-0").write_text("written anew, and the other not")
+    time.sleep(0.02)
+    aside = fetched.with_name("aside.tmp")
+    aside.mkdir()
+    for name in ("part-0", "part-1"):
+        (aside / name).write_text("of a later step")
+    aside.rename(fetched.with_name("step-6"))
+    until(lambda: watched.steps == [6])
+    assert watched.end(Moment.EXITED) is None
+    found = newest(str(watched.target))
+    assert found
+    assert found.step == 6
+
+
 def test_a_half_that_was_left_on_the_way_costs_no_run_whose_last_checkpoint_is_whole(
     watched: Watched,
 ) -> None:
