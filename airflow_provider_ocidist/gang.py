@@ -27,6 +27,8 @@ END_WITHIN = 1800.0
 """Seconds that a left-over gang has to end, `limits.stop_grace` and its last checkpoint included."""
 CLAIM_PATIENCE = 1.5
 """Seconds of the five that Airflow leaves a process which it kills; a gang must not live on for want of an answer."""
+FOR_GOOD = frozenset({Cause.USER, Cause.OOM, Cause.DATA, Cause.CONFIG})
+"""Causes of a failure that nobody waited for, which another gang would only meet again: the task fails of them."""
 LEFT_OVER = "left over from before this task was cleared or retried"
 
 
@@ -210,11 +212,16 @@ class Gang:
             return False
         if not ref.complete:
             return not any(state.terminal for state in states)
-        if status.ended and any(state is not NodeState.SUCCEEDED for state in states):
+        at = self._backend.now() if status.at is None else status.at
+        action = decide(RunRecord.of(ref, self._job, plan.expects), status, at)
+        if isinstance(action, Fail):
+            seen = any(attempt.key == ref.key and attempt.end is not None for attempt in known)
+            if seen or not status.ended or action.cause not in FOR_GOOD:
+                return False
+        elif status.ended and any(state is not NodeState.SUCCEEDED for state in states):
             return False
         self._log.info("found %s of an earlier attempt", ref.key.name)
-        at = self._backend.now() if status.at is None else status.at
-        return not isinstance(decide(RunRecord.of(ref, self._job, plan.expects), status, at), Fail)
+        return True
 
     def _noted(self, draft: Plan) -> list[Attempt]:
         noted = self._notes.get(NOTE) if self._notes is not None else None

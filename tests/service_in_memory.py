@@ -33,6 +33,8 @@ class Model(Backend):
     def __init__(self) -> None:
         self.gangs: dict[str, RunRef] = {}
         self.states: dict[str, list[NodeState]] = {}
+        self.reports: dict[int, NodeReport] = {}
+        """By rank, of all gangs: what a node has reported that has ended in another way than well."""
         self.recorded: list[Attempt] = []
         self.claims: dict[str, int] = {}
         self.calls: list[tuple[Any, ...]] = []
@@ -124,7 +126,9 @@ class Model(Backend):
                 run_id=run_id,
                 state=states[rank] if run_id else NodeState.MISSING,
                 finished_at=1.0,
-                report=_REPORTS.get(states[rank], {}).get(rank) if run_id else None,
+                report=(
+                    (self.reports.get(rank) or _REPORTS.get(states[rank], {}).get(rank)) if run_id else None
+                ),
             )
             for rank, run_id in enumerate(ref.run_ids)
         ]

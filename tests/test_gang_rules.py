@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist import gang as module
+from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.attempts import Attempt, End, Place
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
 from airflow_provider_ocidist.gang import LEFT_OVER, NOTE, Gang, end_unless_claimed
@@ -150,6 +151,30 @@ def test_a_gang_that_has_failed_is_made_again_as_the_next_attempt(model: Model, 
     assert record.ref.key == dataclasses.replace(key, attempt=2)
     assert ("close", ref.job_id, End(succeeded=False)) in model.calls
     assert submit(model, key).ref.job_id == record.ref.job_id
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_a_failure_that_nobody_waited_for_is_not_met_again_where_it_is_one_for_good(
+    model: Model, cause: Cause
+) -> None:
+    key = a_key()
+    ref = model.has(key, [DONE, FAILED])
+    model.reports[1] = NodeReport(
+        rank=1,
+        phase=Phase.DONE,
+        address="a",
+        started_at=0.0,
+        heartbeat_at=1.0,
+        exit_code=1,
+        cause=cause,
+        message="it failed",
+    )
+    is_for_good = cause in (Cause.USER, Cause.OOM, Cause.DATA, Cause.CONFIG)
+    assert submit(model, key, number=2).ref.key.attempt == (1 if is_for_good else 2)
+    assert (model.done("claim") == [ref.job_id]) == is_for_good
+    # Once a try has seen the end, whoever comes then has it made again.
+    recorded(model, ref, end=end(succeeded=False))
+    assert submit(model, key, number=3).ref.key.attempt == 2
 
 
 def test_a_gang_that_is_ending_is_waited_for_to_its_end_and_made_again(model: Model) -> None:
