@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ def encode(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: encode(getattr(value, field.name))
-            for field in dataclasses.fields(value)
+            for field in _fields(type(value))
             if not _is_default(field, getattr(value, field.name))
         }
     if isinstance(value, Enum):
@@ -35,9 +36,21 @@ def decode(cls: type[T], value: Mapping[str, Any]) -> T:
     """Return the dataclass that `encode` wrote; unknown keys are dropped, so that older code reads newer records."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{cls.__name__} must be an object, not {type(value).__name__}")
+    kind: Any = cls
+    readers = _readers(kind)
+    return cls(**{key: readers[key](item) for key, item in value.items() if key in readers})
+
+
+@functools.cache
+def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(cls)
+
+
+@functools.cache
+def _readers(cls: Any) -> Mapping[str, Callable[[Any], Any]]:
+    """Return how the value of each field is read. Kept, for a thousand gangs are read again at every look."""
     hints = get_type_hints(cls)
-    known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    return cls(**{key: _decode_as(hints[key], item) for key, item in value.items() if key in known})
+    return {field.name: _reader(hints[field.name]) for field in _fields(cls)}
 
 
 def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
@@ -48,19 +61,23 @@ def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
     return False
 
 
-def _decode_as(hint: Any, value: Any) -> Any:
-    if value is None:
-        return None
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    read = _reader_of_values(hint)
+    return lambda value: None if value is None else read(value)
+
+
+def _reader_of_values(hint: Any) -> Callable[[Any], Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return _decode_as(arguments[0], value)
+        return _reader_of_values(arguments[0])
     if origin in (typing.Union, getattr(types, "UnionType", None)):
         (inner,) = [argument for argument in arguments if argument is not type(None)]
-        return _decode_as(inner, value)
+        return _reader_of_values(inner)
     if origin is tuple:
-        return tuple(_decode_as(arguments[0], item) for item in value)
+        item = _reader(arguments[0])
+        return lambda value: tuple(map(item, value))
     if dataclasses.is_dataclass(hint):
-        return decode(typing.cast("type[Any]", hint), value)
+        return lambda value: decode(typing.cast("type[Any]", hint), value)
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint(value)
-    return value
+        return hint
+    return lambda value: value
