@@ -406,6 +406,7 @@ class Airflow:
                 "start_timeout": scenario.start_timeout,
                 "join_timeout": scenario.join_timeout,
                 "stop_grace": scenario.stop_grace,
+                **({"max_runtime": scenario.max_runtime} if scenario.max_runtime else {}),
             },
             "backend": backend,
         }
@@ -531,6 +532,7 @@ class Operators:
                 object.__setattr__(operator, name, type(value)())
         object.__setattr__(operator, "job", airflow.job())
         object.__setattr__(operator, "deferrable", airflow.scenario.deferrable)
+        object.__setattr__(operator, "retries", airflow.retries)
         return operator
 
 

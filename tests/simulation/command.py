@@ -6,6 +6,7 @@ import argparse
 import multiprocessing
 import os
 import re
+import shlex
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,7 +20,10 @@ def main() -> int:
     arguments = _arguments()
     os.environ.setdefault("AIRFLOW_HOME", f"/tmp/ocidist-simulation-airflow-{os.getuid()}")
     os.environ.setdefault("AIRFLOW__CORE__UNIT_TEST_MODE", "False")
-    if arguments.one is not None:
+    if arguments.one is not None and arguments.shrink:
+        _shrink({arguments.shrink: arguments.one})
+        return 0
+    if arguments.one is not None or arguments.recipe is not None:
         return _one(arguments)
     if arguments.mutants:
         from tests.simulation.mutants import run_all
@@ -34,10 +38,11 @@ def _shrink(seeds: dict[str, str]) -> None:
     from tests.simulation.shrink import shrink
 
     for rule, seed in seeds.items():
-        smallest = shrink(seed, rule)
+        recipe, smallest = shrink(seed, rule)
         print(f"\nthe smallest schedule found that violates {rule!r}, from seed {seed}:")
-        print("\n".join(line for line in smallest.trace[-LINES:]))
-        print(f"faults that it needs: {', '.join(smallest.fired) or 'none'}")
+        print("\n".join(smallest.trace[-LINES:]))
+        print(f"faults that it needs: {', '.join(smallest.fired) or 'none'}; trace {smallest.trace_hash}")
+        print(f"again: python -m tests.simulation --recipe {shlex.quote(recipe.to_json())}")
 
 
 def _hashes(arguments: argparse.Namespace) -> int:
@@ -58,6 +63,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=300, help="how many schedules")
     parser.add_argument("--seed", default="1", help="of the campaign; schedule n has the seed <seed>.<n>")
     parser.add_argument("--one", help="run one schedule, by its own seed, and print its trace")
+    parser.add_argument(
+        "--shrink", help="with --one: the rule that the smallest schedule still has to violate"
+    )
+    parser.add_argument(
+        "--recipe", help="run one schedule that was shrunk, by the text that was printed of it"
+    )
     parser.add_argument("--hashes", action="store_true", help="print the hash of each schedule's trace")
     parser.add_argument("--dump", help="with --hashes: the folder that the traces are written to")
     parser.add_argument("--no-shrink", action="store_true")
@@ -76,8 +87,10 @@ def _one(arguments: argparse.Namespace) -> int:
 
     faulthandler.dump_traceback_later(20, exit=True)
     from tests.simulation.schedule import run
+    from tests.simulation.shrink import Recipe
 
-    outcome = run(arguments.one, keep_trace=True)
+    recipe = Recipe(arguments.one) if arguments.one is not None else Recipe.from_json(arguments.recipe)
+    outcome = run(recipe.scenario(), keep_trace=True)
     print("\n".join(outcome.trace))
     print(f"\n{outcome.scenario}\n")
     print(
@@ -92,6 +105,7 @@ def _one(arguments: argparse.Namespace) -> int:
 def work(seed: str) -> Any:
     import signal
 
+    from tests.simulation.paths import EVERY, differences
     from tests.simulation.schedule import run
 
     def too_long(*_: Any) -> None:
@@ -104,6 +118,10 @@ def work(seed: str) -> Any:
     signal.alarm(60)
     try:
         outcome = run(seed)
+        if int(seed.rpartition(".")[2]) % EVERY == 0:
+            found, others = differences(seed)
+            outcome.violations.extend(found)
+            outcome.took += sum(other.took for other in others)
     except Exception as error:
         import traceback
 

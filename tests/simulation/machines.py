@@ -38,6 +38,15 @@ class Machine:
         self.process.spawn(self._main, delay=world.between(0.5, 3.0, "boot", gang.number, rank))
         machines.by_address[self.address] = self
 
+    @property
+    def moves_data(self) -> str:
+        """What it does with data while no program of it trains; empty: nothing."""
+        if self.process.dead or self.is_over:
+            return ""
+        if self.program is None:
+            return "fetches"
+        return "delivers" if self.program.exit_code == 0 else ""
+
     def _died(self) -> None:
         if self.program is not None:
             self.program.end(-9)
@@ -130,6 +139,7 @@ class Machines:
         self.exits: dict[str, dict[int, int]] = {}
         service.start = self.start
         service.stop = self.stop
+        service.hides = lambda: bool(faults.fire("a run is hidden", "hidden run"))
 
     @property
     def all(self) -> list[Machine]:
@@ -220,6 +230,10 @@ class Machines:
             self.exits[run.id] = {}
             return
         if self.scenario.canceling_forever and self.faults.fire("canceling never ends", "canceling forever"):
+            return
+        if self.scenario.zombie and self.faults.fire("machines outlive their run", "zombie"):
+            clerk.spawn(self.service.over, run, "CANCELED", "Job run was canceled.", delay=3.0)
+            clerk.spawn(self._kill, run, delay=600.0)
             return
         for machine in machines:
             machine.sigterm()

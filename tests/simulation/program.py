@@ -207,7 +207,9 @@ class Gang:
         self.harm: list[tuple[float, str]] = []
         """What was done to it that may rightly end it, and when."""
         self.checkpoints_prefix = self.run_prefix = self.job_id = ""
-        self.must_fail = False
+        self.moved: list[float] = []
+        """When a program said something, or a checkpoint was published."""
+        self.hung_at: float | None = None
 
     def hurt(self, why: str) -> None:
         self.harm.append((self.world.now, why))
@@ -240,11 +242,14 @@ class Program:
         self.process = Process(self.world, f"program {gang.number}.{rank}", machine.process.skew)
         self.exit_code: int | None = None
         self.signalled: float | None = None
+        self.told_to_end: float | None = None
+        """As `signalled`, which is over once it has heeded that."""
         self.open_for_writing: set[str] = set()
         self.on_end: list[Any] = []
         self.step = 0
         self.before: list[str] = []
         gang.programs[rank] = self
+        gang.moved.append(self.world.now)
         self.process.spawn(self._run, name="training")
 
     def end(self, code: int) -> None:
@@ -264,6 +269,7 @@ class Program:
 
     def sigterm(self) -> None:
         self.signalled = self.world.now
+        self.told_to_end = self.told_to_end or self.world.now
         if self.habits.on_sigterm == "dies":
             # torchrun ends its ranks, and exits with 1 itself.
             self.end(1)
@@ -271,6 +277,7 @@ class Program:
     # inside
 
     def say(self, text: str) -> None:
+        self.gang.moved.append(self.world.now)
         if not self.machine.process.dead:
             self.output._take(text.encode() + b"\n", 1)
 
@@ -368,6 +375,7 @@ class Program:
         fails = fails and gang.number < habits.fails_times
         if habits.hangs_at == step and gang.number == 0:
             gang.hurt("the program hangs")
+            gang.hung_at = gang.hung_at or self.world.now
             while gang.broken is None and not (self.signalled and habits.on_sigterm == "saves"):
                 self.world.sleep(1.0)
                 self._look()
@@ -402,7 +410,6 @@ class Program:
 
     def _raise(self) -> None:
         self.gang.hurt(f"rank {self.rank} raised")
-        self.gang.must_fail = True
         self.say('Traceback (most recent call last):\n  File "train.py", line 7, in <module>')
         self.say("ValueError: simulated")
         self.end(1)

@@ -18,8 +18,17 @@ MANIFEST = "manifest.json"
 LIVE = ("ACCEPTED", "IN_PROGRESS", "NEEDS_ATTENTION", "CANCELING")
 CANCEL_LIMIT = 60.0
 """Seconds after a kill within which the gang has to be told."""
-SHORT_CUT = 15.0
-"""Seconds of a partition that a gang has to bear."""
+PEERS_SILENT = 14.0
+"""Seconds of silence after which the nodes ask each other for signs of life."""
+GUARD_SLACK = 90.0
+"""Seconds that a guard may take beyond its limit: it looks at intervals, and leaves time for stacks."""
+GUARD_INTERVAL = 20.0
+LATE_ANSWER = 60.0
+"""Seconds that a request may be on its way: what was checked before it may have changed since."""
+PEER_STUCK = 28.0
+"""Seconds that one node alone cannot write for, after which the others give it up."""
+BELIEVED_AFTER = 880.0
+"""Seconds of refusals after which a task may give up."""
 LIST_PAGES = 8
 """Pages of the compartment's jobs that one try may read."""
 
@@ -32,12 +41,18 @@ class Rules:
         self.violations: list[tuple[str, float, str]] = []
         self.manifests: dict[str, tuple[Save | None, float]] = {}
         """By the name of the folder: which save it is, and since when it is there."""
-        self.deleted_newest = False
+        self.first_published: dict[tuple[str, int], float] = {}
+        """When each gang published its first checkpoint, by place."""
+        self.published: set[Save] = set()
+        """Those of which every byte is in the store."""
         self.leases: dict[str, float] = {}
         self.reports: dict[str, float] = {}
         self.told: dict[int, float] = {}
         """By gang: when it was first told to end."""
         self.told_why: dict[int, str] = {}
+        self.hung: set[int] = set()
+        """Gangs that were said to hang."""
+        self.unguarded: set[int] = set()
         self.list_pages: dict[str, int] = {}
         self.announced: set[str] = set()
         """The jobs of gangs whose submission was complete."""
@@ -62,6 +77,7 @@ class Rules:
         airflow.on_failed_try.append(self._try_failed)
         airflow.on_kill.append(self._killed)
         airflow.on_push = [self._pushed]
+        Process(self.world, "rule").spawn(self._watch_guards, delay=GUARD_INTERVAL)
 
     def violate(self, rule: str, what: str) -> None:
         if not any(known == rule and text == what for known, _, text in self.violations):
@@ -77,6 +93,7 @@ class Rules:
         elif file == "lease.json":
             self.leases[folder] = self.world.now
         elif file == "stop.json":
+            self._check_cause(folder, stored)
             for gang in self.machines.gangs.values():
                 if gang.run_prefix == folder:
                     self._told(
@@ -84,6 +101,7 @@ class Rules:
                     )
         elif folder.endswith("/nodes"):
             self.reports[name] = self.world.now
+            self._check_cause(folder.removesuffix("/nodes"), stored)
 
     def _published(self, folder: str, stored: Stored) -> None:
         try:
@@ -94,24 +112,50 @@ class Rules:
         saves = {entry[0] for entry in found if entry is not None}
         save = max(saves, key=lambda save: save.order, default=None)
         self.manifests[folder] = (save, self.world.now)
+        self._check_fence(folder, stored)
         self.world.note("RULE", "manifest %s is of %s", folder, save.label if save else "nothing known")
         names = {entry[1] for entry in found if entry is not None}
         lacking = set(save.files) - names if save else set()
-        if save is None or len(saves) > 1 or not lacking <= self._lost(save) or not self._is_whole(save):
+        if gang := self._writer_of(stored):
+            gang.moved.append(self.world.now)
+        if save is not None and len(saves) == 1 and lacking <= self._lost(save):
+            # Every byte of it was written, also where the program was ended before it could say so.
+            self.published.add(save)
+        else:
             self.violate(
                 "wholeness",
                 f"{_last(folder)} has a manifest, and is not whole: of {len(saves)} saves, {len(files)} files, "
                 f"{sum(entry is None for entry in found)} of them half, lacking {sorted(lacking)}",
             )
 
+    def _check_fence(self, folder: str, stored: Stored) -> None:
+        """Who is not the latest attempt publishes nothing any more."""
+        place, writer = folder.rpartition("/")[0], self._gang_here()
+        if writer is None:
+            return
+        began = self.first_published.setdefault((place, writer), self.world.now)
+        for (other_place, other), since in self.first_published.items():
+            if other_place == place and other > writer and self.world.now - since > LATE_ANSWER:
+                self.violate(
+                    "fence",
+                    f"{stored.writer} published {_last(folder)} {self.world.now - since:.0f} s after gang {other} had "
+                    f"begun to (its own first: at {began:.0f} s)",
+                )
+
+    def _writer_of(self, stored: Stored) -> Gang | None:
+        return next(
+            (machine.gang for machine in self.machines.all if machine.process.name == stored.writer), None
+        )
+
     def _lost(self, save: Save) -> set[str]:
         """Return what a checkpoint does without: the random state of a node that is gone."""
         gang = next(gang for gang in self.machines.gangs.values() if gang.number == save.gang)
-        gone = {rank for rank in range(gang.nodes) if gang.harm or gang.exits.get(rank, 0) != 0}
+        hurt = gang.harm or gang.number in self.told
+        gone = {rank for rank in range(gang.nodes) if hurt or gang.exits.get(rank, 0) != 0}
         return {name for name, rank in save.owners.items() if rank in gone and "rng_state_" in name}
 
     def _is_whole(self, save: Save) -> bool:
-        return save.complete_at is not None or set(save.files) - save.done <= self._lost(save)
+        return save.complete_at is not None or save in self.published
 
     def _deleted(self, name: str, stored: Stored) -> None:
         folder, _, file = name.rpartition("/")
@@ -121,9 +165,9 @@ class Rules:
             others = [
                 other
                 for place, (other, _) in self.manifests.items()
-                if other is not None and place.rpartition("/")[0] == prefix and other.complete_at is not None
+                if other is not None and place.rpartition("/")[0] == prefix and self._is_whole(other)
             ]
-            if save is None or save.complete_at is None:
+            if save is None or not self._is_whole(save):
                 return
             if all(other.order < save.order for other in others):
                 self.violate("retention", f"the newest whole checkpoint was deleted: {save.label}")
@@ -160,7 +204,7 @@ class Rules:
 
     def reason_to_end(self, gang: Gang) -> str | None:
         """Return what may rightly end a gang now; None where it is well."""
-        looks = (self._harm, self._act, self._late, self._silence)
+        looks = (self._harm, self._act, self._late, self._silence, self._refused)
         return next((reason for look in looks if (reason := look(gang)) is not None), None)
 
     def _harm(self, gang: Gang) -> str | None:
@@ -168,7 +212,8 @@ class Rules:
             return gang.harm[0][1]
         if any(code != 0 for code in gang.exits.values()):
             return "a program has failed"
-        if len(gang.exits) == gang.nodes and not self.truth.complete_of(gang.number):
+        has_any = self.truth.complete_of(gang.number) or any(gang.restored.values())
+        if gang.exits.get(0) == 0 and self.scenario.checkpoints and not has_any:
             return "it ended without a checkpoint"
         runs = self.runs_of(gang)
         if len(runs) < self._runs_wanted(gang) or gang.job_id not in self.announced:
@@ -183,8 +228,20 @@ class Rules:
             return "another gang has followed"
         return next((what for at, what in self.airflow.kills if at >= began - 30.0), None)
 
+    def _refused(self, gang: Gang) -> str | None:
+        """Whether the service has refused for as long as it takes to be believed."""
+        aged = any(
+            window.calls.startswith("service.") and self.world.now - window.begin > BELIEVED_AFTER
+            for window in self.scenario.windows
+            if window.end > self.world.now - 120.0
+        )
+        return "the service had refused for long" if aged else None
+
     def _late(self, gang: Gang) -> str | None:
         now, scenario, runs = self.world.now, self.scenario, self.runs_of(gang)
+        began = min((run.created for run in runs), default=now)
+        if scenario.max_runtime is not None and now - began > scenario.max_runtime - 5:
+            return "its time was over"
         if any(run.state == "ACCEPTED" and now - run.created > scenario.start_timeout - 5 for run in runs):
             return "a node did not start in time"
         started = [run.started for run in runs if run.started is not None]
@@ -198,19 +255,19 @@ class Rules:
         renewed = self.leases.get(gang.run_prefix)
         if renewed is not None and now - renewed > scenario.lease * 0.9:
             return "its lease has run out"
-        written = [at for name, at in self.reports.items() if name.startswith(f"{gang.run_prefix}/nodes/")]
-        started = [run.started for run in self.runs_of(gang) if run.started is not None]
-        if started:
-            since = max(started) if len(written) < gang.nodes else min(written)
-            if now - since > 14 and self._reports_blocked(since):
-                return "a node was not heard of"
+        for run in self.runs_of(gang):
+            for machine in self.machines.of_run.get(run.id, ()) if run.started is not None else ():
+                heard = self.reports.get(f"{gang.run_prefix}/nodes/{machine.rank}.json", run.started)
+                if now - heard > PEERS_SILENT and self._reports_blocked(heard):
+                    return "a node was not heard of"
         return None
 
     def _reports_blocked(self, since: float) -> bool:
         """Whether reports could not be written for as long as makes a node pass for lost."""
         limit = self.scenario.lost_timeout - 20
         return any(
-            min(self.world.now, window.end) - max(since, window.begin) > limit
+            min(self.world.now, window.end) - max(since, window.begin)
+            > (PEER_STUCK if window.actors.startswith("node ") and window.actors != "node " else limit)
             for window in self.scenario.windows
             if "store.".startswith(window.calls) or window.calls.startswith("store.")
         )
@@ -233,6 +290,75 @@ class Rules:
 
     def _has_stop(self, gang: Gang) -> bool:
         return f"{gang.run_prefix}/stop.json" in self.bucket.objects
+
+    # the guards against cost (I9): each ends a gang within its window, and none while data is on its way
+
+    def _check_cause(self, run_prefix: str, stored: Stored) -> None:
+        gang = self._gang_of(run_prefix)
+        if gang is None:
+            return
+        if b'"HANG"' in stored.data:
+            self._check_hang(gang)
+        deadline = self.scenario.max_runtime
+        if b'"DEADLINE"' in stored.data and deadline is not None:
+            took = self.world.now - min(run.created for run in self.runs_of(gang))
+            if took < deadline - 5.0:
+                self.violate("guard", f"gang {gang.number} was ended by its deadline after {took:.0f} s")
+
+    def _gang_of(self, run_prefix: str) -> Gang | None:
+        return next((gang for gang in self.machines.gangs.values() if gang.run_prefix == run_prefix), None)
+
+    def _check_hang(self, gang: Gang) -> None:
+        if gang.number in self.hung:
+            return
+        self.hung.add(gang.number)
+        moving = [machine for machine in self.machines.all if machine.gang is gang and machine.moves_data]
+        if moving:
+            self.violate(
+                "guard",
+                f"gang {gang.number} counts as hung, while node {moving[0].rank} {moving[0].moves_data}",
+            )
+        told = [program.told_to_end for program in gang.programs.values() if program.told_to_end is not None]
+        since = min(told, default=self.world.now)
+        last = max((at for at in gang.moved if at <= since), default=since)
+        if not moving and (still := since - last) < self.scenario.hang_timeout - 5.0:
+            self.violate("guard", f"gang {gang.number} counts as hung {still:.0f} s after its last sign")
+
+    def _watch_guards(self) -> None:
+        while True:
+            for gang in self.machines.gangs.values():
+                if gang.number not in self.told and gang.number not in self.unguarded:
+                    self._check_guards(gang)
+            self.world.sleep(GUARD_INTERVAL)
+
+    def _check_guards(self, gang: Gang) -> None:
+        running = [program for program in gang.programs.values() if program.exit_code is None]
+        runs = self.runs_of(gang)
+        if not runs or all(run.state in TERMINAL or run.cancel_asked is not None for run in runs):
+            return
+        now, scenario = self.world.now, self.scenario
+        windows = [(gang.hung_at, scenario.hang_timeout, "it hangs")] if running else []
+        if scenario.max_runtime is not None:
+            windows.append((min(run.created for run in runs), scenario.max_runtime, "its deadline is over"))
+        renewed = self.leases.get(gang.run_prefix)
+        if running and not any(program.signalled for program in running):
+            windows.append((renewed, 1.25 * scenario.lease, "nobody waits for it"))
+        for since, limit, why in windows:
+            if since is not None and now - since > limit + GUARD_SLACK and not self._unguarded(since):
+                self.unguarded.add(gang.number)
+                self.violate("guard", f"gang {gang.number} runs on, {now - since:.0f} s after: {why}")
+
+    def _unguarded(self, since: float) -> bool:
+        """Whether those who would have seen it were cut off, or killed, meanwhile."""
+        windows = any(
+            window.end > since and window.begin < self.world.now for window in self.scenario.windows
+        )
+        return (
+            windows
+            or bool(self.scenario.rates)
+            or bool(self.scenario.events)
+            or self.scenario.canceling_forever
+        )
 
     # the task
 
@@ -311,7 +437,7 @@ class Rules:
                 self.violate(
                     "gave up", f"the task gave up gang {gang.number}, which was well: {str(error)[:160]}"
                 )
-        if ended_by_user or gang.harm or not self.truth.complete_of(gang.number):
+        if ended_by_user or gang.harm or not self.truth.complete_of(gang.number) or self._refused(gang):
             return
         done = gang.exits.get(0) == 0 and len(gang.exits) == gang.nodes and not any(gang.exits.values())
         if done and gang.trained and self.told.get(gang.number) is None and not self._odd(gang):
@@ -391,7 +517,7 @@ class Rules:
             if other is not None
             and since < created
             and folder.startswith(gang.checkpoints_prefix + "/")
-            and other.complete_at is not None
+            and self._is_whole(other)
             and other.gang < gang.number
         ]
         newest = max(there, key=lambda other: other.order, default=None)

@@ -47,6 +47,11 @@ class Scenario:
     """Whether whatever starts the agent exits with 0, as a shell script that ends otherwise."""
     no_agent: int = -1
     """The node whose container exits with 0 without having started the agent."""
+    max_runtime: float | None = None
+    hidden: tuple[float, float, int] | None = None
+    """From when to when the service knows nothing of a node's runs, and its rank: it lists none, and says 404."""
+    zombie: bool = False
+    """Whether the service calls a run CANCELED at once whose machine knows nothing of that, and runs on."""
     crowd: int = 0
     """Triggers of other tasks that begin to wait in the same triggerer."""
     rates: tuple[Rate, ...] = ()
@@ -326,6 +331,82 @@ def _crowded_kill(dice: random.Random, scenario: Scenario, length: float) -> Map
     )
 
 
+def _cancel_conflict_without_store(
+    dice: random.Random, scenario: Scenario, length: float
+) -> Mapping[str, Any]:
+    at = dice.uniform(30, max(40, length))
+    return _merge(
+        scenario,
+        deferrable=True,
+        rates=(Rate("409", "service.cancel", 0.5),),
+        windows=(
+            Window("store out of reach of Airflow", "503", "store.", at - 1, at + 150, actors="worker"),
+            Window("store out of reach of triggers", "503", "store.", at - 1, at + 150, actors="triggerer"),
+        ),
+        events=(Event("mark_failed", "mark_failed", at, {}),),
+    )
+
+
+def _hidden(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    begin = dice.uniform(10, length)
+    return _merge(
+        scenario, hidden=(begin, begin + dice.choice([20.0, 60.0, 100.0]), dice.randrange(scenario.nodes))
+    )
+
+
+def _zombie(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A node that is cut off until its successor trains, and of whose cancel it never hears."""
+    details = {"rank": 0, "seconds": dice.choice([120.0, 150.0, 200.0])}
+    habits = replace(scenario.habits, hangs_at=0, fails_at=0, full_at=0, trains_nothing=False, save_every=1)
+    return _merge(
+        scenario,
+        zombie=True,
+        checkpoints=True,
+        retries=max(2, scenario.retries),
+        habits=replace(habits, steps=9, step_seconds=6.0, on_sigterm="ignores"),
+        events=(Event("partition", "cut_off", dice.uniform(20, 60), details),),
+    )
+
+
+def _last_report_throttled(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """From about the end of the training on, one node cannot write what it has to say."""
+    begin = dice.uniform(0.5, 1.2) * length
+    gang, rank = 0, dice.randrange(1, scenario.nodes) if scenario.nodes > 1 else 0
+    window = Window(
+        f"last report of node {rank}", "429", "store.put", begin, begin + 90, actors=f"node {gang}.{rank}"
+    )
+    return _merge(scenario, windows=(window,))
+
+
+def _refused_for_long(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """While a node waits for its machine, the service says for longer than one believes in a passing fault that it
+    knows nothing of it."""
+    begin, kind = dice.uniform(2, 15), dice.choice(["401", "404"])
+    windows = [
+        Window(f"{kind} of {calls} for long", kind, calls, begin, begin + 2000)
+        for calls in ("service.list_", "service.get_")
+    ]
+    return _merge(scenario, windows=tuple(windows), capacity="never", retries=min(1, scenario.retries))
+
+
+def _last_try_refused(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """The worker dies, and the last try meets nothing but refusals."""
+    at, kind = dice.uniform(5, length), dice.choice(["429", "503", "500", "401"])
+    return _merge(
+        scenario,
+        deferrable=False,
+        retries=1,
+        windows=(
+            Window(f"{kind} at the last try", kind, "service.", at, at + dice.choice([60.0, 300.0, 3000.0])),
+        ),
+        events=(Event("worker dies", "kill_worker", at, {}),),
+    )
+
+
+def _deadline(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    return _merge(scenario, max_runtime=dice.choice([60.0, 90.0, 120.0, 240.0]))
+
+
 def _swallows(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
     return _merge(scenario, swallows=True)
 
@@ -379,5 +460,12 @@ _KINDS = {
     "canceling": _canceling,
     "deleted": _deleted,
     "cancel conflict": _cancel_conflict,
+    "cancel conflict without a store": _cancel_conflict_without_store,
     "crowded kill": _crowded_kill,
+    "hidden run": _hidden,
+    "zombie": _zombie,
+    "last report throttled": _last_report_throttled,
+    "refused for long": _refused_for_long,
+    "last try refused": _last_try_refused,
+    "deadline": _deadline,
 }

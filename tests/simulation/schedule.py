@@ -40,6 +40,8 @@ class Outcome:
     took: float
     """Real seconds."""
     calls: int
+    result: tuple[object, ...] = ()
+    """What the task has come to: the same on every path to it."""
     trace: list[str] = field(default_factory=list)
 
     @property
@@ -99,8 +101,17 @@ def run(scenario: Scenario | str, *, keep_trace: bool = False) -> Outcome:
         seconds=world.now,
         took=real_time.perf_counter() - began,
         calls=sum(network.calls.values()),
+        result=_result(airflow, rules),
         trace=lines,
     )
+
+
+def _result(airflow, rules) -> tuple[object, ...]:
+    """Return how the task ended, why, and which checkpoint it has handed on."""
+    why = (airflow.xcom.get("failure") or {}).get("cause") if airflow.state == "failed" else None
+    folder = (airflow.xcom.get("checkpoint_uri") or "").partition("://")[2].partition("/")[2]
+    save = rules.manifests.get(folder, (None, 0.0))[0]
+    return airflow.state, why, save.label if save else None
 
 
 def _run(world: runtime.World, airflow, service, rules, scenario: Scenario) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import functools
 import gc
 import importlib
 import itertools
@@ -11,7 +10,6 @@ import logging
 import os
 import pkgutil
 import sys
-import typing
 import uuid
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -143,13 +141,14 @@ def _patch_clients() -> None:
     if hasattr(oci_clients, "_adapter"):
         oci_clients._adapter = lambda *_, **__: None
     oci_store.http_of = Http
+    # Each client sets it anew, which empties what all loggers remember.
+    logging.getLogger("oci.circuit_breaker").setLevel = lambda _level: None
     open_file.OpenFile.__hash__ = runtime.number_of
     # Checkpoints of some kilobytes take the way of those of some gigabytes.
     transfer.copy_entries.__kwdefaults__["part_size"] = 4096
 
 
 def _patch_agent() -> None:
-    from airflow_provider_ocidist import codec
     from airflow_provider_ocidist.agent import (
         activity,
         code,
@@ -202,8 +201,6 @@ def _patch_agent() -> None:
     peers.host_answers = lambda address: _machines().answers(address)
     submission.agent_bundle = lambda *_: b"agent"
     plans.boot_text = lambda: "boot"
-    hints = functools.lru_cache(maxsize=None)(typing.get_type_hints)
-    codec.typing = SimpleNamespace(**{**vars(typing), "get_type_hints": hints})
     locations._numbers = itertools.count(1)
     locations.os = SimpleNamespace(**{**vars(locations.os), "getpid": lambda: 1})
 
@@ -272,6 +269,8 @@ def begin(world: runtime.World) -> None:
     from airflow_provider_ocidist.storage import locations
 
     locations._numbers = itertools.count(1)
+    # Its queues hold the threads that wait on them, and by those whole worlds that are over.
+    sys.modules["concurrent.futures.thread"]._threads_queues.clear()
     runtime.count_anew()
     asyncio_tasks = sys.modules["asyncio.tasks"]
     asyncio_tasks._task_name_counter = itertools.count(1).__next__

@@ -93,6 +93,8 @@ class DataScience:
         self.on_change: list[Callable[[Resource, str], None]] = []
         self.on_cancel: list[Callable[[Resource], None]] = []
         self.on_create: list[Callable[[Resource], None]] = []
+        self.hides: Callable[[], bool] = lambda: True
+        """Asked before a run is hidden; False where that fault is left out."""
         self.pages_of_jobs = 0
         self.foreign_jobs = scenario.foreign_jobs
         """Jobs of others in every compartment; each page of them costs a request."""
@@ -169,6 +171,14 @@ class DataScience:
     def get_run(self, run_id: str) -> Any:
         return self._shown(self._there(self.runs, run_id))
 
+    def _is_hidden(self, run: Resource) -> bool:
+        """Whether the service has forgotten a run for a while."""
+        if self.scenario.hidden is None:
+            return False
+        begin, end, rank = self.scenario.hidden
+        found = begin <= self.world.now < end and run.tags.get("ocidist-rank", "0") == str(rank)
+        return found and run.state not in TERMINAL and self.hides()
+
     def list_runs(self, compartment_id: str, *, stale: bool = False, **query: Any) -> Any:
         at = self._as_of(stale, "runs")
         job_id, state = query.get("job_id"), query.get("lifecycle_state")
@@ -176,6 +186,7 @@ class DataScience:
             (run, found)
             for run in self.runs.values()
             if run.body["compartmentId"] == compartment_id
+            and not self._is_hidden(run)
             and job_id in (None, run.body["jobId"])
             and (found := run.at(at)) is not None
             and state in (None, found[0])
@@ -220,7 +231,7 @@ class DataScience:
             look(item, state)
 
     def _there(self, items: Mapping[str, Resource], ocid: str) -> Resource:
-        if ocid not in items:
+        if ocid not in items or (items is self.runs and self._is_hidden(items[ocid])):
             raise refusal(404, "NotAuthorizedOrNotFound", "not found", self.world)
         return items[ocid]
 
