@@ -9,6 +9,7 @@ import pytest
 from airflow_provider_ocidist import job_file
 from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backends.oci_data_science.ads_variables import MAIN_RUN
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.run import Expectations, Plan
 from tests.training_jobs import BACKEND, a_key
@@ -94,6 +95,13 @@ def test_the_variables_of_ads_follow_the_job_that_an_operator_has_changed() -> N
         ("MAIN", "0"),
         *[("WORKER", str(rank)) for rank in (1, 2, 3)],
     ]
+
+
+@pytest.mark.parametrize("image", [{}, IMAGE], ids=["conda", "image"])
+def test_workers_of_a_job_of_ads_are_told_the_main_nodes_run(image: dict[str, Any]) -> None:
+    plan = a_plan({"contract": "ads_job", "topology": "job_runs"}, nodes=3, **image)
+    told = [run.get("MAIN_JOB_RUN_OCID") for run in runs_of(plan)]
+    assert told == [None, MAIN_RUN, MAIN_RUN]
 
 
 # the container

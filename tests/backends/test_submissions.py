@@ -18,12 +18,17 @@ from oci.identity.models import CreateCompartmentDetails
 from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.agent.report import STOP_FILE
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backends.oci_data_science.ads_variables import (
+    MAIN_RUN,
+    wants_main_run,
+    with_main_run,
+)
 from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gang import Gang
 from airflow_provider_ocidist.run import RunKey, RunRef
 from scripts.emulator_process import Access
-from tests.training_jobs import a_job, a_key, wait_until
+from tests.training_jobs import BACKEND, a_job, a_key, wait_until
 
 SEED = random.randrange(10_000)
 TERMINAL = {"SUCCEEDED", "FAILED", "CANCELED", "DELETED"}
@@ -175,3 +180,25 @@ def test_a_run_whose_creation_is_answered_too_late_is_cancelled(
     (ref,) = backend.find(plan) or backend.gangs.named(plan.key.name, plan.key, str(plan.compartment_id))
     wait_until(backend, ref, lambda status: status.ended)
     assert backend._client.get_job_run(run.id).data.lifecycle_state == "CANCELED"
+
+
+def test_each_worker_of_a_job_of_ads_is_told_the_run_of_the_main_node(
+    backend: OciDataScience, never_starts: None
+) -> None:
+    options = {**BACKEND, "contract": "ads_job", "topology": "job_runs"}
+    plan = backend.plan(a_job(nodes=4, backend=options), a_key())
+    ref = backend.submit(plan)
+    told = [
+        backend._client.get_job_run(run_id).data.job_configuration_override_details.environment_variables
+        for run_id in ref.run_ids
+    ]
+    assert [each.get("MAIN_JOB_RUN_OCID") for each in told] == [None, *[ref.run_ids[0]] * 3]
+    # A comparison with the plan finds no difference there.
+    created = [request.body for request in backend.created(ref) if request.verb == "CreateJobRun"]
+    assert [wants_main_run(run) and with_main_run(run, MAIN_RUN) == run for run in created] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    backend.cancel(ref)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from typing import Any
 
 from airflow_provider_ocidist.job import TrainingJob
 
 CODE_DIR = "/code"
 """Where ADS's own images hold the user's code."""
+MAIN_RUN_VARIABLE = "MAIN_JOB_RUN_OCID"
+MAIN_RUN = "<id of the first CreateJobRun>"
+"""In a plan, what the service will have called the main node's job run."""
 LAUNCH_WORDS = {"accelerate": ("accelerate", "launch"), "command": ()}
 """How a launcher is called, where that is not its own name."""
 
@@ -32,13 +36,28 @@ def node_variables(contract: str, job: TrainingJob, rank: int) -> dict[str, str]
     if contract == "ads_distributed":
         return {**role_variables(contract, main=rank == 0), "RANK": str(rank)}
     if contract == "ads_job":
-        return {"NODE_RANK": str(rank), "NODE_COUNT": str(job.nodes)}
+        own = {"NODE_RANK": str(rank), "NODE_COUNT": str(job.nodes)}
+        return {**own, MAIN_RUN_VARIABLE: MAIN_RUN} if rank else own
     return {}
 
 
 def role_variables(contract: str, *, main: bool) -> dict[str, str]:
     """Return what tells the main node from the others."""
     return {"OCI__MODE": "MAIN" if main else "WORKER"} if contract == "ads_distributed" else {}
+
+
+def with_main_run(run: Mapping[str, Any], run_id: str) -> Mapping[str, Any]:
+    """Return the request for a worker's job run that names the main node's, where its contract wants that."""
+    if not wants_main_run(run):
+        return run
+    details = run["jobConfigurationOverrideDetails"]
+    environment = {**details["environmentVariables"], MAIN_RUN_VARIABLE: run_id}
+    return {**run, "jobConfigurationOverrideDetails": {**details, "environmentVariables": environment}}
+
+
+def wants_main_run(run: Mapping[str, Any]) -> bool:
+    details = run.get("jobConfigurationOverrideDetails") or {}
+    return MAIN_RUN_VARIABLE in (details.get("environmentVariables") or {})
 
 
 def _of_cluster(job: TrainingJob) -> dict[str, str]:

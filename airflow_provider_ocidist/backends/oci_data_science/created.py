@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_ocidist.backends.oci_data_science.ads_variables import MAIN_RUN, with_main_run
 from airflow_provider_ocidist.backends.oci_data_science.plans import JOB_ID
 from airflow_provider_ocidist.run import Request
 
@@ -38,7 +39,7 @@ def job_request(job: Mapping[str, Any]) -> Request:
 
 
 def run_request(run: Mapping[str, Any]) -> Request:
-    asked = {name: value for name, value in run.items() if name in OF_A_RUN}
+    asked = with_main_run({name: value for name, value in run.items() if name in OF_A_RUN}, MAIN_RUN)
     return Request(verb="CreateJobRun", body={**_bare(asked), "jobId": JOB_ID})
 
 

@@ -7,11 +7,12 @@ import tarfile
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from airflow_provider_ocidist.agent.report import LEASE_FILE, NODES_FOLDER, STOP_FILE, Renewal
+from airflow_provider_ocidist.backends.oci_data_science.ads_variables import wants_main_run, with_main_run
 from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
 from airflow_provider_ocidist.backends.oci_data_science.rules import MAX_ARTIFACT
 from airflow_provider_ocidist.bundle import AGENT_ARCHIVE, CODE_ARCHIVE, agent_bundle, code_bundle
@@ -199,14 +200,15 @@ class Submission:
             raise
         return True
 
-    def runs(self, job_id: str, existing: Container[int]) -> dict[int, Any]:
-        """Create the job runs that do not exist, and return them by number."""
+    def runs(self, job_id: str, existing: Mapping[int, str]) -> dict[int, Any]:
+        """Create the job runs that do not exist, by number with their ids, and return them by number."""
         requests = self._requests("CreateJobRun")
+        ids = dict(existing)
 
         def create(number: int) -> Any:
             if self._stop.is_set():
                 raise BackendError("stopped while the job runs were being created", cause=Cause.CANCELED)
-            body = {**requests[number].body, "jobId": job_id}
+            body = {**with_main_run(requests[number].body, ids.get(0, "")), "jobId": job_id}
             with oci_errors(f"creating the job run {body['displayName']}"):
                 answer = self._client.create_job_run(
                     body, opc_retry_token=self._plan.key.token("run", job_id, number)
@@ -218,7 +220,12 @@ class Submission:
             return answer.data
 
         missing = [number for number in range(len(requests)) if number not in existing]
-        return dict(zip(missing, in_parallel(create, missing), strict=True))
+        made: dict[int, Any] = {}
+        if 0 in missing and any(wants_main_run(request.body) for request in requests):
+            # The others are told its id.
+            made[0] = create(missing.pop(0))
+            ids[0] = str(made[0].id)
+        return made | dict(zip(missing, in_parallel(create, missing), strict=True))
 
     def abandoned(self) -> dict[int, str]:
         """Return the ids of the job runs that were created, by number; one whose answer comes later is cancelled."""
