@@ -519,22 +519,17 @@ def test_each_node_sends_what_it_wrote_over_the_checkpoint_that_all_had_fetched(
     assert [(published / name).read_text() for name in names] == ["newer", "newer"]
 
 
-def test_what_stands_beside_a_fetched_checkpoint_comes_from_the_node_that_wrote_it_anew(
-    nodes: Nodes, tmp_path: Path
-) -> None:
-    for folder in nodes.folders:
-        (folder / "step-5").mkdir()
-        for name in ("model.safetensors", "rng_state_0.pth", "rng_state_1.pth"):
-            (folder / "step-5" / name).write_bytes(b"old")
-    resumed = Nodes(tmp_path)
-    (nodes.folders[0] / "step-5" / "model.safetensors").write_bytes(b"newer")
-    for rank, folder in enumerate(nodes.folders):
-        (folder / "step-5" / f"rng_state_{rank}.pth").write_bytes(b"newer")
-    resumed.start()
-    published = Path(resumed.publish().uri)
-    resumed.collector.close()
+def test_what_another_process_may_have_written_anew_is_none_of_a_nodes_own_files(tmp_path: Path) -> None:
+    place = tmp_path / "step-5"
+    place.mkdir()
     names = ("model.safetensors", "rng_state_0.pth", "rng_state_1.pth")
-    assert [(published / name).read_bytes() for name in names] == [b"newer"] * 3
+    for name in names:
+        (place / name).write_text("fetched")
+    own = deliveries.OwnFiles(tmp_path)
+    for name in names[:2]:
+        (place / name).write_text("of this attempt")
+    assert own.stale(place) == {"rng_state_1.pth"}
+    assert own.names(place) == set(names[:2])
 
 
 def test_what_changes_while_the_others_send_is_not_published(nodes: Nodes) -> None:
