@@ -30,6 +30,11 @@ REQUEST_ID = re.compile(r"[\x21-\x7e]{1,255}")
 Item = TypeVar("Item")
 
 
+def whole_number(text: str) -> int | None:
+    """Return the number that a client has written in plain digits; None for anything else, or one of no use."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
+
+
 def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
 
@@ -97,10 +102,10 @@ class Call:
         text = self.query.get(name)
         if text is None:
             return default
-        is_number = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
-        if not is_number or not low <= int(text) <= high:
+        number = whole_number(text)
+        if number is None or not low <= number <= high:
             raise invalid(f"{name} must be a number from {low} to {high}.")
-        return int(text)
+        return number
 
     async def json(self) -> dict[str, Any]:
         """Return the body, a JSON object. Raises 400 when it is anything else, or not what its model says."""

@@ -221,3 +221,17 @@ def test_numbers_and_pages_that_nobody_has_given_out_are_refused(cloud: Cloud, q
         auth=cloud.jobs.base_client.signer,
     )
     assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParameter")
+
+
+def test_a_number_of_thousands_of_digits_in_a_path_names_nothing(cloud: Cloud) -> None:
+    for path in (
+        f"/20180608/secrets/{cloud.access.secret_id}/version/{'9' * 5000}",
+        f"/20180608/secrets/{cloud.access.secret_id}/version/%C2%B2",
+    ):
+        answer = requests.get(f"{cloud.access.url}{path}", auth=cloud.jobs.base_client.signer)
+        assert (answer.status_code, answer.json()["code"]) == (404, "NotAuthorizedOrNotFound")
+
+
+@pytest.mark.parametrize("moment", ["9" * 5000, "\u00b2"])
+def test_a_search_by_a_time_that_is_none_is_refused(cloud: Cloud, moment: str) -> None:
+    assert search(cloud, f'search "{cloud.access.compartment_id}" | where datetime > {moment}')[0] == 400

@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_provider_ocidist.emulator.errors import invalid
 from airflow_provider_ocidist.emulator.times import read_time
+from airflow_provider_ocidist.emulator.wire import whole_number
 
 TOKEN = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|(!=|<=|>=|=|<|>|\(|\)|,|\|)|([^\s'"=!<>(),|]+))""")
 KNOWN_FIELDS = ("datetime", "id", "source", "subject", "type", "specversion", "message")
@@ -210,7 +211,8 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 def _comparison(name: str, sign: str, wanted: str) -> Condition:
     if name == "datetime":
-        return _number_comparison(name, sign, int(wanted) if wanted.isdigit() else read_time(wanted, name))
+        moment = whole_number(wanted)
+        return _number_comparison(name, sign, read_time(wanted, name) if moment is None else moment)
     number = _number(wanted)
     if number is not None:
         return _any([_number_comparison(name, sign, number), _text_comparison(name, sign, wanted)])

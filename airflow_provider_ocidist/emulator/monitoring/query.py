@@ -13,7 +13,7 @@ from airflow_provider_ocidist.emulator.errors import invalid
 
 QUERY = re.compile(
     r"""\s*(?P<name>[A-Za-z][\w.$-]*)\s*
-    \[\s*(?P<size>\d+)(?P<unit>[mhd])\s*\]\s*
+    \[\s*(?P<size>[0-9]{1,9})(?P<unit>[mhd])\s*\]\s*
     (?:\{(?P<dimensions>.*)\})?\s*
     (?:\.\s*(?P<grouping>grouping\(\s*\)|groupBy\((?P<keys>[^()]*)\)))?\s*
     \.\s*(?P<statistic>\w+)\(\s*\)\s*""",

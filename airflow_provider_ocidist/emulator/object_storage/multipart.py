@@ -18,7 +18,7 @@ from airflow_provider_ocidist.emulator.object_storage.catalog import (
     new_id,
 )
 from airflow_provider_ocidist.emulator.store import Store, Table
-from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now, page
+from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now, page, whole_number
 
 UPLOADS = f"{BUCKET}/u"
 UPLOAD = f"{UPLOADS}/{{object...}}"
@@ -247,9 +247,10 @@ def described_headers(details: Mapping[str, Any]) -> dict[str, str]:
 
 
 def part_number(text: str | None) -> int:
-    if text is None or not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_PARTS:
-        raise invalid(f"uploadPartNum must be a number from 1 to {MAX_PARTS}, not {text}.")
-    return int(text)
+    number = whole_number(text or "")
+    if number is None or not 1 <= number <= MAX_PARTS:
+        raise invalid(f"uploadPartNum must be a number from 1 to {MAX_PARTS}, not {(text or '')[:50]}.")
+    return number
 
 
 def check_part(said: Mapping[str, str], existing: Part | None) -> None:

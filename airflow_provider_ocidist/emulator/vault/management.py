@@ -16,7 +16,7 @@ from airflow_provider_ocidist.emulator.installation import new_ocid
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.times import read_time, rfc3339
 from airflow_provider_ocidist.emulator.vault.secrets import Secret, Secrets, Version, stages
-from airflow_provider_ocidist.emulator.wire import Call, Route, answer, check_if_match, page
+from airflow_provider_ocidist.emulator.wire import Call, Route, answer, check_if_match, page, whole_number
 
 BASE = "/20180608/secrets"
 FIELDS = {
@@ -146,9 +146,10 @@ class Management:
 
     def _version(self, call: Call) -> tuple[Secret, Version]:
         secret = self._secrets.get(call.params["id"])
-        if not call.params["number"].isdecimal():
+        number = whole_number(call.params["number"])
+        if number is None:
             raise not_found()
-        return secret, self._secrets.version(secret, int(call.params["number"]))
+        return secret, self._secrets.version(secret, number)
 
     async def list_versions(self, call: Call) -> Response:
         secret = self._secrets.get(call.params["id"])

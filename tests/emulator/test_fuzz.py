@@ -1,0 +1,83 @@
+"""A few hundred requests of `make fuzz-emulator`, and that it notices what it looks for."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.emulator.fuzz import campaign
+from tests.emulator.fuzz.campaign import Answer, Broken, Campaign, Watched
+from tests.emulator.fuzz.requests import Request
+
+CASES = int(os.environ.get("FUZZ_CASES", "400"))
+ID = ("opc-request-id", "x")
+JSON = ("content-type", "application/json")
+
+
+@pytest.mark.slow
+def test_what_nobody_should_send_is_answered_and_leaves_no_trace(tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    with Watched(tmp_path / "watched") as emulator:
+        run = Campaign(emulator, seed)
+        run.run(CASES)
+    assert {200, 400, 401, 404} <= run.statuses.keys()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(500, [ID, JSON], b'{"code": "InternalServerError", "message": "x"}'),
+        Answer(400, [JSON], b'{"code": "a", "message": "x"}'),
+        Answer(400, [ID, ID, JSON], b'{"code": "a", "message": "x"}'),
+        Answer(400, [ID], b"Bad Request"),
+        Answer(400, [ID], b""),
+        Answer(404, [ID, JSON], b'{"code": 1, "message": "x"}'),
+        Answer(404, [ID, JSON], b"[]"),
+        Answer(200, [ID, JSON], b'{"a": NaN}'),
+        Answer(200, [ID, JSON], b'{"a": "\xff"}'),
+        Answer(200, [], b""),
+    ],
+)
+def test_an_answer_that_no_client_understands_is_noticed(answer: Answer) -> None:
+    with pytest.raises(Broken):
+        campaign.check_shape(Request("GET", "/n", b"", framed=True), answer)
+
+
+PROGRAM = """
+import os, pathlib, shutil, sys
+from tests.emulator.fuzz.watched_emulator import watch
+notes, state, outside = sys.argv[1:]
+watch(os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND), state)
+state, outside = pathlib.Path(state), pathlib.Path(outside)
+(state / "inside").write_text("x")
+(state / "folder").mkdir()
+(state / "inside").rename(state / "other")
+outside.read_text()
+"""
+CHANGES = [
+    "outside.write_text('x')",
+    "outside.unlink()",
+    "outside.rename(state / 'a')",
+    "(state / 'other').rename(outside)",
+    "(state / '..' / 'a').mkdir()",
+    "(outside.parent / 'link').symlink_to(state)",
+    "shutil.rmtree(outside.parent / 'none', ignore_errors=True)",
+    "os.open('../a', os.O_CREAT | os.O_WRONLY, dir_fd=os.open(state, os.O_RDONLY))",
+]
+
+
+@pytest.mark.parametrize("change", ["pass", *CHANGES])
+def test_a_change_outside_of_the_state_folder_is_noticed(tmp_path: Path, change: str) -> None:
+    for name in ("state", "elsewhere"):
+        (tmp_path / name).mkdir()
+    outside, notes = tmp_path / "elsewhere" / "file", tmp_path / "notes"
+    outside.write_text("")
+    command = [sys.executable, "-c", PROGRAM + change, str(notes), str(tmp_path / "state"), str(outside)]
+    subprocess.run(command, check=True, cwd=campaign.ROOT)
+    assert (notes.read_text() != "") == (change != "pass"), notes.read_text()
