@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -15,16 +14,17 @@ from tests.emulator.fuzz.campaign import Answer, Broken, Campaign, Watched
 from tests.emulator.fuzz.requests import Request
 
 CASES = int(os.environ.get("FUZZ_CASES", "400"))
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
+"""The same in every run: what is not yet known is for `make fuzz-emulator` to find, which rolls its own."""
 ID = ("opc-request-id", "x")
 JSON = ("content-type", "application/json")
 
 
 @pytest.mark.slow
 def test_what_nobody_should_send_is_answered_and_leaves_no_trace(tmp_path: Path) -> None:
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
+    print(f"seed {SEED}")
     with Watched(tmp_path / "watched") as emulator:
-        run = Campaign(emulator, seed)
+        run = Campaign(emulator, SEED)
         run.run(CASES)
     assert {200, 400, 401, 404} <= run.statuses.keys()
 
