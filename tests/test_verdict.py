@@ -185,6 +185,43 @@ def test_a_last_report_that_was_lost_is_made_up_for_by_what_is_stored() -> None:
     assert replace(lost, stored=OWN).checkpoint == OWN
 
 
+def test_the_nodes_whose_last_reports_were_lost_are_named() -> None:
+    lost = status_of("SUCCEEDED", "not done", "none", "none wanted")
+    both = replace(lost, nodes=(lost.nodes[0], replace(lost.nodes[0], rank=1, run_id="run1")))
+    action = decide(record(), both, NOW)
+    assert isinstance(action, Fail)
+    assert action.message.startswith("the last report of node 0, 1 was lost, and there is no checkpoint")
+
+
+@pytest.mark.parametrize(
+    "found, wanted, there",
+    [
+        ("oci://b@n/out/", "oci://b@n/out", True),
+        ("oci://b@n/out", "oci://b@n/out//", True),
+        ("oci://b@n/out", "oci://b@n/out/deep/er", False),
+        ("oci://b@n/out", "oci://b@n/out-2", False),
+        ("oci://b@n/out", "oci://b@n/outX", False),
+        ("oci://b@n/outX", "oci://b@n/out", False),
+        ("oci://b@n/out/deep", "oci://b@n/out", True),
+    ],
+)
+def test_an_output_is_there_when_it_or_something_in_it_was_copied(
+    found: str, wanted: str, there: bool
+) -> None:
+    status = status_of("SUCCEEDED", "exit 0", "own", "there")
+    (main, other) = status.nodes
+    assert main.report
+    copied = replace(main, report=replace(main.report, outputs=(found,)))
+    known = record(expects=Expectations(checkpoint=True, outputs=(wanted,)))
+    action = decide(known, replace(status, nodes=(copied, other)), NOW)
+    if there:
+        assert action == Succeed()
+    else:
+        assert isinstance(action, Fail)
+        assert action.cause is Cause.USER
+        assert action.message.endswith(f"these outputs are missing: {wanted}")
+
+
 def test_a_retry_that_trains_nothing_says_what_it_had_and_what_to_do() -> None:
     action = decide(record(), status_of("SUCCEEDED", "exit 0", "former", "none wanted"), NOW)
     assert isinstance(action, Fail)
@@ -235,7 +272,7 @@ SIGNS = {
 }
 
 
-@pytest.mark.parametrize("took", [2.0, 59.0, 61.0, None])
+@pytest.mark.parametrize("took", [2.0, 59.0, 60.0, 61.0, None])
 @pytest.mark.parametrize("sign", ["nothing", "former", *SIGNS])
 @pytest.mark.parametrize("required", [False, True])
 def test_a_short_run_that_shows_nothing_is_warned_of_and_where_that_is_asked_for_a_failure(
@@ -263,12 +300,12 @@ def test_a_short_run_that_shows_nothing_is_warned_of_and_where_that_is_asked_for
         assert isinstance(action, Fail)
         assert action.cause is Cause.USER
         assert "require_training" in action.message
-    elif took == 61.0:
+    elif took in (60.0, 61.0):
         assert action == Succeed()
     else:
         assert isinstance(action, Succeed)
         assert action.warning
-        assert "no step, loss, checkpoint or output" in action.warning
+        assert f"after {5 if took is None else took:.0f} s and showed no step, loss" in action.warning
         result = TrainingResult.of(known, status, action.warning).to_json()
         assert result["warning"] == action.warning
 

@@ -69,8 +69,8 @@ def try_module(module: str, book: Book, judge: Judge, until: float, each: float)
 
 def chosen(names: Sequence[str], modules: Sequence[str]) -> list[str]:
     """Return the modules that are named by their path or the end or a folder of it. Raises ValueError."""
-    found: dict[str, None] = {}
-    for name in names or modules:
+    found: dict[str, None] = {} if names else dict.fromkeys(modules)
+    for name in names:
         plain = name.removesuffix(".py").strip("/")
         fits = [
             module

@@ -193,7 +193,7 @@ def test_old_ones_are_deleted_only_when_something_new_was_published(
     assert retained == []
     save(watched, "step-5.txt", 1)
     watched.step(3)
-    assert retained == [(str(watched.target), 3, Fence(attempt=1), watched.uploader.access)]
+    assert retained == [(str(watched.target), 3, Fence(attempt=1), watched.access)]
 
 
 def test_a_retention_that_fails_is_said_and_costs_nothing(
@@ -207,6 +207,53 @@ def test_a_retention_that_fails_is_said_and_costs_nothing(
     assert watched.step(2)
     assert "old checkpoints cannot be deleted: may not delete" in caplog.text
     assert watched.uploader.error is None
+
+
+def test_what_the_program_writes_while_it_is_sent_is_not_offered_as_what_was_proved(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, place = checkpoints._send, save(watched, "step-5.txt", 1)
+
+    def meanwhile(*arguments: Any) -> Any:
+        files = send(*arguments)
+        place.write_text("of other content")
+        return files
+
+    monkeypatch.setattr(checkpoints, "_send", meanwhile)
+    assert watched.step(2), "that is no failure"
+    assert watched.published == complete(str(watched.target)) == []
+    assert watched.uploader._waiting == {}
+    monkeypatch.undo()
+    save(watched, "step-5.txt", 2, "whole again")
+    assert watched.step(2)
+    assert len(watched.published) == 1
+
+
+@pytest.mark.parametrize("verb", ["publish", "next_sequence"])
+def test_all_is_done_with_the_access_of_the_node(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    given: list[Any] = []
+    real = getattr(checkpoints, verb)
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        given.append(options.get("access", arguments[-1]))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(checkpoints, verb, noted)
+    save(watched, "step-5.txt", 1)
+    watched.step(2)
+    assert given == [watched.access]
+    assert given[0] is watched.access
+
+
+def test_the_thread_keeps_no_process_alive_and_leaves_nothing_open(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    assert watched.uploader._thread.daemon
+    assert watched.uploader._thread.name == "checkpoints"
+    watched.start()
+    assert watched.end() is None
+    assert watched.uploader.judge._renames._queue is None
 
 
 # Parts of other nodes
@@ -376,6 +423,28 @@ def test_after_a_failure_the_older_ones_wait(watched: Watched, monkeypatch: pyte
     assert "step-0.txt, step-1.txt, step-2.txt cannot be" in watched.uploader._why(StorageError("x"))
     assert watched.step()
     assert tried == ["step-2.txt", "step-2.txt", "step-1.txt", "step-0.txt"]
+
+
+def test_the_pause_after_a_success_at_the_end_is_the_first_again(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience, noted = Patience(20.0), list[str]()
+    monkeypatch.setattr(patience, "succeeded", lambda: noted.append("succeeded"))
+    watched.start()
+    save(watched, "step-5.txt", 1)
+    assert watched.uploader.finish(Moment.EXITED, patience) is None
+    assert noted == ["succeeded"]
+
+
+def test_of_many_that_wait_the_last_three_are_named(watched: Watched) -> None:
+    for at in range(3):
+        save(watched, f"step-{at}.txt", at)
+        save(watched, f"model_epoch_{at}.txt", 10 + at)
+    watched.uploader._look()
+    watched.uploader._look()
+    assert watched.uploader._why(StorageError("x")) == (
+        "the checkpoint model_epoch_0.txt, model_epoch_1.txt, model_epoch_2.txt cannot be published: x"
+    )
 
 
 @pytest.mark.parametrize("error", [StorageError("half read"), OSError("half read")])
@@ -555,7 +624,7 @@ def test_of_what_nothing_proves_as_many_as_stay_are_kept_aside_the_last_ones(
     assert watched.uploader.finish(Moment.CUT_OFF, patience) is None
     ((paths, uri, access, given),) = kept
     assert [path.name for path in paths] == ["step-3.pt", "step-2.pt"]
-    assert (uri, access, given) == (str(watched.target), watched.uploader.access, patience)
+    assert (uri, access, given) == (str(watched.target), watched.access, patience)
 
 
 def test_what_was_kept_aside_before_leaves_with_the_first_that_is_published_and_not_again(
@@ -568,7 +637,7 @@ def test_what_was_kept_aside_before_leaves_with_the_first_that_is_published_and_
     for at in range(3):
         save(watched, f"step-{at}.txt", at)
         watched.step(2)
-    assert forgotten == [(str(watched.target), watched.uploader.access)]
+    assert forgotten == [(str(watched.target), watched.access)]
 
 
 # What is said of names
@@ -589,8 +658,11 @@ def test_a_name_that_cannot_be_placed_is_warned_of_once(
 
 
 def test_a_folder_that_is_not_there_yet_is_no_error(tmp_path: Path) -> None:
-    watched = Watched(tmp_path)
+    (tmp_path / "deep").mkdir()
+    watched = Watched(tmp_path / "deep")
     watched.folder.rmdir()
+    watched.folder.parent.joinpath("meter").rmdir()
+    watched.folder.parent.rmdir()
     assert watched.step(2)
     watched.start()
     assert watched.folder.is_dir()

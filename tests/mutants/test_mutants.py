@@ -89,7 +89,7 @@ def test_a_part_of_a_module_is_named_by_the_beginning_of_its_functions():
     asked = [Mutant(module=part, owner=owner, change="x", lines=(1, 1), text="x") for owner in owners]
     assert [each.is_asked_for for each in asked] == [True, True, False, False, False]
     assert mutant().is_asked_for
-    assert chosen(["a"], [part]) == [part]
+    assert chosen(["a"], [part]) == chosen([], [part]) == [part]
 
 
 def test_a_line_of_the_table_says_how_many_faults_there_were_and_what_became_of_them(root: Path):

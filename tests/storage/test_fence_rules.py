@@ -1,0 +1,161 @@
+"""Who may save to a place: the latest attempt that has claimed it, whoever writes between a look and a claim."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.errors import Fenced, StorageError
+from airflow_provider_ocidist.storage import fences
+from airflow_provider_ocidist.storage.fences import LOWEST, Fence, claim, claimed
+from airflow_provider_ocidist.storage.local_store import LocalStore
+from airflow_provider_ocidist.storage.stores import Buffer
+
+
+class Busy(LocalStore):
+    """A place at which others act just before something is done; counts what is done."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.before: dict[str, list[Callable[[], object]]] = {}
+        self.done: list[str] = []
+
+    def _do(self, verb: str) -> None:
+        self.done.append(verb)
+        for act in self.before.get(verb, [])[:1]:
+            self.before[verb].pop(0)
+            act()
+
+    def read(self, name: str) -> bytes:
+        self._do("read")
+        return super().read(name)
+
+    def stat(self, name: str) -> object:  # type: ignore[override]
+        self._do("stat")
+        return super().stat(name)
+
+    def write_if(self, name: str, data: Buffer, etag: str | None) -> bool:
+        self._do("write")
+        return super().write_if(name, data, etag)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Busy:
+    return Busy(tmp_path / "place")
+
+
+def at(attempt: int, generation: int = 0) -> Fence:
+    return Fence(generation=generation, attempt=attempt)
+
+
+def write(store: LocalStore, fence: Fence) -> None:
+    """Claim as another node does, past the one that is watched."""
+    claim(LocalStore(store.folder), fence)
+
+
+def test_a_place_that_nobody_has_claimed_is_told_from_one_of_the_lowest(store: Busy) -> None:
+    assert claimed(store) is None
+    claim(store, LOWEST)
+    assert claimed(store) == LOWEST == Fence(generation=0, attempt=0)
+
+
+def test_a_claim_is_read_as_it_was_made(store: Busy) -> None:
+    for fence in (at(1), at(7), at(1, 1), at(12, 3)):
+        claim(store, fence)
+        assert claimed(store) == fence
+    assert json.loads(LocalStore(store.folder).read("fence.json")) == {"generation": 3, "attempt": 12}
+
+
+def test_a_claim_that_holds_costs_one_look(store: Busy) -> None:
+    claim(store, at(2))
+    store.done.clear()
+    claim(store, at(2))
+    assert store.done == ["read"]
+
+
+@pytest.mark.parametrize("later, earlier", [(at(3), at(2)), (at(1, 2), at(9, 1)), (at(1), LOWEST)])
+def test_an_earlier_attempt_is_refused_by_name_and_changes_nothing(
+    store: Busy, later: Fence, earlier: Fence
+) -> None:
+    claim(store, later)
+    store.done.clear()
+    with pytest.raises(Fenced) as caught:
+        claim(store, earlier)
+    assert str(caught.value) == (
+        f"attempt {later.attempt} has begun to save there: "
+        f"attempt {earlier.attempt} publishes and deletes nothing in {store.uri} any more"
+    )
+    assert caught.value.uri == store.uri
+    assert claimed(store) == later
+    assert "write" not in store.done
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"5", b"\xff"])
+def test_a_claim_that_cannot_be_understood_permits_nothing_and_is_named_with_the_remedy(
+    store: Busy, content: bytes
+) -> None:
+    LocalStore(store.folder).write("fence.json", content)
+    with pytest.raises(StorageError, match="delete it once no node is left that does") as caught:
+        claim(store, at(1))
+    place = store.place_of("fence.json")
+    assert str(caught.value).startswith(f"{place} does not say which attempt saves there (")
+    assert caught.value.uri == place
+    assert not isinstance(caught.value, Fenced)
+
+
+@pytest.mark.parametrize("verb", ["read", "stat", "write"])
+@pytest.mark.parametrize("other", [at(1), at(2), at(3)])
+@pytest.mark.parametrize("first", [None, at(1)])
+def test_whoever_claims_at_whatever_moment_the_highest_holds(
+    store: Busy, verb: str, other: Fence, first: Fence | None
+) -> None:
+    if first:
+        write(store, first)
+    store.before = {verb: [lambda: write(store, other)]}
+    if other > at(2):
+        with pytest.raises(Fenced):
+            claim(store, at(2))
+        assert claimed(store) == other
+    else:
+        claim(store, at(2))
+        assert claimed(store) == at(2)
+
+
+def test_one_that_is_overtaken_again_and_again_by_earlier_ones_gets_through(store: Busy) -> None:
+    store.before = {"write": [lambda number=number: write(store, at(number)) for number in range(1, 15)]}
+    claim(store, at(20))
+    assert claimed(store) == at(20)
+
+
+def test_a_place_that_never_rests_is_an_error_that_may_pass(
+    store: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "write_if", lambda *_: store.done.append("write") and False)
+    with pytest.raises(StorageError) as caught:
+        claim(store, at(1))
+    assert str(caught.value) == f"{store.place_of('fence.json')} changes all the time"
+    assert caught.value.retryable
+    assert caught.value.uri == store.uri
+    assert store.done.count("write") == fences._TRIES == 20
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_in_whatever_order_attempts_come_only_the_latest_so_far_holds(store: Busy, seed: int) -> None:
+    dice = random.Random(seed)
+    order = [at(attempt, generation) for attempt, generation in itertools.product(range(1, 4), range(3))]
+    dice.shuffle(order)
+    highest = LOWEST
+    for fence in order:
+        try:
+            claim(store, fence)
+        except Fenced:
+            assert fence < highest, f"seed {seed}"
+        else:
+            assert fence >= highest, f"seed {seed}"
+        highest = max(highest, fence)
+        assert claimed(store) == highest, f"seed {seed}"
