@@ -19,6 +19,10 @@ LAUNCHERS := .venv-launchers
 LAUNCHERS_READY := $(LAUNCHERS)/.ready
 MUTANTS := .venv-mutants
 MUTANTS_READY := $(MUTANTS)/.ready
+# What a node may have at the oldest; Debian has it as PyPy.
+PYTHON39 ?= $(shell python3.9 -c 'print("python3.9")' 2>/dev/null || echo pypy3)
+OLDER := .venv-python39
+TYPES39 := .venv-types39
 OLDER_AIRFLOWS := $(patsubst requirements/airflow-%.txt,%,$(sort $(wildcard requirements/airflow-*.txt)))
 OLDER_READY := $(OLDER_AIRFLOWS:%=.venv-airflow-%/.ready)
 OWN_AIRFLOW := $(shell sed -nE 's/^apache-airflow==([0-9]+\.[0-9]+).*/\1/p' requirements/constraints.txt)
@@ -38,10 +42,10 @@ DEVICE ?=
 BASE ?=
 NAME ?=
 
-.PHONY: help demo up down test test-clients test-airflow test-launchers test-matrix test-containers test-chaos fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
+.PHONY: help demo up down test test-clients test-airflow test-launchers test-matrix test-containers test-chaos test-python39 fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 demo: $(READY) ## train a GPT on two nodes from an Airflow DAG, on this machine, and show the result
 	@$(BIN)/python -m scripts.demo run
@@ -55,7 +59,7 @@ down: ## end what `make up` started
 test: $(READY) ## run the test suite; TESTS=path runs a part
 	@$(if $(TESTS),,$(NEEDS) chromium iproute2 $(LOGINS))
 	@$(BIN)/python -m pytest $(PARALLEL) --durations 10 -m "not launchers" \
-	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples))
+	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples older))
 
 test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarted: in Airflow's own processes; and every example DAG
 	@$(NEEDS) $(COMPILER)
@@ -90,6 +94,14 @@ test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL
 	@$(NEEDS) postgresql
 	@$(if $(filter short,$(CHAOS)),CHAOS_SEED=$(or $(CHAOS_SEED),1272) CHAOS_KILLS=12 CHAOS_SUBMISSIONS=2) $(BIN)/python -m pytest --durations 10 \
 	  $(if $(filter short,$(CHAOS)),-k "postgresql or submission" tests/chaos/test_chaos.py tests/chaos/test_submit.py,tests/chaos)
+
+test-python39: $(READY) $(OLDER)/.ready $(TYPES39)/.ready ## what travels to nodes, under a Python 3.9: types, tests, gangs; PYTHON39=python3.9
+	@$(TYPES39)/bin/mypy --python-version 3.9 --python-executable $(BIN)/python --follow-imports skip --no-warn-return-any \
+	  --cache-dir .mypy_cache/3.9 $$($(BIN)/python -c 'from airflow_provider_ocidist import bundle as b; print(*[b.PACKAGE / part for part in b.AGENT_PARTS])')
+	@$(BIN)/python -m pytest --durations 3 tests/older
+	@OCIDIST_EMULATOR_PYTHON=$(CURDIR)/$(BIN)/python $(OLDER)/bin/python -m pytest -c tests/python39.ini --rootdir . -q -n 3 \
+	  --dist loadfile --durations 10 -m "not launchers" $(or $(TESTS),$(addprefix tests/,agent launchers storage \
+	  test_backports.py test_masking.py test_oci_rest.py test_oci_clients.py))
 
 fuzz-emulator: $(READY) ## send the emulator what nobody should send: FUZZ_CASES=100000 SEED=7; FIRST=123 begins later
 	@$(BIN)/python -m tests.emulator.fuzz --cases $(or $(FUZZ_CASES),100000) $(if $(SEED),--seed $(SEED)) --first $(or $(FIRST),0)
@@ -154,6 +166,17 @@ $(CLIENTS_READY): requirements/clients.txt requirements/torch.txt | $(READY) $(C
 $(LAUNCHERS_READY): requirements/launchers.txt requirements/torch.txt | $(READY) $(LAUNCHERS)/bin/python
 	@echo "installing into $(@D): half a minute; later runs skip this"
 	@$(FILL) requirements/launchers.txt --torch-from $(VENV)
+	@touch $@
+
+$(OLDER)/.ready: requirements/python39.txt
+	@$(PYTHON39) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 9))' 2>/dev/null || $(NEEDS) pypy3 pypy3-venv
+	@echo "installing into $(@D), with $$($(PYTHON39) --version | head -1): a minute; later runs skip this"
+	@$(PYTHON39) -m venv $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check install -q --only-binary :all: -r $<
+	@touch $@
+
+$(TYPES39)/.ready: requirements/python39-types.txt | $(READY) $(TYPES39)/bin/python
+	@$(FILL) requirements/python39-types.txt
 	@touch $@
 
 # What makes the mutants is no need of a test: it is kept apart from what tests run with.

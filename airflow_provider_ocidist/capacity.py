@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
 
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import Cause
 
 ONLY_TIME_MENDS = {Cause.CAPACITY, Cause.QUOTA}

@@ -70,7 +70,7 @@ def _reader_of_values(hint: Any) -> Callable[[Any], Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _reader_of_values(arguments[0])
-    if origin in (typing.Union, getattr(types, "UnionType", None)):
+    if origin in (typing.Union, getattr(types, "UnionType", typing.Union)):
         (inner,) = [argument for argument in arguments if argument is not type(None)]
         return _reader_of_values(inner)
     if origin is tuple:

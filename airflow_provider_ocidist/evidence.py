@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+
+from airflow_provider_ocidist.backports import Self
 
 REFUSALS_NEEDED = 5
 """Refusals of one kind in a row; of changing kinds in all."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, ToldLines
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.run import RunRef
 
 MOST_IDS = 2000

@@ -8,12 +8,12 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.report import NodeReport, Progress
+from airflow_provider_ocidist.backports import StrEnum
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.job import TrainingJob

@@ -7,7 +7,7 @@ import json
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_provider_ocidist.airflow_errors import as_airflow_errors
+from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.task_context import mask_secrets_told

@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Generator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import OcidistError
 
 # Airflow reads this module while it starts: what needs Airflow is imported when it is used.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import zlib
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from datetime import datetime, timedelta
+from typing import Any
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart, ToldLines
+from airflow_provider_ocidist.backports import UTC, Self
 from airflow_provider_ocidist.log_follower import LogFollower
 from airflow_provider_ocidist.masking import masked_text
 from airflow_provider_ocidist.run import RunRecord

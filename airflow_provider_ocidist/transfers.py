@@ -57,7 +57,7 @@ class CopyOperator(BaseOperator):
     :param shape: of that node
     :param ocpus: of that node; each brings 1 Gbit/s of network, up to the shape's limit
     :param memory_gb: of that node
-    :param image: container image of that node; needs Python 3.11 or later
+    :param image: container image of that node; needs Python 3.9 or later
     :param overrides: any other value of that node's job, by dotted path, as `{"backend.conda_slug": "..."}`
     :param deferrable: on the platform, wait in the triggerer; copying itself cannot be deferred
     :param poll_interval: on the platform, seconds between two looks at the node

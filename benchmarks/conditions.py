@@ -7,9 +7,11 @@ import platform
 import re
 import subprocess
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from airflow_provider_ocidist.backports import UTC
 
 ROOT = Path(__file__).resolve().parent.parent
 BUSY = 0.5

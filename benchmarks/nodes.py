@@ -11,9 +11,9 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 from airflow_provider_ocidist.agent.config import AgentConfig
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
 from scripts.local_airflow import free_port
 

@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
+from airflow_provider_ocidist.backports import Self
 from benchmarks.comparison import Comparison, Interval, Samples
 from benchmarks.transfer import Transfer, Tree
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
+
+from airflow_provider_ocidist.backports import UTC
 
 
 def main() -> None:

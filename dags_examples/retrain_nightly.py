@@ -7,7 +7,7 @@ one goes on from the last good model; a retry goes on from what its own task has
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import DAG, Asset, Param, task
 from airflow.timetables.interval import CronDataIntervalTimetable  # since 3.2 in airflow.sdk
@@ -22,7 +22,7 @@ with DAG(
     description="Train on each day's data, from the checkpoint of the day before",
     # A plain "0 3 * * *" has no interval in Airflow 3: its runs mark a moment, not a day.
     schedule=CronDataIntervalTimetable("0 3 * * *", timezone="UTC"),
-    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
     catchup=False,
     max_active_runs=1,  # each run goes on from the one before
     params={"epochs": Param(100, type="integer", minimum=1, title="Epochs on each day")},

@@ -7,7 +7,7 @@ goes out by the connection `smtp_default`. A run without a logical date, as some
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
@@ -23,7 +23,7 @@ with DAG(
     dag_id="train_by_deadline",
     description="Train every night, and say so when it is late",
     schedule="0 3 * * *",
-    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
     catchup=False,
     deadline=DeadlineAlert(
         reference=DeadlineReference.DAGRUN_LOGICAL_DATE,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from airflow_provider_ocidist.backports import Self, moment
 from airflow_provider_ocidist.run import NodeStatus, RunStatus
 
 STAGES = ("stage_data", "train", "copy_outputs", "report")
@@ -41,8 +42,8 @@ def seconds_of(task: Mapping[str, Any]) -> float | None:
     """Return how long a task has run, until now if it has not ended."""
     if not task.get("start_date"):
         return None
-    start = datetime.fromisoformat(task["start_date"])
-    end = datetime.fromisoformat(task["end_date"]) if task.get("end_date") else datetime.now(start.tzinfo)
+    start = moment(task["start_date"])
+    end = moment(task["end_date"]) if task.get("end_date") else datetime.now(start.tzinfo)
     return (end - start).total_seconds()
 
 

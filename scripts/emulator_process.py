@@ -7,18 +7,21 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from airflow_provider_ocidist.backports import dataclass
 from scripts.service import Service, ServiceError
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK_FOLDER = "ocidist"
+PYTHON = os.environ.get("OCIDIST_EMULATOR_PYTHON", sys.executable)
+"""Tests of what runs on nodes may have an older one than the emulator needs."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Access:
     """What the emulator's ready file says."""
 
@@ -68,7 +71,7 @@ class EmulatorProcess:
     ) -> None:
         self.folder = folder.resolve()
         self._ready = self.folder / "ready.json"
-        command = [sys.executable, "-m", "airflow_provider_ocidist.emulator", "--port", "0", "--quiet"]
+        command = [PYTHON, "-m", "airflow_provider_ocidist.emulator", "--port", "0", "--quiet"]
         command += ["--state", str(self.folder / "state"), "--ready", str(self._ready), *options]
         # The nodes inherit this: they find torchrun beside our Python, and their output comes at once.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -16,6 +16,7 @@ import httpx
 from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.agent.report import NODES_FOLDER, NodeReport, Phase, Progress
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.run import Expectations, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.storage.stores import Store, open_store
 from scripts.emulator_process import Access

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
+from airflow_provider_ocidist.backports import Self
 from scripts.airflow_api import AirflowClient
 from scripts.service import Service, ServiceError, stop_all
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
+from airflow_provider_ocidist.backports import Self
 from scripts.local_airflow import free_port
 from scripts.service import Service, ServiceError
 

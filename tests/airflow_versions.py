@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-import tomllib
+import sys
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 ROOT = Path(__file__).resolve().parent.parent
 INSTALLED = version("apache-airflow-core")
 DIRECTLY = re.compile(r"\b(from|import) airflow\b|local_airflow|LocalAirflow")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -37,12 +38,13 @@ os.environ.update(
 for _name in [name for name in os.environ if name.startswith(("OCI_", "AIRFLOW_CONN_"))]:
     del os.environ[_name]
 
-from airflow_provider_ocidist.backends.oci_data_science import OciDataScience  # noqa: E402
-from airflow_provider_ocidist.run import RunRef  # noqa: E402
 from scripts.emulator_process import Access, EmulatorProcess  # noqa: E402
 from scripts.sweeper import sweep_after_us  # noqa: E402
-from tests.airflow_versions import mark_by_version  # noqa: E402
 from tests.skips import pytest_configure  # noqa: E402, F401  a hook
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+    from airflow_provider_ocidist.run import RunRef
 
 # Here, and in no worker of xdist, which inherits it.
 sweep_after_us()
@@ -75,7 +77,11 @@ LONGEST = (
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest: each goes to one worker, which it would keep when the others are done."""
-    mark_by_version(items)
+    # What runs on nodes is tested on older Pythons too, where there is neither Airflow nor a backend.
+    if importlib.util.find_spec("airflow"):
+        from tests.airflow_versions import mark_by_version
+
+        mark_by_version(items)
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get("/".join(item.path.parts[-2:]), len(place)))
 
@@ -112,6 +118,8 @@ def conn_id(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def backend(fields: dict[str, Any]) -> OciDataScience:
+    from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+
     return OciDataScience.connect(fields)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "airflow_provider_ocidist"
 FACE = {

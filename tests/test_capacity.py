@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -18,6 +18,7 @@ from airflow.sdk import DAG
 from airflow_provider_ocidist import capacity, task_context
 from airflow_provider_ocidist.agent.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.capacity import CapacitySearch, pause_after
 from airflow_provider_ocidist.decorators import distributed_training_task
 from airflow_provider_ocidist.errors import Cause, TrainingFailed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.run import RunRef
 from scripts.emulator_process import Access

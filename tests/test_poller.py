@@ -13,7 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -26,6 +26,7 @@ from airflow_provider_ocidist.backends.base import Backend, LogLine
 from airflow_provider_ocidist.backends.oci_data_science.log_searches import LogSearches
 from airflow_provider_ocidist.backends.oci_data_science.reports import READS_PER_S, SAVED_READS, Reports
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
+from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp
 from airflow_provider_ocidist.log_follower import LogFollower
 from airflow_provider_ocidist.poller import Poller, Schedule, Turn

@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +22,7 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_provider_ocidist import watchers
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.run import NodeState, RunRef
 from airflow_provider_ocidist.sensors import CheckpointSensor, DistributedTrainingSensor
 from scripts.emulator_process import Access

@@ -7,10 +7,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 from airflow_provider_ocidist.attempts import Attempt, End
+from airflow_provider_ocidist.backports import Self, StrEnum
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.run import Ending, Plan, Request, RunKey, RunRecord, RunRef, RunStatus

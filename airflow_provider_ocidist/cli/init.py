@@ -14,7 +14,7 @@ from airflow_provider_ocidist.cli.completion import complete_with, kinds_of
 from airflow_provider_ocidist.cli.terminal import FINE, Unusable, add_json, print_json, say
 
 if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
+    from importlib.abc import Traversable
 
 TEMPLATES = "templates"
 WORKER = """\

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.cli.terminal import (
     colour_of,
     log_text,

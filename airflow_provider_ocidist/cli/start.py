@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import threading
 import uuid
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.cli import follow, note
 from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of

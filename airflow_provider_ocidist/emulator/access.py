@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.installation import PROFILE
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -112,7 +112,7 @@ def _authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
 def _builder(
     name: str, key: ec.EllipticCurvePrivateKey, *, issuer: x509.Name, days: int
 ) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.UTC)
+    now = dt.datetime.now(dt.timezone.utc)
     public = key.public_key()
     return (
         x509.CertificateBuilder()

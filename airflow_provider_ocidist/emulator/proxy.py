@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -19,8 +20,8 @@ MAX_HEAD_BYTES = 16 * 1024
 MAX_HOST, MAX_LABEL = 253, 63
 """Characters in a name, and between two of its dots."""
 RETRY_S = 0.1
-GOODBYE_S = 0.2
-"""How long a client may take to agree to the end of TLS. One that idles never does."""
+GOODBYE: dict[str, Any] = {"ssl_shutdown_timeout": 0.2} if sys.version_info >= (3, 11) else {}
+"""How many seconds a client may take to agree to the end of TLS. One that idles never does."""
 CHUNK_BYTES = 256 * 1024
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 NODE = "node"
@@ -80,16 +81,15 @@ class Proxy:
     async def _serve(self, connection: socket.socket) -> None:
         """Open one tunnel. What goes wrong with it is the client's to tell: it sees the connection end."""
         try:
-            async with asyncio.timeout(HEAD_S):
-                head = await _head(connection)
+            head = await asyncio.wait_for(_head(connection), HEAD_S)
             host, port = target_of(head)
             await self._open(connection, host, port, others=self._pass_through or is_node(head))
         except Refused as refusal:
             with suppress(OSError):
                 await asyncio.get_running_loop().sock_sendall(connection, refusal.answer)
             connection.close()
-        except OSError:
-            # The client is gone, does not trust us, or never said what it wants (TimeoutError is an OSError).
+        except (OSError, asyncio.TimeoutError):
+            # The client is gone, does not trust us, or never said what it wants.
             connection.close()
         except asyncio.CancelledError:
             connection.close()
@@ -100,9 +100,7 @@ class Proxy:
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(connection, ESTABLISHED)
             context = self._authority.context(host)
-            await loop.connect_accepted_socket(
-                self._protocol, connection, ssl=context, ssl_shutdown_timeout=GOODBYE_S
-            )
+            await loop.connect_accepted_socket(self._protocol, connection, ssl=context, **GOODBYE)
         elif others:
             await _join(connection, host, port)
         else:

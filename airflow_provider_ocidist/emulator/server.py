@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -33,6 +33,9 @@ from airflow_provider_ocidist.emulator.listening import LOOPBACK, check_host, is
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.proxy import Proxy
 from airflow_provider_ocidist.emulator.store import Store
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 

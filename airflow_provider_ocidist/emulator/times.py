@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any
 
 from airflow_provider_ocidist.emulator.errors import invalid
 
+_FRACTION = re.compile(r"\.(\d+)")
+
+
+def parsed(text: str) -> datetime:
+    """Return a time as RFC 3339 has it; before Python 3.11 the library knows neither Z nor any length of a fraction."""
+    return datetime.fromisoformat(
+        _FRACTION.sub(lambda found: f".{found[1]:0<6.6}", text.replace("Z", "+00:00"))
+    )
+
 
 def read_time(text: Any, name: str) -> int:
     """Return a time in milliseconds; one without an offset is UTC. Raises 400 that names the field."""
     try:
-        moment = datetime.fromisoformat(text)
+        moment = parsed(text)
     except (TypeError, ValueError) as error:
         raise invalid(f"{name} {text!r} is not an RFC 3339 time.") from error
-    return round(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1000)
+    return round(moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp() * 1000)
 
 
 def rfc3339(time_ms: int) -> str:
@@ -26,4 +36,4 @@ def rfc3339(time_ms: int) -> str:
 @lru_cache
 def _seconds(seconds: int) -> str:
     """Of a page of log entries, many are of the same second."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")

@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -288,4 +288,4 @@ def request_id_of(call: Call) -> str:
 
 def now() -> str:
     """Return the time as the services write it: UTC, milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

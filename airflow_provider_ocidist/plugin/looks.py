@@ -123,7 +123,7 @@ class Looks:
             return await watched.answer.get(
                 ENDED_FRESH if ended else FRESH, self._threads, lambda: self._look(conn_id, ref, watched)
             )
-        except TimeoutError:
+        except asyncio.TimeoutError:
             return replace(known, problem=f"the service has not answered for {PATIENCE:.0f} s")
 
     async def tail(self, conn_id: str, ref: RunRef, rank: int, ended_at: float | None) -> LogTail:
@@ -131,7 +131,7 @@ class Looks:
         answer = _remembered(self._tails, (conn_id, ref.key, ref.job_id, rank), lambda: _Shared(LogTail()))
         try:
             return await answer.get(FRESH, self._threads, lambda: self._tail(conn_id, ref, rank, ended_at))
-        except TimeoutError:
+        except asyncio.TimeoutError:
             problem = f"the logs have not answered for {PATIENCE:.0f} s; the task's own log has them"
             return replace(answer.value, problem=problem)
 

@@ -106,7 +106,6 @@ class HttpStore(Store):
                 total=_ATTEMPTS,
                 connect=2,
                 backoff_factor=0.2,
-                backoff_max=8,
                 status_forcelist=_PASSING,
                 raise_on_status=False,
                 respect_retry_after_header=False,

@@ -24,6 +24,8 @@ PART_SIZE_KEY = "opc-meta-ocidist-part-size"
 """Tells a reader where the parts were cut, so that it can check the digest of the digests."""
 LARGEST_RANGE = 64 << 20
 _BODY_ATTEMPTS = 5
+_PIECE_WAITED_FOR = 64 << 10
+"""Where a read returns no less: what has come is lost when the connection breaks."""
 _PIECE = 512 << 10
 """At most so much is written at a time; on a slow link it is what has come, so that a kill loses little."""
 
@@ -131,8 +133,10 @@ def checksum_in(headers: Mapping[str, str]) -> Checksum | None:
 
 
 def _body(answer: Any) -> Iterator[bytes]:
+    # urllib3 has read1 since 2.0, and the SDK brings 1.26 for Python 3.9.
+    read, size = (answer.read1, _PIECE) if hasattr(answer, "read1") else (answer.read, _PIECE_WAITED_FOR)
     try:
-        while piece := answer.read1(_PIECE, decode_content=False):
+        while piece := read(size, decode_content=False):
             yield piece
     except GeneratorExit:
         answer.close()

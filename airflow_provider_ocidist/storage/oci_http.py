@@ -86,6 +86,7 @@ class ObjectHttp:
                 retries=False,
                 redirect=False,
                 preload_content=False,
+                enforce_content_length=True,
                 timeout=urllib3.Timeout(connect=self._connect_timeout, read=self._read_timeout),
             )
             if 200 <= answer.status < 300:

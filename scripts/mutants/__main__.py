@@ -121,7 +121,7 @@ def table(scores: Sequence[Score]) -> str:
     """Return the page with a line for each module."""
     describe = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(describe, cwd=ROOT, capture_output=True, check=True, text=True).stdout.strip()
-    today = dt.datetime.now(tz=dt.UTC).date()
+    today = dt.datetime.now(tz=dt.timezone.utc).date()
     return PAGE.format(rows="\n".join(score.row() for score in scores), date=today, commit=commit)
 
 

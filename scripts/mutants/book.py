@@ -5,13 +5,18 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import tomllib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from scripts.mutants.judge import Verdict, path_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 LEAST_PERCENT = 90
 

@@ -10,10 +10,11 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.report import NodeReport
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
 
 REPOSITORY = Path(__file__).parents[2]

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 import pytest
 
@@ -23,6 +22,7 @@ from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.agent.topology import await_others_end, meet
 from airflow_provider_ocidist.agent.watches import Watches
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import Cause, TopologyTimeout
 from airflow_provider_ocidist.job import Input, Limits, Program
 from airflow_provider_ocidist.storage.stores import Store, open_store

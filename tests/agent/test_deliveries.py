@@ -511,7 +511,7 @@ def test_each_node_sends_what_it_wrote_over_the_checkpoint_that_all_had_fetched(
             (folder / entry / name).write_text("old")
         (folder / entry / ".metadata").write_bytes(metadata(_0_0=3, _1_0=3))
     resumed = Nodes(tmp_path, entry, pattern)
-    for folder, name in zip(nodes.folders, names, strict=True):
+    for folder, name in zip(nodes.folders, names):
         (folder / entry / name).write_text("newer")
     resumed.start()
     published = Path(resumed.publish().uri)

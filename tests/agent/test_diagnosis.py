@@ -87,7 +87,7 @@ def test_the_code_of_the_process_counts_not_that_of_the_launcher() -> None:
 
 def test_tracebacks_of_several_ranks_may_be_interleaved() -> None:
     first, second = ranked(BOOM, 1).splitlines(), LOST.splitlines()
-    mixed = [line for pair in zip(first, [*second, ""], strict=True) for line in pair]
+    mixed = [line for pair in zip(first, [*second, ""]) for line in pair]
     found = {traceback.rank: traceback.message for traceback in tracebacks("\n".join(mixed))}
     assert found[1] == "ValueError: boom"
     assert found[0].startswith("RuntimeError")

@@ -12,11 +12,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
 
 from airflow_provider_ocidist.agent import guard
+from airflow_provider_ocidist.backports import Self
 from tests.agent.gangs import until
 
 SH = "/bin/sh"

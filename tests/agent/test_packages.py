@@ -12,7 +12,7 @@ import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
@@ -32,6 +32,7 @@ from airflow_provider_ocidist.agent.packages import Pip, install
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.agent.wheels import WheelCache
 from airflow_provider_ocidist.agent.workspace import Workspace, environment_paths, program_paths
+from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Dependencies, Program
 from airflow_provider_ocidist.oci_credentials import OciAccess

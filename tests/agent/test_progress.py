@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from random import Random
 
@@ -150,7 +149,7 @@ def pieces(stream: bytes, random: Random) -> list[tuple[bytes, bytes]]:
     """Cut a stream anywhere; return the whole lines of each piece, and what follows them."""
     cuts = sorted(random.sample(range(len(stream)), min(len(stream) - 1, random.randint(0, 40))))
     found, rest = [], b""
-    for begin, end in itertools.pairwise([0, *cuts, len(stream)]):
+    for begin, end in zip([0, *cuts], [*cuts, len(stream)]):
         rest += stream[begin:end]
         at = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1
         found.append((rest[:at], rest[at:]))
@@ -324,7 +323,7 @@ def test_the_losses_of_a_long_training_are_thinned_evenly(tmp_path: Path) -> Non
     for step in range(1, 2_501):
         meter.saw(f"step {step}/2500 loss {1 / step}\n".encode())
     points = meter.progress.losses
-    gaps = {after[0] - before[0] for before, after in itertools.pairwise(points)}
+    gaps = {after[0] - before[0] for before, after in zip(points, points[1:])}
     assert points[0] == (1, 1.0)
     assert CURVE_POINTS / 2 < len(points) <= CURVE_POINTS
     assert gaps == {32}

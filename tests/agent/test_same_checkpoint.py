@@ -30,7 +30,7 @@ def test_nodes_go_on_together_from_one_content_alone(
     tmp_path: Path, contents: tuple[str | None, ...], steps: tuple[int | None, ...], trains: bool
 ) -> None:
     places = [tmp_path / f"safe-{rank}" for rank in (0, 1)]
-    for place, content, step in zip(places, contents, steps, strict=True):
+    for place, content, step in zip(places, contents, steps):
         if content:
             (tmp_path / "last.txt").write_text(content)
             publish(tmp_path / "last.txt", str(place), step=step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.answers import log_line
 from airflow_provider_ocidist.backends.oci_data_science.multi_node import MULTI_NODE
 from airflow_provider_ocidist.backends.oci_data_science.refs import runs_of, with_runs
+from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import Cause, JobFileError
 from airflow_provider_ocidist.run import Expectations, NodeState, Plan, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait, decide

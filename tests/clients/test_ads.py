@@ -39,7 +39,7 @@ def logs(emulator: Access, config: dict[str, Any]) -> Any:
 
 def lines(access: Access, logs: Any, run_id: str) -> list[str]:
     """Return what a job run has printed."""
-    now = dt.datetime.now(dt.UTC)
+    now = dt.datetime.now(dt.timezone.utc)
     place = f"{access.compartment_id}/{access.log_group_id}/{access.log_id}"
     details = oci.loggingsearch.models.SearchLogsDetails(
         time_start=now - dt.timedelta(hours=1),

@@ -148,7 +148,7 @@ def test_jobs_and_job_runs(cli, tmp_path):
     )  # fmt: skip
     assert [done["data"]["lifecycle-state"], long["data"]["lifecycle-state"]] == ["SUCCEEDED", "IN_PROGRESS"]
 
-    now = dt.datetime.now(dt.UTC)
+    now = dt.datetime.now(dt.timezone.utc)
     place = f"{access.compartment_id}/{access.log_group_id}/{access.log_id}"
     found, jobs, runs, _ = cli.together(
         ("logging-search", "search-logs", "--time-start", str(now - dt.timedelta(hours=1)),

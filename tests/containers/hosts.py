@@ -11,10 +11,11 @@ import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.report import NodeReport
+from airflow_provider_ocidist.backports import Self
 from tests.agent.gangs import PATIENCE, REPOSITORY, until
 
 

@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import uuid
 from pathlib import Path
-from typing import Self
 
+from airflow_provider_ocidist.backports import Self
 from tests.containers.hosts import run
 
 PACKAGES = "podman runc netavark aardvark-dns iptables mmdebstrap podman-compose iproute2"

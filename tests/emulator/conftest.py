@@ -136,7 +136,7 @@ class Cloud:
 
     def search(self, query: str, *, pages: int | None = None, **more: Any) -> list[dict[str, Any]]:
         """Return the entries that a search finds, of so many pages or of all."""
-        now = dt.datetime.now(dt.UTC)
+        now = dt.datetime.now(dt.timezone.utc)
         details = oci.loggingsearch.models.SearchLogsDetails(
             time_start=now - dt.timedelta(hours=1),
             time_end=now + dt.timedelta(minutes=1),

@@ -44,7 +44,9 @@ def test_a_bucket_goes_only_when_nothing_is_left_in_it(cloud):
     assert refusal(cloud.objects.delete_bucket, namespace, "b2") == (409, "BucketNotEmpty")
     cloud.objects.abort_multipart_upload(namespace, "b2", "o", upload_id)
     details = models.CreatePreauthenticatedRequestDetails(
-        name="p", access_type="AnyObjectRead", time_expires=dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+        name="p",
+        access_type="AnyObjectRead",
+        time_expires=dt.datetime.now(dt.timezone.utc) + dt.timedelta(hours=1),
     )
     request = cloud.objects.create_preauthenticated_request(namespace, "b2", details).data
     assert refusal(cloud.objects.delete_bucket, namespace, "b2") == (409, "BucketNotEmpty")

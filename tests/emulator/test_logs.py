@@ -137,7 +137,7 @@ def push(cloud: Cloud, *entries: LogEntry, log_id=None, **more):
         source="web",
         type=TYPE,
         subject="s",
-        **{"defaultlogentrytime": dt.datetime.now(dt.UTC), **more},
+        **{"defaultlogentrytime": dt.datetime.now(dt.timezone.utc), **more},
     )
     details = PutLogsDetails(specversion="1.0", log_entry_batches=[batch])
     client = cloud.client(oci.loggingingestion.LoggingClient)
@@ -184,7 +184,7 @@ def test_conditions_look_into_entries(cloud, where, found):
 
 
 def test_entries_are_found_by_their_own_time_however_late_they_come(cloud):
-    now = dt.datetime.now(dt.UTC)
+    now = dt.datetime.now(dt.timezone.utc)
     for minutes in (1, 3, 2):
         push(cloud, LogEntry(id=str(minutes), data="x", time=now - dt.timedelta(minutes=minutes)))
     assert [entry["id"] for entry in cloud.search(f'search "{cloud.log_scope}"')] == ["1", "2", "3"]
@@ -228,7 +228,7 @@ def test_places_may_be_named_and_listed(cloud):
 
 
 def search_details(cloud: Cloud, **more) -> SearchLogsDetails:
-    now = dt.datetime.now(dt.UTC)
+    now = dt.datetime.now(dt.timezone.utc)
     times = {"time_start": now - dt.timedelta(hours=1), "time_end": now + dt.timedelta(minutes=1)}
     return SearchLogsDetails(search_query=f'search "{cloud.log_scope}"', **{**times, **more})
 
@@ -250,7 +250,7 @@ def test_a_page_has_100_entries_unless_asked_and_1000_at_most(cloud):
 
 
 def test_the_time_range_is_at_least_a_millisecond_and_14_days_at_most(cloud):
-    now = dt.datetime.now(dt.UTC).replace(microsecond=0)
+    now = dt.datetime.now(dt.timezone.utc).replace(microsecond=0)
     search = cloud.log_search.search_logs
     for wrong in (dt.timedelta(0), dt.timedelta(seconds=-1), dt.timedelta(days=14, seconds=1)):
         details = search_details(cloud, time_start=now - wrong, time_end=now)
@@ -392,12 +392,12 @@ def lines_by_time(cloud: Cloud, start: dt.datetime, page: int) -> list[str]:
             return list(seen.values())
         seen |= {name: data["logContent"]["data"]["message"] for name, data in new.items()}
         last = max(data["datetime"] for data in new.values())
-        start = dt.datetime.fromtimestamp(last / 1000, dt.UTC)
+        start = dt.datetime.fromtimestamp(last / 1000, dt.timezone.utc)
 
 
 @pytest.mark.parametrize("page", [150, 1000])
 def test_a_client_that_reads_by_time_gets_every_line_of_a_burst(cloud: Cloud, page: int) -> None:
-    before = dt.datetime.now(dt.UTC).replace(microsecond=0)
+    before = dt.datetime.now(dt.timezone.utc).replace(microsecond=0)
     run = cloud.run("print('\\n'.join(map(str, range(2000))))")
     assert run.lifecycle_state == "SUCCEEDED"
     lines = [line for line in lines_by_time(cloud, before, page) if line.isdigit()]

@@ -13,7 +13,7 @@ from oci.monitoring import models
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.conftest import Cloud
 
-NOW = dt.datetime.now(dt.UTC)
+NOW = dt.datetime.now(dt.timezone.utc)
 MINUTE = (NOW - dt.timedelta(minutes=10)).replace(second=0, microsecond=0)
 
 

@@ -18,7 +18,7 @@ def make(cloud, access: str, *, seconds: float = 60, **more) -> models.Preauthen
     details = models.CreatePreauthenticatedRequestDetails(
         name="par",
         access_type=access,
-        time_expires=dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds),
+        time_expires=dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=seconds),
         **more,
     )
     return cloud.objects.create_preauthenticated_request(*cloud.place, details).data
@@ -148,7 +148,9 @@ def test_what_cannot_be_granted_is_refused(cloud, access, more):
     details = {
         "name": "par",
         "accessType": access,
-        "timeExpires": (dt.datetime.now(dt.UTC) + dt.timedelta(seconds=more.get("seconds", 60))).isoformat(),
+        "timeExpires": (
+            dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=more.get("seconds", 60))
+        ).isoformat(),
         "objectName": more.get("object_name"),
         "bucketListingAction": more.get("bucket_listing_action"),
     }

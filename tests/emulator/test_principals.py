@@ -356,7 +356,7 @@ def test_a_certificate_of_another_authority_is_refused(exchange, installation):
 
 def test_an_expired_certificate_is_refused(exchange, installation):
     certificate = installation.instances.issue(installation.instance, KEY.public_key(), hours=-0.01)
-    assert certificate.not_valid_after_utc < dt.datetime.now(dt.UTC)
+    assert certificate.not_valid_after_utc < dt.datetime.now(dt.timezone.utc)
     response = exchange(certificate=certificate, key=KEY)
     assert response.status_code == 401
     assert "expired" in response.json()["message"]

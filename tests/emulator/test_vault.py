@@ -155,7 +155,7 @@ def test_what_is_known_of_a_secret_can_change(safe):
 
 def test_a_secret_that_will_be_deleted_cannot_be_read(safe):
     secret_id = safe.make("one")
-    now = dt.datetime.now(dt.UTC)
+    now = dt.datetime.now(dt.timezone.utc)
     for days, status in ((0.5, 400), (31, 400)):
         details = models.ScheduleSecretDeletionDetails(time_of_deletion=now + dt.timedelta(days=days))
         assert status_of(safe.secrets.schedule_secret_deletion, secret_id, details)[0] == status

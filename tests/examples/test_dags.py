@@ -14,12 +14,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.oci_credentials import OciAccess, access_of
 from airflow_provider_ocidist.storage.checkpoints import Manifest, verify
 from airflow_provider_ocidist.storage.stores import open_store

@@ -9,11 +9,11 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 import pytest
 
 from airflow_provider_ocidist.agent.launch import write_files
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers import ssh
 from airflow_provider_ocidist.launchers.base import Topology

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,11 @@ import pytest
 from scripts.mutants.__main__ import chosen
 from scripts.mutants.book import Book, Mutant
 from scripts.mutants.judge import Verdict, path_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = tomllib.loads((ROOT / "tests/mutants/modules.toml").read_text())["modules"]

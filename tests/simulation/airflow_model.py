@@ -49,7 +49,7 @@ class TaskInstance:
         self._airflow, self._worker = airflow, worker
         self.dag_id, self.run_id, self.task_id, self.map_index = DAG_ID, RUN_ID, TASK_ID, -1
         self.try_number, self.max_tries = airflow.try_number, airflow.max_tries
-        self.start_date = dt.datetime.fromtimestamp(EPOCH + airflow.began, dt.UTC)
+        self.start_date = dt.datetime.fromtimestamp(EPOCH + airflow.began, dt.timezone.utc)
 
     def xcom_push(self, key: str, value: Any) -> None:
         self._airflow.world.sleep(0.02)

@@ -192,7 +192,7 @@ class Body:
 
 
 def moment(now: float) -> dt.datetime:
-    return dt.datetime.fromtimestamp(EPOCH + now, dt.UTC)
+    return dt.datetime.fromtimestamp(EPOCH + now, dt.timezone.utc)
 
 
 def _digest(data: bytes) -> str:

@@ -75,13 +75,13 @@ def test_a_preauthenticated_address_that_expires_is_one_error_and_leaves_nothing
         name="par",
         access_type="ObjectRead",
         object_name=f"{place.path}/x",
-        time_expires=dt.datetime.now(dt.UTC) + dt.timedelta(seconds=2),
+        time_expires=dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=2),
     )
     objects = oci_clients.client(access, "object_storage")
     request = objects.create_preauthenticated_request(place.namespace, place.bucket, details).data
     copy(request.full_path, str(tmp_path / "in time"))
     assert (tmp_path / "in time").read_bytes() == b"content"
-    while dt.datetime.now(dt.UTC) <= details.time_expires:
+    while dt.datetime.now(dt.timezone.utc) <= details.time_expires:
         time.sleep(0.1)
     with pytest.raises((StorageError, FileNotFoundError)) as refused:
         copy(request.full_path, str(tmp_path / "too late"))

@@ -8,10 +8,10 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
 from urllib.parse import urlsplit
+
+from airflow_provider_ocidist.backports import Self, dataclass
 
 
 @dataclass(kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_ocidist.agent.shared_log import unmarked
 from airflow_provider_ocidist.backends.base import LogLine
+from airflow_provider_ocidist.backports import moment
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.run import NodeState
 
@@ -56,7 +57,7 @@ def log_line(ranks: Sequence[int], data: Mapping[str, Any]) -> LogLine:
     of some node had begun, and is told as the first one's.
     """
     content = data["logContent"]
-    time = datetime.fromisoformat(content["time"]).timestamp()
+    time = moment(content["time"]).timestamp()
     text = content["data"]["message"]
     marked, rest = unmarked(text)
     if len(ranks) > 1 and marked is not None and marked in ranks:

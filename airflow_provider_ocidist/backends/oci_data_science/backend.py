@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist import codec, oci_clients
 from airflow_provider_ocidist.agent.config import AgentConfig
@@ -40,6 +40,7 @@ from airflow_provider_ocidist.backends.oci_data_science.service_clock import Ser
 from airflow_provider_ocidist.backends.oci_data_science.stored import with_checkpoint
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES, topology_of
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.masking import secrets_in

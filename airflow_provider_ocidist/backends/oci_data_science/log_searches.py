@@ -6,11 +6,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain
 from typing import Any
 
 from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
+from airflow_provider_ocidist.backports import UTC, moment
 from airflow_provider_ocidist.oci_errors import oci_errors
 
 RUNS_AT_A_TIME = 40
@@ -152,7 +153,7 @@ def _of_similar_start(since: Mapping[str, float]) -> Iterator[dict[str, float]]:
 
 def _time_of(entry: Entry) -> float:
     """Return when an entry was written, in whole milliseconds, as the service searches for it. Unix time."""
-    written = datetime.fromisoformat(entry["logContent"]["time"]).timestamp()
+    written = moment(entry["logContent"]["time"]).timestamp()
     return math.floor(written * 1000) / 1000
 
 

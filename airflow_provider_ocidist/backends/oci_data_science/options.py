@@ -41,7 +41,7 @@ class OciDataScienceOptions(BackendOptions):
     log_id: str | None = None
     """None with a log group: the service creates a log for each job run."""
     conda_slug: str | None = None
-    """Service conda environment with torch and Python 3.11 or later; for jobs without an image."""
+    """Service conda environment with torch and Python 3.9 or later; for jobs without an image."""
     conda_uri: str | None = None
     """Published conda environment, `oci://bucket@namespace/path/to/pack`; instead of `conda_slug`."""
     conda_region: str | None = None

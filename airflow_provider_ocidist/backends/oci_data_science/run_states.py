@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
 from airflow_provider_ocidist.backends.oci_data_science.calls import PAGE, in_parallel, pages
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import RunNotFound
 from airflow_provider_ocidist.evidence import Absent
 from airflow_provider_ocidist.oci_errors import oci_errors

@@ -94,7 +94,8 @@ def put_name(draft: Draft, path: str, name: Any, variables: Mapping[str, Any]) -
         name = PLACEHOLDER
     elif isinstance(name, str):
         template = Template(name)
-        unknown = [each for each in template.get_identifiers() if each not in variables]
+        named = dict.fromkeys(found["named"] or found["braced"] for found in template.pattern.finditer(name))
+        unknown = [each for each in named if each and each not in variables]
         for each in unknown:
             draft.complain(path, f"the variable {each} is not in the environment of the job")
         name = PLACEHOLDER if unknown else template.safe_substitute(variables)

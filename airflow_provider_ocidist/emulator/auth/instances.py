@@ -55,7 +55,7 @@ class InstanceAuthority:
             certificate.verify_directly_issued_by(self.certificate)
         except (ValueError, TypeError, InvalidSignature) as error:
             raise not_authenticated("the certificate was not issued by this emulator") from error
-        now = dt.datetime.now(dt.UTC)
+        now = dt.datetime.now(dt.timezone.utc)
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
             raise not_authenticated(f"the certificate expired at {certificate.not_valid_after_utc:%c}")
         units = dict(_units(certificate))
@@ -82,7 +82,7 @@ def certificate_pem(certificate: x509.Certificate) -> str:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: rsa.RSAPublicKey, valid_for: dt.timedelta
 ) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.UTC)
+    now = dt.datetime.now(dt.timezone.utc)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

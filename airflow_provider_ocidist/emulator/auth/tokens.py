@@ -47,7 +47,7 @@ def jwk(key: RSAPublicKey) -> dict[str, str]:
 def key_of(claims: Mapping[str, Any]) -> RSAPublicKey:
     """Return the session key that a token is bound to."""
     fields = json.loads(claims["jwk"])
-    modulus, exponent = (int.from_bytes(decode(fields[name])) for name in ("n", "e"))
+    modulus, exponent = (int.from_bytes(decode(fields[name]), "big") for name in ("n", "e"))
     return RSAPublicNumbers(exponent, modulus).public_key()
 
 
@@ -64,4 +64,4 @@ def _encode_json(value: Mapping[str, Any]) -> str:
 
 
 def _encode_number(number: int) -> str:
-    return encode(number.to_bytes((number.bit_length() + 7) // 8))
+    return encode(number.to_bytes((number.bit_length() + 7) // 8, "big"))

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 
 from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state
 from airflow_provider_ocidist.emulator.nodes.life import NodeEnd
 
 
-class State(StrEnum):
+class _Name(str, Enum):
+    __str__ = str.__str__
+    __format__ = str.__format__  # type: ignore[assignment]
+
+
+class State(_Name):
     """States of a job run."""
 
     ACCEPTED = "ACCEPTED"
@@ -23,7 +28,7 @@ class State(StrEnum):
     DELETED = "DELETED"
 
 
-class GroupState(StrEnum):
+class GroupState(_Name):
     """States of a node group of a multi-node job run."""
 
     CREATING = "CREATING"

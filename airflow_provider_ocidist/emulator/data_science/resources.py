@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any, Generic, TypeVar
 
 from starlette.responses import Response
@@ -216,7 +216,7 @@ def value_of(item: Resource, name: str) -> Any:
 
 def named(details: Mapping[str, Any], kind: str) -> Body:
     """Return the details with a name: without one the service makes it up, as in `jobrun20210808222435`."""
-    name = details.get("displayName") or f"{kind}{datetime.now(UTC):%Y%m%d%H%M%S}"
+    name = details.get("displayName") or f"{kind}{datetime.now(timezone.utc):%Y%m%d%H%M%S}"
     return {**details, "displayName": name}
 
 

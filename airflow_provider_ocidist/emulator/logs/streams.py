@@ -145,7 +145,7 @@ class Streams:
             return
         now_ms = time.time_ns() // 1_000_000
         for number in numbers:
-            extra = zlib.crc32(number.to_bytes(8)) % (self._jitter_ms + 1)
+            extra = zlib.crc32(number.to_bytes(8, "big")) % (self._jitter_ms + 1)
             if file.written_at(number) + self._lag_ms + extra <= now_ms:
                 yield number
 

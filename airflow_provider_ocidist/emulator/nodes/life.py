@@ -204,7 +204,7 @@ async def _succeeds(command: Command, limit_s: float) -> bool:
     process = await processes.start(command, lambda *_: None)
     try:
         return await asyncio.wait_for(asyncio.shield(process.exited), limit_s) == 0
-    except TimeoutError:
+    except asyncio.TimeoutError:
         return False
     finally:
         process.kill()

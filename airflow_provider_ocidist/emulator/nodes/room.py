@@ -53,6 +53,6 @@ async def happens(event: asyncio.Event, within_s: float | None) -> bool:
     """Wait for an event, but no longer than that; None waits for ever."""
     try:
         await asyncio.wait_for(event.wait(), within_s)
-    except TimeoutError:
+    except asyncio.TimeoutError:
         return False
     return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from email.utils import format_datetime
 from typing import Any
 
@@ -11,6 +10,7 @@ from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.errors import ApiError, invalid, missing
 from airflow_provider_ocidist.emulator.object_storage.catalog import StoredObject
+from airflow_provider_ocidist.emulator.times import parsed
 from airflow_provider_ocidist.emulator.wire import Call
 
 MAX_NAME_BYTES = 1024
@@ -90,7 +90,7 @@ def written(stored: StoredObject) -> Response:
 
 
 def http_date(moment: str) -> str:
-    return format_datetime(datetime.fromisoformat(moment), usegmt=True)
+    return format_datetime(parsed(moment), usegmt=True)
 
 
 def check_write(headers: Mapping[str, str], existing: StoredObject | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from starlette.responses import Response
@@ -145,7 +145,7 @@ class Objects:
         hours = details.get("hours") or RESTORED_HOURS
         if not isinstance(hours, int) or not 1 <= hours <= MAX_RESTORED_HOURS:
             raise invalid(f"hours must be a number from 1 to {MAX_RESTORED_HOURS}.")
-        until = datetime.now(UTC) + timedelta(hours=hours)
+        until = datetime.now(timezone.utc) + timedelta(hours=hours)
         self._catalog.change(stored, restored_until=until.isoformat().replace("+00:00", "Z"))
         return answer(status=202)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +18,7 @@ from airflow_provider_ocidist.emulator.object_storage.listing import Lists, read
 from airflow_provider_ocidist.emulator.object_storage.multipart import Multipart, Upload, part_number
 from airflow_provider_ocidist.emulator.object_storage.objects import OBJECT, Objects
 from airflow_provider_ocidist.emulator.store import Table
+from airflow_provider_ocidist.emulator.times import parsed
 from airflow_provider_ocidist.emulator.wire import Call, Principal, Route, answer, now, page
 
 REQUESTS = f"{BUCKET}/p"
@@ -217,11 +218,11 @@ def check_grant(grant: Grant, listing: str | None) -> None:
 
 def _in_future(text: str) -> str:
     try:
-        moment = datetime.fromisoformat(text)
+        moment = parsed(text)
     except ValueError as error:
         raise invalid("timeExpires must be a time as in 2030-01-31T12:00:00Z.") from error
-    moment = moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
-    if moment <= datetime.now(UTC):
+    moment = moment.replace(tzinfo=moment.tzinfo or timezone.utc).astimezone(timezone.utc)
+    if moment <= datetime.now(timezone.utc):
         raise invalid("timeExpires must be in the future.")
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

@@ -20,11 +20,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives import serialization
 
+from airflow_provider_ocidist.backports import Self
 from scripts.emulator_models import routes
 from tests.emulator.fuzz.requests import Door, Known, Request, request_of
 

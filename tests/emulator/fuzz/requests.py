@@ -9,7 +9,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from email.utils import format_datetime
 from functools import lru_cache
 from urllib.parse import quote, urlencode
@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 
+from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.emulator import body_models
 from tests.emulator.fuzz import values
 

@@ -89,7 +89,7 @@ def conda(target: Target) -> Iterator[Finding]:
     elif target.job.image is None and target.access.endpoint is None:
         nothing = "the job names neither an image nor a conda environment, and the service's own Python has no torch"
         yield Finding.warned(
-            "conda", nothing, "set backend.conda_slug to one with Python 3.11 or later, or image"
+            "conda", nothing, "set backend.conda_slug to one with Python 3.9 or later, or image"
         )
 
 

@@ -1,0 +1,52 @@
+"""`make test-python39`: what its tests have beside tests/conftest.py, and which files are left out, with the reason."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.testing import OciEmulator
+from scripts.emulator_process import EmulatorProcess
+
+ROOT = Path(__file__).resolve().parent
+BACKEND = "submits through the backend, which needs Python 3.10: tests/older does that from a newer one"
+TORCH = "torch is not installed: there is none for PyPy"
+WITH_TORCH = (
+    "test_judging.py",
+    "test_layouts.py",
+    "test_torchrun_gang.py",
+    "test_uploads.py",
+    "test_whole.py",
+)
+LEFT_OUT = {"agent/test_emulated_node.py": BACKEND}
+if not importlib.util.find_spec("torch"):
+    LEFT_OUT.update({f"agent/{name}": TORCH for name in WITH_TORCH})
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    return (
+        True
+        if str(collection_path.relative_to(ROOT.parent)) in {f"tests/{name}" for name in LEFT_OUT}
+        else None
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for file, why in LEFT_OUT.items():
+        terminalreporter.write_line(f"left out: {file}: {why}")
+
+
+@pytest.fixture(scope="session")
+def oci_emulator_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OciEmulator]:
+    """As `airflow_provider_ocidist.testing` has it, in a process whose Python is new enough."""
+    with EmulatorProcess(tmp_path_factory.mktemp("oci-emulator")) as access:
+        yield OciEmulator(access)  # type: ignore[arg-type]  # the same fields, as read from its file
+
+
+@pytest.fixture
+def oci_emulator(oci_emulator_server: OciEmulator) -> OciEmulator:
+    oci_emulator_server.reset()
+    return oci_emulator_server
