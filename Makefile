@@ -173,6 +173,7 @@ $(OLDER)/.ready: requirements/python39.txt
 	@echo "installing into $(@D), with $$($(PYTHON39) --version | head -1): a minute; later runs skip this"
 	@$(PYTHON39) -m venv $(@D)
 	@$(@D)/bin/python -m pip --disable-pip-version-check install -q --only-binary :all: -r $<
+	@echo $(CURDIR) > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/ocidist.pth
 	@touch $@
 
 $(TYPES39)/.ready: requirements/python39-types.txt | $(READY) $(TYPES39)/bin/python

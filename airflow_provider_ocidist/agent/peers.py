@@ -134,6 +134,10 @@ class PeerWatch:
 
 def silent_nodes(before: Sequence[NodeReport | None], after: Sequence[NodeReport | None]) -> list[int]:
     """Return the ranks whose reports have not changed between two looks, though they were not done."""
+    if len(before) != len(after):
+        raise ValueError(
+            f"the later look is {'longer' if len(after) > len(before) else 'shorter'} than the earlier"
+        )
     return [
         old.rank
         for old, new in zip(before, after)

@@ -222,7 +222,7 @@ def test_nodes_that_announce_one_address_are_named_and_no_others(seed: int) -> N
 
 def test_a_gang_with_two_nodes_at_one_address_ends_before_it_trains(tmp_path: Path) -> None:
     script = "raise SystemExit('trained')"
-    with Gang(tmp_path, script, nodes=3, kind="torchrun") as gang:
+    with Gang(tmp_path, script, nodes=3, kind="python") as gang:
         gang.start(0)
         gang.start(1, 2, FQDN="127.0.99.7")
         codes = [agent.wait() for agent in gang.agents]
