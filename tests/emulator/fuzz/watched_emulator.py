@@ -5,10 +5,13 @@ python -m tests.emulator.fuzz.watched_emulator NOTES STATE [arguments of the emu
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 from typing import Any
 
+PR_SET_PDEATHSIG = 1
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 CHANGES = {
     "os.mkdir": (0,),
@@ -57,6 +60,9 @@ def main() -> int:
     from airflow_provider_ocidist.emulator import command
 
     notes, state, *arguments = sys.argv[1:]
+    if sys.platform == "linux":
+        # It ends with the campaign, however that ends.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     sys.dont_write_bytecode = True
     watch(os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND), os.path.abspath(state))
     return command.main(["--state", state, *arguments])
