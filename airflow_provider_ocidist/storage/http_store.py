@@ -116,7 +116,15 @@ class HttpStore(Store):
                 **more,
                 **headers,
             }
-            return self._pool.request("GET", address, headers=wanted, retries=retries, preload_content=False)
+            # Before urllib3 2.0 a body that ends early passes for whole unless that is asked for.
+            return self._pool.request(
+                "GET",
+                address,
+                headers=wanted,
+                retries=retries,
+                preload_content=False,
+                enforce_content_length=True,
+            )
 
     def _probe(self, name: str) -> Remote:
         """Ask for the first byte: the answer tells size, version, and whether there are ranges."""
