@@ -6,12 +6,14 @@ OcidistError
         RunNotFound               what a reference points at is gone (or hidden from these credentials)
         GaveUp                    the service has not said for too long how a gang is: it is ended, and may be retried
         StillAlive                nodes that were cancelled have not ended in time
+        Overtaken                 another try of the task is at it, or has its gang    .number
         CancelFailed              the service did not take a cancel            .stop_requested
     StorageError                  data could not be moved                 .uri .retryable
         CopyInterrupted           on a node that only copies: the same may well succeed later
         CheckpointError           a checkpoint is missing, partial or corrupt
-            Fenced                a later attempt saves to that place
-            IncompleteCheckpoint  the nodes do not have all parts of it; to try again is of no use
+            Unpublishable         it can never be published as it is: to try again is of no use
+                Fenced                a later attempt saves to that place
+                IncompleteCheckpoint  the nodes do not have all parts of it
     TrainingFailed                the service worked, the training did not .cause
     AgentError                    on a node, before or around the training .cause
         TopologyTimeout           the nodes did not find one another in time
@@ -122,6 +124,14 @@ class StillAlive(BackendError):
     """Nodes that were cancelled have not ended in the time that they had."""
 
 
+class Overtaken(BackendError):
+    """Another try of the same task is at it, or waits for its gang; `number`: that of the latest such try."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message, retryable=True)
+        self.number = number
+
+
 class CancelFailed(BackendError):
     """The service did not take a cancel; `stop_requested`: the nodes find a request to stop in their run directory."""
 
@@ -159,12 +169,16 @@ class CheckpointError(StorageError):
     """A checkpoint is missing, partial or corrupt."""
 
 
-class Fenced(CheckpointError):
+class Unpublishable(CheckpointError):
+    """A checkpoint can never be published as it is: to try again is of no use."""
+
+
+class Fenced(Unpublishable):
     """A later attempt of the task saves to this place: an earlier one publishes and deletes nothing there any more."""
 
 
-class IncompleteCheckpoint(CheckpointError):
-    """The nodes do not have all parts of a checkpoint; to try again is of no use."""
+class IncompleteCheckpoint(Unpublishable):
+    """The nodes do not have all parts of a checkpoint."""
 
 
 class TrainingFailed(OcidistError):

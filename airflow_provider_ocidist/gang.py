@@ -9,13 +9,15 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from airflow_provider_ocidist.attempts import Attempt, End, generation_of, newest
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StillAlive
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, Overtaken, StillAlive
 from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.run import NodeState, Plan, RunKey, RunRecord, RunRef, RunStatus, Tries
+from airflow_provider_ocidist.masking import masked_text
+from airflow_provider_ocidist.run import Ending, NodeState, Plan, RunKey, RunRecord, RunRef, RunStatus, Tries
 from airflow_provider_ocidist.supervisor import CANCEL_AGAIN_AFTER, Fail, decide
 from airflow_provider_ocidist.watch import TaskLog
 
@@ -140,15 +142,27 @@ class Gang:
     def adopt_or_submit(
         self, key: RunKey, task_deadline: float | None, number: int = 1, retries: int | None = None
     ) -> RunRecord:
-        """Return the record of the gang. Raises BackendError, also when stopped.
+        """Return the record of the gang. Raises BackendError, also when stopped; Overtaken where a later try is at it.
 
         `key.generation` is Airflow's `max_tries`; the gang's own follows from what is recorded of earlier tries.
         `task_deadline` is a Unix time, `number` that of the task's try: where Airflow has begun another one while an
         earlier one still lived, it ends the earlier one, whose gang must not go with it. `retries` is the task's.
         """
         tries = Tries(number=number, max_tries=key.generation, retries=retries)
+        while True:
+            try:
+                return self._adopt_or_submit(key, task_deadline, tries)
+            except Overtaken as error:
+                if error.number > number:
+                    raise
+                # An earlier try has begun something since this one has looked.
+                self._log.info("%s; looking again", error)
+
+    def _adopt_or_submit(self, key: RunKey, task_deadline: float | None, tries: Tries) -> RunRecord:
+        number = tries.number
         draft = self._plan(key, tries)
         known = self._backend.attempts(draft, self._noted(draft))
+        self._give_way(draft, known, number)
         key = replace(key, generation=generation_of(tries, known))
         latest = newest(attempt for attempt in known if attempt.key.generation == key.generation)
         attempt = _next(latest)
@@ -158,10 +172,11 @@ class Gang:
         self._note([*to_look_at, Attempt.of(plan)])
         found = self._backend.begin(plan, to_look_at)
         adopted = self._adopted(found, plan, known)
+        if adopted is not None and (number > 1 or any(adopted.run_ids)):
+            # First of all: what else there is may be a later try's.
+            self._claim(adopted, number)
         self._ender.end([ref for ref in found if ref is not adopted], LEFT_OVER)
         if adopted is not None:
-            if any(adopted.run_ids) and number > 1:
-                self._backend.claim(adopted, number)
             return self._submit(self._plan(adopted.key, tries), task_deadline, found, number)
         taken = [ref.key.attempt for ref in found if ref.key.generation == key.generation]
         taken += [
@@ -169,6 +184,13 @@ class Gang:
         ]
         attempt = max(attempt, *(each + 1 for each in taken)) if taken else attempt
         return self._submit(self._plan(replace(key, attempt=attempt), tries), task_deadline, [], number)
+
+    def call_off(self, key: RunKey, number: int, why: BaseException) -> list[str]:
+        """End what earlier tries may have left, for this one gives up and none comes after it (`Backend.call_off`)."""
+        draft = self._plan(key, Tries(number=number, max_tries=key.generation))
+        message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
+        ending = Ending(cause=Cause.SERVICE, message=message, since=time.time())
+        return self._backend.call_off(draft, self._noted(draft), ending, number)
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
         """Return the newest gang of the plan's generation, where it is worth waiting for."""
@@ -180,12 +202,44 @@ class Gang:
         self, plan: Plan, task_deadline: float | None, found: Sequence[RunRef], number: int
     ) -> RunRecord:
         self._note([Attempt.of(plan)])
+        if not any(ref.key == plan.key for ref in found) and number > 1:
+            self._claim(plan, number)
         ref = self._backend.submit(plan, self._stop, found)
         self._note_created(Attempt.of(plan, ref), ref, number)
         if self._stop.is_set():
             end_unless_claimed(self._backend, ref, number, self._log)
             raise BackendError("stopped just when the gang was complete", cause=Cause.CANCELED)
         return RunRecord.of(ref, self._job, plan.expects, self._at_the_service(task_deadline))
+
+    def _give_way(self, draft: Plan, known: Sequence[Attempt], number: int) -> None:
+        """Raise Overtaken where a later try has recorded an attempt that lives, or that is just being created.
+
+        This try is late: Airflow has begun the later one because it took this one for dead, or cleared the task.
+        """
+        later = [each for each in known if each.end is None and each.tries and each.tries.number > number]
+        if not later:
+            return
+        found = [ref for ref in self._backend.find(draft) if any(ref.key == each.key for each in later)]
+        living = [ref for ref in found if not self._backend.near(ref).status([ref])[0].ended]
+        unseen = [
+            each for each in later if each.ref is None and not any(ref.key == each.key for ref in found)
+        ]
+        if living or unseen:
+            latest = max(later, key=lambda each: each.tries.number if each.tries else 0)
+            assert latest.tries is not None
+            raise _given_way(latest, living, number)
+
+    def _claim(self, gang: Plan | RunRef, number: int) -> None:
+        """Leave word that this try waits for a gang. Raises Overtaken where a later one does."""
+        # The first try has nobody before it to leave word for, but it may be late.
+        ask = self._backend.claimed_by if number == 1 else partial(self._backend.claim, number=number)
+        holder = ask(gang)
+        if holder > number:
+            raise Overtaken(
+                f"try {holder} of this task waits for {gang.key.name}, and this is try {number}: it gives up and "
+                "leaves the gang as it is",
+                holder,
+            )
 
     def _at_the_service(self, time_here: float | None) -> float | None:
         """Return a time of this machine's clock by the service's, which a record goes by on every machine."""
@@ -262,6 +316,19 @@ class Gang:
             # The ids of the runs are recorded in the work directory too.
             value = {"attempts": [replace(attempt, ref=None).to_json() for attempt in attempts]}
         self._notes.set(NOTE, value)
+
+
+def _given_way(latest: Attempt, living: Sequence[RunRef], number: int) -> Overtaken:
+    assert latest.tries is not None
+    key, jobs = latest.key, " ".join(ref.job_id for ref in living)
+    record = f"g{key.generation}-a{key.attempt}-*.json below attempts/{key.task_digest}/ of its work_dir"
+    remedy = f"end it with ocidist cancel {jobs}" if jobs else f"remove its record, {record}"
+    return Overtaken(
+        f"try {latest.tries.number} of this task has begun {key.name}, and this is try {number}: it gives up and "
+        "leaves that gang as it is. Where the DAG run was deleted and made again, so that its tries are counted anew, "
+        f"{remedy}, then clear the task",
+        latest.tries.number,
+    )
 
 
 def _next(latest: Attempt | None) -> int:

@@ -19,6 +19,7 @@ from airflow_provider_ocidist.errors import (
     CancelFailed,
     Cause,
     GaveUp,
+    Overtaken,
     StillAlive,
     StorageError,
 )
@@ -47,10 +48,10 @@ REFUSALS = (401, 403, 404)
 
 
 def may_pass(error: BackendError) -> bool:
-    """Whether an error speaks of the moment, and neither of what was asked for nor of nodes that were waited for."""
+    """Whether an error speaks of the moment, and neither of what was asked for nor of nodes or tries that are there."""
     if error.status_code in REFUSALS:
         return True
-    return error.retryable and error.cause is Cause.SERVICE and not isinstance(error, StillAlive)
+    return error.retryable and error.cause is Cause.SERVICE and not isinstance(error, StillAlive | Overtaken)
 
 
 class Patience:

@@ -59,6 +59,9 @@ class OciAccess:
         )
 
 
+DEFAULT_CONFIG_FILE = "~/.oci/config"
+"""Where the SDK and the `oci` command line look, too."""
+
 SECRETS = {"private_key_content": "key_content", "passphrase": "pass_phrase"}
 """Airflow masks secrets by the names of their fields, and does not know the SDK's own names."""
 
@@ -103,6 +106,19 @@ def access_of(fields: Mapping[str, Any]) -> OciAccess:
     """Return the credentials and place among the fields of a connection."""
     known = OciAccess.__dataclass_fields__
     return OciAccess(**{name: value for name, value in fields.items() if name in known})
+
+
+def region_in_profile(access: OciAccess) -> str | None:
+    """Return the region that the profile of a configuration file names, without the SDK; None where none does."""
+    if access.auth not in ("config_file", "session_token"):
+        return None
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read(Path(access.config_file or DEFAULT_CONFIG_FILE).expanduser())
+        return parser.get(access.profile, "region", fallback=None)
+    except (configparser.Error, OSError, ValueError):
+        # Told when the credentials are needed.
+        return None
 
 
 def credentials(access: OciAccess) -> tuple[dict[str, Any], Any]:

@@ -227,9 +227,28 @@ class DistributedTrainingOperator(BaseOperator):
             try:
                 return gang.adopt_or_submit(key, deadline, self._number, self.retries)
             except BackendError as error:
-                if self._number == 1 or not may_pass(error):
+                try:
+                    if self._number == 1 or not may_pass(error):
+                        raise
+                    patience.take(error, self._reconnect)
+                except BackendError as final:
+                    self._call_off(gang, key, final)
                     raise
-                patience.take(error, self._reconnect)
+
+    def _call_off(self, gang: Gang, key: RunKey, error: BackendError) -> None:
+        """End what earlier tries may have left where no try comes after this one; add to the error what that is not."""
+        from airflow_provider_ocidist.errors import Overtaken
+
+        if self._number == 1 or isinstance(error, Overtaken):
+            return
+        is_last = self._number > key.generation or not error.retryable or self._stop.is_set()
+        if not is_last:
+            return
+        self.log.warning(
+            "ending what earlier tries of this task may have left, for none comes after this one"
+        )
+        if left := gang.call_off(key, self._number, error):
+            error.args = (f"{error}; STILL THERE, PERHAPS: {'; '.join(left)}", *error.args[1:])
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on also where Airflow would fail this task for its trigger's sake, and leave the run to itself."""

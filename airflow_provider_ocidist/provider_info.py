@@ -113,6 +113,9 @@ CONNECTION_FIELDS = {
     "work_dir": _field(
         "Work directory", "Where nodes meet and checkpoints go, as oci://bucket@namespace/ocidist"
     ),
+    "conda_region": _field(
+        "Conda region", "Region of published conda environments; by default that of the connection"
+    ),
     "require_training": _field(
         "Require training",
         "true: a run that shows no step, loss, checkpoint or output fails; default of jobs that do not say it",

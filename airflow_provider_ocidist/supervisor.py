@@ -122,7 +122,7 @@ def _still_alive(status: RunStatus, after: float) -> str:
     nodes = ", ".join(f"node {node.rank} ({node.state}, {node.run_id or 'no id'})" for node in alive)
     run_id = next((node.run_id for node in alive if node.run_id), "OCID")
     return (
-        f"STILL ALIVE {after:.0f} s after they were cancelled, and billed: {nodes}. "
+        f"STILL ALIVE {after:.0f} s after the first cancel, and billed: {nodes}. "
         f"Cancel again with `ocidist cancel {run_id}` or in the console (Data Science, Jobs, job runs); "
         "where the service does not end them, ask its support"
     )

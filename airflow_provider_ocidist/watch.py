@@ -16,7 +16,7 @@ from airflow_provider_ocidist.log_follower import LogFollower
 from airflow_provider_ocidist.masking import masked_text
 from airflow_provider_ocidist.renewals import Renewals
 from airflow_provider_ocidist.run import Ending, NodeState, RunRecord, RunStatus
-from airflow_provider_ocidist.supervisor import Action, Cancel, Wait, decide, unread
+from airflow_provider_ocidist.supervisor import CANCEL_AGAIN_AFTER, Action, Cancel, Wait, decide, unread
 from airflow_provider_ocidist.unchanged import observe
 
 log = logging.getLogger(__name__)
@@ -238,6 +238,9 @@ class Watch:
             if not error.retryable:
                 self._renew_credentials(time.time())
             if not (isinstance(error, CancelFailed) and error.stop_requested):
+                # Due again at the next look, and the time that the end may take counts from the first refusal.
+                due = ending.since - CANCEL_AGAIN_AFTER
+                self.record = replace(self.record, ending=replace(ending, since=due, began=ending.first))
                 return False
         self.record = replace(self.record, ending=ending)
         return True

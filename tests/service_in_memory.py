@@ -149,13 +149,15 @@ class Model(Backend):
     def close(self, ref: RunRef, end: End) -> None:
         self._do("close", ref.job_id, end)
 
-    def claim(self, ref: RunRef, number: int) -> None:
-        self._do("claim", ref.job_id, number)
-        self.claims[ref.job_id] = number
+    def claim(self, gang: Plan | RunRef, number: int) -> int:
+        self._do("claim", gang.key.name, number)
+        holder = max(number, self.claims.get(gang.key.name, 0))
+        self.claims[gang.key.name] = holder
+        return holder
 
-    def claimed_by(self, ref: RunRef) -> int:
-        self._do("claimed_by", ref.job_id)
-        return self.claims.get(ref.job_id, 0)
+    def claimed_by(self, gang: Plan | RunRef) -> int:
+        self._do("claimed_by", gang.key.name)
+        return self.claims.get(gang.key.name, 0)
 
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
         del ref, since

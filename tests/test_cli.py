@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import http.server
 import json
@@ -17,6 +18,7 @@ import pytest
 
 from airflow_provider_ocidist import __version__
 from airflow_provider_ocidist.cli import COMMANDS, EXIT_CODES, main
+from airflow_provider_ocidist.cli.files import load
 
 GOOD = """\
 name: retrain
@@ -167,6 +169,27 @@ def test_any_value_of_a_file_can_be_replaced(folder, capsys):
     assert "write it as PATH=VALUE" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "given,expected",
+    [
+        ('["200","0.5"]', ("200", "0.5")),
+        ("[]", ()),
+        ('["two words", "[1]", "a=b"]', ("two words", "[1]", "a=b")),
+    ],
+)
+def test_a_list_can_be_replaced_by_json(folder, given, expected):
+    options = argparse.Namespace(set=[f"program.args={given}"])
+    assert load("good.yaml", options).program.args == expected
+
+
+def test_a_section_can_be_replaced_by_json_and_what_is_none_is_told(folder, capsys):
+    options = argparse.Namespace(set=['env={"A": "1", "B": "x=y"}', "env.C={{ params.c }}"])
+    env = load("good.yaml", options, templates=True).env
+    assert {"A": "1", "B": "x=y", "C": "{{ params.c }}"}.items() <= env.items()
+    assert main(["plan", "good.yaml", "--set", 'program.args=["200"']) == 2
+    assert "--set program.args: begins as JSON and is none" in capsys.readouterr().err
+
+
 def test_plan_shows_the_environment_of_each_role(folder, capsys):
     plan = plan_of(capsys, "--set", "main_env.ROLE=main", "--set", "worker_env.ROLE=worker")
     assert [environment["ROLE"] for environment in plan["environment"]] == ["main", "worker"]
@@ -312,7 +335,9 @@ def test_help_names_every_command_and_exit_code(capsys):
     assert [name for name in COMMANDS if not re.search(rf"^  {name} ", text, re.MULTILINE)] == []
     documented = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
     codes = re.findall(r"^  (\d+)  ", EXIT_CODES, re.MULTILINE)
-    assert codes == re.findall(r"^\| (\d+) \|", documented, re.MULTILINE) == ["0", "1", "2", "3", "130"]
+    assert (
+        codes == re.findall(r"^\| (\d+) \|", documented, re.MULTILINE) == ["0", "1", "2", "3", "130", "143"]
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)

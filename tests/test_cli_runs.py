@@ -200,7 +200,8 @@ def test_cancel_ends_all_nodes(ocidist: Terminal) -> None:
     assert "CANCELED: " in ocidist("watch", code=3)
 
 
-def test_ctrl_c_ends_a_run_that_is_waited_for(ocidist: Terminal) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_ctrl_c_and_sigterm_end_a_run_that_is_waited_for(ocidist: Terminal, how: signal.Signals) -> None:
     ocidist.write_job(seconds=60)
     process = ocidist.start("run", "job.yaml", "--wait", "--interval", "0.3")
     note = ocidist.folder / "info.yaml"
@@ -208,11 +209,25 @@ def test_ctrl_c_ends_a_run_that_is_waited_for(ocidist: Terminal) -> None:
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     time.sleep(1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + how
     assert "nodes: 2 " in ocidist("status")
+    record = RunRecord.from_json(yaml.safe_load(note.read_text())["record"])
+    assert record.lease, "killed harder, it would leave nodes without an end"
     assert "CANCELED" in ocidist("cancel", "--interval", "0.3")
+
+
+def test_a_run_without_a_log_group_has_no_logs_and_says_so(ocidist: Terminal, emulator: Access) -> None:
+    extra = json.loads(ocidist.env["AIRFLOW_CONN_OCI_DEFAULT"])["extra"]
+    extra.pop("log_group_id", None)
+    extra.pop("log_id", None)
+    ocidist.env["AIRFLOW_CONN_OCI_DEFAULT"] = json.dumps({"conn_type": "oci", "extra": extra})
+    ocidist("run", "job.yaml", "--set", "nodes=1")
+    assert "has no log group" in ocidist("logs", code=2)
+    note = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
+    assert RunRecord.from_json(note["record"]).lease is None, "nobody waits for it"
+    ocidist("cancel")
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_nodes_that_live_on_are_named_with_the_way_to_end_them() -> None:
     found = decide(known, RunStatus(nodes=alive), START + 60)
     assert isinstance(found, Fail)
     assert found.cause is Cause.HANG
-    assert found.message.startswith("no step; STILL ALIVE 60 s after they were cancelled")
+    assert found.message.startswith("no step; STILL ALIVE 60 s after the first cancel")
     assert "node 1 (RUNNING, no id), node 2 (ENDING, run2)" in found.message
     assert "`ocidist cancel run2`" in found.message
     nameless = decide(known, RunStatus(nodes=alive[:2]), START + 60)

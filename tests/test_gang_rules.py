@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from airflow_provider_ocidist import gang as module
 from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.attempts import Attempt, End, Place
-from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, Overtaken
 from airflow_provider_ocidist.gang import LEFT_OVER, NOTE, Gang, end_unless_claimed
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.run import (
@@ -216,7 +218,7 @@ def test_after_a_clear_the_old_gang_has_ended_before_the_new_one_is_made(model: 
     new = submit(model, dataclasses.replace(key, generation=3), number=2)
     assert seen == [True]
     assert new.ref.key == dataclasses.replace(key, generation=3)
-    assert model.done("claim") == []
+    assert model.claims == {new.ref.key.name: 2}
 
 
 def test_attempts_are_counted_anew_after_a_clear(model: Model) -> None:
@@ -378,7 +380,7 @@ def test_half_a_gang_is_completed_while_its_nodes_live(
     record = submit(model, key, number=2)
     assert record.ref.job_id == ref.job_id
     assert model.done("cancel") == model.done("delete") == []
-    assert model.done("claim") == ([ref.job_id] if states else [])
+    assert model.done("claim") == [ref.key.name]
 
 
 @pytest.mark.parametrize("state", [FAILED, NodeState.CANCELED, DONE, NodeState.ENDING])
@@ -610,7 +612,7 @@ def test_a_task_that_is_killed_just_when_its_gang_is_complete_ends_it(model: Mod
 def test_a_task_that_is_killed_then_leaves_a_gang_that_a_later_try_waits_for(model: Model) -> None:
     key, stop = a_key(), threading.Event()
     ref = model.has(key, [LIVE, LIVE])
-    model.claims[ref.job_id] = 3
+    model.on_submit = lambda: model.claims.update({key.name: 3})
     stop.set()
     with pytest.raises(BackendError, match="stopped just when"):
         submit(model, key, stop=stop, number=1)
@@ -628,7 +630,7 @@ def test_a_killed_try_ends_its_gang_unless_a_later_one_waits_for_it(
 ) -> None:
     ref = model.has(a_key(), [LIVE])
     if claimed:
-        model.claims[ref.job_id] = claimed
+        model.claims[ref.key.name] = claimed
     with caplog.at_level(logging.INFO):
         end_unless_claimed(model, ref, number, LOG)
     assert model.done("cancel") == ([ref.job_id] if ends else [])
@@ -665,9 +667,91 @@ def test_a_later_try_that_adopts_a_gang_claims_it_before_it_goes_on(model: Model
     submit(model, key, number=1)
     assert model.done("claim") == []
     submit(model, key, number=2)
-    assert ("claim", ref.job_id, 2) in model.calls
+    assert ("claim", ref.key.name, 2) in model.calls
     verbs = [call[0] for call in model.calls]
     assert verbs.index("claim") < len(verbs) - 1 - verbs[::-1].index("submit")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_try_that_is_late_touches_nothing_of_a_later_one(model: Model, seed: int) -> None:
+    """Retried or cleared meanwhile, with whichever settings: the later try's gang lives on, and is the only one."""
+    print("seed", seed)
+    dice = random.Random(seed)
+    key, late = a_key(), dice.randint(1, 3)
+    number = late + dice.randint(1, 3)
+    asked = replace(key, generation=dice.randint(0, 3))
+    theirs = replace(
+        key, generation=dice.choice([asked.generation, dice.randint(0, 5)]), attempt=dice.randint(1, 3)
+    )
+    tries = Tries(number=number, max_tries=theirs.generation, retries=dice.choice([None, 0, 2]))
+    states = dice.choice(
+        [[LIVE, LIVE], [LIVE, DONE], [NodeState.PENDING, LIVE], [NodeState.ENDING, LIVE], None]
+    )
+    if states is None:
+        # It is just creating its gang.
+        place = recorded(model, model.has(theirs, [LIVE])).place
+        model.recorded[:] = [Attempt(key=theirs, place=place, tries=tries)]
+        model.gangs.clear()
+    else:
+        recorded(model, model.has(theirs, states), tries=tries)
+    gangs, claims = dict(model.gangs), dict(model.claims)
+    with pytest.raises(
+        Overtaken, match=rf"try {number} of this task has begun .* this is try {late}"
+    ) as caught:
+        submit(model, asked, number=late)
+    assert caught.value.number == number
+    assert model.gangs == gangs
+    assert model.claims == claims
+    assert not any(model.done(verb) for verb in ("begin", "submit", "cancel", "delete", "close", "claim"))
+
+
+@pytest.mark.parametrize("later_has_ended", ["recorded", "seen"])
+def test_the_tries_of_a_dag_run_that_was_made_again_count_anew(model: Model, later_has_ended: str) -> None:
+    key = a_key()
+    ended = end(succeeded=False, number=4) if later_has_ended == "recorded" else None
+    recorded(model, model.has(key, [FAILED, FAILED]), tries=Tries(number=4, max_tries=0), end=ended)
+    assert submit(model, key, number=1).ref.key.attempt == 2
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("adopts", [True, False])
+def test_a_try_that_is_overtaken_while_it_looks_gives_up_before_it_creates_or_ends(
+    model: Model, number: int, adopts: bool
+) -> None:
+    key = a_key()
+    if adopts:
+        model.has(key, [LIVE, LIVE])
+        # One more, which would be ended.
+        model.has(replace(key, generation=1), [LIVE])
+    elif number == 1:
+        pytest.skip("the first try finds no word where there is no gang")
+    model.claims[key.name] = 3
+    with pytest.raises(Overtaken, match="try 3 of this task waits for"):
+        submit(model, key, number=number)
+    assert not any(model.done(verb) for verb in ("submit", "cancel", "delete", "close"))
+    assert model.claims[key.name] == 3
+
+
+def test_a_try_that_creates_a_gang_claims_it_before_its_nodes_exist(model: Model) -> None:
+    key = a_key()
+    submit(model, key, number=2)
+    verbs = [call[0] for call in model.calls]
+    assert verbs.index("claim") < verbs.index("submit")
+    assert model.claims == {key.name: 2}
+
+
+def test_what_an_earlier_try_begins_meanwhile_is_looked_at_again(model: Model) -> None:
+    key, earlier = a_key(), [Overtaken("try 1 has begun something", 1)]
+    model.refusals["begin"] = list(earlier)
+    assert submit(model, key, number=2).ref.complete
+    assert len(model.done("begin")) == 2
+
+
+def test_what_a_later_try_begins_meanwhile_is_left_alone(model: Model) -> None:
+    model.refusals["begin"] = [Overtaken("try 3 has begun something", 3)]
+    with pytest.raises(Overtaken):
+        submit(model, a_key(), number=2)
+    assert not model.done("submit")
 
 
 # The record

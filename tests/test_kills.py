@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_ocidist import evidence, kills
 from airflow_provider_ocidist.agent.report import STOP_FILE
-from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp, StillAlive
+from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp, Overtaken, StillAlive
 from airflow_provider_ocidist.kills import Killer
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.run import NodeState, RunRecord
@@ -28,6 +29,7 @@ from airflow_provider_ocidist.supervisor import Wait
 from airflow_provider_ocidist.watch import Watch
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
+from tests.training_jobs import a_key
 
 ROOT = Path(__file__).parent.parent
 CASES = 24
@@ -187,6 +189,9 @@ class Service:
             raise self.errors.pop(0)
         return "the gang"
 
+    def call_off(self, *_: Any) -> list[str]:
+        return []
+
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503, None])
 def test_a_try_that_may_have_an_earlier_ones_gang_waits_out_what_passes(
@@ -197,10 +202,10 @@ def test_a_try_that_may_have_an_earlier_ones_gang_waits_out_what_passes(
     error = BackendError("not now", status_code=status, retryable=retryable)
     retried = task(conn_id)
     retried._number = 2
-    assert retried._brought_about(Service(error, error), None, None) == "the gang"  # type: ignore[arg-type]
+    assert retried._brought_about(Service(error, error), a_key(), None) == "the gang"  # type: ignore[arg-type]
     retried._number = 1
     with pytest.raises(BackendError, match="not now"):
-        retried._brought_about(Service(error), None, None)  # type: ignore[arg-type]
+        retried._brought_about(Service(error), a_key(), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +225,7 @@ def test_what_is_no_fault_of_the_moment_is_told_at_once(conn_id: str, error: Bac
     retried = task(conn_id)
     retried._number = 2
     with pytest.raises(BackendError, match="no machine"):
-        retried._brought_about(Service(error), None, None)  # type: ignore[arg-type]
+        retried._brought_about(Service(error), a_key(), None)  # type: ignore[arg-type]
 
 
 def test_credentials_that_cannot_be_loaded_for_a_moment_cost_no_gang(
@@ -306,3 +311,47 @@ def test_a_gang_that_nobody_can_reach_is_left_to_its_lease_and_named(
     )
     assert f"ocidist cancel {ref.job_id}" in caplog.text
     assert all(run_id in caplog.text for run_id in ref.run_ids)
+
+
+# the last try
+
+
+class Left:
+    """Refuses every try, and notes what was called off."""
+
+    def __init__(self, error: BackendError, left: Sequence[str] = ()) -> None:
+        self.error, self.left = error, list(left)
+        self.called_off: list[int] = []
+
+    def adopt_or_submit(self, *_: Any) -> Any:
+        raise self.error
+
+    def call_off(self, _: Any, number: int, why: BaseException) -> list[str]:
+        assert str(self.error) in str(why)
+        self.called_off.append(number)
+        return self.left
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_try_after_which_none_comes_ends_what_earlier_ones_have_left_and_no_other_does(
+    conn_id: str, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(evidence, "REFUSED_FOR", 0.0)
+    monkeypatch.setattr(evidence, "LONGEST_PAUSE", 0.01)
+    number, max_tries = dice.randint(1, 4), dice.randint(0, 3)
+    status = dice.choice([400, 401, 404, 403])
+    overtaken = dice.random() < 0.2
+    error = Overtaken("overtaken", 9) if overtaken else BackendError("not now", status_code=status)
+    left = Left(error, dice.choice([(), ("g0-a1 may live: end it with ocidist cancel OCID",)]))
+    trying = task(conn_id)
+    trying._number = number
+    with pytest.raises(BackendError) as caught:
+        trying._brought_about(left, replace(a_key(), generation=max_tries), None)  # type: ignore[arg-type]
+    # What is refused for good is not tried again by Airflow; what was waited out is.
+    is_last = number > max_tries or status == 400
+    expected = [number] if number > 1 and is_last and not overtaken else []
+    assert left.called_off == expected
+    assert all(each in str(caught.value) for each in (left.left if expected else ()))

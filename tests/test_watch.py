@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 from airflow_provider_ocidist import watch as watch_module
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
 from airflow_provider_ocidist.run import (
     Ending,
     Expectations,
@@ -25,9 +26,10 @@ from airflow_provider_ocidist.run import (
     RunRef,
     RunStatus,
 )
-from airflow_provider_ocidist.supervisor import Fail, Succeed, Wait
+from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait, decide
 from airflow_provider_ocidist.watch import Watch
 from scripts.emulator_process import Access
+from tests.service_in_memory import Model
 from tests.training_jobs import a_job, a_key, wait_until
 
 
@@ -49,10 +51,52 @@ def test_a_gang_that_cannot_be_ended_now_is_ended_later(
         assert not watch.end(ending)
     finally:
         httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
-    assert watch.record.ending is None
+    assert watch.record.ending is not None
+    assert watch.record.ending.first == ending.since
+    assert isinstance(decide(watch.record, status_of(backend, ref), ending.since), Cancel)
     assert watch.end(ending)
     assert watch.record.ending == ending
     wait_until(backend, ref, lambda status: status.ended)
+
+
+def status_of(backend: Backend, ref: RunRef) -> RunStatus:
+    (status,) = backend.status([ref])
+    return status
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_cancel_that_is_refused_is_not_repeated_without_end(seed: int) -> None:
+    """Whatever refuses it, after half an hour the task fails for the reason of the cancel and names what lives."""
+    print("seed", seed)
+    dice = random.Random(seed)
+    service = Model()
+    service.ends_at_once = False
+    job = a_job(nodes=dice.randint(1, 4), limits={"stop_grace": dice.randint(1, 600)})
+    ref = service.has(a_key(), [NodeState.RUNNING] * job.nodes)
+    refused = CancelFailed(
+        BackendError("no", status_code=dice.choice([401, 403, 409, 429, 500])), stop_requested=False
+    )
+    service.refusals["cancel"] = [refused] * 100_000
+    record = replace(RunRecord.of(ref, job, Expectations()), deadline=1000.0, start_deadline=None)
+    watch = Watch(service, record, logging.getLogger("test"))
+    now, first = 1000.0 + dice.uniform(0, 100), None
+    action = watch.look(now)
+    while not isinstance(action, Fail):
+        if isinstance(action, Cancel):
+            first = now if first is None else first
+            assert not watch.end(action.ending)
+            # As in the triggerer, on another worker.
+            watch = Watch(service, RunRecord.from_json(watch.record.to_json()), logging.getLogger("test"))
+        now += dice.uniform(1, 120)
+        assert now < 10_000, "without end"
+        action = watch.look(now)
+    assert first is not None
+    limit = 1800 + job.limits.stop_grace
+    assert limit <= now - first <= limit + 120
+    assert len(service.done("cancel")) >= limit / 120
+    assert action.cause is Cause.DEADLINE
+    assert all(run_id in action.message for run_id in ref.run_ids)
+    assert f"ocidist cancel {ref.run_ids[0]}" in action.message
 
 
 class Late(Backend):

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.entries import Candidate, Signature, candidates
+from airflow_provider_ocidist.agent.file_clocks import ahead_ns
 from airflow_provider_ocidist.agent.formats import Reading, Says, read_file
 from airflow_provider_ocidist.agent.layouts import (
     LATEST,
@@ -48,12 +49,17 @@ class Judge:
         *,
         announced: Callable[[], Mapping[str, int]] = dict,
         elsewhere: Elsewhere = nowhere,
+        ahead: Callable[[Path], int] = ahead_ns,
     ) -> None:
-        """`announced`: when, in ns of Unix time, the program has named which entries as whole."""
+        """`announced`: when, in ns by this machine's clock, the program has named which entries as whole.
+
+        `ahead`: by how many ns the folder's files are stamped later than that clock says.
+        """
         self.folder = folder
         self.pattern = pattern
         self.announced = announced
         self.elsewhere = elsewhere
+        self._ahead = ahead
         self._renames = Renames(folder)
         self._seen = {item.path: item.signature for item in candidates(folder, pattern)}
         self._proved = dict(self._seen)
@@ -140,7 +146,6 @@ class Judge:
         renamed: frozenset[str],
     ) -> Evidence:
         model = self._models.get(item.placed.series)
-        modified = item.signature.modified_ns
         return Evidence(
             format=reading,
             is_file=item.path.is_file(),
@@ -148,9 +153,15 @@ class Judge:
             lacks=_lacks(item, model) if model else (),
             is_like_the_last=model is not None and _is_like(item, reading, model),
             followed=any(_follows(other, item) for other in found),
-            announced=self.announced().get(item.path.name, -1) >= modified,
+            announced=self._is_announced(item),
             renamed=item.path.name in renamed and _was_moved_whole(item),
         )
+
+    def _is_announced(self, item: Candidate) -> bool:
+        """Whether the program has named this very content as whole: nothing was written to it since."""
+        at = self.announced().get(item.path.name)
+        # The folder may be on a server, whose clock is not that of the machine which stamps the progress file.
+        return at is not None and at + self._ahead(self.folder) >= item.signature.modified_ns
 
 
 def _modified(path: Path) -> int | None:

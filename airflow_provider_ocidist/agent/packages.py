@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -109,14 +110,24 @@ def _wanted(dependencies: Dependencies, workspace: Workspace) -> list[str]:
                 cause=Cause.CONFIG,
             )
         wanted += ["-r", str(path)]
-    for package in dependencies.packages:
-        if package.lstrip().startswith("-") or not package.strip() or not package.isprintable():
-            raise AgentError(
-                f"dependencies.packages holds {package!r}, which names no package: options of pip go into "
-                "a requirements file, or into variables such as PIP_INDEX_URL",
-                cause=Cause.CONFIG,
-            )
-    return [*wanted, "--", *(package.strip() for package in dependencies.packages)]
+    return [*wanted, *(word for package in dependencies.packages for word in _words(package))]
+
+
+def _words(package: str) -> list[str]:
+    """Return the words of pip's command line for one entry: options are split, as ADS does, and packages stay whole.
+
+    Raises AgentError where it names neither.
+    """
+    try:
+        words = shlex.split(package) if package.lstrip().startswith("-") else [package.strip()]
+    except ValueError:
+        words = []
+    if not any(words) or not package.isprintable():
+        raise AgentError(
+            f"dependencies.packages holds {package!r}, which is neither a package nor an option of pip",
+            cause=Cause.CONFIG,
+        )
+    return words
 
 
 def _pip(workspace: Workspace, environ: Mapping[str, str], switch: StopSwitch) -> Pip:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
+from airflow_provider_ocidist.errors import BackendError, Cause, StorageError, Unpublishable
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,8 @@ class Patience:
         self._refused_since = None
 
     def _may_pass(self, error: Exception) -> bool:
+        if isinstance(error, Unpublishable):
+            return False
         if passes(error):
             self._refused_since = None
             return True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.entries import Candidate, is_unplaced, signature
 from airflow_provider_ocidist.agent.judging import Judge, Verdict
+from airflow_provider_ocidist.agent.layouts import nowhere
 from airflow_provider_ocidist.agent.leftovers import Ledger, forget_aside
 from airflow_provider_ocidist.agent.progress import Announced
 from airflow_provider_ocidist.agent.proofs import Moment, Proof, Unproved, remedy
@@ -22,7 +23,14 @@ from airflow_provider_ocidist.agent.saving import (
     cause_of,
 )
 from airflow_provider_ocidist.backports import dataclass
-from airflow_provider_ocidist.errors import Cause, Fenced, IncompleteCheckpoint, OcidistError, StorageError
+from airflow_provider_ocidist.errors import (
+    Cause,
+    Fenced,
+    IncompleteCheckpoint,
+    OcidistError,
+    StorageError,
+    Unpublishable,
+)
 from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage.fences import LOWEST, Fence
@@ -95,7 +103,7 @@ class CheckpointUploader:
             folder,
             checkpoints.pattern,
             announced=self._announced,
-            **({"elsewhere": shards.may_be_elsewhere} if shards else {}),
+            elsewhere=shards.may_be_elsewhere if shards else nowhere,
         )
         self._waiting: dict[Path, Whole] = {}
         self._became_whole = 0
@@ -246,7 +254,8 @@ class CheckpointUploader:
             self._fenced, self.error = True, error
             logger.error("%s", error)
             return False
-        except IncompleteCheckpoint as error:
+        except Unpublishable as error:
+            # The others do not wait behind it.
             self._give_up(whole, error)
         except _Changed:
             # It is looked at again, and judged anew.
@@ -312,7 +321,9 @@ class CheckpointUploader:
         del self._waiting[whole.item.path]
         # Unless the program has deleted it meanwhile, as one does that keeps only the last.
         if whole.item.path.exists():
-            why = f"the checkpoint {whole.item.path.name} is not whole and is not published: {error}"
+            is_half = isinstance(error, IncompleteCheckpoint)
+            fault = "is not whole and is not published" if is_half else "is not published and never can be"
+            why = f"the checkpoint {whole.item.path.name} {fault}: {error}"
             self._lost[whole.item.path] = (whole.place, why)
             logger.warning("%s", why)
 

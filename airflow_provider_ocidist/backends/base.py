@@ -156,6 +156,7 @@ class Backend(ABC):
 
         For whoever expects to find nothing: what costs nothing can be created during the look. No node is.
         `known`: what `attempts` has just returned, which spares a second look.
+        Raises Overtaken where another try has recorded an attempt since.
         """
         del known
         return self.find(plan)
@@ -196,12 +197,18 @@ class Backend(ABC):
         """Show the nodes of a gang that somebody waits for it (`limits.lease`)."""
         raise BackendError(f"{ref.key.name}: this backend knows no leases", cause=Cause.CONFIG)
 
-    def claim(self, ref: RunRef, number: int) -> None:  # noqa: B027 - without it, whoever is killed ends the gang
-        """Leave word that the task's try of this number waits for a gang which an earlier one has created."""
+    def claim(self, gang: Plan | RunRef, number: int) -> int:
+        """Leave word that the task's try of this number waits for a gang, which an earlier one may have created.
 
-    def claimed_by(self, ref: RunRef) -> int:
-        """Return the number of the try that left word last; 0 when none has, or when it cannot be read."""
-        del ref
+        Returns the number of the try that waits for it now: a later one keeps it. Where no word can be left, a kill of
+        the earlier try ends the gang.
+        """
+        del gang
+        return number
+
+    def claimed_by(self, gang: Plan | RunRef) -> int:
+        """Return the number of the latest try that left word; 0 when none has, or when it cannot be read."""
+        del gang
         return 0
 
     def note_told(self, ref: RunRef, told: ToldLines) -> None:  # noqa: B027 - without it, whoever is next begins earlier
@@ -218,6 +225,22 @@ class Backend(ABC):
 
         Raises CancelFailed when the service did not take it; the nodes may find a stop request all the same.
         """
+
+    def call_off(self, plan: Plan, noted: Sequence[Attempt], ending: Ending, number: int) -> list[str]:
+        """End whatever may live of the plan's task, for its try of this number gives up and nobody comes after it.
+
+        By the service or a stop request, whichever can be reached; nothing that a later try waits for. `noted`: as in
+        `attempts`. Returns what may live all the same, each with the way to end it. Raises no BackendError.
+        """
+        del plan
+        left = []
+        for attempt in noted:
+            if attempt.ref is not None and attempt.end is None and self.claimed_by(attempt.ref) <= number:
+                try:
+                    self.cancel(attempt.ref, ending)
+                except BackendError as error:
+                    left.append(f"{attempt.key.name} may live ({error}): end job {attempt.ref.job_id}")
+        return left
 
     def ready_to_cancel(self, ref: RunRef) -> None:  # noqa: B027 - most have nothing to prepare
         """Prepare what takes time before a cancel, for whoever may have seconds only; asks the service nothing.

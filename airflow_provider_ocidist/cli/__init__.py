@@ -13,7 +13,16 @@ from collections.abc import Callable, Sequence
 from airflow_provider_ocidist import __version__
 from airflow_provider_ocidist.cli.completion import command_in_line, complete
 from airflow_provider_ocidist.cli.files import WrongFile
-from airflow_provider_ocidist.cli.terminal import FINE, INTERRUPTED, UNUSABLE, WRONG, Unusable, say
+from airflow_provider_ocidist.cli.terminal import (
+    FINE,
+    INTERRUPTED,
+    TERMINATED,
+    UNUSABLE,
+    WRONG,
+    Terminated,
+    Unusable,
+    say,
+)
 from airflow_provider_ocidist.errors import OcidistError
 
 GROUPS = {
@@ -55,6 +64,7 @@ exit codes:
   2    the command could not be carried out
   3    the training has failed, or was cancelled
   130  Ctrl-C
+  143  SIGTERM, to `run --wait`: its nodes were ended
 """
 
 
@@ -81,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Unusable, OcidistError) as error:
         say(f"ocidist: {error}", "red", stderr=True)
         return UNUSABLE
+    except Terminated:
+        return TERMINATED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.completion import complete_with, yaml_files
 from airflow_provider_ocidist.cli.connection import add_connection
-from airflow_provider_ocidist.cli.files import load, problems_of
+from airflow_provider_ocidist.cli.files import load, problems_of, with_lease
 from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, hide, print_json, say
 from airflow_provider_ocidist.masking import masked, secrets_in
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
-    from airflow_provider_ocidist.run import Request, RunKey, RunRecord
+    from airflow_provider_ocidist.run import Request, RunRecord, RunRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def _requests(options: argparse.Namespace, sides: list[str], live: list[bool]) -
     runs = {side: _run(options, side) for side, is_live in zip(sides, live, strict=True) if is_live}
     backend, record = next(iter(runs.values()))
     return [
-        _created(*runs[side]) if is_live else _planned(options, side, backend, record.ref.key)
+        _created(*runs[side]) if is_live else _planned(options, side, backend, record.ref)
         for side, is_live in zip(sides, live, strict=True)
     ]
 
@@ -154,7 +154,8 @@ def _created(backend: Backend, record: RunRecord) -> dict[str, Any]:
     return _as_mapping(backend.created(record.ref))
 
 
-def _planned(options: argparse.Namespace, file: str, backend: Backend, key: RunKey) -> dict[str, Any]:
-    job = load(file, options)
+def _planned(options: argparse.Namespace, file: str, backend: Backend, run: RunRef) -> dict[str, Any]:
+    # Whoever waits for a run gives it a lease, of which the file says nothing.
+    job = with_lease(load(file, options), run.lease)
     with problems_of(file):
-        return _as_mapping(backend.plan(job, key).requests)
+        return _as_mapping(backend.plan(job, run.key).requests)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -46,7 +47,8 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH=VALUE",
-        help="replaces any value in the file, as limits.max_runtime=2h; may be repeated",
+        help="replaces any value in the file, as limits.max_runtime=2h, lists and sections as JSON: "
+        'program.args=\'["200", "0.5"]\'; may be repeated',
     )
 
 
@@ -69,6 +71,13 @@ def load(file: str, options: argparse.Namespace, *, templates: bool = False) -> 
         )
     hide(secrets_in(job.to_mapping()))
     return job
+
+
+def with_lease(job: TrainingJob, lease: float | None) -> TrainingJob:
+    """Return the job with this lease, in seconds, where it says nothing of one."""
+    if job.limits.lease is not None:
+        return job
+    return replace(job, limits=replace(job.limits, lease=lease))
 
 
 def _secrets_given(text: str, options: argparse.Namespace) -> set[str]:
@@ -106,11 +115,21 @@ def _overrides(options: argparse.Namespace) -> dict[str, object]:
         path, separator, value = text.partition("=")
         if not separator or not path:
             raise Unusable(f"--set {text}: write it as PATH=VALUE")
-        given[path] = value
+        given[path] = _value(path, value)
     for name, path in (("nodes", "nodes"), ("topology", "backend.topology")):
         if getattr(options, name, None) is not None:
             given[path] = getattr(options, name)
     return given
+
+
+def _value(path: str, text: str) -> object:
+    """Return a list or section that is written as JSON; any other text is as it would be in the file."""
+    if not text.lstrip().startswith(("[", "{")) or text.lstrip().startswith("{{"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Unusable(f"--set {path}: begins as JSON and is none: {error}") from error
 
 
 @contextmanager

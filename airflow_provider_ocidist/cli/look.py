@@ -12,6 +12,7 @@ from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.connection import add_connection, backend_of
 from airflow_provider_ocidist.cli.terminal import (
     FINE,
+    Unusable,
     add_json,
     colour_of,
     columns,
@@ -89,6 +90,11 @@ def status_json(record: RunRecord, status: RunStatus) -> dict[str, Any]:
 
 def _logs(options: argparse.Namespace) -> int:
     backend, record = note.known(options)
+    if record.ref.log_group_id is None:
+        raise Unusable(
+            f"{record.ref.key.name} has no log group, so what its nodes print is kept nowhere: name one in the "
+            "connection or the job (backend.log_group_id) for the next run"
+        )
     note.hide_told(backend, record.ref)
     for line in backend.logs(record.ref, record.logs_since):
         if options.json:

@@ -12,9 +12,20 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.cli import follow, note
 from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of
-from airflow_provider_ocidist.cli.files import add_file, load, problems_of
-from airflow_provider_ocidist.cli.terminal import FINE, Unusable, add_json, counted, print_json, say
+from airflow_provider_ocidist.cli.files import add_file, load, problems_of, with_lease
+from airflow_provider_ocidist.cli.terminal import (
+    FINE,
+    Unusable,
+    add_json,
+    counted,
+    print_json,
+    say,
+    sigterm_as_ctrl_c,
+)
 from airflow_provider_ocidist.errors import BackendError
+
+LEASE = 7200.0
+"""Seconds that nodes go on when the process that waits for them has vanished, as its machine may."""
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
@@ -27,7 +38,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--info", type=Path, default=Path(note.INFO), metavar="FILE", help="default: %(default)s"
     )
-    parser.add_argument("--wait", action="store_true", help="follow it to its end; Ctrl-C ends the run too")
+    parser.add_argument(
+        "--wait", action="store_true", help="follow it to its end; Ctrl-C and SIGTERM end the run too"
+    )
     add_connection(parser)
     follow.add_interval(parser)
     add_json(parser, "print JSON; with --wait, one object a line")
@@ -35,17 +48,29 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if not options.wait:
+        return _run(options)
+    with sigterm_as_ctrl_c():
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     job = load(options.file, options)
+    if options.wait:
+        job = with_lease(job, LEASE)
     backend = backend_of(options, job.backend.kind)
     key = note.begun(options.info, job) or _key(job)
     with problems_of(options.file, absence_of(options)):
         backend.plan(job, key)  # complains of what is missing before anything is noted
     # Noted first: whatever cuts this off, a gang that was created can be found again.
     note.note_beginning(options.info, key)
+    record = None
     try:
         record = _submit(backend, job, key)
         note.write(options.info, record)
     except BaseException:
+        if options.wait and record is not None:
+            _cancel_at_once(options, backend, record)
         say(f"not complete; the same command goes on where it was, by {options.info}", "yellow", stderr=True)
         raise
     nodes = counted(record.ref.nodes, "node")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_ocidist.masking import masked_text, shown
 
@@ -14,9 +17,9 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import LogLine
     from airflow_provider_ocidist.run import NodeStatus
 
-FINE, WRONG, UNUSABLE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+FINE, WRONG, UNUSABLE, FAILED, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 """Exit codes: all is well; what was looked at is not as it should be (a wrong job file, a failed check, a difference);
-the command could not be carried out; the training failed; Ctrl-C."""
+the command could not be carried out; the training failed; Ctrl-C; SIGTERM."""
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 
 
@@ -26,6 +29,28 @@ _hidden: set[str] = set()
 
 class Unusable(Exception):
     """The command cannot be carried out; the message is one line for the user."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has come, as from a CI whose time is over; what Ctrl-C would end is ended."""
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM do in the main thread what Ctrl-C does; once, for what is then ended takes a moment."""
+
+    def terminate(*_: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def hide(secrets: Collection[str]) -> None:

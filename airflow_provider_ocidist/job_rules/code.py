@@ -53,13 +53,14 @@ def _is_file(job: TrainingJob) -> bool:
 
 def paths_in_the_code(job: TrainingJob) -> Iterator[Problem]:
     program = job.program
-    for path, value in [
-        ("program.working_dir", program.working_dir),
-        *((f"program.python_path.{index}", folder) for index, folder in enumerate(program.python_path)),
-    ]:
-        # Code in an image may be anywhere in it.
-        if value is not None and not (program.source is None and job.image and value.startswith("/")):
-            yield from inside(path, value)
+    value = program.working_dir
+    # Code in an image may be anywhere in it.
+    if value is not None and not (program.source is None and job.image and value.startswith("/")):
+        yield from inside("program.working_dir", value)
+    for index, folder in enumerate(program.python_path):
+        # Any folder of the node, as `../libs` beside the working directory: nothing is copied by this.
+        if not folder or "\0" in folder or ":" in folder:
+            yield Problem(f"program.python_path.{index}", "must be one folder, without colons")
 
 
 def secret(job: TrainingJob) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from airflow_provider_ocidist import kinds
@@ -52,22 +53,27 @@ def dependencies(job: TrainingJob) -> Iterator[Problem]:
         yield from requirements_in_the_code(job.program, wanted.requirements)
     for index, package in enumerate(wanted.packages):
         yield from _package(f"dependencies.packages.{index}", package)
+    if wanted.packages and not wanted.requirements and all(word.startswith("-") for word in wanted.packages):
+        yield Problem("dependencies.packages", "holds options of pip and no package")
 
 
 def _package(path: str, package: str) -> Iterator[Problem]:
-    """Demand one requirement; an option would change where all the others come from, and what pip does."""
+    """Demand one word of pip's command line, or an option with its value."""
     if is_placeholder(package):
         return
-    if package.strip().startswith("-"):
-        option = package.strip().split("=")[0].split()[0]
-        yield Problem(
-            path,
-            f"must be a package; pip's option {option} belongs into a requirements file, or in PIP_ variables",
-        )
-    elif not package.strip() or not can_be_argument(package) or "\n" in package:
-        yield Problem(path, "must be one package, as fire==0.4.0")
+    if not package.strip() or not can_be_argument(package) or "\n" in package:
+        yield Problem(path, "must be one package, as fire==0.4.0, or an option of pip")
+    elif package.strip().startswith("-"):
+        yield from _option(path, package)
     elif re.search(r"\s-", package):
-        yield Problem(path, "must be one package without pip's options: they belong into a requirements file")
+        yield Problem(path, "must be one package without pip's options: give them entries of their own")
+
+
+def _option(path: str, package: str) -> Iterator[Problem]:
+    try:
+        shlex.split(package)
+    except ValueError as error:
+        yield Problem(path, f"cannot be split into arguments: {str(error).lower()}")
 
 
 def lease(job: TrainingJob) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_ocidist.errors import CheckpointError, Fenced, StorageError
+from airflow_provider_ocidist.errors import CheckpointError, Fenced, StorageError, Unpublishable
 from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.checkpoint_names import place
@@ -263,11 +263,11 @@ def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
     if not entries:
         raise CheckpointError(f"{path} is no checkpoint: it is not there, or holds no file", uri=str(path))
     if source.skipped:
-        raise CheckpointError(
+        raise Unpublishable(
             f"{path} has links that lead out of it: {', '.join(source.skipped[:3])}", uri=str(path)
         )
     if any(entry.name == MANIFEST for entry in entries):
-        raise CheckpointError(f"{path} holds a {MANIFEST} of its own: rename it", uri=str(path))
+        raise Unpublishable(f"{path} holds a {MANIFEST} of its own: rename it", uri=str(path))
     return source, entries
 
 
@@ -291,7 +291,7 @@ def _free_folder(
     for folder in candidates:
         if folder not in taken:
             return folder
-    raise CheckpointError(f"{join(store.uri, wanted)} was published a thousand times", uri=store.uri)
+    raise Unpublishable(f"{join(store.uri, wanted)} was published a thousand times", uri=store.uri)
 
 
 @contextmanager

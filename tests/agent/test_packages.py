@@ -252,11 +252,27 @@ def test_an_index_out_of_reach_is_no_fault_of_the_job(
     assert "pip cannot install tinyroot: its index cannot be reached" in str(error)
 
 
-@pytest.mark.parametrize("text", ["--index-url=http://x", " -r /etc/passwd", "", "a\nb"])
-def test_options_of_pip_are_no_packages(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("option", ["--extra-index-url", "--index-url", "-i"])
+@pytest.mark.parametrize(
+    "form", ["{option} {url}/", "{option}={url}/", None, "--no-deps tinyleaf {option} '{url}/'"]
+)
+def test_each_word_goes_to_pip_so_that_its_options_may_be_among_the_packages(
+    tmp_path: Path, index: Index, option: str, form: str | None
+) -> None:
+    """The index that the environment names has nothing; the one among the packages has all."""
+    if option == "-i" and form and "=" in form:
+        pytest.skip("a short option takes no =")
+    (tmp_path / "index" / "empty").mkdir()
+    environ = {**index.environ, "PIP_INDEX_URL": f"{index.url}/empty/"}
+    given = (option, f"{index.url}/") if form is None else (form.format(option=option, url=index.url),)
+    assert installed(tmp_path, environ, Dependencies(packages=(*given, "tinyroot"))) == "tinyroot tinyleaf"
+
+
+@pytest.mark.parametrize("text", ["--index-url='http://x", "", "a\nb", "  "])
+def test_what_is_no_word_for_pip_is_named(tmp_path: Path, text: str) -> None:
     error = failure(tmp_path, {"HOME": str(tmp_path)}, Dependencies(packages=(text,)))
     assert error.cause is Cause.CONFIG
-    assert "names no package" in str(error)
+    assert "neither a package nor an option of pip" in str(error)
 
 
 def test_a_requirements_file_that_is_not_there_is_named(tmp_path: Path) -> None:

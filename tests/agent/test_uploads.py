@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import subprocess
 import sys
@@ -16,7 +17,9 @@ import pytest
 
 from airflow_provider_ocidist.agent import judging, saving, uploads
 from airflow_provider_ocidist.agent.entries import candidates, is_unplaced
+from airflow_provider_ocidist.agent.file_clocks import ahead_ns, nearest_to_none
 from airflow_provider_ocidist.agent.formats import Reading, Says
+from airflow_provider_ocidist.agent.judging import Judge
 from airflow_provider_ocidist.agent.proofs import Evidence, Moment, Proof, judge
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, newest
@@ -138,6 +141,72 @@ def test_what_was_written_after_the_program_spoke_is_not_what_it_spoke_of(watche
     watched.begin(5, "part-0")
     watched.looks()
     assert watched.published == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_the_program_says_counts_whatever_the_clock_of_the_folders_server(
+    tmp_path: Path, seed: int
+) -> None:
+    """A server stamps files by its own clock; what is written after the program spoke is still not whole."""
+    print("seed", seed)
+    dice = random.Random(seed)
+    skew = int(dice.choice([-1, 1]) * 10 ** dice.uniform(8, 14))
+    spoke, took = time.time_ns(), int(10 ** dice.uniform(7, 11))
+    judge = Judge(tmp_path, announced=lambda: {"step-5": spoke}, ahead=lambda _: skew)
+    (tmp_path / "step-5").mkdir()
+    file = tmp_path / "step-5" / "part-0"
+    file.write_text("some of it")
+    for written, whole in ((spoke + took, False), (spoke - took, True)):
+        os.utime(file, ns=(written + skew, written + skew))
+        judge.look(Moment.RUNNING)
+        (verdict,) = judge.look(Moment.RUNNING)
+        assert isinstance(verdict.found, Proof) is whole
+    judge.close()
+
+
+def test_a_folder_of_this_machine_has_its_clock_and_keeps_nothing_of_the_look(tmp_path: Path) -> None:
+    assert ahead_ns(tmp_path) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert ahead_ns(tmp_path / "missing") == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_slow_machine_is_not_taken_for_a_clock_that_is_off(seed: int) -> None:
+    dice = random.Random(seed)
+    slow, skew = int(10 ** dice.uniform(6, 10)), int(dice.choice([-1, 1]) * 10 ** dice.uniform(8, 12))
+    stamped = dice.randint(0, slow)
+    assert nearest_to_none(stamped - slow, stamped) == 0
+    found = nearest_to_none(skew + stamped - slow, skew + stamped)
+    assert abs(found) <= abs(skew)
+    assert abs(found - skew) <= max(slow, abs(skew) * (abs(skew) <= slow))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_can_never_be_published_is_named_at_once_and_holds_up_nothing(
+    watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    monkeypatch.setattr(saving, "REFUSED_LIMIT", 600.0)
+    watched.start()
+    hopeless = dice.randint(6, 9)
+    folder = watched.folder / ".tmp-step"
+    folder.mkdir()
+    (folder / "weights").write_text("w")
+    if dice.random() < 0.5:
+        (folder / "manifest.json").write_text("{}")
+    else:
+        (folder / "elsewhere").symlink_to("/etc/hostname")
+    folder.rename(watched.folder / f"step-{hopeless}")
+    others = dice.sample([step for step in range(3, 12) if step != hopeless], 2)
+    for step in others:
+        watched.write(step)
+    undelivered = watched.end(limit=600)
+    assert sorted(watched.steps) == sorted(others)
+    assert f"step-{hopeless} is not published and never can be" in caplog.text
+    assert "trying again" not in caplog.text
+    if undelivered:
+        assert undelivered.cause is Cause.DATA
 
 
 def test_what_a_process_of_the_training_has_open_for_writing_is_not_whole(watched: Watched) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import random
+import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.backends.oci_data_science.backend import CLAIM_FILE
+from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
+from airflow_provider_ocidist.backends.oci_data_science.claims import FILE as CLAIM_FILE
 from airflow_provider_ocidist.run import RunRef
 from scripts.emulator_process import Access
 from tests.training_jobs import a_key
+
+SEED = random.randrange(10_000)
 
 
 @pytest.fixture
@@ -58,3 +65,41 @@ def test_a_store_that_is_down_gives_no_word_and_takes_none_without_an_error(
     assert backend.claimed_by(ref) == 0
     backend.claim(ref, 2)
     assert "no word could be left for earlier tries" in caplog.text
+
+
+@pytest.fixture(params=["bucket", "folder"])
+def anywhere(request: pytest.FixtureRequest, ref: RunRef, tmp_path: Path) -> RunRef:
+    """A gang whose run directory is in a bucket, or in a folder."""
+    return ref if request.param == "bucket" else replace(ref, run_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("case", range(8))
+def test_no_earlier_try_takes_back_what_a_later_one_has_claimed(
+    backend: OciDataScience, anywhere: RunRef, case: int
+) -> None:
+    print("seed", SEED + case)
+    dice = random.Random(SEED + case)
+    highest = 0
+    for _ in range(10):
+        number = dice.randint(1, 6)
+        highest = max(highest, number)
+        assert backend.claim(anywhere, number) == highest
+        assert backend.claimed_by(anywhere) == highest
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_of_tries_that_claim_at_once_the_latest_has_it_and_every_other_one_may_know(
+    backend: OciDataScience, anywhere: RunRef, case: int
+) -> None:
+    print("seed", SEED + case)
+    numbers = random.Random(SEED + case).sample(range(1, 20), 6)
+    begin = threading.Barrier(len(numbers))
+
+    def claim(number: int) -> int:
+        begin.wait(60)
+        return backend.claim(anywhere, number)
+
+    holders = in_parallel(claim, numbers)
+    assert all(holder >= number for holder, number in zip(holders, numbers, strict=True))
+    assert holders[numbers.index(max(numbers))] == max(numbers)
+    assert backend.claimed_by(anywhere) == max(numbers)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import oci
@@ -13,10 +15,11 @@ from airflow_provider_ocidist.agent.report import STOP_FILE
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
-from airflow_provider_ocidist.errors import BackendError, CancelFailed
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, JobFileError
 from airflow_provider_ocidist.run import NodeState, RunKey, RunRef
 from airflow_provider_ocidist.shared_connections import place_of, shared_connection
 from airflow_provider_ocidist.storage.local_store import LocalStore
+from tests.training_jobs import BACKEND, a_job, a_key
 
 BEFORE = {"region": "us-ashburn-1", "tenancy": "ocid1.tenancy.oc1..a", "profile": "OLD", "work_dir": "old"}
 AFTER = {
@@ -110,3 +113,32 @@ def test_nodes_are_left_word_to_stop_while_the_service_still_keeps_the_cancel_wa
         Cancels(Client, Written(LocalStore)).cancel(a_ref(str(tmp_path)))
     assert (tmp_path / STOP_FILE).exists()
     assert sorted(asked) == ["a", "b"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_published_environment_lies_in_the_first_region_that_somebody_names(
+    tmp_path: Path, seed: int
+) -> None:
+    """The job, the connection's conda_region, its region, the profile of its file: as ADS, which asks no more."""
+    print("seed", seed)
+    dice = random.Random(seed)
+    named = {place: f"{place}-1" for place in ("job", "conda", "own", "profile") if dice.random() < 0.5}
+    profile = dice.choice(["DEFAULT", "TEAM"])
+    file = tmp_path / "config"
+    other = "TEAM" if profile == "DEFAULT" else "OTHER"
+    region = f"region={named['profile']}\n" if "profile" in named else ""
+    file.write_text(
+        f"[{profile}]\nuser=u\n{region}[{other}]\n" + ("region=wrong-1\n" if profile != "DEFAULT" else "")
+    )
+    fields = {"compartment_id": "c", "project_id": "p", "work_dir": "oci://b@n/w", "config_file": str(file)}
+    given = {"profile": profile, "conda_region": named.get("conda"), "region": named.get("own")}
+    backend = OciDataScience.connect({**fields, **given})
+    pack = {"conda_uri": "oci://b@n/p", **({"conda_region": named["job"]} if "job" in named else {})}
+    job = a_job(nodes=1, backend={**BACKEND, **pack})
+    expected = next((named[place] for place in ("job", "conda", "own", "profile") if place in named), None)
+    if expected is None:
+        with pytest.raises(JobFileError, match=r"backend\.conda_region: is needed"):
+            backend.plan(job, a_key())
+    else:
+        body = str(backend.plan(job, a_key()).requests[0].body)
+        assert f"'CONDA_ENV_REGION': '{expected}'" in body

@@ -123,6 +123,13 @@ def test_code_from_git_is_cloned_at_its_branch_or_commit():
     assert job_of({**over_ssh, **secret}).program.source_secret == "ocid1.vaultsecret.oc1.iad.aaaa"
 
 
+@pytest.mark.parametrize("written", [["../libs", "/opt/lib"], "../libs:/opt/lib"])
+def test_any_folder_of_the_node_may_be_on_the_python_path(written):
+    remote = {"spec.runtime.type": "remote", f"{RUNTIME}.uri": "oci://b@n/src"}
+    job = job_of({**remote, f"{RUNTIME}.pythonPath": written})
+    assert job.program.python_path == ("../libs", "/opt/lib")
+
+
 @pytest.mark.parametrize("written", [["lib", "src"], "lib:src"])
 def test_the_python_path_is_a_list_or_joined_by_colons(written):
     remote = {"spec.runtime.type": "remote", f"{RUNTIME}.uri": "oci://b@n/src"}

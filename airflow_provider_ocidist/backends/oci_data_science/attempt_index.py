@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -49,6 +49,19 @@ class AttemptIndex:
                 name for name, found in begun.items() if _end_of(name) not in names or _age(found) == last
             ]
             records = in_parallel(lambda name: _attempt(store, prefix, name, names), wanted)
+        return sorted(records, key=lambda attempt: attempt.age)
+
+    def unknown(self, key: RunKey, known: Iterable[Attempt]) -> list[Attempt]:
+        """Return the attempts of a task that are open and not among those known, oldest first.
+
+        In one request where there are none. Raises BackendError when they cannot be read.
+        """
+        with _reading():
+            store, prefix = self._folder(key)
+            names = _names(store, prefix)
+            old = {_name(attempt.key, attempt.place) for attempt in known}
+            new = [name for name in names - old if _RECORD.fullmatch(name) and _end_of(name) not in names]
+            records = in_parallel(lambda name: _attempt(store, prefix, name, names), new)
         return sorted(records, key=lambda attempt: attempt.age)
 
     def write(self, attempt: Attempt) -> None:

@@ -16,8 +16,10 @@ from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.report import LEASE_FILE, Renewal
 from airflow_provider_ocidist.attempts import Attempt, End
 from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, Finding, LogLine, LogPart, ToldLines
+from airflow_provider_ocidist.backends.oci_data_science import claims
 from airflow_provider_ocidist.backends.oci_data_science.answers import log_line
 from airflow_provider_ocidist.backends.oci_data_science.attempt_index import work_dir_of
+from airflow_provider_ocidist.backends.oci_data_science.calling_off import CallingOff
 from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel, pages
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.created import job_request, run_request
@@ -44,7 +46,7 @@ from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.masking import secrets_in
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_credentials import OciAccess, region_in_profile
 from airflow_provider_ocidist.oci_errors import oci_errors
 from airflow_provider_ocidist.run import (
     Ending,
@@ -64,8 +66,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLAIM_FILE = "claim"
-"""In the run directory: the number of the try that waits for what an earlier one has created."""
 TOLD_FILE = "told.json"
 """In the run directory: how far the log of the task has come that waits."""
 
@@ -134,7 +134,10 @@ class OciDataScience(Backend):
         return oci_clients.client(_urgent(self.access), "data_science")
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
-        return make_plan(job, key, self.defaults, self.access.endpoint)
+        defaults = self.defaults
+        if getattr(job.backend, "conda_uri", None) and not defaults.region:
+            defaults = replace(defaults, region=region_in_profile(self.access))
+        return make_plan(job, key, defaults, self.access.endpoint)
 
     # submit
 
@@ -337,17 +340,17 @@ class OciDataScience(Backend):
         except (StorageError, OSError) as error:
             raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
 
-    def claim(self, ref: RunRef, number: int) -> None:
+    def claim(self, gang: Plan | RunRef, number: int) -> int:
         try:
-            self._run_dirs.write(ref.run_dir, CLAIM_FILE, str(number).encode())
+            return claims.claim(*self._run_dirs.at(gang.run_dir), number)
         except (StorageError, BackendError, OSError) as error:
-            log.warning("%s: no word could be left for earlier tries: %s", ref.key.name, error)
+            log.warning("%s: no word could be left for earlier tries: %s", gang.key.name, error)
+            return number
 
-    def claimed_by(self, ref: RunRef) -> int:
+    def claimed_by(self, gang: Plan | RunRef) -> int:
         try:
-            store, prefix = self._cancel_dirs.at(ref.run_dir)
-            return int(store.read(prefix + CLAIM_FILE))
-        except (StorageError, BackendError, OSError, ValueError):
+            return claims.claimed_by(*self._cancel_dirs.at(gang.run_dir))
+        except (StorageError, BackendError, OSError):
             return 0
 
     def note_told(self, ref: RunRef, told: ToldLines) -> None:
@@ -370,6 +373,18 @@ class OciDataScience(Backend):
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
         self._cancels.cancel(ref, ending)
+
+    def call_off(self, plan: Plan, noted: Sequence[Attempt], ending: Ending, number: int) -> list[str]:
+        calling_off = CallingOff(
+            recorded=lambda: self.attempts(plan, noted),
+            live=lambda: self.gangs.live([plan.key], str(plan.compartment_id)),
+            cancel=lambda ref: self.near(ref).cancel(ref, ending),
+            request_stop=lambda attempt: self._cancels.request_stop(
+                attempt.key, attempt.place.run_dir, ending
+            ),
+            claimed_by=self.claimed_by,
+        )
+        return calling_off.end(noted, number)
 
     def ready_to_cancel(self, ref: RunRef) -> None:
         _ = self._cancel_client

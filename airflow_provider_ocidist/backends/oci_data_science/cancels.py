@@ -12,7 +12,7 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_pa
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StorageError
 from airflow_provider_ocidist.oci_errors import oci_errors
-from airflow_provider_ocidist.run import Ending, NodeState, RunRef
+from airflow_provider_ocidist.run import Ending, NodeState, RunKey, RunRef
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,9 @@ class Cancels:
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
         """Cancel every run, and leave a stop request. Raises CancelFailed when the service did not take all of it."""
         # At the same time: whoever is killed has five seconds, and the service may ask for patience.
-        error, stop_requested = both(lambda: self._cancel_runs(ref), lambda: self._request_stop(ref, ending))
+        error, stop_requested = both(
+            lambda: self._cancel_runs(ref), lambda: self.request_stop(ref.key, ref.run_dir, ending)
+        )
         if error is not None:
             raise CancelFailed(error, stop_requested=stop_requested) from error
 
@@ -79,13 +81,16 @@ class Cancels:
             return None
         return BackendError(f"{conflict}; it is {state}", status_code=409, code=conflict.code, retryable=True)
 
-    def _request_stop(self, ref: RunRef, ending: Ending | None) -> bool:
-        """Leave word for nodes that are just starting, and for those that the service does not signal."""
+    def request_stop(self, key: RunKey, run_dir: str, ending: Ending | None) -> bool:
+        """Leave word for nodes that are just starting, and for those that the service does not signal.
+
+        Returns False where that could not be written.
+        """
         request = StopRequest(cause=ending.cause, message=ending.message) if ending else CANCELED
         try:
-            self._run_dirs.write(ref.run_dir, STOP_FILE, request.to_json())
+            self._run_dirs.write(run_dir, STOP_FILE, request.to_json())
         except (StorageError, BackendError, OSError) as error:
-            log.warning("%s: no stop request could be left for the nodes: %s", ref.key.name, error)
+            log.warning("%s: no stop request could be left for the nodes: %s", key.name, error)
             return False
         return True
 

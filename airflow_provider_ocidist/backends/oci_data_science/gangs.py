@@ -19,7 +19,7 @@ from airflow_provider_ocidist.backends.oci_data_science.refs import ref_of, runs
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.backends.oci_data_science.run_states import LIVE
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
-from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound, StorageError
+from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken, RunNotFound, StorageError
 from airflow_provider_ocidist.oci_errors import oci_errors
 from airflow_provider_ocidist.run import Plan, RunKey, RunRef
 
@@ -182,18 +182,28 @@ class Gangs:
         elsewhere = any(each.key == plan.key and each is not own for each in known)
         if elsewhere or any(ref.key == plan.key and ref.complete for ref in others):
             return _by_age(others)
-        return _by_age([*others, *self._begun(plan, [ref for ref in others if ref.key == plan.key])])
+        mine = any(ref.key == plan.key for ref in others)
+        return _by_age([*others, *([] if mine else self._begun(plan, known))])
 
-    def _begun(self, plan: Plan, mine: Sequence[RunRef]) -> list[RunRef]:
-        """Return what there is of the plan's own gang that is not among `mine`: its job, if nothing else."""
-        if mine:
-            return []
-        self.record(Attempt.of(plan))
+    def _begun(self, plan: Plan, known: Sequence[Attempt]) -> list[RunRef]:
+        """Return what there is of the plan's own gang: its job, if nothing else."""
+        own = Attempt.of(plan)
+        self.record(own)
         # The look goes out first: were the new job in the list, its runs would be asked for, which it has not.
         compartment_id = str(plan.compartment_id)
-        begun, named = both(
-            lambda: self._job(plan), lambda: self.named(plan.key.name, plan.key, compartment_id)
+        begun, (others, named) = both(
+            lambda: self._job(plan),
+            lambda: both(
+                lambda: self.index(work_dir_of(plan.run_dir)).unknown(plan.key, [*known, own]),
+                lambda: self.named(plan.key.name, plan.key, compartment_id),
+            ),
         )
+        if others:
+            # Each try records its attempt and looks then: of two at the same time one at least sees the other.
+            overtaken = _overtaken(plan, others)
+            if plan.tries is not None and overtaken.number > plan.tries.number:
+                self._withdraw(own, begun, known)
+            raise overtaken
         alive = [ref for ref in named if runs_of(ref)]
         if isinstance(begun, BackendError):
             # What of our own has no node may be gone by now: the look went on meanwhile.
@@ -206,6 +216,18 @@ class Gangs:
         for job_id in {ref.job_id for ref in (begun, *named)} - {ref.job_id for ref in kept}:
             self._remove(job_id)
         return kept
+
+    def _withdraw(self, own: Attempt, begun: RunRef | BackendError, known: Sequence[Attempt]) -> None:
+        """Remove what this try has just begun, and nothing that was there before it."""
+        if any(each.key == own.key and each.place.digest == own.place.digest for each in known):
+            return
+        try:
+            if isinstance(begun, RunRef):
+                self._remove(begun.job_id)
+            self.index(work_dir_of(own.place.run_dir)).forget(own)
+        except BackendError as error:
+            # The later try finds it by its record, and ends it.
+            log.info("%s: %s", own.key.name, error)
 
     def _job(self, plan: Plan) -> RunRef | BackendError:
         try:
@@ -321,6 +343,13 @@ class Gangs:
         except BackendError as error:
             if error.status_code not in (404, 409):
                 raise
+
+
+def _overtaken(plan: Plan, others: Sequence[Attempt]) -> Overtaken:
+    number = max(attempt.tries.number if attempt.tries else 0 for attempt in others)
+    return Overtaken(
+        f"{plan.key.name}: try {number} of its task has begun {others[-1].key.name} meanwhile", number
+    )
 
 
 def _out_of_sight(attempt: Attempt, error: BackendError) -> BackendError:

@@ -45,7 +45,7 @@ class OciDataScienceOptions(BackendOptions):
     conda_uri: str | None = None
     """Published conda environment, `oci://bucket@namespace/path/to/pack`; instead of `conda_slug`."""
     conda_region: str | None = None
-    """Region of `conda_uri`; None: the connection's own."""
+    """Region of `conda_uri`; None: the connection's `conda_region`, its `region`, or that of its profile."""
     defined_tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Tags of namespaces that administrators have defined: `{namespace: {key: value}}`."""
     image_digest: str | None = None
@@ -71,3 +71,5 @@ class Defaults:
     require_training: bool | str | None = None
     """Text, `true` or `false`, where it comes from the form or from a URI."""
     region: str | None = None
+    conda_region: str | None = None
+    """Region of published conda environments; None: `region`."""

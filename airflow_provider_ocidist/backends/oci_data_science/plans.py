@@ -126,7 +126,7 @@ def _filled(options: OciDataScienceOptions, defaults: Defaults) -> dict[str, Any
         filled["subnet_id"] = None
     # The connection's log lies in the connection's group: with another group it would be no log at all.
     filled["log_id"] = options.log_id or (None if options.log_group_id else defaults.log_id)
-    filled["conda_region"] = options.conda_region or defaults.region
+    filled["conda_region"] = options.conda_region or defaults.conda_region or defaults.region
     return filled
 
 

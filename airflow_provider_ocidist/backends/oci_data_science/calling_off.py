@@ -1,0 +1,90 @@
+"""CallingOff: ends what earlier tries of a task may have left, by whichever side can be reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from airflow_provider_ocidist.attempts import Attempt, merged
+from airflow_provider_ocidist.errors import BackendError, CancelFailed
+from airflow_provider_ocidist.run import RunRef
+
+Item = TypeVar("Item")
+Said = list[str]
+"""What may still live, and why that is not known or could not be ended; one entry each, for a person."""
+
+
+class CallingOff:
+    """Ends all that is known of one task, at the service and in the run directories."""
+
+    def __init__(
+        self,
+        recorded: Callable[[], Sequence[Attempt]],
+        live: Callable[[], Sequence[RunRef]],
+        cancel: Callable[[RunRef], object],
+        request_stop: Callable[[Attempt], bool],
+        claimed_by: Callable[[RunRef], int],
+    ) -> None:
+        """`recorded` reads the work directory, `live` asks the service; each may raise BackendError."""
+        self._recorded = recorded
+        self._live = live
+        self._cancel = cancel
+        self._request_stop = request_stop
+        self._claimed_by = claimed_by
+
+    def end(self, noted: Sequence[Attempt], number: int) -> Said:
+        """End every attempt that is open, but none that a try later than `number` waits for. Raises nothing of ours."""
+        said: Said = []
+        # What is known without asking anybody first: whoever is killed has seconds.
+        refs = {each.ref.job_id: each.ref for each in noted if each.ref and _may_live(each, number)}
+        for ref in refs.values():
+            said += self._ended(ref, number)
+        known = merged(noted, _asked(self._recorded, "what else earlier tries have begun is not known", said))
+        theirs = {each.key for each in known if _is_of_a_later_try(each, number)}
+        mine = [each for each in known if _may_live(each, number)]
+        live = _asked(self._live, "what else of this task lives is not known", said)
+        for ref in (*(each.ref for each in mine if each.ref), *live):
+            if ref.job_id not in refs and ref.key not in theirs:
+                refs[ref.job_id] = ref
+                said += self._ended(ref, number)
+        unseen = [each for each in mine if not any(ref.key == each.key for ref in refs.values())]
+        return [*said, *(_begun(each) for each in unseen if not self._request_stop(each))]
+
+    def _ended(self, ref: RunRef, number: int) -> Said:
+        if self._claimed_by(ref) > number:
+            return []
+        try:
+            self._cancel(ref)
+        except CancelFailed as error:
+            return [] if error.stop_requested else [_alive(ref, error)]
+        except BackendError as error:
+            return [_alive(ref, error)]
+        return []
+
+
+def _asked(look: Callable[[], Sequence[Item]], otherwise: str, said: Said) -> Sequence[Item]:
+    try:
+        return look()
+    except BackendError as error:
+        said.append(f"{otherwise}: {error}")
+        return ()
+
+
+def _alive(ref: RunRef, error: BackendError) -> str:
+    runs = ", ".join(dict.fromkeys(run_id for run_id in ref.run_ids if run_id)) or "no run known"
+    return f"{ref.key.name} may live ({runs}; {error}): end it with ocidist cancel {ref.job_id}"
+
+
+def _begun(attempt: Attempt) -> str:
+    return (
+        f"attempt {attempt.key.name} was begun, and no stop request could be left in {attempt.place.run_dir}: "
+        "look for a job of this name in the console, and delete it with its runs"
+    )
+
+
+def _may_live(attempt: Attempt, number: int) -> bool:
+    return attempt.end is None and not _is_of_a_later_try(attempt, number)
+
+
+def _is_of_a_later_try(attempt: Attempt, number: int) -> bool:
+    return attempt.tries is not None and attempt.tries.number > number

@@ -1,0 +1,43 @@
+"""Claims: which try of its task waits for a gang, in the run directory; no earlier try takes that back."""
+
+from __future__ import annotations
+
+from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.storage.stores import Store
+
+FILE = "claim"
+"""In the run directory: the number of the try that waits for the gang."""
+_TRIES = 20
+
+
+def claimed_by(store: Store, prefix: str) -> int:
+    """Return the number of the try that has claimed a gang last; 0 where none has, or its word is no number.
+
+    Raises StorageError when the store cannot be read.
+    """
+    try:
+        return int(store.read(prefix + FILE))
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def claim(store: Store, prefix: str, number: int) -> int:
+    """Claim a gang for a try unless a later one has it; return the number of the try that has it now.
+
+    Raises StorageError when that cannot be read or written.
+    """
+    for _ in range(_TRIES):
+        etag = _etag(store, prefix)
+        # What was read has to be what bears this etag, or newer.
+        if etag is not None and (holder := claimed_by(store, prefix)) >= number:
+            return holder
+        if store.write_if(prefix + FILE, str(number).encode(), etag):
+            return number
+    raise StorageError(f"{store.place_of(prefix + FILE)} changes all the time", uri=store.uri, retryable=True)
+
+
+def _etag(store: Store, prefix: str) -> str | None:
+    try:
+        return store.stat(prefix + FILE).etag
+    except FileNotFoundError:
+        return None

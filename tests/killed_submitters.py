@@ -1,0 +1,71 @@
+"""Submits a gang, and dies of SIGKILL at one of its requests; run by test_killed_submissions.py.
+
+Reads a case on each line: fields of a connection, a key, the number of the request, and whether it is killed before it
+is sent or when its answer is there. Every case is a process of its own, forked from one that has imported everything.
+Prints how it ended: -9, or 0 where the submission took fewer requests.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+
+def main() -> None:
+    _import_everything()
+    for line in sys.stdin:
+        case = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _submit_and_be_killed(case)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _import_everything() -> None:
+    import oci.data_science  # noqa: F401
+
+    from airflow_provider_ocidist import gang, oci_clients  # noqa: F401
+    from airflow_provider_ocidist.backends import oci_data_science  # noqa: F401
+    from tests import training_jobs  # noqa: F401
+
+
+def _submit_and_be_killed(case: dict[str, Any]) -> None:
+    from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+    from airflow_provider_ocidist.gang import Gang
+    from airflow_provider_ocidist.run import RunKey
+    from tests.training_jobs import a_job
+
+    _kill_at(case["request"], after=case["after"])
+    backend = OciDataScience.connect(case["fields"])
+    job = a_job(nodes=case["nodes"], seconds=60)
+    gang = Gang(backend, job, logging.getLogger("killed"), None, threading.Event())
+    gang.adopt_or_submit(RunKey(**case["key"]), None, 1)
+    os._exit(0)
+
+
+def _kill_at(number: int, *, after: bool) -> None:
+    """Let the request of this number be the last one, whichever thread sends it."""
+    left, lock = [number], threading.Lock()
+    name = "getresponse" if after else "putrequest"
+    real = getattr(http.client.HTTPConnection, name)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        found = real(*args, **kwargs) if after else None
+        with lock:
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return found if after else real(*args, **kwargs)
+
+    setattr(http.client.HTTPConnection, name, counted)
+
+
+if __name__ == "__main__":
+    main()
