@@ -30,8 +30,10 @@ from airflow_provider_ocidist.task_context import mask_secrets_told
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_ocidist.kept_evidence import Kept
     from airflow_provider_ocidist.run import RunRecord, RunRef
     from airflow_provider_ocidist.watch import Watch
+    from airflow_provider_ocidist.watchers import CheckpointLook
 
 
 class Waiting(BaseSensorOperator):
@@ -50,6 +52,26 @@ class Waiting(BaseSensorOperator):
     @abstractmethod
     def _trigger(self) -> Any:
         """Return what waits in the triggerer."""
+
+    def _kept(self, context: Context) -> Kept:
+        """Return what earlier processes of this try were refused."""
+        from airflow_provider_ocidist import kept_evidence
+
+        return kept_evidence.read(self._notes(context), self._subject(context))
+
+    def _keep(self, context: Context, kept: Kept, before: Kept) -> None:
+        """Keep what was refused for the next process, where each look has one of its own."""
+        from airflow_provider_ocidist import kept_evidence
+
+        notes = self._notes(context)
+        if kept != before and notes is not None:
+            kept_evidence.write(notes, self._subject(context), kept)
+
+    def _notes(self, context: Context) -> Any:
+        return context.get("task_state_store") if self.reschedule and not self.deferrable else None
+
+    def _subject(self, context: Context) -> str:
+        return f"try {getattr(context['ti'], 'try_number', 1)}: {self._awaited()}"
 
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
@@ -156,14 +178,17 @@ class DistributedTrainingSensor(Waiting):
         self._watched = self._watch(RunRecord.from_json(event))
         return self._defer_unless_done(context)
 
-    def poke(self, context: Context) -> bool:  # noqa: ARG002 - Airflow's signature
+    def poke(self, context: Context) -> bool:
         from airflow_provider_ocidist.run import TrainingResult
         from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed
 
+        kept = self._kept(context)
         if self._watched is None:
             self._watched = self._watch(self._record())
+            self._watched.go_on_after(kept, self.poke_interval)
         with as_airflow_errors():
             action = self._watched.look(time.time())
+        self._keep(context, self._watched.kept, kept)
         match action:
             case Succeed(warning):
                 self._watched.tell_the_rest()
@@ -279,19 +304,32 @@ class CheckpointSensor(Waiting):
         self.uri = uri
         self.conn_id = conn_id
         self.after_step = after_step
+        self._look: CheckpointLook | None = None
 
     def resume(self, context: Context, event: dict[str, Any] | None) -> Any:
         """Return what the trigger has found; where it could not look, look here, which says why in the right place."""
+        from airflow_provider_ocidist.watchers import CheckpointLook
+
         self._result = event
+        if event is None:
+            self._look = CheckpointLook(
+                self.uri, self.conn_id, int(self.after_step), self.log, is_evident=True
+            )
         return event or self._defer_unless_done(context)
 
-    def poke(self, context: Context) -> bool:  # noqa: ARG002 - Airflow's signature
-        from airflow_provider_ocidist.watchers import look_for_checkpoint
+    def poke(self, context: Context) -> bool:
+        from airflow_provider_ocidist.kept_evidence import Kept
+        from airflow_provider_ocidist.watchers import CheckpointLook
 
+        kept = self._kept(context)
+        if self._look is None:
+            self._look = CheckpointLook(self.uri, self.conn_id, int(self.after_step), self.log)
+            self._look.go_on_after(kept.unanswered, self.poke_interval)
         try:
-            self._result = look_for_checkpoint(self.uri, self.conn_id, int(self.after_step), self.log)
+            self._result = self._look.look()
         except (BackendError, StorageError) as error:
             raise AirflowFailException(str(error)) from error
+        self._keep(context, Kept(unanswered=self._look.unanswered), kept)
         return self._result is not None
 
     def _awaited(self) -> str:

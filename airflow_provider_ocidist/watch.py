@@ -12,6 +12,7 @@ from airflow_provider_ocidist.agent.report import Phase
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, GaveUp, StorageError
 from airflow_provider_ocidist.evidence import ANSWERED
+from airflow_provider_ocidist.kept_evidence import Kept
 from airflow_provider_ocidist.log_follower import LogFollower
 from airflow_provider_ocidist.masking import masked_text
 from airflow_provider_ocidist.renewals import Renewals
@@ -80,6 +81,18 @@ class Watch:
         self._asked_at: float | None = None
         """When the service was asked last in vain, by its clock; None: it has answered since."""
         self._renewed_at = -RENEW_EVERY
+
+    def go_on_after(self, kept: Kept, seconds: float) -> None:
+        """Go on with what an earlier process was refused, at least so many seconds after its last look."""
+        self.record = replace(self.record, unanswered=kept.unanswered)
+        self.backend.recall_missed(kept.after(seconds).missed)
+        if kept.unanswered.questions:
+            self._asked_at = self._clock() - seconds
+
+    @property
+    def kept(self) -> Kept:
+        """What the next process is to go on with."""
+        return Kept(unanswered=self.record.unanswered, missed=self.backend.missed(self.record.ref))
 
     def look(self, now: float) -> Action:
         """Return what to do next. A service that cannot answer now is waited for: silence is no failure.

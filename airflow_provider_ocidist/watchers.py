@@ -15,6 +15,7 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_provider_ocidist.beside_loop import in_thread
 from airflow_provider_ocidist.errors import BackendError, OcidistError, StorageError
+from airflow_provider_ocidist.evidence import ANSWERED, Unanswered
 
 # What only a running trigger needs is imported there, as in operators.py.
 if TYPE_CHECKING:
@@ -259,8 +260,9 @@ class CheckpointTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         await asyncio.sleep(FIRST_LOOK_AFTER)
+        look = CheckpointLook(self.uri, self.conn_id, self.after_step, self.log)
         try:
-            while (found := await self._look()) is None:  # noqa: ASYNC110 - what is waited for is in storage
+            while (found := await in_thread(look.look)) is None:  # noqa: ASYNC110 - what is waited for is in storage
                 await asyncio.sleep(self.poll_interval)
         except OcidistError as error:
             # The task looks once more and fails with this error in the right place.
@@ -268,25 +270,68 @@ class CheckpointTrigger(BaseTrigger):
             found = None
         yield TriggerEvent(found)
 
-    async def _look(self) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = await in_thread(
-            lambda: look_for_checkpoint(self.uri, self.conn_id, self.after_step, self.log)
-        )
+
+class CheckpointLook:
+    """Looks for a later checkpoint again and again; what refuses it is believed once it is evidence (`evidence`)."""
+
+    def __init__(
+        self,
+        uri: str,
+        conn_id: str,
+        after_step: int,
+        log: TaskLog,
+        *,
+        is_evident: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`is_evident`: somebody has gathered the evidence, so that the next refusal is the last."""
+        self._is_evident = is_evident
+        self._place = uri, conn_id, after_step
+        self._log = log
+        self._clock = clock
+        self._asked_at: float | None = None
+        self.unanswered: Unanswered = ANSWERED
+
+    def go_on_after(self, unanswered: Unanswered, seconds: float) -> None:
+        """Go on with what an earlier process was refused, at least so many seconds after its last look."""
+        self.unanswered = unanswered
+        self._asked_at = self._clock() - seconds if unanswered.questions else None
+
+    def look(self) -> dict[str, Any] | None:
+        """Return what `later_checkpoint` does; None, with a warning, where the place may be readable again later.
+
+        Raises StorageError or BackendError when it was refused so often, long and alike that to ask again is of no use,
+        or when the place or the credentials are wrong without anybody having been asked.
+        """
+        try:
+            found = later_checkpoint(*self._place)
+        except (OcidistError, OSError) as error:
+            self._note(error)
+            self._log.warning("%s; will look again", error)
+            return None
+        self._asked_at, self.unanswered = None, ANSWERED
         return found
 
+    def _note(self, error: OcidistError | OSError) -> None:
+        """Count what was met. Raises it where it is conclusive."""
+        asked_at = self._clock()
+        seconds = 0.0 if self._asked_at is None else asked_at - self._asked_at
+        self._asked_at = asked_at
+        if not _is_refusal(error):
+            self.unanswered = self.unanswered.failed(seconds)
+            return
+        status = _status_of(error)
+        if status is None or self._is_evident:
+            raise error
+        # The opener reads the connection anew when it is refused.
+        self.unanswered = self.unanswered.refused(str(status), seconds).with_new_credentials()
+        if self.unanswered.is_conclusive:
+            raise error
 
-def look_for_checkpoint(uri: str, conn_id: str, after_step: int, log: TaskLog) -> dict[str, Any] | None:
-    """Return what `later_checkpoint` does; None, with a warning, where the place may be readable again later.
 
-    Raises StorageError or BackendError when OCI has said that looking again cannot help.
-    """
-    try:
-        return later_checkpoint(uri, conn_id, after_step)
-    except (OcidistError, OSError) as error:
-        if _is_refusal(error):
-            raise
-        log.warning("%s; will look again", error)
-        return None
+def _status_of(error: BaseException) -> int | None:
+    refusal = error.__cause__ if isinstance(error, StorageError) else error
+    return refusal.status_code if isinstance(refusal, BackendError) else None
 
 
 def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from airflow.providers.common.compat.sdk import (
     TaskDeferred,
 )
 
-from airflow_provider_ocidist import watchers
+from airflow_provider_ocidist import evidence, watchers
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.run import NodeState, RunRef
@@ -218,11 +218,20 @@ def test_a_checkpoint_that_comes_later_is_found(
 
 @modes()
 def test_a_place_that_cannot_be_read_for_good_ends_the_wait(
-    emulator: Access, arguments: dict[str, Any], quick_events: None
+    emulator: Access, arguments: dict[str, Any], quick_events: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """How old and often is tested by itself; where each look has a process of its own in test_kept_evidence.py."""
+    monkeypatch.setattr(evidence, "REFUSED_FOR", 0.0)
+    if arguments.get("mode") == "reschedule":
+        monkeypatch.setattr(evidence, "REFUSALS_NEEDED", 1)
     nowhere = f"oci://no-such-bucket@{emulator.namespace}/x"
     with pytest.raises(AirflowFailException, match="no-such-bucket"):
-        outcome(CheckpointSensor(task_id="w", uri=nowhere, **arguments))
+        outcome(CheckpointSensor(task_id="w", uri=nowhere, poke_interval=0.1, **arguments))
+
+
+def test_a_place_or_credentials_that_are_wrong_in_themselves_are_told_at_once() -> None:
+    with pytest.raises(AirflowFailException):
+        outcome(CheckpointSensor(task_id="w", uri="oci://nothing", poke_interval=0.1))
 
 
 def test_a_checkpoint_that_never_comes_is_named(folder: str) -> None:

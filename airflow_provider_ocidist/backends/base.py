@@ -13,6 +13,7 @@ from airflow_provider_ocidist.attempts import Attempt, End
 from airflow_provider_ocidist.backports import Self, StrEnum
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.job import TrainingJob
+from airflow_provider_ocidist.kept_evidence import Missed
 from airflow_provider_ocidist.run import Ending, Plan, Request, RunKey, RunRecord, RunRef, RunStatus
 
 
@@ -186,6 +187,14 @@ class Backend(ABC):
 
     def forget(self, ref: RunRef) -> None:  # noqa: B027 - most have nothing to forget
         """Drop what is remembered of a gang between two looks: nobody looks at it any more."""
+
+    def missed(self, ref: RunRef) -> Mapping[str, Missed]:
+        """Return which job runs of a gang the service did not find lately, by id: evidence that they were deleted."""
+        del ref
+        return {}
+
+    def recall_missed(self, missed: Mapping[str, Missed]) -> None:  # noqa: B027 - most have nothing to recall
+        """Go on with what another process has met."""
 
     def reconnect(self, fields: Mapping[str, Any]) -> None:  # noqa: B027 - most have nothing to renew
         """Take the credentials of the connection as they are now, and sign every later call anew.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -186,3 +186,30 @@ def test_rights_that_are_lost_between_two_looks_make_no_run_gone() -> None:
     for _ in range(3):
         with pytest.raises(RunNotFound):
             states.of_many("c", ["a", "b"])
+
+
+@each_way
+@pytest.mark.parametrize("seed", range(15))
+def test_what_one_process_has_missed_the_next_one_goes_on_with(alone: bool, seed: int) -> None:
+    """Gone counts from the same look, whether one process asks or each look has one of its own."""
+    print("seed", seed)
+    dice = random.Random(seed)
+    service = Service("a")
+    service.listed = {"a"}
+    one, many = Asker(service, alone), Asker(service, alone)
+    assert one.found("a", "b") == many.found("a", "b")
+    for _ in range(2 * ABSENT_ANSWERS + 4):
+        pause = dice.uniform(1, ABSENT_FOR / 2)
+        if dice.random() < 0.1:
+            service.runs = {"a", "b"} ^ service.runs | {"a"}
+        kept = {
+            run_id: replace(each, seconds=each.seconds + pause)
+            for run_id, each in many.states.missed(["a", "b"]).items()
+        }
+        one.clock.now += pause
+        known = dict(many.states._known)
+        many = Asker(service, alone)
+        many.states._known = known
+        many.states.recall(kept)
+        assert one.found("a", "b") == many.found("a", "b")
+        assert one.states.missed(["a", "b"]).keys() == many.states.missed(["a", "b"]).keys()

@@ -45,6 +45,7 @@ from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLO
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.job import TrainingJob
+from airflow_provider_ocidist.kept_evidence import Missed
 from airflow_provider_ocidist.masking import secrets_in
 from airflow_provider_ocidist.oci_credentials import OciAccess, region_in_profile
 from airflow_provider_ocidist.oci_errors import oci_errors
@@ -286,6 +287,12 @@ class OciDataScience(Backend):
         self._run_states.forget(ref.run_ids)
         self._reports.forget(ref.run_dir)
         self._states.pop(ref.run_dir, None)
+
+    def missed(self, ref: RunRef) -> Mapping[str, Missed]:
+        return self._run_states.missed(ref.run_ids)
+
+    def recall_missed(self, missed: Mapping[str, Missed]) -> None:
+        self._run_states.recall(missed)
 
     def _store(self, run_dir: str) -> Store:
         return open_store(run_dir, self.access)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -16,6 +16,7 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import PAGE, in_pa
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import RunNotFound
 from airflow_provider_ocidist.evidence import Absent
+from airflow_provider_ocidist.kept_evidence import Missed
 from airflow_provider_ocidist.oci_errors import oci_errors
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,21 @@ class RunStates:
         for run_id in run_ids:
             self._known.pop(run_id, None)
             self._absent.pop(run_id, None)
+
+    def missed(self, run_ids: Iterable[str]) -> dict[str, Missed]:
+        """Return the runs that were not found at the last look, by id."""
+        now = self._clock()
+        return {
+            run_id: Missed(answers=absent.answers, seconds=now - absent.since)
+            for run_id in run_ids
+            if (absent := self._absent.get(run_id)) is not None
+        }
+
+    def recall(self, missed: Mapping[str, Missed]) -> None:
+        """Go on with what another process has met."""
+        now = self._clock()
+        for run_id, each in missed.items():
+            self._absent.setdefault(run_id, Absent(now - each.seconds, each.answers))
 
     def _ask_for_the_rest(self, compartment_id: str | None, search: _Search) -> None:
         """Ask for each run that no list has: lists may be behind.
