@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, BaseOperator, conf
 
 from airflow_provider_ocidist import task_context
-from airflow_provider_ocidist.airflow_errors import as_airflow_errors, training_failure
-from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, OcidistError
+from airflow_provider_ocidist.airflow_errors import as_airflow_errors
+from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
 from airflow_provider_ocidist.hooks import OciHook
+from airflow_provider_ocidist.job_tasks import renderable, show_plan
+from airflow_provider_ocidist.killable_tasks import KillableTask
 from airflow_provider_ocidist.links import (
     CheckpointLink,
     JobRunLink,
     LogsLink,
-    checkpoint_url,
-    links_of_run,
 )
+from airflow_provider_ocidist.outcome_tasks import failure_of
 from airflow_provider_ocidist.stop_flag import StopFlag
 
 # What only a running task needs is imported there: every DAG file pays for what stands here, every time it is parsed.
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from airflow_provider_ocidist.backends.base import Backend
@@ -39,12 +36,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.kills import Killer
     from airflow_provider_ocidist.run import Plan, RunKey, RunRecord, RunRef
     from airflow_provider_ocidist.task_watch import TaskWatch
-    from airflow_provider_ocidist.watch import Watch
 
-DEFAULT_LEASE = 7200.0
-"""Seconds that the nodes of a task go on when nobody waits for them: Airflow may be down for an hour."""
-DEFAULT_CAPACITY_TIMEOUT = 3600.0
-"""Seconds for which a task asks again where no machine is free: the retries are for what is worse."""
 TRIGGER_FAILED, TRIGGER_TIMEOUT = "__fail__", "Trigger timeout"
 """How Airflow resumes a task whose trigger broke, or took longer than it was deferred for (`sdk.bases.operator`)."""
 
@@ -66,13 +58,7 @@ def as_argument(retry_policy: Any) -> dict[str, Any]:
     return {} if RETRIES is None and retry_policy is None else {"retry_policy": retry_policy}
 
 
-def show_plan(context: Context, jinja_env: Any) -> str:  # noqa: ARG001 - Airflow calls values of fields like this
-    """Return what the field `plan` shows in the tab of rendered templates: what the task is about to create."""
-    task = context.get("task")
-    return task.shown_plan(context) if isinstance(task, DistributedTrainingOperator) else ""
-
-
-class DistributedTrainingOperator(BaseOperator):
+class DistributedTrainingOperator(KillableTask):
     """Run a training job on several nodes and wait for its checkpoint.
 
     The run survives this task: a worker that dies, or a triggerer that restarts, finds it again and waits on. Killing,
@@ -124,7 +110,7 @@ class DistributedTrainingOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs, **as_argument(retry_policy))
-        self.job = str(job) if isinstance(job, str | Path) else _renderable(job)
+        self.job = str(job) if isinstance(job, str | Path) else renderable(job)
         self.conn_id = conn_id
         self.nodes = nodes
         self.shape = shape
@@ -145,8 +131,6 @@ class DistributedTrainingOperator(BaseOperator):
         self._failure: Failure | None = None
         self._search: CapacitySearch | None = None
         self._connected: Backend | None = None
-
-    # the life of the task
 
     def execute(self, context: Context) -> dict[str, Any]:
         return self.train(context)
@@ -235,21 +219,6 @@ class DistributedTrainingOperator(BaseOperator):
                     self._call_off(gang, key, final)
                     raise
 
-    def _call_off(self, gang: Gang, key: RunKey, error: BackendError) -> None:
-        """End what earlier tries may have left where no try comes after this one; add to the error what that is not."""
-        from airflow_provider_ocidist.errors import Overtaken
-
-        if self._number == 1 or isinstance(error, Overtaken):
-            return
-        is_last = self._number > key.generation or not error.retryable or self._stop.is_set()
-        if not is_last:
-            return
-        self.log.warning(
-            "ending what earlier tries of this task may have left, for none comes after this one"
-        )
-        if left := gang.call_off(key, self._number, error):
-            error.args = (f"{error}; STILL THERE, PERHAPS: {'; '.join(left)}", *error.args[1:])
-
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on also where Airflow would fail this task for its trigger's sake, and leave the run to itself."""
         if next_method != TRIGGER_FAILED:
@@ -273,7 +242,7 @@ class DistributedTrainingOperator(BaseOperator):
         error = AirflowTaskTimeout(why)
         backend = self._reached(ref)
         end_before_giving_up(backend, ref, self._number, error, self.log, self._stop, self._reconnect)
-        self._tell_of_failure(_failure(Cause.DEADLINE, why), context)
+        self._tell_of_failure(failure_of(Cause.DEADLINE, why), context)
 
     def _go_on_here(self, ref: RunRef | None, context: Context) -> dict[str, Any]:
         """Go on with what there is, without what only the trigger knew; it may have been about to ask for machines."""
@@ -312,16 +281,6 @@ class DistributedTrainingOperator(BaseOperator):
         here = self._task_deadline(context["ti"].start_date)
         deadlines = [record.deadline, None if here is None else here - time.time() + backend.now()]
         return replace(record, deadline=min((time for time in deadlines if time is not None), default=None))
-
-    def on_kill(self) -> None:
-        """End the remote runs; Airflow kills this process five seconds after it has called this.
-
-        Airflow calls it in a signal handler: it neither asks Airflow anything nor logs (see `kills`). A gang that is
-        just being created, or reached, is ended when that is done, by the thread that was interrupted.
-        """
-        self._stop.set()
-        if self._killer is not None:
-            self._killer.kill_from_handler()
 
     def _supervise(
         self, record: RunRecord, context: Context, *, announced: bool = True, goes_on: bool = False
@@ -368,67 +327,6 @@ class DistributedTrainingOperator(BaseOperator):
                     case Fail(cause, message):
                         self._fail(watch, cause, message, context)
 
-    @contextlib.contextmanager
-    def _ending_what_is_given_up(self, watch: TaskWatch) -> Iterator[None]:
-        """End the gang before its task fails while it may live, for whatever reason that is."""
-        from airflow.providers.common.compat.sdk import TaskDeferred
-
-        from airflow_provider_ocidist.kills import end_before_giving_up
-
-        try:
-            yield
-        except TaskDeferred:
-            # Its trigger waits from here; a kill that still reaches this process ends the gang.
-            raise
-        except BaseException as error:
-            if self._stop.is_set():
-                self._end_killed()
-            elif watch.status is None or not watch.status.ended:
-                ref, number = watch.record.ref, self._number
-                end_before_giving_up(watch.backend, ref, number, error, self.log, self._stop, self._reconnect)
-            self._disarm()
-            raise
-        else:
-            self._disarm()
-
-    def _disarm(self) -> None:
-        """Let the thread go that would end the gang: it has ended."""
-        killer, self._killer = self._killer, None
-        if killer is not None:
-            killer.close()
-
-    def _leave_if_killed(self) -> None:
-        if self._stop.is_set():
-            self._end_killed()
-            raise AirflowFailException("the task was killed, and its run with it")
-
-    def _end_killed(self) -> None:
-        """Wait until the gang of a killed task is cancelled; Airflow kills this process when that takes too long."""
-        from airflow_provider_ocidist.kills import KILLED_PATIENCE
-
-        assert self._killer is not None
-        if not self._killer.kill(KILLED_PATIENCE):
-            self.log.warning(
-                "the run of this killed task could not be cancelled (%s); its nodes end by limits.lease",
-                self._killer.error or "no answer",
-            )
-
-    def _reached(self, ref: RunRef) -> Backend:
-        """Return the backend of a gang that lives: a connection that cannot be read now is no reason to leave it."""
-        from airflow_provider_ocidist.kills import Patience
-
-        patience = Patience(self._stop, self.log)
-        while True:
-            try:
-                return self._backend(ref.backend)
-            except Exception as error:  # noqa: BLE001 - Airflow's own, or the network's
-                patience.take(error, lambda: None)
-
-    def _reconnect(self) -> None:
-        """Let the backend use the connection as it is now."""
-        if self._connected is not None:
-            self._connected.reconnect(OciHook(self.conn_id).fields)
-
     def _wait(self, watch: TaskWatch, context: Context) -> None:
         from airflow_provider_ocidist.triggers import CAN_KILL, DistributedTrainingTrigger
 
@@ -455,194 +353,6 @@ class DistributedTrainingOperator(BaseOperator):
             kwargs={"search": asdict(self._search)} if self._search else None,
         )
 
-    def _succeed(self, watch: Watch, warning: str | None, context: Context) -> dict[str, Any]:
-        from airflow_provider_ocidist.run import TrainingResult
-
-        watch.tell_the_rest()
-        assert watch.status is not None
-        self._close(watch.record.ref, succeeded=True)
-        result: dict[str, Any] = task_context.handed_on(
-            TrainingResult.of(watch.record, watch.status, warning).to_json()
-        )
-        if warning:
-            self.log.warning("SUCCEEDED, BUT %s", warning)
-        self._hand_on_checkpoint(result["checkpoint_uri"], watch.record.ref, context)
-        self.log.info("trained; newest checkpoint: %s", result["checkpoint_uri"])
-        task_context.tell_outlets(
-            self.outlets, result, self._planned[0].name if self._planned else None, context
-        )
-        self._result = result
-        return result
-
-    def _close(self, ref: RunRef, *, succeeded: bool) -> None:
-        """Record the end, by which a later try knows whether this one was cleared since."""
-        from airflow_provider_ocidist.attempts import End
-
-        self._backend(ref.backend).close(ref, End(succeeded=succeeded, number=self._number))
-
-    def _fail(self, watch: Watch, cause: Cause, message: str, context: Context) -> NoReturn:
-        from airflow_provider_ocidist.failure import Failure
-        from airflow_provider_ocidist.masking import masked_text
-
-        watch.tell_the_rest()
-        assert watch.status is not None
-        if watch.status.ended:
-            self._close(watch.record.ref, succeeded=False)
-        failure = Failure.of(cause, message, watch.record, watch.status)
-        if failure.checkpoint_uri is not None:
-            self._hand_on_checkpoint(failure.checkpoint_uri, watch.record.ref, context)
-        for node in watch.status.nodes:
-            if node.report is not None and node.report.cause is not None and node.report.tail:
-                self.log.error("last lines of node %d:\n%s", node.rank, masked_text(node.report.tail))
-        if not watch.status.has_trained:
-            self._wait_for_machines(cause, failure.sentence)
-        self._tell_of_failure(failure, context)
-        raise training_failure(cause, failure.sentence)
-
-    def _wait_for_machines(self, cause: Cause, message: str) -> None:
-        """Raise NoCapacity where there may be machines later, and this task has the time."""
-        from airflow_provider_ocidist.capacity import NoCapacity
-
-        if self._search is None or cause is not Cause.CAPACITY:
-            return
-        search = self._search.failed()
-        ask_at = search.next_at(time.time())
-        if ask_at is not None:
-            raise NoCapacity(f"{cause}: {message}", search, ask_at)
-
-    @contextlib.contextmanager
-    def _telling_of_failure(self, context: Context) -> Iterator[None]:
-        """Tell also of what fails before there is a gang, when the service will not say how it is, and of time-outs."""
-        try:
-            yield
-        except (JobFileError, BackendError) as error:
-            cause = error.cause if isinstance(error, BackendError) else Cause.CONFIG
-            self._wait_for_machines(cause, str(error))
-            self._tell_of_failure(_failure(cause, str(error)), context)
-            raise
-        except AirflowTaskTimeout as error:
-            if self._failure is None:
-                self._tell_of_failure(_failure(Cause.DEADLINE, str(error)), context)
-            raise
-
-    def _tell_of_failure(self, failure: Failure, context: Context) -> None:
-        """Hand on what happened. A task cannot write its own note: Airflow 3.3 gives workers no call for it.
-
-        Airflow masks what is logged, but not what is handed on.
-        """
-        self._failure = failure
-        context["ti"].xcom_push(key="failure", value=task_context.handed_on(failure.to_json()))
-
-    def _hand_on_checkpoint(self, uri: str | None, ref: RunRef, context: Context) -> None:
-        ti = context["ti"]
-        ti.xcom_push(key="checkpoint_uri", value=uri)
-        if uri and (url := checkpoint_url(uri, ref, OciHook(self.conn_id).access)):
-            ti.xcom_push(key=CheckpointLink.xcom_key, value=url)
-
-    def shown_plan(self, context: Context) -> str:
-        """Return what the task is about to create, without secrets; and keep them from its logs and other fields."""
-        from airflow_provider_ocidist.masking import masked_text, secrets_in
-        from airflow_provider_ocidist.plan_view import readable
-
-        # Before the job is known to be right: what is wrong with it may be told by its values.
-        given = secrets_in([self.job, self.env, self.overrides])
-        task_context.mask_secrets(given)
-        try:
-            job = self._limited(self._training_job(context))
-            plan = self._backend(job.backend.kind).plan(job, task_context.key_of(context))
-        except Exception as error:  # noqa: BLE001 - it fails again when the task needs it, and is told of there
-            return f"no plan: {masked_text(str(error), given)}"
-        task_context.mask_secrets(secrets_in(job.to_mapping()))
-        self._planned = job, plan
-        return readable(plan, conf.getint("core", "max_templated_field_length", fallback=4096))
-
-    # what OpenLineage's provider asks for, where it is installed
-
-    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any] | None:
-        return self._lineage()
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:  # noqa: ARG002
-        return self._lineage()
-
-    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:  # noqa: ARG002
-        return self._lineage()
-
-    def _lineage(self) -> OperatorLineage[Any, Any] | None:
-        if self._planned is None:
-            return None
-        from airflow_provider_ocidist.lineage import lineage_of_training
-
-        page = None
-        if self._ref is not None:
-            page = links_of_run(self._ref, OciHook(self.conn_id).access).get(JobRunLink.xcom_key)
-        return lineage_of_training(*self._planned, self._ref, self._result, self._failure, page)
-
-    # small parts
-
-    def _backend(self, kind: str) -> Backend:
-        """Return the connected backend; made once, so that `on_kill` finds it warm."""
-        if self._connected is None:
-            self._connected = OciHook(self.conn_id).backend(kind)
-        return self._connected
-
-    def _training_job(self, context: Context) -> TrainingJob:
-        from airflow_provider_ocidist import job_file
-
-        overrides = dict(self.overrides or {})
-        if self.nodes is not None:
-            overrides["nodes"] = self.nodes
-        if self.shape is not None:
-            overrides["backend.shape"] = self.shape
-        if self.require_training is not None:
-            overrides["require_training"] = self.require_training
-        overrides |= {f"env.{name}": str(value) for name, value in (self.env or {}).items()}
-        if isinstance(self.job, Mapping):
-            return job_file.build(self.job, base_dir=self._folder, overrides=overrides)
-        place = str(self.job) if "://" in str(self.job) else str(self._folder / str(self.job))
-        access = OciHook(self.conn_id).access if place.startswith("oci://") else None
-        return job_file.load(
-            place, access=access, overrides=overrides, render=lambda text: self._filled_in(text, context)
-        )
-
-    def _limited(self, job: TrainingJob) -> TrainingJob:
-        """Return the job with the limits of a task, where it says nothing of its own."""
-        own = {"lease": DEFAULT_LEASE, "capacity_timeout": DEFAULT_CAPACITY_TIMEOUT}
-        missing = {name: value for name, value in own.items() if getattr(job.limits, name) is None}
-        return replace(job, limits=replace(job.limits, **missing))
-
-    def _filled_in(self, text: str, context: Context) -> Any:
-        """Return what Airflow makes of a text with Jinja. Raises ValueError with what is wrong with it."""
-        from jinja2 import TemplateError
-
-        try:
-            return self.render_template(text, context)
-        except TemplateError as error:
-            raise ValueError(error.message or type(error).__name__) from error
-
-    @property
-    def _folder(self) -> Path:
-        return Path(self.dag.fileloc).parent
-
-    def _task_deadline(self, begun: datetime | None = None) -> float | None:
-        """Return until when this attempt may take; Airflow forgets `execution_timeout` while a task is deferred."""
-        if self.execution_timeout is None:
-            return None
-        return (begun.timestamp() if begun else time.time()) + self.execution_timeout.total_seconds()
-
-    def _announce(self, ref: RunRef, context: Context) -> None:
-        ti = context["ti"]
-        self.log.info(
-            "gang %s: job %s, %d nodes, main run %s", ref.key.name, ref.job_id, ref.nodes, ref.main_run_id
-        )
-        if ref.log_group_id is None:
-            self.log.warning(
-                "what the nodes print is kept nowhere, and so not shown here: name a log group in the connection "
-                "or the job (log_group_id)"
-            )
-        ti.xcom_push(key="run", value=ref.to_json())
-        for key, url in links_of_run(ref, OciHook(self.conn_id).access).items():
-            ti.xcom_push(key=key, value=url)
-
 
 def _new_search(job: TrainingJob, began: float, deadline: float | None) -> CapacitySearch | None:
     from airflow_provider_ocidist.capacity import CapacitySearch
@@ -657,23 +367,3 @@ def _search_in(value: Mapping[str, Any] | None) -> CapacitySearch | None:
     from airflow_provider_ocidist.capacity import CapacitySearch
 
     return CapacitySearch(**value) if value else None
-
-
-def _failure(cause: Cause, message: str) -> Failure:
-    from airflow_provider_ocidist.failure import Failure, remedy_of
-
-    return Failure(cause=cause, message=message, remedy=remedy_of(cause, message))
-
-
-def _renderable(value: Any) -> Any:
-    """Return a value whose every string Airflow finds: it looks into dicts and lists, not into other mappings."""
-    from airflow_provider_ocidist.job import TrainingJob
-
-    if isinstance(value, TrainingJob):
-        value = value.to_mapping()
-    match value:
-        case Mapping():
-            return {key: _renderable(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_renderable(item) for item in value]
-    return value
