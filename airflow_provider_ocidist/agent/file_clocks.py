@@ -1,10 +1,11 @@
-"""File clocks: by how much the stamps of files in a folder are ahead of this machine's clock, as on a server."""
+"""File clocks: by how much the stamps of files in a folder are ahead of this machine's own, as on a server."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 TICK_NS = 20_000_000
@@ -12,24 +13,15 @@ TICK_NS = 20_000_000
 
 
 def ahead_ns(folder: Path) -> int:
-    """Return by how many ns files that are written in a folder now are stamped later than this machine's clock says.
+    """Return by how many ns files that are written in a folder now are stamped later than those of this machine.
 
-    0 where that cannot be seen, as on a full disk. It writes an empty file there and removes it again.
+    0 where that cannot be seen, as on a full disk. It writes a byte there and removes it again.
     """
     try:
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".ocidist-clock-", suffix=".part")
+        with _probe(Path(tempfile.gettempdir())) as own, _probe(folder) as there:
+            before, stamp, after = _stamped(own), _stamped(there), _stamped(own)
     except OSError:
         return 0
-    try:
-        before = time.time_ns()
-        os.write(handle, b".")
-        os.fsync(handle)
-        stamp, after = os.fstat(handle).st_mtime_ns, time.time_ns()
-    except OSError:
-        return 0
-    finally:
-        os.close(handle)
-        Path(name).unlink(missing_ok=True)
     return nearest_to_none(stamp - after, stamp - before)
 
 
@@ -38,3 +30,20 @@ def nearest_to_none(lowest: int, highest: int) -> int:
     if lowest <= TICK_NS and highest >= -TICK_NS:
         return 0
     return lowest if lowest > 0 else highest
+
+
+@contextlib.contextmanager
+def _probe(folder: Path) -> Iterator[int]:
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".ocidist-clock-", suffix=".part")
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+        Path(name).unlink(missing_ok=True)
+
+
+def _stamped(handle: int) -> int:
+    """Return the time of a write, as the place that holds the file stamps it."""
+    os.write(handle, b".")
+    os.fsync(handle)
+    return os.fstat(handle).st_mtime_ns
