@@ -26,7 +26,7 @@ from airflow_provider_ocidist.backends.oci_data_science.ads_variables import (
 from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gang import Gang
-from airflow_provider_ocidist.run import RunKey, RunRef
+from airflow_provider_ocidist.run import NodeState, RunKey, RunRef
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, a_job, a_key, wait_until
 
@@ -202,3 +202,21 @@ def test_each_worker_of_a_job_of_ads_is_told_the_run_of_the_main_node(
         True,
     ]
     backend.cancel(ref)
+
+
+@pytest.mark.parametrize(
+    "status, code", [(429, "TooManyRequests"), (400, "LimitExceeded"), (503, "ServiceUnavailable")]
+)
+def test_a_try_after_one_whose_every_run_was_refused_is_not_told_to_stop(
+    fields: dict[str, Any], emulator: Access, faults: Callable[..., None], status: int, code: str
+) -> None:
+    """What calls off the nodes of the refused attempt must not reach those of the next."""
+    backend = OciDataScience.connect({**fields, "max_attempts": 1})
+    key, job = a_key(), a_job(nodes=1)
+    faults(method="POST", path="/20190101/jobRuns", status=status, code=code)
+    with pytest.raises(BackendError):
+        submit(backend, job, key)
+    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    ref = submit(backend, job, key, 2)
+    done = wait_until(backend, ref, lambda found: found.ended)
+    assert [node.state for node in done.nodes] == [NodeState.SUCCEEDED], done

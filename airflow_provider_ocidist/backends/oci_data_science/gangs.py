@@ -307,7 +307,13 @@ class Gangs:
         # Whoever is killed has five seconds.
         stopped = stop is not None and stop.is_set()
         runs, alive = cleanup.end(runs_of(ref), 0.0 if stopped else WITHIN)
-        self._record_created(plan, with_runs(ref, runs))
+        left = with_runs(ref, runs)
+        self._record_created(plan, left)
+        if not alive:
+            # Its nodes were called off: the next try must not create its own in the same run directory.
+            self.end(left, End(succeeded=False))
+        if not runs:
+            self._remove_if_it_goes(ref)
         for run_id, state in alive.items():
             log.warning("%s: job run %s was cancelled and has not ended: %s", ref.key.name, run_id, state)
         return alive
@@ -334,6 +340,13 @@ class Gangs:
             self._run_dirs.write(run_dir, STOP_FILE, CALLED_OFF.to_json())
         except (StorageError, BackendError, OSError) as error:
             log.warning("%s: no stop request could be left for the nodes: %s", key.name, error)
+
+    def _remove_if_it_goes(self, ref: RunRef) -> None:
+        try:
+            self._remove(ref.job_id)
+        except BackendError as error:
+            # There is a first error to report, and a job without runs costs nothing.
+            log.info("%s: its job stays: %s", ref.key.name, error)
 
     def _remove(self, job_id: str) -> None:
         """Remove a job that has no runs, where the service still has it."""
