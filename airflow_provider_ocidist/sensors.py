@@ -57,7 +57,8 @@ class Waiting(BaseSensorOperator):
         """Return what earlier processes of this try were refused."""
         from airflow_provider_ocidist import kept_evidence
 
-        return kept_evidence.read(self._notes(context), self._subject(context))
+        notes = self._notes(context)
+        return kept_evidence.NOTHING if notes is None else kept_evidence.read(notes, self._subject(context))
 
     def _keep(self, context: Context, kept: Kept, before: Kept) -> None:
         """Keep what was refused for the next process, where each look has one of its own."""

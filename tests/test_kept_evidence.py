@@ -11,13 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowRescheduleException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_ocidist import evidence, watchers
 from airflow_provider_ocidist.errors import GaveUp
 from airflow_provider_ocidist.sensors import CheckpointSensor, DistributedTrainingSensor
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
+from tests.airflow_exceptions import AirflowRescheduleException
 
 POKE = 30
 """Seconds; nobody waits for them."""
