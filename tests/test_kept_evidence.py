@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_ocidist import evidence, watchers
+from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import GaveUp
 from airflow_provider_ocidist.sensors import CheckpointSensor, DistributedTrainingSensor
 from scripts.emulator_process import Access
