@@ -21,9 +21,9 @@ from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
 from tests.airflow_exceptions import AirflowRescheduleException
 
-POKE = 30
+POKE = 180
 """Seconds; nobody waits for them."""
-LOOKS = 40
+LOOKS = 12
 
 
 class Notes(dict[str, Any]):
@@ -106,14 +106,14 @@ def test_the_same_refusal_for_a_quarter_of_an_hour_ends_the_wait(
     assert look(notes, number=2)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_bad_answers_between_good_ones_end_no_wait(
     look: Callable[..., bool], faults: Callable[..., None], emulator: Access, seed: int
 ) -> None:
     print("seed", seed)
     dice = random.Random(seed)
     notes = Notes()
-    for _ in range(6):
+    for _ in range(3):
         for _ in range(dice.randint(1, 4)):
             refuse(faults, dice.choice([401, 403, 404]))
             assert look(notes)
