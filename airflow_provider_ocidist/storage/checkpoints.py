@@ -16,7 +16,7 @@ from airflow_provider_ocidist.oci_credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.checkpoint_names import place
 from airflow_provider_ocidist.storage.fences import Fence
-from airflow_provider_ocidist.storage.listing import by_folder, complete_in, fault_of
+from airflow_provider_ocidist.storage.listing import complete_now, fault_of
 from airflow_provider_ocidist.storage.local_store import LocalStore, local_errors
 from airflow_provider_ocidist.storage.locations import join, shown, unfinished_name
 from airflow_provider_ocidist.storage.manifests import (
@@ -186,15 +186,7 @@ def complete(uri: str, access: OciAccess | None = None) -> list[CheckpointRef]:
 
 
 def _complete_in(store: Store) -> list[CheckpointRef]:
-    for _ in range(3):
-        folders = by_folder(store.list())
-        found = complete_in(store, folders)
-        if found:
-            return [item.ref(store) for item in found]
-        if not any(MANIFEST in files for files in folders.values()):
-            break
-        # All that were listed may have been retired before they were read; then newer ones are there.
-    return []
+    return [item.ref(store) for item in complete_now(store)]
 
 
 def verify(ref_uri: str, access: OciAccess | None = None) -> Manifest:

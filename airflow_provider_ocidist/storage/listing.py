@@ -15,6 +15,10 @@ from airflow_provider_ocidist.storage.stores import Entry, Store
 
 log = logging.getLogger(__name__)
 
+_LISTINGS = 20
+"""At most; where manifests vanish at every one of them, what the last has shown is returned."""
+_VANISHED = "vanished"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
@@ -41,15 +45,35 @@ def by_folder(entries: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
     return folders
 
 
+def complete_now(store: Store) -> list[Complete]:
+    """List a place and return its complete checkpoints, the newest first.
+
+    Lists again when a manifest is retired between the listing and its reading: what was saved since stands in no
+    listing of before, and an older one that was read a moment earlier would pass for the newest.
+    """
+    found: list[Complete] = []
+    for _ in range(_LISTINGS):
+        found, has_vanished = _judged(store, by_folder(store.list()))
+        if not has_vanished:
+            break
+    return found
+
+
 def complete_in(store: Store, folders: Mapping[str, Mapping[str, Entry]]) -> list[Complete]:
-    """Return the complete checkpoints, the newest first; log why the others were skipped."""
+    """Return the complete checkpoints among listed folders, the newest first; log why the others were skipped."""
+    return _judged(store, folders)[0]
+
+
+def _judged(store: Store, folders: Mapping[str, Mapping[str, Entry]]) -> tuple[list[Complete], bool]:
+    """Return what is complete, the newest first, and whether a manifest that was listed is gone."""
     with concurrent.futures.ThreadPoolExecutor(8, "manifest") as pool:
-        judged = pool.map(lambda item: _judge(store, *item), folders.items())
-        found = [item for item in judged if item]
-    return sorted(found, key=lambda item: item.manifest.order, reverse=True)
+        judged = list(pool.map(lambda item: _judge(store, *item), folders.items()))
+    found = [item for item in judged if isinstance(item, Complete)]
+    return sorted(found, key=lambda item: item.manifest.order, reverse=True), _VANISHED in judged
 
 
-def _judge(store: Store, folder: str, files: Mapping[str, Entry]) -> Complete | None:
+def _judge(store: Store, folder: str, files: Mapping[str, Entry]) -> Complete | str | None:
+    """Return what a folder holds: a complete checkpoint, none, or one that was deleted since it was listed."""
     place = join(store.uri, folder)
     if MANIFEST not in files:
         log.info("skipped %s: it has no manifest, so it is not complete", place)
@@ -60,7 +84,8 @@ def _judge(store: Store, folder: str, files: Mapping[str, Entry]) -> Complete | 
     except CheckpointError as error:
         fault = str(error)
     except FileNotFoundError:
-        fault = "its manifest was just deleted"
+        log.info("skipped %s: its manifest was just deleted", place)
+        return _VANISHED
     if fault:
         log.warning("skipped %s: %s", place, fault)
         return None

@@ -15,7 +15,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_ocidist.errors import CheckpointError, StorageError
-from airflow_provider_ocidist.storage.checkpoints import fetch, newest, verify
+from airflow_provider_ocidist.storage.checkpoints import fetch, newest, newest_in, verify
+from airflow_provider_ocidist.storage.local_store import LocalStore
 from airflow_provider_ocidist.storage.stores import open_store
 from tests.storage.published import keep_last, publish
 from tests.storage.trees import make_tree, read_tree
@@ -253,6 +254,38 @@ def test_what_an_interrupted_retention_left_is_removed_when_it_is_old(tmp_path):
         "step-000002.pt",
         "step-000003.pt",
     ]
+
+
+class ReadLate(LocalStore):
+    """Reads the newest manifest after all others, when two more checkpoints were published and it was retired."""
+
+    def __init__(self, folder, meanwhile):
+        super().__init__(folder)
+        self.meanwhile, self.left = meanwhile, threading.Semaphore(0)
+
+    def read(self, name):
+        if self.meanwhile and "000006" in name:
+            assert self.left.acquire(timeout=60)
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        content = super().read(name)
+        self.left.release()
+        return content
+
+
+def test_a_checkpoint_that_is_retired_while_it_is_read_makes_no_older_one_the_newest(tmp_path):
+    place = tmp_path / "kept"
+
+    def save(*steps):
+        for step in steps:
+            publish(make(tmp_path, step), place.as_uri(), step=step)
+
+    def go_on():
+        save(7, 8)
+        keep_last(place.as_uri(), 2)
+
+    save(5, 6)
+    assert newest_in(ReadLate(place, go_on)).step == 8
 
 
 def test_a_reader_always_finds_a_checkpoint_while_others_come_and_go(place, tmp_path):
