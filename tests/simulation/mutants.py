@@ -263,14 +263,15 @@ MUTANTS = (
         "7",
         "operators.py",
         (
-            ("import contextlib\nimport time\n", "import contextlib\nimport threading\nimport time\n"),
+            ("import time\nfrom collections.abc", "import threading\nimport time\nfrom collections.abc"),
             (
                 "        self._stop = StopFlag()\n",
                 "        self._stop = StopFlag()\n        self._busy = threading.Lock()\n",
             ),
             (
-                "        self._stop.set()\n        if self._killer is not None:\n            self._killer.kill_from",
-                "        with self._busy:\n            self._stop.set()\n            self._killer.kill_from",
+                "    def _until_end(self,",
+                "    def on_kill(self) -> None:\n        with self._busy:\n            super().on_kill()\n\n"
+                "    def _until_end(self,",
             ),
             (
                 "                action = watch.look(time.time())\n",
