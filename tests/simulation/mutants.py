@@ -270,8 +270,10 @@ MUTANTS = (
             ),
             (
                 "    def _until_end(self,",
-                "    def on_kill(self) -> None:\n        with self._busy:\n            super().on_kill()\n\n"
-                "    def _until_end(self,",
+                (
+                    "    def on_kill(self) -> None:\n        with self._busy:\n            super().on_kill()\n\n"
+                    "    def _until_end(self,"
+                ),
             ),
             (
                 "                action = watch.look(time.time())\n",
