@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.agent.report import NodeReport
 from airflow_provider_ocidist.backports import Self
@@ -19,6 +22,7 @@ from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE = 240.0
+NO_TORCH = "torch is not installed: there is none for PyPy"
 
 
 def until(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:
@@ -91,6 +95,8 @@ class Gang:
         **changes: Any,
     ) -> None:
         """`python`: the interpreter of the nodes, where they need packages that Airflow's has not."""
+        if kind == "torchrun" and python == sys.executable and not importlib.util.find_spec("torch"):
+            pytest.skip(NO_TORCH)
         self.root = root
         self.name = f"test-{uuid.uuid4().hex[:12]}"
         self.run_dir = root / "run" / self.name

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.agent.gangs import REPOSITORY
 
 PROBE = """
@@ -25,6 +27,9 @@ print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) /
 """
 
 
+@pytest.mark.skipif(
+    sys.version_info < (3, 10), reason="before Python 3.10 nothing lists the standard library"
+)
 def test_the_agent_loads_nothing_outside_the_standard_library_and_starts_fast() -> None:
     command = [sys.executable, "-I", "-c", PROBE, str(REPOSITORY)]
     probes = [

@@ -21,7 +21,7 @@ class Needy(Launcher):
 
 
 class NeedsPackage(Needy):
-    requires = ("torch", "no_such_package")
+    requires = ("json", "no_such_package")
 
 
 class NeedsTool(Needy):

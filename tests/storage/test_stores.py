@@ -351,6 +351,9 @@ def test_an_unknown_scheme_is_one_clear_error():
         open_store("nonsense://a/b")
 
 
+@pytest.mark.skipif(
+    sys.version_info < (3, 10), reason="before Python 3.10 nothing lists the standard library"
+)
 def test_opening_stores_loads_neither_oci_nor_fsspec():
     program = (
         "import sys\n"
