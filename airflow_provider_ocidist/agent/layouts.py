@@ -285,14 +285,28 @@ def _trainer(folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:
         wanted |= {"scheduler.pt"} | (set() if random_states else {"rng_state.pth"})
         # With FSDP it is a folder, with DeepSpeed in its own.
         wanted |= set() if any(map(TRAINER_OPTIMIZER.match, files)) else {"optimizer.pt"}
+    # Without it nothing finds the rest of what DeepSpeed has saved.
+    wanted |= {LATEST} if any(name.startswith("global_step") for name in files) else set()
     wanted |= {
         f"{found['stem'][:-1]}{found['end']}.index.json" for found in map(NUMBERED.fullmatch, files) if found
     }
-    if lost := _missing(wanted, files, elsewhere):
+    if lost := _missing(wanted, files, elsewhere) or _misled(folder, files):
         return lost
     others = set(files) - random_states - {TRAINER_STATE}
     is_last = all(files[name].modified_ns <= files[TRAINER_STATE].modified_ns for name in others)
     return WHOLE if is_last and any(map(TRAINER_WEIGHTS.fullmatch, others)) else NOTHING
+
+
+def _misled(folder: Path, files: Files) -> Reading | None:
+    """Return that `latest`, where it is among the files, names nothing that is."""
+    if LATEST not in files:
+        return None
+    tag = (folder / LATEST).read_text(errors="replace").strip()
+    return (
+        None
+        if any(name.startswith(f"{tag}/") for name in files)
+        else broken(f"{LATEST} names {tag!r}, which is not there")
+    )
 
 
 def _accelerate(_folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:

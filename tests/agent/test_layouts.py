@@ -66,6 +66,22 @@ def test_formats_prove_what_is_there_to_its_end(kind: str, tmp_path: Path) -> No
     assert read(tmp_path, save.name) is (Says.WHOLE if kind in PROVED_BY_FORMAT else Says.NOTHING)
 
 
+@pytest.mark.parametrize("left", [None, 0, 1, 8])
+def test_of_the_trainers_deepspeed_the_pointer_to_the_parts_belongs_to_it(
+    tmp_path: Path, left: int | None
+) -> None:
+    save = KINDS["trainer with deepspeed"](300, random.Random(1))
+    write(tmp_path, list(save.files))
+    latest, state = tmp_path / save.name / "latest", tmp_path / save.name / "trainer_state.json"
+    kept = latest.read_bytes()[:left] if left is not None else b""
+    latest.unlink()
+    if left is not None:
+        latest.write_bytes(kept)
+        # As after a copy that keeps no times.
+        os.utime(state)
+    assert read(tmp_path, save.name) is Says.BROKEN
+
+
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"opaque"}))
 def test_what_lost_a_file_or_a_piece_of_one_is_never_whole(kind: str, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
