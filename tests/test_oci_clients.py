@@ -197,13 +197,14 @@ def test_an_api_key_without_a_file_works(emulator, access):  # noqa: F811
     ) == namespace(access)
 
 
-def test_a_session_token_works_by_itself_and_by_its_profile(emulator, access, tmp_path):  # noqa: F811
-    signer = oci.signer.Signer.from_config(oci.config.from_file(access.config_file))
+def test_a_session_token_works_by_itself_and_by_its_profile(access, tmp_path):  # noqa: F811
+    config = oci.config.from_file(access.config_file)
+    signer = oci.signer.Signer.from_config(config)
     session = requests.post(f"{access.endpoint}/_emulator/sessions", json={}, auth=signer, timeout=10).json()
     (tmp_path / "token").write_text(session["token"])
     (tmp_path / "key.pem").write_text(session["private_key"])
     (tmp_path / "config").write_text(
-        f"[DEFAULT]\ntenancy={emulator['tenancy_id']}\nregion=us-ashburn-1\n"
+        f"[DEFAULT]\ntenancy={config['tenancy']}\nregion=us-ashburn-1\n"
         f"security_token_file={tmp_path}/token\nkey_file={tmp_path}/key.pem\n"
     )
     for auth in ("session_token", "config_file"):

@@ -27,6 +27,7 @@ from airflow_provider_ocidist.oci_rest import ObjectStorageClient, SecretsClient
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.oci_store import OciStore
 from airflow_provider_ocidist.storage.transfer import copy
+from scripts.emulator_process import Access
 from tests.storage.conftest import access, bucket, emulator, proxy, unruly  # noqa: F401 - fixtures
 from tests.storage.unruly_proxy import Fault, UnrulyProxy
 
@@ -127,8 +128,8 @@ def test_a_key_that_was_replaced_is_read_again_also_where_nothing_is_tried_twice
     assert ObjectStorageClient(caller).get_namespace().data
 
 
-def test_refusals_read_as_those_of_the_sdk(emulator: dict[str, str], access: OciAccess) -> None:  # noqa: F811
-    store = store_at(f"oci://no-such-bucket@{emulator['namespace']}/x", access)
+def test_refusals_read_as_those_of_the_sdk(emulator: Access, access: OciAccess) -> None:  # noqa: F811
+    store = store_at(f"oci://no-such-bucket@{emulator.namespace}/x", access)
     for use in (store.read, store.exists, store.delete, lambda _: store.list()):
         with pytest.raises(StorageError, match="or these credentials may not see it") as caught:
             use("x")
@@ -150,6 +151,6 @@ def test_where_the_sdk_is_missing_a_node_speaks_without_it(monkeypatch: pytest.M
     assert caught.value.cause is Cause.CONFIG
 
 
-def test_a_secret_is_read_without_the_sdk(emulator: dict[str, str], access: OciAccess) -> None:  # noqa: F811
-    bundle = SecretsClient(caller_of(access)).get_secret_bundle(emulator["secret_id"]).data
-    assert base64.b64decode(bundle.secret_bundle_content.content).decode() == emulator["secret_value"]
+def test_a_secret_is_read_without_the_sdk(emulator: Access, access: OciAccess) -> None:  # noqa: F811
+    bundle = SecretsClient(caller_of(access)).get_secret_bundle(emulator.secret_id).data
+    assert base64.b64decode(bundle.secret_bundle_content.content).decode() == emulator.secret_value

@@ -377,21 +377,21 @@ def begun(
 
 def test_only_the_runs_that_are_missing_are_created_under_their_numbers(backend: OciDataScience) -> None:
     submission, job_id, plan = begun(backend, nodes=4)
-    first = submission.runs(job_id, {0, 1, 2})
+    first = submission.runs(job_id, {number: f"run-{number}" for number in range(3)})
     assert list(first) == [3]
-    rest = submission.runs(job_id, {3})
+    rest = submission.runs(job_id, {3: first[3].id})
     assert sorted(rest) == [0, 1, 2]
     requests = [each for each in plan.requests if each.verb == "CreateJobRun"]
     for number, run in {**first, **rest}.items():
         assert run.display_name == requests[number].body["displayName"]
         assert run.job_id == job_id
     assert len(runs_of(backend, job_id, plan)) == 4
-    assert submission.runs(job_id, range(4)) == {}
+    assert submission.runs(job_id, {number: run.id for number, run in {**first, **rest}.items()}) == {}
 
 
 def test_runs_asked_for_twice_are_the_same(backend: OciDataScience) -> None:
     submission, job_id, plan = begun(backend)
-    first, again = ({number: run.id for number, run in submission.runs(job_id, ()).items()} for _ in range(2))
+    first, again = ({number: run.id for number, run in submission.runs(job_id, {}).items()} for _ in range(2))
     assert first == again
     assert set(runs_of(backend, job_id, plan)) == set(first.values())
 
@@ -401,7 +401,7 @@ def test_whoever_is_stopped_creates_no_run(backend: OciDataScience) -> None:
     submission, job_id, plan = begun(backend, stop=stop)
     stop.set()
     with pytest.raises(BackendError, match=r"^stopped while the job runs were being created$") as caught:
-        submission.runs(job_id, ())
+        submission.runs(job_id, {})
     assert caught.value.cause is Cause.CANCELED
     assert runs_of(backend, job_id, plan) == {}
     assert submission.abandoned() == {}
@@ -413,7 +413,7 @@ def test_runs_that_exist_are_known_though_another_was_refused(
     submission, job_id, plan = begun(backend)
     faults(method="POST", path="/20190101/jobRuns", status=400, code="LimitExceeded", times=1)
     with pytest.raises(BackendError, match=rf"^creating the job run {plan.key.name}"):
-        submission.runs(job_id, ())
+        submission.runs(job_id, {})
     known = submission.abandoned()
     assert len(known) == 2
     assert set(known.values()) == set(runs_of(backend, job_id, plan))
@@ -427,7 +427,7 @@ def test_a_run_whose_creation_is_answered_after_all_was_given_up_is_cancelled(
 ) -> None:
     submission, job_id, plan = begun(backend, nodes=1)
     assert submission.abandoned() == {}
-    (run,) = submission.runs(job_id, ()).values()
+    (run,) = submission.runs(job_id, {}).values()
     assert runs_of(backend, job_id, plan)[run.id] in ("CANCELING", "CANCELED")
     again, other_id, _ = begun(backend, nodes=1)
     again.abandoned()
@@ -439,6 +439,6 @@ def test_a_run_whose_creation_is_answered_after_all_was_given_up_is_cancelled(
 
 def test_until_it_is_given_up_nothing_is_cancelled(backend: OciDataScience) -> None:
     submission, job_id, plan = begun(backend, nodes=2)
-    created = submission.runs(job_id, ())
+    created = submission.runs(job_id, {})
     assert submission.abandoned() == {number: run.id for number, run in created.items()}
     assert not {"CANCELING", "CANCELED"} & set(runs_of(backend, job_id, plan).values())
