@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -229,9 +230,14 @@ def test_a_place_that_cannot_be_read_for_good_ends_the_wait(
         outcome(CheckpointSensor(task_id="w", uri=nowhere, poke_interval=0.1, **arguments))
 
 
-def test_a_place_or_credentials_that_are_wrong_in_themselves_are_told_at_once() -> None:
-    with pytest.raises(AirflowFailException):
-        outcome(CheckpointSensor(task_id="w", uri="oci://nothing", poke_interval=0.1))
+def test_credentials_that_are_wrong_in_themselves_are_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = json.dumps({"config_file": str(tmp_path / "nowhere")})
+    monkeypatch.setenv("AIRFLOW_CONN_WRONG", json.dumps({"conn_type": "oci", "extra": extra}))
+    sensor = CheckpointSensor(task_id="w", uri="oci://bucket@namespace/x", conn_id="wrong", poke_interval=0.1)
+    with pytest.raises(AirflowFailException, match="nowhere"):
+        outcome(sensor)
 
 
 def test_a_checkpoint_that_never_comes_is_named(folder: str) -> None:
