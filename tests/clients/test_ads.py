@@ -150,7 +150,7 @@ def test_opctl_runs_and_watches_a_job_file(clients, emulator, tmp_path):
 @pytest.mark.slow
 @pytest.mark.torch
 def test_three_nodes_train_under_adss_own_driver(clients, emulator, jobs, objects, tmp_path):
-    place = {name: getattr(emulator, name) for name in emulator.__slots__} | {"conda": CONDA}
+    place = vars(emulator) | {"conda": CONDA}
     forget_calls(emulator)
     printed = clients.run(
         *("python", PROGRAMS / "ads_jobs.py", json.dumps(place), PROGRAMS / "training.py"), folder=tmp_path
@@ -228,7 +228,7 @@ def test_a_cluster_of_opctl_trains_in_our_image(clients, emulator, jobs, objects
 @pytest.mark.slow
 @pytest.mark.torch
 def test_replicas_of_our_image_train_in_one_job_run_and_in_one_each(clients, emulator, objects, tmp_path):
-    place = {name: getattr(emulator, name) for name in emulator.__slots__}
+    place = dict(vars(emulator))
     root = f"oci://{emulator.bucket}@{emulator.namespace}"
     code = (PROGRAMS / "training.py").read_bytes()
     objects.put_object(emulator.namespace, emulator.bucket, "replicas/training.py", code)
