@@ -1,4 +1,4 @@
-"""Work that is left behind when the node is told to stop: a server that never answers must not keep the node."""
+"""Work that is left behind when the node gets a stop request: a server that never answers must not keep the node."""
 
 from __future__ import annotations
 

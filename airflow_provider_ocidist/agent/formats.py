@@ -49,7 +49,7 @@ class Says(StrEnum):
     BROKEN = "broken"
     """Something is missing."""
     NOTHING = "nothing"
-    """It cannot be told."""
+    """The format does not show it."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 Metrics = dict[str, Any]
 """What was found of the fields of Progress: `step`, `steps`, `loss`, `throughput`, `learning_rate`. Of lines also:
 
-`epoch`, with `epochs` and `length` where those are told: the step is counted within the epoch, so many to each;
+`epoch`, with `epochs` and `length` where the line has them: the step is counted within the epoch, so many to each;
 `of_bar`: the step is that of a progress bar; `shown_again`: of one that was taken away to print something;
 `record`: a dictionary without a step, printed so.
 """

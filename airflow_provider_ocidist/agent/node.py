@@ -494,8 +494,8 @@ class Node:
 
     def _tell_others(self, cause: Cause, message: str) -> None:
         if self.config.nodes > 1:
-            told = masked_text(message, self.secrets)
-            self.heartbeat.ask_all_to_stop(StopRequest(cause=cause, message=told, rank=self.rank))
+            masked = masked_text(message, self.secrets)
+            self.heartbeat.ask_all_to_stop(StopRequest(cause=cause, message=masked, rank=self.rank))
 
     def _report(self, ended: Outcome) -> int:
         if ended.message:
