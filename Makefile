@@ -34,6 +34,8 @@ MODULES ?=
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 ROWS ?=
 CHAOS ?=
+# In CI, where every run has the same TEST_SEED, the few tests that fail are run again alone; what then passes is named.
+PYTEST := $(BIN)/python -m scripts.run_tests
 NEEDS := $(BIN)/python scripts/system_packages.py
 LOGINS := openssh-client openssh-server openmpi-bin
 COMPILER := g++ libpython3.11-dev
@@ -58,19 +60,19 @@ down: ## end what `make up` started
 
 test: $(READY) ## run the test suite; TESTS=path runs a part
 	@$(if $(TESTS),,$(NEEDS) chromium iproute2 $(LOGINS))
-	@$(BIN)/python -m pytest $(PARALLEL) --durations 10 -m "not launchers" \
+	@$(PYTEST) $(PARALLEL) --durations 10 -m "not launchers" \
 	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples older))
 
 test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarted: in Airflow's own processes; and every example DAG
 	@$(NEEDS) $(COMPILER)
-	@$(BIN)/python -m pytest --durations 10 tests/e2e tests/examples
+	@$(PYTEST) --durations 10 tests/e2e tests/examples
 
 test-clients: $(READY) $(CLIENTS_READY) ## the emulator under the real `oci` command line, Oracle ADS and ocifs
-	@$(BIN)/python -m pytest $(PARALLEL) --durations 10 tests/clients
+	@$(PYTEST) $(PARALLEL) --durations 10 tests/clients
 
 test-launchers: $(READY) $(LAUNCHERS_READY) ## train with real accelerate, DeepSpeed and FSDP2, and let each fail
 	@$(NEEDS) $(COMPILER) $(LOGINS)
-	@$(BIN)/python -m pytest $(PARALLEL) --durations 10 -m launchers tests/launchers tests/train
+	@$(PYTEST) $(PARALLEL) --durations 10 -m launchers tests/launchers tests/train
 
 # The minor that .venv holds is tested by `make test` and `make test-airflow`: here only when it is named.
 test-matrix: $(READY) $(AIRFLOW_READY) ## what meets Airflow, on the newest patch of each older minor; AIRFLOW=3.1 names one
@@ -86,13 +88,13 @@ test-matrix: $(READY) $(AIRFLOW_READY) ## what meets Airflow, on the newest patc
 
 test-containers: $(READY) ## the image, a gang in containers, three hosts that lose one another; as root
 	@$(NEEDS) $(CONTAINER_TOOLS)
-	@$(BIN)/python -m pytest $(PARALLEL) --durations 10 tests/containers
+	@$(PYTEST) $(PARALLEL) --durations 10 tests/containers
 
 # The short form is CI's: a dozen kills on PostgreSQL, and submissions that are killed; less than four minutes. Its seed is
 # always the same, so that a failure comes from the change; other seeds are for campaigns.
 test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL; CHAOS=short, or CHAOS_SEED=7 CHAOS_KILLS=70
 	@$(NEEDS) postgresql
-	@$(if $(filter short,$(CHAOS)),CHAOS_SEED=$(or $(CHAOS_SEED),1272) CHAOS_KILLS=12 CHAOS_SUBMISSIONS=2) $(BIN)/python -m pytest --durations 10 \
+	@$(if $(filter short,$(CHAOS)),CHAOS_SEED=$(or $(CHAOS_SEED),1272) CHAOS_KILLS=12 CHAOS_SUBMISSIONS=2) $(PYTEST) --durations 10 \
 	  $(if $(filter short,$(CHAOS)),-k "postgresql or submission" tests/chaos/test_chaos.py tests/chaos/test_submit.py,tests/chaos)
 
 test-python39: $(READY) $(OLDER)/.ready $(TYPES39)/.ready ## what travels to nodes, under a Python 3.9: types, tests, gangs; PYTHON39=python3.9

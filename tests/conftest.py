@@ -6,6 +6,7 @@ import atexit
 import importlib.util
 import json
 import os
+import random
 import shutil
 import signal
 import sys
@@ -24,6 +25,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Nothing is compiled when it is installed, and hundreds of programs start here: each would compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# What a test draws is told by the test's own seed; with this one the seeds are the same in each run.
+TEST_SEED = os.environ.get("TEST_SEED")
+if TEST_SEED is not None:
+    random.seed(TEST_SEED)
 
 # Before anything imports Airflow: it reads its home once, and must never find a person's own.
 _HOME = tempfile.mkdtemp(prefix="ocidist-airflow-")
@@ -84,6 +90,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         mark_by_version(items)
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get("/".join(item.path.parts[-2:]), len(place)))
+
+
+@pytest.fixture(autouse=True)
+def _same_draws(request: pytest.FixtureRequest) -> None:
+    """With TEST_SEED, what a test draws does not depend on the tests before it."""
+    if TEST_SEED is not None:
+        random.seed(f"{TEST_SEED} {request.node.nodeid}")
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,13 @@ INNER = "See inner exception for details."
 DETAILS = 4
 """Lines after the exception's own in which NCCL says what has happened."""
 
+TEARDOWN = (-signal.SIGABRT, -signal.SIGSEGV)
+"""How a process may end as torch's threads are torn down, after the exception that ended the program."""
+LAST_BREATH = ("terminate called", "Fatal Python error: Aborted", "Fatal Python error: Segmentation fault")
+"""With what such an end begins, where it prints anything."""
+LIBRARY_LOG = re.compile(r"\[?[EIWF]\d{4} ")
+"""A line of torch's own log in C++ or Python: its teardown warns after the program's last word."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
@@ -51,6 +58,8 @@ class Traceback:
     lines: list[str] = field(default_factory=list)
     details: list[str] = field(default_factory=list)
     """What follows the exception's first line, when that is one of NCCL's."""
+    uncaught: bool = True
+    """Whether its process printed nothing more of its own: what is logged and handled goes on."""
 
     @property
     def message(self) -> str:
@@ -73,7 +82,8 @@ def diagnose(exit_code: int, output: str, process: ProcessFailure | None, oom_ki
     """
     code = process.exit_code if process else exit_code
     traceback = _pick(tracebacks(output), process)
-    if traceback and code > 0:
+    raised = code > 0 or (code in TEARDOWN and traceback is not None and traceback.uncaught)
+    if traceback and raised:
         message, symptom = traceback.message, traceback.symptom
     else:
         said = (
@@ -87,7 +97,7 @@ def diagnose(exit_code: int, output: str, process: ProcessFailure | None, oom_ki
         message=f"{message}: out of memory" if cause is Cause.OOM and code < 0 and not symptom else message,
         exit_code=code,
         rank=_rank(process, traceback),
-        tail=tail_of(output, traceback if code > 0 else None),
+        tail=tail_of(output, traceback if raised else None),
         consequence=symptom is not None and symptom.echo,
         remedy=symptom.remedy if symptom else None,
     )
@@ -97,10 +107,15 @@ def tracebacks(output: str) -> list[Traceback]:
     """Return the tracebacks in order of their ends; those of several ranks may be interleaved."""
     opened: dict[str, Traceback] = {}
     explained: dict[str, Traceback] = {}
+    last: dict[str, Traceback] = {}
     closed: list[Traceback] = []
     for line in output.splitlines():
         prefixes, text = _split(line)
         whose = "".join(prefix[0].strip() for prefix in prefixes)
+        if text.startswith(LAST_BREATH):
+            last.clear()
+        elif text and whose in last and not LIBRARY_LOG.match(text):
+            last.pop(whose).uncaught = False
         if text.startswith(TRACEBACK):
             opened[whose] = Traceback(*_ranks(prefixes))
             explained.pop(whose, None)
@@ -108,7 +123,7 @@ def tracebacks(output: str) -> list[Traceback]:
             opened[whose].lines.append(text)
             if text and not text.startswith((" ", "\t")):
                 closed.append(opened.pop(whose))
-                explained[whose] = closed[-1]
+                explained[whose] = last[whose] = closed[-1]
         elif whose in explained and "NCCL error" in explained[whose].message:
             explained[whose].details.append(text)
             if len(explained[whose].details) == DETAILS:

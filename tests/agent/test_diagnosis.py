@@ -13,6 +13,10 @@ BOOM = """Traceback (most recent call last):
     raise ValueError("boom")
 ValueError: boom
 """
+LOST_REASON = """Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:19863
+"""
 LOST = """[rank0]: Traceback (most recent call last):
 [rank0]:   File "train.py", line 9, in <module>
 [rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:19863
@@ -61,6 +65,39 @@ def ranked(text: str, rank: int) -> str:
 def test_the_cause_is_told(code, output, oom_killed, cause, message) -> None:
     failure = diagnose(code, output, None, oom_killed)
     assert (failure.cause, failure.message, failure.exit_code) == (cause, message, code)
+
+
+ABORTED = """terminate called without an active exception
+Fatal Python error: Aborted
+
+Current thread 0x00007fd88afebb80 (most recent call first):
+  <no Python frame>
+"""
+
+
+@pytest.mark.parametrize("code", [-6, -11])
+@pytest.mark.parametrize("ending", [ABORTED, ABORTED.partition("\n")[2], ""])
+@pytest.mark.parametrize(
+    "between", ["", "\n", "[rank1]:[W1122 20:29:06.1 ProcessGroup.cpp:1] not destroyed\n"]
+)
+@pytest.mark.parametrize("prefixed", [True, False])
+def test_an_abort_as_threads_are_torn_down_is_explained_by_the_exception_before_it(
+    code: int, ending: str, between: str, prefixed: bool
+) -> None:
+    output = (ranked(BOOM, 1) if prefixed else BOOM) + between + ending + ranked(LOST_REASON, 0)
+    failure = diagnose(code, output, ProcessFailure(exit_code=code, rank=1, local_rank=0), False)
+    assert (failure.cause, failure.message, failure.exit_code) == (Cause.USER, "ValueError: boom", code)
+    assert "ValueError: boom" in failure.tail
+
+
+@pytest.mark.parametrize("code, name", [(-6, "SIGABRT"), (-11, "SIGSEGV")])
+@pytest.mark.parametrize("prefix", ["", "[rank1]: "])
+def test_an_abort_after_an_exception_that_was_handled_is_not_explained_by_it(
+    code: int, name: str, prefix: str
+) -> None:
+    logged = "".join(f"{prefix}{line}\n" for line in [*BOOM.splitlines(), "going on without it"])
+    failure = diagnose(code, logged + ABORTED, ProcessFailure(exit_code=code, rank=1, local_rank=0), False)
+    assert failure.message == f"the program was killed by {name}"
 
 
 def test_words_like_out_of_memory_in_other_output_mislead_nobody() -> None:

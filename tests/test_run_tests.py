@@ -1,0 +1,75 @@
+"""A second look in CI at the few tests that failed: what then passes is named, what fails again fails the run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.run_tests import MOST_AGAIN
+from tests.skips import REFUSED
+
+ROOT = Path(__file__).resolve().parent.parent
+OPTIONS = ("-c", os.devnull, "-p", "tests.skips", "-p", "xdist", "-n", "1")
+FAILS_ONCE = """
+from pathlib import Path
+
+def test_flaky_{number}():
+    seen = Path("seen-{number}")
+    before = seen.exists()
+    seen.touch()
+    assert before
+"""
+FAILS = "\ndef test_broken():\n    assert False\n"
+PASSES = "\ndef test_fine():\n    pass\n"
+SKIPS = "\nimport pytest\n\ndef test_skipped():\n    pytest.skip('sextant is not installed')\n"
+
+
+def run(folder: Path, text: str, *, ci: str = "1") -> subprocess.CompletedProcess[str]:
+    (folder / "test_some.py").write_text(text)
+    return subprocess.run(
+        [sys.executable, "-m", "scripts.run_tests", *OPTIONS, "--rootdir", str(folder), str(folder)],
+        cwd=folder,
+        env={**os.environ, "CI": ci, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def flaky(count: int) -> str:
+    return "".join(FAILS_ONCE.format(number=number) for number in range(count))
+
+
+@pytest.mark.parametrize("count", [1, MOST_AGAIN])
+def test_what_passes_alone_is_named_and_passes(tmp_path: Path, count: int) -> None:
+    done = run(tmp_path, flaky(count) + PASSES)
+    assert done.returncode == 0, done.stdout
+    (named,) = [line for line in done.stdout.splitlines() if line.startswith("FLAKY")]
+    assert all(f"test_flaky_{number}" in named for number in range(count))
+    assert "test_fine" not in named
+
+
+def test_more_failures_than_a_few_are_not_looked_at_again(tmp_path: Path) -> None:
+    done = run(tmp_path, flaky(MOST_AGAIN + 1))
+    assert done.returncode == 1
+    assert "FLAKY" not in done.stdout
+
+
+@pytest.mark.parametrize("text", [FAILS, FAILS + flaky(1)])
+def test_what_fails_twice_fails_the_run(tmp_path: Path, text: str) -> None:
+    done = run(tmp_path, text)
+    assert done.returncode == 1
+    assert "FLAKY" not in done.stdout
+
+
+def test_elsewhere_than_in_ci_a_failure_is_a_failure(tmp_path: Path) -> None:
+    assert run(tmp_path, flaky(1), ci="").returncode == 1
+
+
+def test_a_second_look_hides_no_skip_that_was_refused(tmp_path: Path) -> None:
+    assert run(tmp_path, flaky(1) + SKIPS).returncode == REFUSED
