@@ -103,7 +103,7 @@ test-python39: $(READY) $(OLDER)/.ready $(TYPES39)/.ready ## what travels to nod
 	@$(BIN)/python -m pytest --durations 3 tests/older
 	@OCIDIST_EMULATOR_PYTHON=$(CURDIR)/$(BIN)/python $(OLDER)/bin/python -m pytest -c tests/python39.ini --rootdir . -q -n 3 \
 	  --dist loadfile --durations 10 -m "not launchers" $(or $(TESTS),$(addprefix tests/,agent launchers storage \
-	  test_backports.py test_masking.py test_oci_rest.py test_oci_clients.py))
+	  test_backports.py model/test_masking.py oci_client/test_rest.py oci_client/test_clients.py))
 
 fuzz-emulator: $(READY) ## send the emulator what nobody should send: FUZZ_CASES=100000 SEED=7; FIRST=123 begins later
 	@$(BIN)/python -m tests.emulator.fuzz --cases $(or $(FUZZ_CASES),100000) $(if $(SEED),--seed $(SEED)) --first $(or $(FIRST),0)

@@ -18,14 +18,14 @@ from airflow.providers.common.compat.sdk import (
     task_decorator_factory,
 )
 
-from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.operators.training import DistributedTrainingOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import TaskDecorator
     from airflow.sdk import Context
 
-    from airflow_provider_ocidist.capacity import CapacitySearch
-    from airflow_provider_ocidist.job import TrainingJob
+    from airflow_provider_ocidist.gangs.capacity import CapacitySearch
+    from airflow_provider_ocidist.model.job import TrainingJob
 
 SCRIPT = "{name}.py"
 PROGRAM = """\

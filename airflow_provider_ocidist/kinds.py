@@ -8,12 +8,12 @@ import pkgutil
 from types import ModuleType
 
 PACKAGE = __package__
-SHARED = {"base", "command_line", "ssh"}
+SHARED = {"base", "bundle", "command_line", "ssh"}
 """Modules of a family that its kinds share."""
 
 
 def names(family: str) -> list[str]:
-    """Return the kinds of a family (`backends`, `launchers`, `dialects`): its modules that declare one."""
+    """Return the kinds of a family (`backends`, `launchers`, `job_file.dialects`): its modules that declare one."""
     package = importlib.import_module(f"{PACKAGE}.{family}")
     return sorted(
         module.name for module in pkgutil.iter_modules(package.__path__) if module.name not in SHARED
@@ -26,5 +26,5 @@ def load(family: str, kind: str) -> ModuleType:
     if kind not in known:
         near = difflib.get_close_matches(kind, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
-        raise LookupError(f"no {family.removesuffix('s')} of kind {kind!r}{hint}")
+        raise LookupError(f"no {family.rpartition('.')[2].removesuffix('s')} of kind {kind!r}{hint}")
     return importlib.import_module(f"{PACKAGE}.{family}.{kind}")

@@ -23,18 +23,22 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["service"],
             }
         ],
-        "hooks": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.hooks"]}],
+        "hooks": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.hooks.oci"]}],
         "operators": [
             {
                 "integration-name": "OCI Data Science Jobs",
-                "python-modules": [f"{PACKAGE}.operators", f"{PACKAGE}.endings", f"{PACKAGE}.transfers"],
+                "python-modules": [
+                    f"{PACKAGE}.operators.training",
+                    f"{PACKAGE}.operators.cleanup",
+                    f"{PACKAGE}.transfers",
+                ],
             }
         ],
         "sensors": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.sensors"]}],
         "triggers": [
             {
                 "integration-name": "OCI Data Science Jobs",
-                "python-modules": [f"{PACKAGE}.triggers", f"{PACKAGE}.watchers"],
+                "python-modules": [f"{PACKAGE}.triggers.training", f"{PACKAGE}.triggers.storage"],
             }
         ],
         "task-decorators": [
@@ -45,19 +49,19 @@ def get_provider_info() -> dict[str, Any]:
                 "class-name": f"{PACKAGE}.decorators.distributed_training_task",
             }
         ],
-        "filesystems": [f"{PACKAGE}.filesystem"],
-        "remote-logging": [{"classpath": f"{PACKAGE}.task_logs.OciTaskLogs", "scheme": "oci"}],
+        "filesystems": [f"{PACKAGE}.integrations.filesystem"],
+        "remote-logging": [{"classpath": f"{PACKAGE}.integrations.task_logs.OciTaskLogs", "scheme": "oci"}],
         "asset-uris": [
             {
                 "schemes": ["oci"],
-                "handler": f"{PACKAGE}.lineage.normalized_uri",
-                "to_openlineage_converter": f"{PACKAGE}.lineage.dataset_of_asset",
+                "handler": f"{PACKAGE}.integrations.lineage.normalized_uri",
+                "to_openlineage_converter": f"{PACKAGE}.integrations.lineage.dataset_of_asset",
             }
         ],
         "extra-links": [
-            f"{PACKAGE}.links.JobRunLink",
-            f"{PACKAGE}.links.LogsLink",
-            f"{PACKAGE}.links.CheckpointLink",
+            f"{PACKAGE}.hooks.links.JobRunLink",
+            f"{PACKAGE}.hooks.links.LogsLink",
+            f"{PACKAGE}.hooks.links.CheckpointLink",
         ],
         "connection-types": [_oci_connection()],
     }
@@ -66,7 +70,7 @@ def get_provider_info() -> dict[str, Any]:
 def _oci_connection() -> dict[str, Any]:
     return {
         "connection-type": "oci",
-        "hook-class-name": f"{PACKAGE}.hooks.OciHook",
+        "hook-class-name": f"{PACKAGE}.hooks.oci.OciHook",
         "hook-name": "Oracle Cloud Infrastructure",
         "ui-field-behaviour": {
             "hidden-fields": ["host", "schema", "login", "password", "port", "extra"],

@@ -20,20 +20,20 @@ from airflow.providers.common.compat.sdk import (
     conf,
 )
 
-from airflow_provider_ocidist.airflow_errors import as_airflow_errors
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
-from airflow_provider_ocidist.hooks import OciHook
-from airflow_provider_ocidist.task_context import mask_secrets_told
+from airflow_provider_ocidist.hooks.errors import as_airflow_errors
+from airflow_provider_ocidist.hooks.oci import OciHook
+from airflow_provider_ocidist.hooks.task_context import mask_secrets_told
 
 # What only a running task needs is imported there, as in operators.py.
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_ocidist.kept_evidence import Kept
-    from airflow_provider_ocidist.run import RunRecord, RunRef
-    from airflow_provider_ocidist.watch import Watch
-    from airflow_provider_ocidist.watchers import CheckpointLook
+    from airflow_provider_ocidist.gangs.watch import Watch
+    from airflow_provider_ocidist.model.kept_evidence import Kept
+    from airflow_provider_ocidist.model.run import RunRecord, RunRef
+    from airflow_provider_ocidist.triggers.storage import CheckpointLook
 
 
 class Waiting(BaseSensorOperator):
@@ -55,14 +55,14 @@ class Waiting(BaseSensorOperator):
 
     def _kept(self, context: Context) -> Kept:
         """Return what earlier processes of this try were refused."""
-        from airflow_provider_ocidist import kept_evidence
+        from airflow_provider_ocidist.model import kept_evidence
 
         notes = self._notes(context)
         return kept_evidence.NOTHING if notes is None else kept_evidence.read(notes, self._subject(context))
 
     def _keep(self, context: Context, kept: Kept, before: Kept) -> None:
         """Keep what was refused for the next process, where each look has one of its own."""
-        from airflow_provider_ocidist import kept_evidence
+        from airflow_provider_ocidist.model import kept_evidence
 
         notes = self._notes(context)
         if kept != before and notes is not None:
@@ -174,14 +174,14 @@ class DistributedTrainingSensor(Waiting):
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on after the trigger has seen the run end."""
-        from airflow_provider_ocidist.run import RunRecord
+        from airflow_provider_ocidist.model.run import RunRecord
 
         self._watched = self._watch(RunRecord.from_json(event))
         return self._defer_unless_done(context)
 
     def poke(self, context: Context) -> bool:
-        from airflow_provider_ocidist.run import TrainingResult
-        from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed
+        from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed
+        from airflow_provider_ocidist.model.run import TrainingResult
 
         kept = self._kept(context)
         if self._watched is None:
@@ -212,7 +212,7 @@ class DistributedTrainingSensor(Waiting):
         return f"the run {self._ref().key.name} has not ended"
 
     def _trigger(self) -> Any:
-        from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
+        from airflow_provider_ocidist.triggers.training import DistributedTrainingTrigger
 
         assert self._watched is not None
         return DistributedTrainingTrigger(
@@ -223,7 +223,7 @@ class DistributedTrainingSensor(Waiting):
         )
 
     def _record(self) -> RunRecord:
-        from airflow_provider_ocidist.run import Expectations, RunRecord
+        from airflow_provider_ocidist.model.run import Expectations, RunRecord
 
         # No limits and no lease: this task watches, and whoever started the run ends it.
         ref = self._ref()
@@ -242,7 +242,7 @@ class DistributedTrainingSensor(Waiting):
             return False
 
     def _ref(self) -> RunRef:
-        from airflow_provider_ocidist.run import RunRef
+        from airflow_provider_ocidist.model.run import RunRef
 
         try:
             return RunRef.from_json(_mapping_in(self.run))
@@ -253,7 +253,7 @@ class DistributedTrainingSensor(Waiting):
             ) from error
 
     def _watch(self, record: RunRecord) -> Watch:
-        from airflow_provider_ocidist.watch import Watch
+        from airflow_provider_ocidist.gangs.watch import Watch
 
         backend = self._hook.backend(record.ref.backend)
         mask_secrets_told(backend, record.ref)
@@ -309,7 +309,7 @@ class CheckpointSensor(Waiting):
 
     def resume(self, context: Context, event: dict[str, Any] | None) -> Any:
         """Return what the trigger has found; where it could not look, look here, which says why in the right place."""
-        from airflow_provider_ocidist.watchers import CheckpointLook
+        from airflow_provider_ocidist.triggers.storage import CheckpointLook
 
         self._result = event
         if event is None:
@@ -319,8 +319,8 @@ class CheckpointSensor(Waiting):
         return event or self._defer_unless_done(context)
 
     def poke(self, context: Context) -> bool:
-        from airflow_provider_ocidist.kept_evidence import Kept
-        from airflow_provider_ocidist.watchers import CheckpointLook
+        from airflow_provider_ocidist.model.kept_evidence import Kept
+        from airflow_provider_ocidist.triggers.storage import CheckpointLook
 
         kept = self._kept(context)
         if self._look is None:
@@ -338,7 +338,7 @@ class CheckpointSensor(Waiting):
         return f"there is no whole checkpoint{after} below {self.uri}"
 
     def _trigger(self) -> Any:
-        from airflow_provider_ocidist.watchers import CheckpointTrigger
+        from airflow_provider_ocidist.triggers.storage import CheckpointTrigger
 
         return CheckpointTrigger(
             uri=self.uri,

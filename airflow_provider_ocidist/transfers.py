@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from airflow_provider_ocidist.airflow_errors import as_airflow_errors
-from airflow_provider_ocidist.hooks import OciHook
-from airflow_provider_ocidist.operators import (
+from airflow_provider_ocidist.gangs.stop_flag import StopFlag
+from airflow_provider_ocidist.hooks.errors import as_airflow_errors
+from airflow_provider_ocidist.hooks.oci import OciHook
+from airflow_provider_ocidist.operators.training import (
     RETRIES,
     TRIGGER_FAILED,
     DistributedTrainingOperator,
     as_argument,
 )
-from airflow_provider_ocidist.stop_flag import StopFlag
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
-    from airflow_provider_ocidist.oci_credentials import OciAccess
+    from airflow_provider_ocidist.gangs.watch import Watch
+    from airflow_provider_ocidist.oci_client.credentials import OciAccess
     from airflow_provider_ocidist.storage.batch import Sides
     from airflow_provider_ocidist.storage.copy_items import CopyItem
-    from airflow_provider_ocidist.watch import Watch
 
 RUN_ON = ("worker", "platform")
 FOLDER, ORDER = "copy_data", "order.json"
@@ -169,7 +169,7 @@ class CopyOperator(BaseOperator):
     # what OpenLineage's provider asks for, where it is installed: the same before, after, and after a failure
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        from airflow_provider_ocidist.lineage import lineage_of_copy
+        from airflow_provider_ocidist.integrations.lineage import lineage_of_copy
 
         return lineage_of_copy((item.source, item.target) for item in self._items())
 
@@ -212,7 +212,7 @@ class CopyOperator(BaseOperator):
         return self._told_by(self._job.train(context))
 
     def _copy_job(self, items: Sequence[CopyItem], context: Context) -> CopyJob:
-        from airflow_provider_ocidist import codec
+        from airflow_provider_ocidist.model import codec
         from airflow_provider_ocidist.storage.copy_program import Order
 
         order = Order(items=tuple(items), label=self.label, endpoint=OciHook(self.conn_id).access.endpoint)
@@ -264,7 +264,7 @@ class CopyOperator(BaseOperator):
     def _told_by(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return the report that a node has left."""
         from airflow_provider_ocidist.storage import locations
-        from airflow_provider_ocidist.storage.stores import open_store
+        from airflow_provider_ocidist.storage.stores.opening import open_store
 
         place = locations.parse(result["outputs"][0])
         report = open_store(place.parent, OciHook(self.conn_id).access).read(place.name)
@@ -323,11 +323,11 @@ class CopyJob(DistributedTrainingOperator):
             folder = Path(place) / FOLDER
             folder.mkdir()
             (folder / ORDER).write_text(self.order, encoding="utf-8")
-            self.overrides = {**(self.overrides or {}), "program.source": str(folder)}
+            self.overrides = {**(self.overrides or {}), "copy_program.source": str(folder)}
             return super()._begin(context)
 
     def _succeed(self, watch: Watch, warning: str | None, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it has no checkpoint to tell of
-        from airflow_provider_ocidist.run import TrainingResult
+        from airflow_provider_ocidist.model.run import TrainingResult
 
         assert watch.status is not None
         return TrainingResult.of(watch.record, watch.status).to_json()

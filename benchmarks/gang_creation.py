@@ -17,10 +17,11 @@ from typing import Any, ClassVar
 
 import httpx
 
-from airflow_provider_ocidist import job_file, oci_clients, oci_credentials
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gang import Gang
-from airflow_provider_ocidist.run import RunKey, RunRef
+from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model.run import RunKey, RunRef
+from airflow_provider_ocidist.oci_client import clients, credentials
 from benchmarks.comparison import Comparison, Interval, Samples
 from scripts.emulator_process import Access, EmulatorProcess
 
@@ -115,9 +116,7 @@ class GangCreation(Comparison):
     def _beyond(self, ref: RunRef) -> int:
         """Return how many jobs and runs exist that the reference does not know."""
         httpx.delete(f"{self._access.url}/_emulator/faults").raise_for_status()
-        client = oci_clients.client(
-            oci_credentials.access_of(self._access.connection_fields()), "data_science"
-        )
+        client = clients.client(credentials.access_of(self._access.connection_fields()), "data_science")
         jobs = {job.id for job in client.list_jobs(ref.compartment_id, limit=100).data}
         runs = {run.id for run in client.list_job_runs(ref.compartment_id, limit=100).data}
         return len(jobs - {ref.job_id}) + len(runs - set(ref.run_ids))
@@ -160,7 +159,7 @@ class GangCreation(Comparison):
 def _job(nodes: int, topology: str, image: str | None) -> Any:
     backend = {"kind": "oci_data_science", "shape": "VM.Standard2.1", "topology": topology}
     program = {"source": str(PROGRAMS), "script": "steps.py"}
-    return job_file.build(
+    return parsing.build(
         {"name": "gang", "nodes": nodes, "program": program, "backend": backend, "image": image}
     )
 

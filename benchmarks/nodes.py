@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
+from airflow_provider_ocidist.model.agent_config import AgentConfig
 from scripts.local_airflow import free_port
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_ocidist import oci_clients
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client import clients
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from benchmarks.comparison import Comparison, Interval, Samples
 from scripts.emulator_process import Access, EmulatorProcess
 from scripts.local_airflow import LocalAirflow
@@ -132,7 +132,7 @@ def _client(access: Access) -> Any:
     credentials = OciAccess(
         auth="config_file", config_file=access.config_file, profile=access.profile, endpoint=access.url
     )
-    return oci_clients.client(credentials, "data_science")
+    return clients.client(credentials, "data_science")
 
 
 def _spread(values: list[float]) -> dict[str, float]:

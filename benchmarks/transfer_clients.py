@@ -17,7 +17,7 @@ Order = dict[str, Any]
 def ours(order: Order) -> Callable[[], None]:
     import oci.object_storage  # noqa: F401 - the others import their libraries beforehand, too
 
-    from airflow_provider_ocidist.oci_credentials import OciAccess
+    from airflow_provider_ocidist.oci_client.credentials import OciAccess
     from airflow_provider_ocidist.storage.transfer import copy
 
     access = OciAccess(config_file=order["config_file"], endpoint=order["url"])

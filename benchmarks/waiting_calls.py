@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from urllib.parse import quote, urlsplit
 
-from airflow_provider_ocidist.renewals import RENEWALS
+from airflow_provider_ocidist.gangs.leases import RENEWALS
 from benchmarks.comparison import Comparison, Samples
 from benchmarks.http_load import request_bytes, send
 from benchmarks.waiting import (

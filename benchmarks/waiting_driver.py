@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.watch import Watch
+    from airflow_provider_ocidist.gangs.watch import Watch
 
 TICK_S = 0.005
 OWNER = ("dag_id", "run_id", "task_id", "map_index")
@@ -90,7 +90,7 @@ async def triggerer(told: dict[str, Any]) -> Waiting:
 
 async def _until_all_are_known(records: Sequence[Mapping[str, Any]]) -> None:
     """Wait until the reports of all nodes were read: only from then on memory and calls stay as they are."""
-    from airflow_provider_ocidist.shared_connections import place_of, shared_connection
+    from airflow_provider_ocidist.triggers.connections import place_of, shared_connection
 
     ref = records[0]["ref"]
     place = place_of(ref["job_id"], ref.get("compartment_id"))

@@ -6,12 +6,12 @@ import os
 import sys
 import time
 
-from airflow_provider_ocidist.agent.config import AgentConfig
-from airflow_provider_ocidist.agent.report import NodeReport, Phase
-from airflow_provider_ocidist.agent.topology import SILENCE, own_rank, read_report
+from airflow_provider_ocidist.agent.join.topology import SILENCE, own_rank, read_report
 from airflow_provider_ocidist.errors import AgentError
-from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.opening import open_store
 
 
 def main() -> int:

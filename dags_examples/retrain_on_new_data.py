@@ -10,7 +10,7 @@ from __future__ import annotations
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
-from airflow_provider_ocidist.watchers import NewDataTrigger
+from airflow_provider_ocidist.triggers import NewDataTrigger
 
 # A relative place lies in the connection's work_dir; elsewhere it is a whole URI, as oci://bucket@namespace/incoming/.
 # Ten seconds without a change is little: files that arrive by slow lines need a longer time to settle.

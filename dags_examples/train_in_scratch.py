@@ -11,9 +11,8 @@ from pathlib import Path
 
 from airflow.sdk import DAG, Param, setup, teardown
 
-from airflow_provider_ocidist.endings import EndTrainingOperator
 from airflow_provider_ocidist.hooks import OciHook
-from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.operators import DistributedTrainingOperator, EndTrainingOperator
 
 READINGS = Path(__file__).parent / "data" / "demand.csv"
 

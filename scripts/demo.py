@@ -27,7 +27,7 @@ from rich.console import Console
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import OcidistError
-from airflow_provider_ocidist.run import RunRef, RunStatus
+from airflow_provider_ocidist.model.run import RunRef, RunStatus
 from scripts import demo_results
 from scripts.airflow_api import ENDED, AirflowApiError
 from scripts.demo_view import View

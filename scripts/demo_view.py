@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_provider_ocidist.backports import Self, moment
-from airflow_provider_ocidist.run import NodeStatus, RunStatus
+from airflow_provider_ocidist.model.run import NodeStatus, RunStatus
 
 STAGES = ("stage_data", "train", "copy_outputs", "report")
 COLOURS = {

@@ -13,12 +13,13 @@ from typing import Any
 
 import httpx
 
-from airflow_provider_ocidist import oci_clients
-from airflow_provider_ocidist.agent.report import NODES_FOLDER, NodeReport, Phase, Progress
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backports import UTC
-from airflow_provider_ocidist.run import Expectations, RunKey, RunRecord, RunRef
-from airflow_provider_ocidist.storage.stores import Store, open_store
+from airflow_provider_ocidist.model.report import NODES_FOLDER, NodeReport, Phase, Progress
+from airflow_provider_ocidist.model.run import Expectations, RunKey, RunRecord, RunRef
+from airflow_provider_ocidist.oci_client import clients
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 
 AT_A_TIME = 16
@@ -61,7 +62,7 @@ class IdleGangs:
         from oci.loggingingestion import LoggingClient
         from oci.loggingingestion.models import LogEntry, LogEntryBatch, PutLogsDetails
 
-        client = oci_clients.client(self.backend.access, "logging")
+        client = clients.client(self.backend.access, "logging")
         ingestion = LoggingClient(
             client.base_client.config, signer=client.base_client.signer, service_endpoint=self.emulator.url
         )
@@ -97,7 +98,7 @@ def idle_gangs(emulator: Access, count: int, nodes: int = 1) -> Iterator[IdleGan
     httpx.post(f"{emulator.url}/_emulator/nodes", json=rule).raise_for_status()
     fields = emulator.connection_fields(work_dir=f"{emulator.work_dir}/{batch}")
     backend = OciDataScience.connect({**fields, "max_attempts": 3})
-    client = oci_clients.client(backend.access, "data_science")
+    client = clients.client(backend.access, "data_science")
     job_id = _job(client, emulator, batch)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         names = [f"{batch}-{number:04}-{rank}" for number in range(count) for rank in range(nodes)]

@@ -50,7 +50,7 @@ from tests.skips import pytest_configure  # noqa: E402, F401  a hook
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-    from airflow_provider_ocidist.run import RunRef
+    from airflow_provider_ocidist.model.run import RunRef
 
 # Here, and in no worker of xdist, which inherits it.
 sweep_after_us()
@@ -62,16 +62,16 @@ LONGEST = (
     "clients/test_ads.py",
     "containers/test_three_hosts.py",
     "train/test_examples.py",
-    "tests/test_cli_runs.py",
+    "tests/cli/test_runs.py",
     "tests/test_local_airflow.py",
     "agent/test_torchrun_gang.py",
     "e2e/test_dag_test.py",
     "agent/test_agent.py",
-    "tests/test_cli_walk.py",
+    "tests/cli/test_walk.py",
     "clients/test_oci_cli.py",
     "launchers/test_failures.py",
     "emulator/test_standalone.py",
-    "tests/test_gang.py",
+    "tests/gangs/test_submission.py",
     "backends/test_oci_data_science.py",
     "backends/test_multi_node.py",
     "storage/test_checkpoints.py",

@@ -1,4 +1,4 @@
-"""Submits a gang, and dies of SIGKILL at one of its requests; run by test_killed_submissions.py.
+"""Submits a gang, and dies of SIGKILL at one of its requests; run by gangs/test_killed_submissions.py.
 
 Reads a case on each line: fields of a connection, a key, the number of the request, and whether it is killed before it
 is sent or when its answer is there. Every case is a process of its own, forked from one that has imported everything.
@@ -31,15 +31,15 @@ def main() -> None:
 def _import_everything() -> None:
     import oci.data_science  # noqa: F401
 
-    from airflow_provider_ocidist import gang, oci_clients  # noqa: F401
     from airflow_provider_ocidist.backends import oci_data_science  # noqa: F401
+    from airflow_provider_ocidist.gangs import submission  # noqa: F401
     from tests import training_jobs  # noqa: F401
 
 
 def _submit_and_be_killed(case: dict[str, Any]) -> None:
     from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-    from airflow_provider_ocidist.gang import Gang
-    from airflow_provider_ocidist.run import RunKey
+    from airflow_provider_ocidist.gangs.submission import Gang
+    from airflow_provider_ocidist.model.run import RunKey
     from tests.training_jobs import a_job
 
     _kill_at(case["request"], after=case["after"])

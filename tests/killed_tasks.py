@@ -1,4 +1,4 @@
-"""Waits for gangs as a task on a worker does, and is killed at a random line; run by test_kills.py.
+"""Waits for gangs as a task on a worker does, and is killed at a random line; run by gangs/test_kills.py.
 
 `python -m tests.killed_tasks CASES` where CASES is a JSON file: for each a seed, the record of a gang, the fields of a
 connection. Every case is a process of its own, forked from one that has imported everything. Prints a line for each.
@@ -38,16 +38,16 @@ def main() -> None:
 def _import_everything() -> None:
     from airflow.providers.common.compat.sdk import AirflowFailException  # noqa: F401
 
-    from airflow_provider_ocidist import kills, operators, task_watch, triggers  # noqa: F401
     from airflow_provider_ocidist.backends import oci_data_science  # noqa: F401
+    from airflow_provider_ocidist.gangs import kills, task_watch  # noqa: F401
 
 
 def _wait_and_be_killed(case: dict[str, Any]) -> None:
     """End with 0 when the task ended as one that was killed, and with something else otherwise."""
     from airflow.providers.common.compat.sdk import AirflowFailException
 
+    from airflow_provider_ocidist.model.run import RunRecord
     from airflow_provider_ocidist.operators import DistributedTrainingOperator
-    from airflow_provider_ocidist.run import RunRecord
 
     os.environ["AIRFLOW_CONN_KILLED"] = json.dumps({"conn_type": "oci", "extra": case["fields"]})
     task = DistributedTrainingOperator(

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_ocidist.agent.report import NodeReport, Phase
-from airflow_provider_ocidist.attempts import Attempt, End
 from airflow_provider_ocidist.backends.base import Backend, LogLine
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRef, RunStatus
+from airflow_provider_ocidist.model.attempts import Attempt, End
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRef, RunStatus
 
 LIVE, DONE, FAILED = NodeState.RUNNING, NodeState.SUCCEEDED, NodeState.FAILED
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Optional
 
 import pytest
 
-from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.backports import UTC, StrEnum, dataclass, get_type_hints, moment
+from airflow_provider_ocidist.model import codec
 
 
 class Colour(StrEnum):

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import airflow_provider_ocidist
-from airflow_provider_ocidist import bundle, job_file
+from airflow_provider_ocidist.backends import bundle
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
 from airflow_provider_ocidist.emulator.data_science import shapes
 from airflow_provider_ocidist.job import (
@@ -26,6 +26,7 @@ from airflow_provider_ocidist.job import (
     Program,
     TrainingJob,
 )
+from airflow_provider_ocidist.job_file import parsing
 from tests.documents import DOCUMENTS, ROOT, blocks, broken_links, links, name_of, uneven_rows
 
 if sys.version_info >= (3, 11):
@@ -116,7 +117,7 @@ def test_every_make_target_has_a_line_of_help_and_is_phony():
 
 @pytest.mark.parametrize("text", each("yaml"))
 def test_yaml_in_documents_is_a_valid_job(text):
-    assert job_file.build(yaml.safe_load(text), base_dir=ROOT / "dags_examples/jobs").name
+    assert parsing.build(yaml.safe_load(text), base_dir=ROOT / "dags_examples/jobs").name
 
 
 @pytest.mark.parametrize("text", each("python"))

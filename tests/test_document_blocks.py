@@ -19,12 +19,13 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_ocidist import hooks, job_file
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.preflight.machine import SERVICE_CONDA
-from airflow_provider_ocidist.hooks import unknown_fields
-from airflow_provider_ocidist.run import NodeState
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.hooks import oci
+from airflow_provider_ocidist.hooks.oci import unknown_fields
+from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model.run import NodeState
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from tests.documents import ROOT, Block, blocks, blocks_in
 from tests.training_jobs import a_job, a_key, wait_until
@@ -61,7 +62,7 @@ TRIED: dict[str, Callable[[Block], bool]] = {
     "test_document_blocks.py::test_make_knows_what_it_is_asked_for": is_for_make,
     "test_document_blocks.py::test_settings_for_airflow_are_understood": is_settings,
     "test_document_blocks.py::test_what_docker_is_asked_for_is_there": is_for_docker,
-    "test_cli_walk.py::test_the_documented_walk_ends_with_a_checkpoint": lambda block: (
+    "cli/test_walk.py::test_the_documented_walk_ends_with_a_checkpoint": lambda block: (
         block.document == "docs/command-line.md"
     ),
     "test_document_blocks.py::test_the_first_run_trains": lambda block: block.document == FIRST_RUN,
@@ -149,7 +150,7 @@ def test_settings_for_airflow_are_understood(block, tmp_path, monkeypatch):
     for name, value in new.items():
         if name.startswith("AIRFLOW_CONN_"):
             monkeypatch.setenv(name, value)
-            fields = hooks.OciHook(name.removeprefix("AIRFLOW_CONN_").lower()).fields
+            fields = oci.OciHook(name.removeprefix("AIRFLOW_CONN_").lower()).fields
             assert fields["work_dir"]
             assert unknown_fields(fields) == []
         elif name.endswith(("_CLASS", "_BACKEND")):
@@ -223,7 +224,7 @@ def test_the_first_run_trains(tmp_path: Path, emulator: Access) -> None:
     names: dict[str, Any] = {"__file__": str(tmp_path / "dag.py")}
     exec(compile(dag.text, str(tmp_path / "dag.py"), "exec"), names)
     (task,) = names["dag"].tasks if "dag" in names else _tasks_of(dag.text)
-    assert job_file.load(tmp_path / str(task.job)).nodes == 2
+    assert parsing.load(tmp_path / str(task.job)).nodes == 2
 
 
 def _tasks_of(source: str) -> list[Any]:

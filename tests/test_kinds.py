@@ -6,8 +6,8 @@ import pytest
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.dialects.base import Dialect
 from airflow_provider_ocidist.job import BackendOptions
+from airflow_provider_ocidist.job_file.dialects.base import Dialect
 from airflow_provider_ocidist.launchers.base import Launcher
 
 
@@ -28,9 +28,9 @@ def test_every_launcher_declares_itself(kind):
     assert isinstance(kinds.load("launchers", kind).LAUNCHER, Launcher)
 
 
-@pytest.mark.parametrize("kind", kinds.names("dialects"))
+@pytest.mark.parametrize("kind", kinds.names("job_file.dialects"))
 def test_every_dialect_declares_itself(kind):
-    assert isinstance(kinds.load("dialects", kind).DIALECT, Dialect)
+    assert isinstance(kinds.load("job_file.dialects", kind).DIALECT, Dialect)
 
 
 def test_a_misspelt_kind_gets_a_suggestion():

@@ -9,10 +9,10 @@ import fsspec
 import pytest
 from airflow.sdk import DAG
 
-from airflow_provider_ocidist import job_file
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits, Program, TrainingJob
+from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 
 PARAMS = {
@@ -189,9 +189,9 @@ def test_a_number_that_is_none_is_still_refused(job_of, folder):
 
 def test_before_airflow_a_placeholder_is_right_for_any_value_but_nothing_can_run_with_it(folder):
     text = FILE.replace("../train", "train")
-    job = job_file.parse(text, base_dir=folder, templates=True)
+    job = parsing.parse(text, base_dir=folder, templates=True)
     assert (job.nodes, job.program.script) == (1, "{{ params.file }}")
     with pytest.raises(
         JobFileError, match=r"nodes: must be a whole number of at least 1, not .*: only Airflow fills it in"
     ):
-        job_file.parse(text, base_dir=folder)
+        parsing.parse(text, base_dir=folder)

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from airflow_provider_ocidist.agent.symptoms import SYMPTOMS, symptom_of
+from airflow_provider_ocidist.agent.diagnose.symptoms import SYMPTOMS, symptom_of
 from tests.documents import ROOT
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()

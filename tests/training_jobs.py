@@ -8,17 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_ocidist import job_file
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.run import RunKey, RunRef, RunStatus
+from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model.run import RunKey, RunRef, RunStatus
 
 PROGRAMS = Path(__file__).parent / "e2e" / "programs"
 BACKEND = {"kind": "oci_data_science", "shape": "VM.Standard.E4.Flex", "ocpus": 1, "memory_gb": 8}
 
 
 def a_job(nodes: int = 2, seconds: float = 0.5, **changes: Any) -> TrainingJob:
-    return job_file.build(
+    return parsing.build(
         {
             "name": "steps",
             "nodes": nodes,

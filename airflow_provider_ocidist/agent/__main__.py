@@ -7,17 +7,18 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from airflow_provider_ocidist.agent import ads_contract, first_process
-from airflow_provider_ocidist.agent.abandonable import leave
-from airflow_provider_ocidist.agent.ads_contract import Told
-from airflow_provider_ocidist.agent.ads_meeting import told_by_ads
-from airflow_provider_ocidist.agent.config import CONFIG_VARIABLE, AgentConfig
+from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED, exit_code_of, remedy
+from airflow_provider_ocidist.agent.join import ads_contract
+from airflow_provider_ocidist.agent.join.ads_contract import Told
+from airflow_provider_ocidist.agent.join.ads_meeting import told_by_ads
 from airflow_provider_ocidist.agent.node import LAYOUT, Node
-from airflow_provider_ocidist.agent.outcome import STOPPED, exit_code_of, remedy
 from airflow_provider_ocidist.agent.secrecy import keep_from_log
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
+from airflow_provider_ocidist.agent.train import first_process
+from airflow_provider_ocidist.agent.train.abandonable import leave
 from airflow_provider_ocidist.errors import AgentError
-from airflow_provider_ocidist.masking import secrets_in
+from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
+from airflow_provider_ocidist.model.masking import secrets_in
 
 logger = logging.getLogger("ocidist")
 

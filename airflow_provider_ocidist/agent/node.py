@@ -12,45 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, Union
 
-from airflow_provider_ocidist import codec
-from airflow_provider_ocidist.agent import code, outcome, outputs
-from airflow_provider_ocidist.agent.abandonable import abandonable
-from airflow_provider_ocidist.agent.activity import Activity
-from airflow_provider_ocidist.agent.checkpoints import (
-    folder_of,
-    resume,
-    resume_after_clear,
-    start_from,
-)
-from airflow_provider_ocidist.agent.claims import claim_checkpoints
-from airflow_provider_ocidist.agent.config import CONFIG_VARIABLE, RANK_VARIABLE, AgentConfig
-from airflow_provider_ocidist.agent.deliveries import (
-    ShardCollector,
-    ShardCourier,
-    hide_folder,
-    nodes_apart,
-    show_folder,
-)
-from airflow_provider_ocidist.agent.diagnosis import Failure, diagnose, tail_of
-from airflow_provider_ocidist.agent.heartbeat import Heartbeat, describe
-from airflow_provider_ocidist.agent.inputs import fetch_inputs
-from airflow_provider_ocidist.agent.launch import check_tools, load_launcher, public_key, write_files
-from airflow_provider_ocidist.agent.lease import LeaseWatch
-from airflow_provider_ocidist.agent.mounts import check_mounts
-from airflow_provider_ocidist.agent.outcome import Outcome
-from airflow_provider_ocidist.agent.patience import patiently
-from airflow_provider_ocidist.agent.peers import silent_nodes
-from airflow_provider_ocidist.agent.place import place_of
-from airflow_provider_ocidist.agent.process_logs import read_process_logs
-from airflow_provider_ocidist.agent.progress import ProgressMeter
-from airflow_provider_ocidist.agent.proofs import Moment
-from airflow_provider_ocidist.agent.report import NodeReport, Phase, StopRequest
-from airflow_provider_ocidist.agent.saving import SAVE_LIMIT, Patience
-from airflow_provider_ocidist.agent.secrecy import keep_from_log
-from airflow_provider_ocidist.agent.shared_log import MarkingFormatter
-from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
-from airflow_provider_ocidist.agent.supervise import Ended, Output, Training
-from airflow_provider_ocidist.agent.topology import (
+from airflow_provider_ocidist.agent.diagnose import outcome
+from airflow_provider_ocidist.agent.diagnose.diagnosis import Failure, diagnose, tail_of
+from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
+from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat, describe
+from airflow_provider_ocidist.agent.join.node_identity import place_of
+from airflow_provider_ocidist.agent.join.topology import (
     await_address,
     await_others_end,
     meet,
@@ -58,15 +26,44 @@ from airflow_provider_ocidist.agent.topology import (
     require_own_addresses,
     topology_of,
 )
-from airflow_provider_ocidist.agent.uploads import CheckpointUploader, Told
-from airflow_provider_ocidist.agent.watches import Watches
-from airflow_provider_ocidist.agent.workspace import Workspace, environment_paths, program_paths
+from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
+from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
+from airflow_provider_ocidist.agent.monitor.process_logs import read_process_logs
+from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.agent.monitor.watches import Watches
+from airflow_provider_ocidist.agent.patience import patiently
+from airflow_provider_ocidist.agent.prepare import code
+from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
+from airflow_provider_ocidist.agent.prepare.mounts import check_mounts
+from airflow_provider_ocidist.agent.prepare.workspace import Workspace, environment_paths, program_paths
+from airflow_provider_ocidist.agent.save import outputs
+from airflow_provider_ocidist.agent.save.checkpoints import folder_of, resume, resume_after_clear, start_from
+from airflow_provider_ocidist.agent.save.deliveries import (
+    ShardCollector,
+    ShardCourier,
+    hide_folder,
+    nodes_apart,
+    show_folder,
+)
+from airflow_provider_ocidist.agent.save.proofs import Moment
+from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, Patience
+from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, Told
+from airflow_provider_ocidist.agent.secrecy import keep_from_log
+from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
+from airflow_provider_ocidist.agent.train.abandonable import abandonable
+from airflow_provider_ocidist.agent.train.activity import Activity
+from airflow_provider_ocidist.agent.train.launch import check_tools, load_launcher, public_key, write_files
+from airflow_provider_ocidist.agent.train.shared_log import MarkingFormatter
+from airflow_provider_ocidist.agent.train.supervise import Ended, Output, Training
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
-from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.launchers.base import Launcher, Topology
-from airflow_provider_ocidist.masking import masked_text, secrets_in
-from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.storage.checkpoints import CheckpointRef
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, RANK_VARIABLE, AgentConfig
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.job import Checkpoints
+from airflow_provider_ocidist.model.masking import masked_text, secrets_in
+from airflow_provider_ocidist.model.report import NodeReport, Phase, StopRequest
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 logger = logging.getLogger("ocidist")
 
@@ -194,8 +191,8 @@ class Node:
         self.activity.enter()
         if config.dependencies is None:
             return workspace
-        from airflow_provider_ocidist.agent.packages import install
-        from airflow_provider_ocidist.agent.wheels import WheelCache
+        from airflow_provider_ocidist.agent.prepare.packages import install
+        from airflow_provider_ocidist.agent.prepare.wheels import WheelCache
 
         cache = WheelCache(
             run_dir=config.run_dir,

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Collection
 
-from airflow_provider_ocidist.masking import MASK, masked_text
+from airflow_provider_ocidist.model.masking import MASK, masked_text
 
 LONGEST_HELD = 4096
 """Bytes of a secret beyond which no part of it is held back for its rest to come."""

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_ocidist.attempts import Attempt, End
 from airflow_provider_ocidist.backports import Self, StrEnum
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.kept_evidence import Missed
-from airflow_provider_ocidist.run import Ending, Plan, Request, RunKey, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.model.attempts import Attempt, End
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.kept_evidence import Missed
+from airflow_provider_ocidist.model.run import Ending, Plan, Request, RunKey, RunRecord, RunRef, RunStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verdict(file: str, options: argparse.Namespace) -> _Verdict:
-    from airflow_provider_ocidist.job_file import shown
+    from airflow_provider_ocidist.job_file.parsing import shown
 
     place = shown(file)
     try:

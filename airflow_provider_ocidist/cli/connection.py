@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from airflow_provider_ocidist.cli.completion import VARIABLE, complete_with, connection_ids
 from airflow_provider_ocidist.cli.terminal import Unusable
-from airflow_provider_ocidist.oci_credentials import SECRETS, OciAccess, fields_of
+from airflow_provider_ocidist.oci_client.credentials import SECRETS, OciAccess, fields_of
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend

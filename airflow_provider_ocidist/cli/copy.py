@@ -44,7 +44,7 @@ def add_copy(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from airflow_provider_ocidist.oci_credentials import access_of
+    from airflow_provider_ocidist.oci_client.credentials import access_of
     from airflow_provider_ocidist.storage.progress import terminal_progress
     from airflow_provider_ocidist.storage.transfer import copy
 

@@ -15,11 +15,11 @@ from airflow_provider_ocidist.cli.completion import complete_with, yaml_files
 from airflow_provider_ocidist.cli.connection import add_connection
 from airflow_provider_ocidist.cli.files import load, problems_of, with_lease
 from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, hide, print_json, say
-from airflow_provider_ocidist.masking import masked, secrets_in
+from airflow_provider_ocidist.model.masking import masked, secrets_in
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
-    from airflow_provider_ocidist.run import Request, RunRecord, RunRef
+    from airflow_provider_ocidist.model.run import Request, RunRecord, RunRef
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from airflow_provider_ocidist.cli.completion import complete_with, yaml_files
 from airflow_provider_ocidist.cli.connection import connection_of
 from airflow_provider_ocidist.cli.terminal import Unusable, hide
 from airflow_provider_ocidist.errors import JobFileError, Problem, StorageError
-from airflow_provider_ocidist.masking import secrets_in
+from airflow_provider_ocidist.model.masking import secrets_in
 
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.job import TrainingJob
-    from airflow_provider_ocidist.oci_credentials import OciAccess
+    from airflow_provider_ocidist.model.job import TrainingJob
+    from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 TOPOLOGIES = ("auto", "job_runs", "multi_node")
 
@@ -57,15 +57,15 @@ def load(file: str, options: argparse.Namespace, *, templates: bool = False) -> 
 
     `templates`: the file may still hold Jinja that Airflow fills in.
     """
-    from airflow_provider_ocidist import job_file
+    from airflow_provider_ocidist.job_file import parsing
 
     text = read(file, options)
     hide(_secrets_given(text, options))
-    with problems_of(job_file.shown(file)):
-        job = job_file.parse(
+    with problems_of(parsing.shown(file)):
+        job = parsing.parse(
             text,
-            source=job_file.shown(file),
-            base_dir=job_file.folder_of(file),
+            source=parsing.shown(file),
+            base_dir=parsing.folder_of(file),
             overrides=_overrides(options),
             templates=templates,
         )
@@ -91,20 +91,20 @@ def _secrets_given(text: str, options: argparse.Namespace) -> set[str]:
 
 
 def read(file: str, options: argparse.Namespace) -> str:
-    from airflow_provider_ocidist import job_file
+    from airflow_provider_ocidist.job_file import parsing
 
     try:
-        return job_file.read(file, access=_access(file, options))
+        return parsing.read(file, access=_access(file, options))
     except JobFileError as error:
-        raise Unusable(f"{job_file.shown(file)}: {error.problems[0].message}") from error
+        raise Unusable(f"{parsing.shown(file)}: {error.problems[0].message}") from error
     except StorageError as error:
-        raise Unusable(f"{job_file.shown(file)}: cannot be read: {error}") from error
+        raise Unusable(f"{parsing.shown(file)}: cannot be read: {error}") from error
 
 
 def _access(file: str, options: argparse.Namespace) -> OciAccess | None:
     if not file.startswith("oci://"):
         return None
-    from airflow_provider_ocidist.oci_credentials import access_of
+    from airflow_provider_ocidist.oci_client.credentials import access_of
 
     return access_of(connection_of(options))
 

@@ -54,14 +54,14 @@ def run(options: argparse.Namespace) -> int:
 
 def files_for(values: Mapping[str, str]) -> dict[str, str]:
     """Return the text of each file by its relative name; `@NAME@` and the like in the templates filled in."""
-    from airflow_provider_ocidist import job_json_schema
+    from airflow_provider_ocidist.job_file import json_schema
 
     files = {
         name: _filled(text.read_text(encoding="utf-8"), values)
         for name, text in _tree(resources.files(__package__) / TEMPLATES, "")
     }
     # Beside the job file, so that editors find it on every machine.
-    return {**files, job_json_schema.FILE.name: job_json_schema.FILE.read_text(encoding="utf-8")}
+    return {**files, json_schema.FILE.name: json_schema.FILE.read_text(encoding="utf-8")}
 
 
 def _tree(folder: Traversable, place: str) -> list[tuple[str, Traversable]]:

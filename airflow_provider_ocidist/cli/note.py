@@ -14,8 +14,8 @@ from airflow_provider_ocidist.errors import OcidistError
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
-    from airflow_provider_ocidist.job import TrainingJob
-    from airflow_provider_ocidist.run import RunKey, RunRecord, RunRef
+    from airflow_provider_ocidist.model.job import TrainingJob
+    from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef
 
 INFO = "info.yaml"
 OCID = "ocid1."
@@ -67,7 +67,7 @@ def is_id(target: str) -> bool:
 
 def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecord]:
     """Return the run that a command was given, and where it is; `fields` stand where the connection says nothing."""
-    from airflow_provider_ocidist.run import RunRecord
+    from airflow_provider_ocidist.model.run import RunRecord
 
     if is_id(options.target):
         backend = backend_of(options, options.backend, **fields)
@@ -98,8 +98,8 @@ def info_of(record: RunRecord) -> dict[str, Any]:
 
 def begun(path: Path, job: TrainingJob) -> RunKey | None:
     """Return the key of a run of this job that was cut off before it was complete, if the note tells of one."""
-    from airflow_provider_ocidist import codec
-    from airflow_provider_ocidist.run import RunKey
+    from airflow_provider_ocidist.model import codec
+    from airflow_provider_ocidist.model.run import RunKey
 
     if not path.exists():
         return None
@@ -113,7 +113,7 @@ def begun(path: Path, job: TrainingJob) -> RunKey | None:
 
 
 def note_beginning(path: Path, key: RunKey) -> None:
-    from airflow_provider_ocidist import codec
+    from airflow_provider_ocidist.model import codec
 
     try:
         with path.open("x") as file:
@@ -135,7 +135,7 @@ def write(path: Path, record: RunRecord) -> None:
 
 def read(path: Path) -> dict[str, Any]:
     """Return a note. Raises Unusable when it is none, or its run is not complete."""
-    from airflow_provider_ocidist.run import RunRecord
+    from airflow_provider_ocidist.model.run import RunRecord
 
     info = _load(path)
     if isinstance(info, dict) and "begun" in info:

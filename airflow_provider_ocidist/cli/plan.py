@@ -12,13 +12,13 @@ from airflow_provider_ocidist.cli.connection import add_connection, connection_o
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of
 from airflow_provider_ocidist.cli.terminal import FINE, add_json, print_json, print_yaml, say
 from airflow_provider_ocidist.errors import JobFileError
-from airflow_provider_ocidist.job import is_placeholder
-from airflow_provider_ocidist.masking import masked
+from airflow_provider_ocidist.model.job import is_placeholder
+from airflow_provider_ocidist.model.masking import masked
 
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.job import TrainingJob
     from airflow_provider_ocidist.launchers.base import Topology
-    from airflow_provider_ocidist.run import Plan
+    from airflow_provider_ocidist.model.job import TrainingJob
+    from airflow_provider_ocidist.model.run import Plan
 
 EXAMPLE_NETWORK = "10.0.0."
 SHOWN_NODES = 4
@@ -54,7 +54,7 @@ def plan_of(job: TrainingJob, connection: dict[str, Any]) -> Plan:
     Raises JobFileError for whatever the backend itself finds wrong.
     """
     from airflow_provider_ocidist import kinds
-    from airflow_provider_ocidist.run import RunKey
+    from airflow_provider_ocidist.model.run import RunKey
 
     backend = kinds.load("backends", job.backend.kind).BACKEND
     key = RunKey(dag_id=job.name, run_id="run", task_id="task")
@@ -68,7 +68,7 @@ def plan_of(job: TrainingJob, connection: dict[str, Any]) -> Plan:
 
 
 def _plan_report(job: TrainingJob, plan: Plan) -> dict[str, Any]:
-    from airflow_provider_ocidist.plan_view import naming
+    from airflow_provider_ocidist.gangs.plan_view import naming
 
     return {
         "backend": plan.backend,
@@ -114,7 +114,7 @@ def _node_environment(job: TrainingJob, plan: Plan, rank: int) -> dict[str, str]
         return {"launcher.kind": LATER}
     role = {**job.env, **(job.main_env if rank == 0 else job.worker_env)}
     from airflow_provider_ocidist import kinds
-    from airflow_provider_ocidist.agent.config import RANK_VARIABLE
+    from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
 
     launcher, topology = kinds.load("launchers", job.launcher.kind).LAUNCHER, _topology(job, rank)
     return {**launcher.defaults(topology), **role, RANK_VARIABLE: str(rank), **launcher.environment(topology)}

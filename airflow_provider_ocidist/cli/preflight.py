@@ -15,8 +15,8 @@ from airflow_provider_ocidist.cli.files import add_file, load, problems_of
 from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, counted, print_json, say
 
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.agent.git.repository import Repository
-    from airflow_provider_ocidist.job import TrainingJob
+    from airflow_provider_ocidist.model.git_source import Repository
+    from airflow_provider_ocidist.model.job import TrainingJob
 
 GIT_PATIENCE = 20.0
 """Seconds that the Git server may take to answer."""
@@ -55,7 +55,7 @@ def _print(findings: list[Finding]) -> None:
 
 def _source(job: TrainingJob) -> list[Finding]:
     """Return whether code in Git can be fetched; a private one only the nodes can open."""
-    from airflow_provider_ocidist.agent.git.repository import parse
+    from airflow_provider_ocidist.model.git_source import parse
 
     repository = parse(job.program.source or "")
     if repository is None:
@@ -93,7 +93,7 @@ def _remote(repository: Repository) -> Finding:
 
 def ref_finding(repository: Repository, listing: str) -> Finding:
     """Return whether what `git ls-remote` has printed holds the wanted branch, tag or commit."""
-    from airflow_provider_ocidist.agent.git.repository import COMMIT
+    from airflow_provider_ocidist.model.git_source import COMMIT
 
     refs = {name: commit for commit, _, name in (line.partition("\t") for line in listing.splitlines())}
     wanted = repository.ref or "HEAD"

@@ -19,7 +19,7 @@ def add_schema(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from airflow_provider_ocidist.job_json_schema import FILE
+    from airflow_provider_ocidist.job_file.json_schema import FILE
 
     if options.path:
         (print_json if options.json else say)(str(FILE))

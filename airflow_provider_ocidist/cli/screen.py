@@ -17,14 +17,14 @@ from airflow_provider_ocidist.cli.terminal import (
     state_text,
     styled,
 )
-from airflow_provider_ocidist.pace import Pace
-from airflow_provider_ocidist.watch import Watch
+from airflow_provider_ocidist.gangs.pace import Pace
+from airflow_provider_ocidist.gangs.watch import Watch
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
-    from airflow_provider_ocidist.run import NodeStatus, RunRecord, RunStatus
+    from airflow_provider_ocidist.model.run import NodeStatus, RunRecord, RunStatus
 
 SAME_WARNING_AFTER = 30.0
 """Seconds after which a warning is worth repeating."""
@@ -120,7 +120,7 @@ class JsonScreen(Screen):
         print_json_line({"event": "log", "time": line.time, "rank": line.rank, "text": line.text})
 
     def status(self, status: RunStatus, said: str) -> None:
-        from airflow_provider_ocidist import codec
+        from airflow_provider_ocidist.model import codec
 
         print_json_line(
             {

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_provider_ocidist.masking import masked_text, shown
+from airflow_provider_ocidist.model.masking import masked_text, shown
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import LogLine
-    from airflow_provider_ocidist.run import NodeStatus
+    from airflow_provider_ocidist.model.run import NodeStatus
 
 FINE, WRONG, UNUSABLE, FAILED, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 """Exit codes: all is well; what was looked at is not as it should be (a wrong job file, a failed check, a difference);

@@ -21,6 +21,7 @@ from airflow_provider_ocidist.emulator.bodies import FileAnswer
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.control import HEALTH, Control, hide_par
 from airflow_provider_ocidist.emulator.data_science.service import DataScience
+from airflow_provider_ocidist.emulator.data_science.storage_mounts import StorageMounts
 from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault
 from airflow_provider_ocidist.emulator.file_systems import FileSystems
@@ -37,7 +38,6 @@ from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.status_page import browser
 from airflow_provider_ocidist.emulator.status_page.service import StatusPage
 from airflow_provider_ocidist.emulator.status_page.training import Training
-from airflow_provider_ocidist.emulator.storage_mounts import StorageMounts
 from airflow_provider_ocidist.emulator.store import AS_OF
 from airflow_provider_ocidist.emulator.vault.service import Vault
 from airflow_provider_ocidist.emulator.wire import (

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from airflow_provider_ocidist.emulator import private_files
-from airflow_provider_ocidist.emulator.auth.instances import (
+from airflow_provider_ocidist.emulator.instances import (
     Instance,
     InstanceAuthority,
     certificate_pem,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 
-from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers import deepspeed, torchrun
 from airflow_provider_ocidist.launchers.base import (
     Launcher,
@@ -14,6 +13,7 @@ from airflow_provider_ocidist.launchers.base import (
     given_flags,
     program_command,
 )
+from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 KINDS_OF_TRAINING = frozenset({
     "config-file", "cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp", "use-megatron-lm",

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import PurePosixPath
 
 from airflow_provider_ocidist.backports import dataclass
-from airflow_provider_ocidist.job import LauncherOptions, Program
+from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 MASTER_PORT = 29400
 

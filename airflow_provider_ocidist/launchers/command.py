@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers.base import Launcher, Topology, program_command
+from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 
 class Command(Launcher):

@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Mapping
 
-from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers import ssh
 from airflow_provider_ocidist.launchers.base import (
     Launcher,
@@ -16,6 +15,7 @@ from airflow_provider_ocidist.launchers.base import (
     given_flags,
     is_given,
 )
+from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 HOSTS = "hostfile"
 SHORT = {"H": "hostfile", "i": "include", "e": "exclude"}

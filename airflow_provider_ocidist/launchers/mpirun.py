@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers import ssh
 from airflow_provider_ocidist.launchers.base import (
     Launcher,
@@ -18,6 +17,7 @@ from airflow_provider_ocidist.launchers.base import (
     program_command,
 )
 from airflow_provider_ocidist.launchers.deepspeed import HOSTS, host_list
+from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 SHORT = {
     "np": "np",

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
-from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers.base import Launcher, ProcessFailure, Topology, program_command
+from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 LOOK_INTERVAL = 0.1
 STOP_GRACE = 15.0

@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers.base import (
     Launcher,
     ProcessFailure,
@@ -16,6 +15,7 @@ from airflow_provider_ocidist.launchers.base import (
     is_given,
     program_command,
 )
+from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 STATIC_FLAGS = ("master-addr", "master-port", "node-rank")
 """Flags that mean something to the static rendezvous alone: who gives one has asked for it."""

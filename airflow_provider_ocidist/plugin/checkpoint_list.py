@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider_ocidist.errors import CheckpointError, OcidistError
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.model.checkpoint import Order
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.locations import join
-from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, Order
-from airflow_provider_ocidist.storage.stores import Entry, Store, open_store
+from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
+from airflow_provider_ocidist.storage.stores.base import Entry, Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 
 SHOWN = 100
 """Checkpoints that are read at the most: the newest."""

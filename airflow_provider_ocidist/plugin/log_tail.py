@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine
-from airflow_provider_ocidist.run import RunRef
+from airflow_provider_ocidist.model.run import RunRef
 
 LINES = 50
 FIRST_WINDOW = 20.0

@@ -14,13 +14,13 @@ from typing import Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.errors import Cause, OcidistError, RunNotFound
-from airflow_provider_ocidist.hooks import OciHook
-from airflow_provider_ocidist.links import JobRunLink, links_of_run
-from airflow_provider_ocidist.masking import masked_text
-from airflow_provider_ocidist.pace import Pace
+from airflow_provider_ocidist.gangs.pace import Pace
+from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
+from airflow_provider_ocidist.hooks.oci import OciHook
+from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.plugin.checkpoint_list import CheckpointList, Checkpoints
 from airflow_provider_ocidist.plugin.log_tail import LogTail, tail_of
-from airflow_provider_ocidist.run import RunKey, RunRecord, RunRef, RunStatus
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import select, tuple_
 
-from airflow_provider_ocidist.hooks import OciHook
-from airflow_provider_ocidist.run import RunRef
+from airflow_provider_ocidist.hooks.oci import OciHook
+from airflow_provider_ocidist.model.run import RunRef
 
 RUN, RESULT, FAILURE = "run", "return_value", "failure"
 PAGE_RUNS = 50

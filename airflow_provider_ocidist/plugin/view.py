@@ -7,11 +7,18 @@ from dataclasses import asdict
 from typing import Any
 
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.failure import Failure
+from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, decide
+from airflow_provider_ocidist.gangs.failure import Failure
+from airflow_provider_ocidist.model.run import (
+    Expectations,
+    NodeState,
+    NodeStatus,
+    RunRecord,
+    RunRef,
+    RunStatus,
+)
 from airflow_provider_ocidist.plugin.looks import Look
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
-from airflow_provider_ocidist.run import Expectations, NodeState, NodeStatus, RunRecord, RunRef, RunStatus
-from airflow_provider_ocidist.supervisor import Cancel, Fail, decide
 
 Json = dict[str, Any]
 

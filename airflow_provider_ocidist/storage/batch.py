@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import JobFileError, OcidistError, Problem, StorageError
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.copy_items import CopyItem
 from airflow_provider_ocidist.storage.copying.budget import Budget
@@ -23,7 +23,7 @@ from airflow_provider_ocidist.storage.copying.selection import (
     refuse_loss,
 )
 from airflow_provider_ocidist.storage.progress import describe
-from airflow_provider_ocidist.storage.stores import Stores
+from airflow_provider_ocidist.storage.stores.opening import Stores
 from airflow_provider_ocidist.storage.transfer import (
     PART_SIZE,
     THREADS,

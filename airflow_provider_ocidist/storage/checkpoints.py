@@ -12,21 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.errors import CheckpointError, Fenced, StorageError, Unpublishable
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.checkpoint_names import place
-from airflow_provider_ocidist.storage.fences import Fence
 from airflow_provider_ocidist.storage.listing import complete_now, fault_of
-from airflow_provider_ocidist.storage.local_store import LocalStore, local_errors
 from airflow_provider_ocidist.storage.locations import join, shown, unfinished_name
-from airflow_provider_ocidist.storage.manifests import (
-    MANIFEST,
-    VERSION,
-    CheckpointRef,
-    Manifest,
-    ManifestFile,
-)
-from airflow_provider_ocidist.storage.stores import Entry, Store, Stores, open_store
+from airflow_provider_ocidist.storage.manifests import MANIFEST, VERSION, Manifest, ManifestFile
+from airflow_provider_ocidist.storage.stores.base import Entry, Store
+from airflow_provider_ocidist.storage.stores.local import LocalStore, local_errors
+from airflow_provider_ocidist.storage.stores.opening import Stores, open_store
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.transfer import Copied

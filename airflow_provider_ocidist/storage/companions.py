@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoint_names import place
 from airflow_provider_ocidist.storage.listing import by_folder, complete_in
-from airflow_provider_ocidist.storage.manifests import CheckpointRef, Manifest
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.manifests import Manifest
+from airflow_provider_ocidist.storage.stores.opening import open_store
 
 NUMBER = re.compile(r"(?<![0-9A-Za-z])[0-9]+(?![0-9A-Za-z])")
 MOST_MODELS = 2

@@ -1,4 +1,4 @@
-"""`python -m airflow_provider_ocidist.storage.copy_program ORDER`: copy what a file says, on a node of the platform."""
+"""`python -m ...storage.copying.program ORDER`: copy what a file says, on a node of the platform."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import CopyInterrupted, StorageError
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.batch import Sides, copy_all
 from airflow_provider_ocidist.storage.copy_items import CopyItem
 

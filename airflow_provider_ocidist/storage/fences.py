@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import json
 
-from airflow_provider_ocidist import codec
-from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Fenced, StorageError
-from airflow_provider_ocidist.storage.stores import Store
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.storage.stores.base import Store
 
 FILE = "fence.json"
 _TRIES = 20
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class Fence:
-    """An attempt among all attempts of one task; a later one is greater."""
-
-    generation: int = 0
-    attempt: int = 0
-    """From 1; 0 for what the version before has published."""
-
-
-LOWEST = Fence()
 
 
 def claimed(store: Store) -> Fence | None:

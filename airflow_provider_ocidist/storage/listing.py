@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import CheckpointError
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.storage.checkpoint_names import UNPROVED
 from airflow_provider_ocidist.storage.locations import join
-from airflow_provider_ocidist.storage.manifests import MANIFEST, CheckpointRef, Manifest
-from airflow_provider_ocidist.storage.stores import Entry, Store
+from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
+from airflow_provider_ocidist.storage.stores.base import Entry, Store
 
 log = logging.getLogger(__name__)
 

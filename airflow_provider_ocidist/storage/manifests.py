@@ -7,48 +7,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import field
 
-from airflow_provider_ocidist import codec
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import CheckpointError, StorageError
-from airflow_provider_ocidist.storage.fences import LOWEST, Fence
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef, Order, order_of
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage.locations import safe_name
 
 MANIFEST = "manifest.json"
 VERSION = 2
-
-Order = tuple[Fence, int, int, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointRef:
-    """A complete checkpoint: its manifest was written."""
-
-    uri: str
-    """The folder that holds `manifest.json` and the files that it names."""
-    step: int | None
-    """None where neither the program nor the name has said it."""
-    loss: float | None = None
-    fence: Fence = LOWEST
-    """The attempt that published it."""
-    sequence: int = 0
-    """Its number among the checkpoints of that attempt, in the order in which they were saved."""
-    digest: str | None = None
-    """Of its content: the name, and the path, size and SHA-256 of each file. None in records of the version before."""
-
-    @property
-    def order(self) -> Order:
-        """What is greater for a newer one: the attempt, then the sequence. Steps order what has no sequence."""
-        return order_of(self.fence, self.sequence, self.step)
-
-    @property
-    def label(self) -> str:
-        """How messages call it: by its step, else by its folder."""
-        return f"step {self.step}" if self.step is not None else self.uri.rstrip("/").rpartition("/")[2]
-
-
-def order_of(fence: Fence, sequence: int, step: int | None, created_at: float = 0.0) -> Order:
-    """Return what is greater for a newer checkpoint; version 1 had neither fence nor sequence, but always a step."""
-    return fence, sequence, -1 if sequence or step is None else step, created_at
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ import logging
 import re
 
 from airflow_provider_ocidist.errors import OcidistError
-from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.storage.fences import Fence
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.opening import open_store
 
 log = logging.getLogger(__name__)
 

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import OcidistError
-from airflow_provider_ocidist.job import Best, Checkpoints
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.model.job import Best, Checkpoints
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.companions import companions
-from airflow_provider_ocidist.storage.fences import Fence
 from airflow_provider_ocidist.storage.listing import Complete, by_folder, complete_in
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
 from airflow_provider_ocidist.storage.open_uploads import owner_of
-from airflow_provider_ocidist.storage.stores import Entry, Store, open_store
+from airflow_provider_ocidist.storage.stores.base import Entry, Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.copying.budget import Budget
 from airflow_provider_ocidist.storage.copying.changes import delete, extra, proven, unchanged, verdicts
 from airflow_provider_ocidist.storage.copying.destination import Destination, destination, landing
@@ -24,7 +24,8 @@ from airflow_provider_ocidist.storage.copying.selection import (
     refuse_loss,
 )
 from airflow_provider_ocidist.storage.locations import shown
-from airflow_provider_ocidist.storage.stores import Entry, Store, Stores
+from airflow_provider_ocidist.storage.stores.base import Entry, Store
+from airflow_provider_ocidist.storage.stores.opening import Stores
 
 __all__ = [
     "MODES",

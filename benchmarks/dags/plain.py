@@ -9,9 +9,9 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_ocidist import job_file
 from airflow_provider_ocidist.hooks import OciHook
-from airflow_provider_ocidist.run import RunKey, RunRef, RunStatus
+from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model.run import RunKey, RunRef, RunStatus
 
 POLL_S = 2.0
 
@@ -29,7 +29,7 @@ class PlainTrainingOperator(BaseOperator):
         ti = context["ti"]
         key = RunKey(dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, attempt=ti.try_number)
         backend = OciHook().backend("oci_data_science")
-        ref = backend.submit(backend.plan(job_file.build(self.job), key))
+        ref = backend.submit(backend.plan(parsing.build(self.job), key))
         ti.xcom_push(key="run", value=ref.to_json())
         self.defer(trigger=PlainTrigger(ref.to_json()), method_name="resume")
 

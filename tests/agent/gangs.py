@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.config import AgentConfig
-from airflow_provider_ocidist.agent.report import NodeReport
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.report import NodeReport
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE = 240.0

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent import ads_contract, ads_meeting
-from airflow_provider_ocidist.agent.ads_contract import told_by_cluster, told_by_job
+from airflow_provider_ocidist.agent.join import ads_contract, ads_meeting
+from airflow_provider_ocidist.agent.join.ads_contract import told_by_cluster, told_by_job
+from airflow_provider_ocidist.agent.join.topology import own_rank
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.agent.topology import own_rank
 from airflow_provider_ocidist.errors import AgentError, TopologyTimeout
 from airflow_provider_ocidist.job import Dependencies, Input, LauncherOptions, Output
-from airflow_provider_ocidist.storage.stores import Store, open_store
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 
 SERVICE = {"JOB_OCID": "ocid1.job", "JOB_RUN_OCID": "ocid1.run.own"}
 CLUSTER = SERVICE | {

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.config import AgentConfig
-from airflow_provider_ocidist.agent.report import Phase, StopRequest
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, Input, LauncherOptions, Limits, Output, Program
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.report import Phase, StopRequest
 from airflow_provider_ocidist.storage.checkpoints import newest
 from tests.agent.gangs import REPOSITORY, Gang, processes_with, until
 from tests.storage.published import publish
@@ -458,7 +458,7 @@ def test_a_node_without_configuration_says_so() -> None:
 
 def test_it_runs_from_an_artifact_with_the_code_beside_it(tmp_path: Path) -> None:
     root = tmp_path / "artifact"
-    ignored = shutil.ignore_patterns("__pycache__", "emulator", "backends", "plugin", "dialects")
+    ignored = shutil.ignore_patterns("__pycache__", "emulator", "backends", "plugin", "job_file")
     shutil.copytree(
         REPOSITORY / "airflow_provider_ocidist", root / "airflow_provider_ocidist", ignore=ignored
     )

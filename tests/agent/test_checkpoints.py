@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.checkpoints import resume, resume_after_clear, start_from
-from airflow_provider_ocidist.agent.config import AgentConfig
+from airflow_provider_ocidist.agent.save.checkpoints import resume, resume_after_clear, start_from
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError
 from airflow_provider_ocidist.job import Checkpoints, Program
-from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.storage.checkpoints import CheckpointRef
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from tests.storage.published import publish
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.checkpoints import complete, newest
-from airflow_provider_ocidist.storage.fences import Fence
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import Gang, until
 from tests.storage.published import publish
 

@@ -13,19 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent import topology
-from airflow_provider_ocidist.agent.config import AgentConfig
-from airflow_provider_ocidist.agent.hang import HangWatch
-from airflow_provider_ocidist.agent.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.progress import ProgressMeter
-from airflow_provider_ocidist.agent.report import NodeReport, Phase
+from airflow_provider_ocidist.agent.join import topology
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.join.topology import await_others_end, meet
+from airflow_provider_ocidist.agent.monitor.hang import HangWatch
+from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.agent.monitor.watches import Watches
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
-from airflow_provider_ocidist.agent.topology import await_others_end, meet
-from airflow_provider_ocidist.agent.watches import Watches
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import Cause, TopologyTimeout
 from airflow_provider_ocidist.job import Input, Limits, Program
-from airflow_provider_ocidist.storage.stores import Store, open_store
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import REPOSITORY, Gang
 
 OFF = """

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent import disk
-from airflow_provider_ocidist.agent.code import announce, fetch_code, require_same, storage_errors
-from airflow_provider_ocidist.agent.config import AgentConfig
-from airflow_provider_ocidist.agent.git.repository import GIT_URL
+from airflow_provider_ocidist.agent.prepare import disk
+from airflow_provider_ocidist.agent.prepare.code import announce, fetch_code, require_same, storage_errors
+from airflow_provider_ocidist.agent.prepare.workspace import Workspace, environment_paths
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.agent.workspace import Workspace, environment_paths
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Program
-from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.git_source import GIT_URL
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.opening import open_store
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ def test_other_places_are_no_git_urls(source: str) -> None:
 
 
 def test_a_password_in_the_url_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_ocidist.agent.git.PAUSES", ())
+    monkeypatch.setattr("airflow_provider_ocidist.agent.prepare.git.PAUSES", ())
     with pytest.raises(AgentError) as caught:
         fetch("https://me:secret@127.0.0.1:9/a.git")
     assert caught.value.cause is Cause.DATA

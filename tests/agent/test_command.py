@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 
-from airflow_provider_ocidist.agent import command
+from airflow_provider_ocidist.agent.prepare import command
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from tests.agent.gangs import processes_with, until
 

@@ -15,28 +15,29 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent import deliveries
-from airflow_provider_ocidist.agent.checkpoints import resume
-from airflow_provider_ocidist.agent.deliveries import (
+from airflow_provider_ocidist.agent.join.heartbeat import report_name
+from airflow_provider_ocidist.agent.save import deliveries
+from airflow_provider_ocidist.agent.save.checkpoints import resume
+from airflow_provider_ocidist.agent.save.deliveries import (
     ShardCollector,
     ShardCourier,
     hide_folder,
     nodes_apart,
     show_folder,
 )
-from airflow_provider_ocidist.agent.entries import candidates
-from airflow_provider_ocidist.agent.heartbeat import report_name
-from airflow_provider_ocidist.agent.proofs import Moment
-from airflow_provider_ocidist.agent.report import NodeReport, Phase
-from airflow_provider_ocidist.agent.saving import Patience
+from airflow_provider_ocidist.agent.save.entries import candidates
+from airflow_provider_ocidist.agent.save.proofs import Moment
+from airflow_provider_ocidist.agent.save.saving import Patience
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
 from airflow_provider_ocidist.job import Checkpoints
-from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, newest
-from airflow_provider_ocidist.storage.fences import LOWEST
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import LOWEST
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.checkpoints import newest
 from airflow_provider_ocidist.storage.retention import Retention, retain
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import Gang, until
 
 PROGRAM = """

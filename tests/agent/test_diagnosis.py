@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_ocidist.agent.diagnosis import TAIL_LENGTH, diagnose, tail_of, tracebacks
+from airflow_provider_ocidist.agent.diagnose.diagnosis import TAIL_LENGTH, diagnose, tail_of, tracebacks
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.launchers.base import ProcessFailure
 

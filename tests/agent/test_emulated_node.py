@@ -6,11 +6,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.git.credentials import TOKEN_USER
+from airflow_provider_ocidist.agent.prepare.git.credentials import TOKEN_USER
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.run import NodeState, RunRef
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.model.run import NodeState, RunRef
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from tests.agent.git_server import serve
 from tests.training_jobs import a_job, a_key, wait_until

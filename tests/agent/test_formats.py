@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent import formats, pickles
-from airflow_provider_ocidist.agent.formats import Reading, Says, is_unfinished, read_file
+from airflow_provider_ocidist.agent.save import formats, pickles
+from airflow_provider_ocidist.agent.save.formats import Reading, Says, is_unfinished, read_file
 
 WHOLE, BROKEN, NOTHING = Says.WHOLE, Says.BROKEN, Says.NOTHING
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent import git
-from airflow_provider_ocidist.agent.git.credentials import TOKEN_USER
-from airflow_provider_ocidist.agent.git.repository import parse
+from airflow_provider_ocidist.agent.prepare import git
+from airflow_provider_ocidist.agent.prepare.git.credentials import TOKEN_USER
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.model.git_source import parse
 from tests.agent.git_server import GitServer, serve
 
 TOKEN = "glpat-s3cr3t-t0ken"
@@ -110,7 +110,7 @@ def test_a_token_opens_a_private_repository_and_is_nowhere_to_be_read(
         seen.append(" ".join(arguments))
         return started(arguments, **options)
 
-    monkeypatch.setattr("airflow_provider_ocidist.agent.command.subprocess.Popen", noting)
+    monkeypatch.setattr("airflow_provider_ocidist.agent.prepare.command.subprocess.Popen", noting)
     monkeypatch.setenv("GIT_TRACE", "1")
     caplog.set_level(logging.DEBUG)
     with serve(served, user="robot", password=TOKEN) as server:

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from airflow_provider_ocidist.agent import heartbeat as heartbeats
-from airflow_provider_ocidist.agent.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.peers import STUCK
-from airflow_provider_ocidist.agent.report import NodeReport, Phase, StopRequest
+from airflow_provider_ocidist.agent.join import heartbeat as heartbeats
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.monitor.peers import STUCK
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.model.report import NodeReport, Phase, StopRequest
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from scripts.emulator_process import Access
 from tests.agent.gangs import until
 
@@ -109,7 +109,7 @@ def test_a_store_that_never_answers_holds_no_beat_up(
 def test_a_throttled_node_still_tells_the_others_to_stop(
     emulator: Access, run_dir: str, heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_ocidist.oci_clients._RETRY_AFTER_LIMIT_S", 0.1)
+    monkeypatch.setattr("airflow_provider_ocidist.oci_client.clients._RETRY_AFTER_LIMIT_S", 0.1)
     throttle(emulator, run_dir, times=3)
     heartbeat.ask_all_to_stop(StopRequest(cause=Cause.USER, message="it failed", rank=0))
     request = heartbeat.read_stop_request()

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent import disk, inputs
-from airflow_provider_ocidist.agent.inputs import fetch_inputs
+from airflow_provider_ocidist.agent.prepare import disk, inputs
+from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
+from airflow_provider_ocidist.agent.prepare.vault import read_secret
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.agent.vault import read_secret
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Input
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.testing import OciEmulator
 
 CONTENT = bytes(range(256)) * 4096

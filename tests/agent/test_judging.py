@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent import judging
-from airflow_provider_ocidist.agent.judging import Judge
-from airflow_provider_ocidist.agent.proofs import Moment, Proof, Unproved
-from airflow_provider_ocidist.agent.shards import is_shard
+from airflow_provider_ocidist.agent.save import judging
+from airflow_provider_ocidist.agent.save.judging import Judge
+from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved
+from airflow_provider_ocidist.agent.save.shards import is_shard
 from tests.agent.saved import KINDS, torch_bytes
 
 RUNNING, EXITED, CUT_OFF = Moment.RUNNING, Moment.EXITED, Moment.CUT_OFF

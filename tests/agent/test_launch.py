@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent import launch
-from airflow_provider_ocidist.agent.overlay import make_overlay
+from airflow_provider_ocidist.agent.prepare.overlay import make_overlay
+from airflow_provider_ocidist.agent.train import launch
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
 from airflow_provider_ocidist.launchers.base import Launcher

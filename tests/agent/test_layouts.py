@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.entries import scan
-from airflow_provider_ocidist.agent.formats import Says, read_file
-from airflow_provider_ocidist.agent.layouts import has_all_parts, read_folder
-from airflow_provider_ocidist.agent.proofs import Evidence, Moment, Proof, judge
-from airflow_provider_ocidist.agent.shards import is_shard
+from airflow_provider_ocidist.agent.save.entries import scan
+from airflow_provider_ocidist.agent.save.formats import Says, read_file
+from airflow_provider_ocidist.agent.save.layouts import has_all_parts, read_folder
+from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, judge
+from airflow_provider_ocidist.agent.save.shards import is_shard
 from tests.agent.saved import KINDS, PROVED_BY_FORMAT, Save, torch_bytes
 
 

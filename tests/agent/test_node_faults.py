@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.peers import SILENCE
-from airflow_provider_ocidist.agent.report import NodeReport, Phase
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.join.topology import master_port
+from airflow_provider_ocidist.agent.monitor.peers import SILENCE
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.agent.topology import master_port
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits, Program
 from airflow_provider_ocidist.launchers.base import Topology
 from airflow_provider_ocidist.launchers.torchrun import LAUNCHER as TORCHRUN
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import Gang, until
 from tests.agent.test_peers import Gangway
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent import supervise
-from airflow_provider_ocidist.agent.progress import ProgressMeter
-from airflow_provider_ocidist.agent.supervise import Output
+from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.agent.train import supervise
+from airflow_provider_ocidist.agent.train.supervise import Output
 
 
 class Pumped:

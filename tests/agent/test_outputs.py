@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.outputs import expanded, fixed_part, parcels
+from airflow_provider_ocidist.agent.save.outputs import expanded, fixed_part, parcels
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Input, Output
 from tests.agent.gangs import Gang

@@ -26,16 +26,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from airflow_provider_ocidist.agent import packages, wheels
-from airflow_provider_ocidist.agent.overlay import Overlay
-from airflow_provider_ocidist.agent.packages import Pip, install
+from airflow_provider_ocidist.agent.prepare import packages, wheels
+from airflow_provider_ocidist.agent.prepare.overlay import Overlay
+from airflow_provider_ocidist.agent.prepare.packages import Pip, install
+from airflow_provider_ocidist.agent.prepare.wheels import WheelCache
+from airflow_provider_ocidist.agent.prepare.workspace import Workspace, environment_paths, program_paths
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.agent.wheels import WheelCache
-from airflow_provider_ocidist.agent.workspace import Workspace, environment_paths, program_paths
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Dependencies, Program
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 
 def write_wheel(folder: Path, name: str, requires: str = "") -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent import patience
-from airflow_provider_ocidist.agent.checkpoints import resume, start_from
-from airflow_provider_ocidist.agent.inputs import fetch_inputs
 from airflow_provider_ocidist.agent.patience import cannot_be_fetched, patiently
+from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
+from airflow_provider_ocidist.agent.save.checkpoints import resume, start_from
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import (
     AgentError,
@@ -24,7 +24,7 @@ from airflow_provider_ocidist.errors import (
     StoreUnavailable,
 )
 from airflow_provider_ocidist.job import Checkpoints, Input
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.testing import OciEmulator
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent import peers
-from airflow_provider_ocidist.agent.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.peers import PeerWatch, host_answers, silent_nodes
-from airflow_provider_ocidist.agent.report import NodeReport, Phase
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.monitor import peers
+from airflow_provider_ocidist.agent.monitor.peers import PeerWatch, host_answers, silent_nodes
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.storage.stores.opening import open_store
 
 SEED = random.randrange(1_000_000)
 

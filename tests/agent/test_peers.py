@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.peers import SILENCE, STUCK, PeerWatch, host_answers
-from airflow_provider_ocidist.agent.report import NodeReport, Phase
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.monitor.peers import SILENCE, STUCK, PeerWatch, host_answers
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.storage.stores import Store, open_store
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import Gang, until
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.process_logs import NewOutput, read_process_logs
+from airflow_provider_ocidist.agent.monitor.process_logs import NewOutput, read_process_logs
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import LauncherOptions
 from tests.agent.gangs import Gang

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from airflow_provider_ocidist.agent.metrics import read_lines, read_record, read_scalars
-from airflow_provider_ocidist.agent.progress import CURVE_POINTS, ProgressMeter
-from airflow_provider_ocidist.agent.steps import LATE, Unplaced
-from airflow_provider_ocidist.agent.tensorboard import EventFiles, find, read_records, scalars_of
+from airflow_provider_ocidist.agent.monitor.metrics import read_lines, read_record, read_scalars
+from airflow_provider_ocidist.agent.monitor.progress import CURVE_POINTS, ProgressMeter
+from airflow_provider_ocidist.agent.monitor.steps import LATE, Unplaced
+from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles, find, read_records, scalars_of
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_ocidist.agent.formats import NOTHING, WHOLE, broken
-from airflow_provider_ocidist.agent.proofs import Evidence, Moment, Proof, Unproved, judge, remedy
+from airflow_provider_ocidist.agent.save.formats import NOTHING, WHOLE, broken
+from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, Unproved, judge, remedy
 
 FORMATS = {
     "whole": WHOLE,

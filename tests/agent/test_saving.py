@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent import saving
-from airflow_provider_ocidist.agent.outputs import Parcel, copy_outputs
-from airflow_provider_ocidist.agent.saving import Patience, cause_of
+from airflow_provider_ocidist.agent.save import saving
+from airflow_provider_ocidist.agent.save.outputs import Parcel, copy_outputs
+from airflow_provider_ocidist.agent.save.saving import Patience, cause_of
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 PASSING, REFUSED = StorageError("503", retryable=True), StorageError("404")
 

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from airflow_provider_ocidist.agent.shards import is_shard, missing, needs_others, union
+from airflow_provider_ocidist.agent.save.shards import is_shard, missing, needs_others, union
 from airflow_provider_ocidist.errors import IncompleteCheckpoint
 from airflow_provider_ocidist.storage.checkpoints import ManifestFile
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.progress import ProgressMeter
-from airflow_provider_ocidist.agent.shared_log import LineMarker, MarkingFormatter, unmarked
-from airflow_provider_ocidist.agent.supervise import Output
+from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.agent.train.shared_log import LineMarker, MarkingFormatter, unmarked
+from airflow_provider_ocidist.agent.train.supervise import Output
 
 
 @pytest.mark.parametrize(

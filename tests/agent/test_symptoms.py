@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.diagnosis import diagnose
-from airflow_provider_ocidist.agent.symptoms import symptom_of
+from airflow_provider_ocidist.agent.diagnose.diagnosis import diagnose
+from airflow_provider_ocidist.agent.diagnose.symptoms import symptom_of
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.launchers.base import ProcessFailure
 

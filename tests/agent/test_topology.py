@@ -16,13 +16,10 @@ from random import Random
 
 import pytest
 
-from airflow_provider_ocidist.agent.config import AgentConfig
-from airflow_provider_ocidist.agent.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.outcome import EXIT_CODES
-from airflow_provider_ocidist.agent.place import Place, place_of
-from airflow_provider_ocidist.agent.report import NodeReport, Phase
-from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.agent.topology import (
+from airflow_provider_ocidist.agent.diagnose.outcome import EXIT_CODES
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.join.node_identity import Place, place_of
+from airflow_provider_ocidist.agent.join.topology import (
     await_address,
     await_others_end,
     count_devices,
@@ -35,9 +32,13 @@ from airflow_provider_ocidist.agent.topology import (
     require_own_addresses,
     topology_of,
 )
+from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, TopologyTimeout
 from airflow_provider_ocidist.job import LauncherOptions, Program
-from airflow_provider_ocidist.storage.stores import Store, open_store
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import REPOSITORY, Gang
 
 
@@ -303,7 +304,7 @@ link set peer1 up
 ASKS = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from airflow_provider_ocidist.agent.topology import interfaces, own_address, own_interface
+from airflow_provider_ocidist.agent.join.topology import interfaces, own_address, own_interface
 print(interfaces(), own_address({}), own_interface("10.231.9.6"))
 """
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.report import Phase
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits, Output
+from airflow_provider_ocidist.model.report import Phase
 from tests.agent.gangs import REPOSITORY, Gang, lines_of, processes_with, until
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

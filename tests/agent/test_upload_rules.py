@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent import saving, unproved, uploads
-from airflow_provider_ocidist.agent.proofs import Moment
-from airflow_provider_ocidist.agent.saving import Patience
+from airflow_provider_ocidist.agent.save import saving, unproved, uploads
+from airflow_provider_ocidist.agent.save.proofs import Moment
+from airflow_provider_ocidist.agent.save.saving import Patience
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
 from airflow_provider_ocidist.job import Best
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import checkpoints, fences, retention
-from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, complete
-from airflow_provider_ocidist.storage.fences import Fence
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.checkpoints import complete
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import until
 from tests.agent.saved import torch_bytes
 from tests.agent.watched import Watched

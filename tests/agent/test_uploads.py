@@ -15,14 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent import judging, saving, uploads
-from airflow_provider_ocidist.agent.entries import candidates, is_unplaced
-from airflow_provider_ocidist.agent.file_clocks import ahead_ns, nearest_to_none
-from airflow_provider_ocidist.agent.formats import Reading, Says
-from airflow_provider_ocidist.agent.judging import Judge
-from airflow_provider_ocidist.agent.proofs import Evidence, Moment, Proof, judge
+from airflow_provider_ocidist.agent.save import judging, saving, uploads
+from airflow_provider_ocidist.agent.save.entries import candidates, is_unplaced
+from airflow_provider_ocidist.agent.save.file_clocks import ahead_ns, nearest_to_none
+from airflow_provider_ocidist.agent.save.formats import Reading, Says
+from airflow_provider_ocidist.agent.save.judging import Judge
+from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, judge
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, newest
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.storage.checkpoints import newest
 from tests.agent.gangs import until
 from tests.agent.saved import KINDS, PROVED_BY_FORMAT, some_state, torch_bytes
 from tests.agent.watched import Watched

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent import usage
-from airflow_provider_ocidist.agent.report import Usage
-from airflow_provider_ocidist.agent.usage import UsageMeter, memory_in_use, read_gpus
+from airflow_provider_ocidist.agent.monitor import usage
+from airflow_provider_ocidist.agent.monitor.usage import UsageMeter, memory_in_use, read_gpus
+from airflow_provider_ocidist.model.report import Usage
 
 
 def test_processor_time_counts_all_processes_of_the_training() -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.progress import ProgressMeter
-from airflow_provider_ocidist.agent.proofs import Moment
-from airflow_provider_ocidist.agent.saving import Patience
-from airflow_provider_ocidist.agent.uploads import CheckpointUploader, Told, Undelivered
+from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.agent.save.proofs import Moment
+from airflow_provider_ocidist.agent.save.saving import Patience
+from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, Told, Undelivered
 from airflow_provider_ocidist.job import Checkpoints
-from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, newest
-from airflow_provider_ocidist.storage.fences import Fence
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.checkpoints import newest
 from tests.agent.gangs import until
 
 

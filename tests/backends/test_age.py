@@ -16,8 +16,8 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.emulator import retry_tokens
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.server import Emulator
-from airflow_provider_ocidist.gang import Gang
-from airflow_provider_ocidist.run import NodeState, RunKey, RunRef
+from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key, wait_until
 

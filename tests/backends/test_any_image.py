@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.backends.bundle import START_SCRIPT
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.bundle import START_SCRIPT
-from airflow_provider_ocidist.run import NodeState
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.model.run import NodeState
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.training_jobs import a_job, a_key, wait_until
 
 PROGRAM = """

@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_ocidist.agent.report import STOP_FILE
-from airflow_provider_ocidist.attempts import Attempt, End
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.gang import NOTE, Gang
-from airflow_provider_ocidist.run import Plan, RunKey, RunRef, Tries
+from airflow_provider_ocidist.gangs.submission import NOTE, Gang
+from airflow_provider_ocidist.model.attempts import Attempt, End
+from airflow_provider_ocidist.model.report import STOP_FILE
+from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key
 

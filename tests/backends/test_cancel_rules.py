@@ -15,12 +15,12 @@ from typing import Any
 import oci
 import pytest
 
-from airflow_provider_ocidist.agent.report import STOP_FILE
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StorageError
-from airflow_provider_ocidist.run import Ending, RunRef
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.model.report import STOP_FILE
+from airflow_provider_ocidist.model.run import Ending, RunRef
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.training_jobs import a_key
 
 LIVE, ENDING, ENDED = "IN_PROGRESS", "CANCELING", "CANCELED"

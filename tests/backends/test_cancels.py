@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_ocidist import oci_clients
-from airflow_provider_ocidist.agent.report import STOP_FILE
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import CancelFailed, Cause
-from airflow_provider_ocidist.run import Ending, NodeState, RunRef
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.model.report import STOP_FILE
+from airflow_provider_ocidist.model.run import Ending, NodeState, RunRef
+from airflow_provider_ocidist.oci_client import clients
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
 
@@ -183,5 +183,5 @@ def test_requests_of_others_do_not_use_the_connections_by_which_is_cancelled(bac
 
 
 def test_what_must_not_wait_gives_up_within_seconds(backend: OciDataScience) -> None:
-    urgent = oci_clients.client(replace(backend.access, urgent=True), "data_science")
+    urgent = clients.client(replace(backend.access, urgent=True), "data_science")
     assert urgent.base_client.timeout == (5.0, 5.0)

@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
 from airflow_provider_ocidist.backends.oci_data_science.claims import FILE as CLAIM_FILE
-from airflow_provider_ocidist.run import RunRef
+from airflow_provider_ocidist.model.run import RunRef
 from scripts.emulator_process import Access
 from tests.training_jobs import a_key
 

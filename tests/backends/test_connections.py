@@ -11,14 +11,14 @@ from typing import Any
 import oci
 import pytest
 
-from airflow_provider_ocidist.agent.report import STOP_FILE
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, JobFileError
-from airflow_provider_ocidist.run import NodeState, RunKey, RunRef
-from airflow_provider_ocidist.shared_connections import place_of, shared_connection
-from airflow_provider_ocidist.storage.local_store import LocalStore
+from airflow_provider_ocidist.model.report import STOP_FILE
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
+from airflow_provider_ocidist.storage.stores.local import LocalStore
+from airflow_provider_ocidist.triggers.connections import place_of, shared_connection
 from tests.training_jobs import BACKEND, a_job, a_key
 
 BEFORE = {"region": "us-ashburn-1", "tenancy": "ocid1.tenancy.oc1..a", "profile": "OLD", "work_dir": "old"}

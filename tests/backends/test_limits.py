@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist import job_file
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience, rules
 from airflow_provider_ocidist.errors import JobFileError
+from airflow_provider_ocidist.job_file import parsing
 from tests.training_jobs import BACKEND, a_key
 
 GIT = {"source": "git+https://host/repo.git", "script": "train.py"}
@@ -19,7 +19,7 @@ CONTAINER: dict[str, Any] = {"image": "i:1", "program": {}}
 def problems_of(backend: dict[str, Any] | None = None, **job: Any) -> list[str]:
     described = {"name": "x", "program": GIT, "backend": {**BACKEND, **(backend or {})}, **job}
     with pytest.raises(JobFileError) as caught:
-        job_file.build(described)
+        parsing.build(described)
     return [f"{problem.path}: {problem.message}" for problem in caught.value.problems]
 
 
@@ -102,6 +102,6 @@ def test_code_that_no_artifact_can_hold_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("section", ["env", "main_env"])
 def test_an_environment_that_is_too_large_is_told_by_the_plan(section: str) -> None:
     connection = {"compartment_id": "c", "project_id": "p", "work_dir": "oci://b@n/w"}
-    job = job_file.build({"name": "x", "program": GIT, "backend": BACKEND, section: {"A": "x" * 20_000}})
+    job = parsing.build({"name": "x", "program": GIT, "backend": BACKEND, section: {"A": "x" * 20_000}})
     with pytest.raises(JobFileError, match="the service allows 20000"):
         OciDataScience.connect(connection).plan(job, a_key())

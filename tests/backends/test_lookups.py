@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.lookups import completed
 from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client import clients
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, a_job, a_key
 
@@ -98,7 +98,7 @@ def test_the_file_system_of_the_documents_is_mounted_on_the_emulator(
 ) -> None:
     job = a_job(nodes=1, mounts=[{"source": "10.0.0.1:/export", "path": "home"}])
     ref = ends(backend.submit(backend.plan(job, a_key())))
-    client = oci_clients.client(backend.access, "data_science")
+    client = clients.client(backend.access, "data_science")
     (mount,) = client.get_job(ref.job_id).data.job_storage_mount_configuration_details_list
     assert mount.mount_target_id.startswith("ocid1.mounttarget.")
     assert mount.export_id.startswith("ocid1.export.")

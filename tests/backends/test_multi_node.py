@@ -18,11 +18,11 @@ import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gang import Gang
+from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed
+from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.run import NodeState, RunKey, RunRecord, RunRef, TrainingResult
-from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed
-from airflow_provider_ocidist.watch import Watch
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, TrainingResult
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key, wait_until
 

@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
-from airflow_provider_ocidist.log_follower import LogFollower
-from airflow_provider_ocidist.run import NodeState, Plan, RunRef
+from airflow_provider_ocidist.gangs.log_cursor import LogFollower
+from airflow_provider_ocidist.model.run import NodeState, Plan, RunRef
+from airflow_provider_ocidist.oci_client import clients
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, PROGRAMS, a_job, a_key, wait_until
 
@@ -261,7 +261,7 @@ def test_a_bucket_that_was_missing_may_be_made_afterwards(
     for _ in range(2):
         with pytest.raises(BackendError, match="create its bucket"):
             backend.begin(plan)
-    client = oci_clients.client(backend.access, "object_storage")
+    client = clients.client(backend.access, "object_storage")
     client.create_bucket(emulator.namespace, {"name": bucket, "compartmentId": emulator.compartment_id})
     ref = ends(backend.submit(plan, found=backend.begin(plan)))
     status = wait_until(backend, ref, lambda status: status.ended)

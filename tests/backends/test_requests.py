@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist import job_file
-from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.ads_variables import MAIN_RUN
 from airflow_provider_ocidist.errors import JobFileError
-from airflow_provider_ocidist.run import Expectations, Plan
+from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.run import Expectations, Plan
 from tests.training_jobs import BACKEND, a_key
 
 CONNECTION = {
@@ -34,7 +34,7 @@ def a_plan(
         **job,
     }
     return OciDataScience.connect({**CONNECTION, **(connection or {})}).plan(
-        job_file.build(described), a_key()
+        parsing.build(described), a_key()
     )
 
 

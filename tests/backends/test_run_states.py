@@ -14,8 +14,8 @@ import pytest
 from airflow_provider_ocidist.backends.oci_data_science.answers import state_of
 from airflow_provider_ocidist.backends.oci_data_science.run_states import RunStates
 from airflow_provider_ocidist.errors import RunNotFound
-from airflow_provider_ocidist.evidence import ABSENT_ANSWERS, ABSENT_FOR
-from airflow_provider_ocidist.run import NodeState
+from airflow_provider_ocidist.model.evidence import ABSENT_ANSWERS, ABSENT_FOR
+from airflow_provider_ocidist.model.run import NodeState
 
 
 class Service:

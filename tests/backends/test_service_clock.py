@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.service_clock import ServiceClock
-from airflow_provider_ocidist.run import RunRef
+from airflow_provider_ocidist.model.run import RunRef
 from tests.training_jobs import a_job, a_key, wait_until
 
 

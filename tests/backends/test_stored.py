@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_ocidist.agent.report import Phase
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.run import NodeState, RunRecord, RunRef, TrainingResult
-from airflow_provider_ocidist.supervisor import Action, Fail, Succeed, decide
+from airflow_provider_ocidist.gangs.decisions import Action, Fail, Succeed, decide
+from airflow_provider_ocidist.model.report import Phase
+from airflow_provider_ocidist.model.run import NodeState, RunRecord, RunRef, TrainingResult
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key, wait_until
 

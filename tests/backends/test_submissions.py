@@ -15,8 +15,6 @@ import httpx
 import pytest
 from oci.identity.models import CreateCompartmentDetails
 
-from airflow_provider_ocidist import oci_clients
-from airflow_provider_ocidist.agent.report import STOP_FILE
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.ads_variables import (
     MAIN_RUN,
@@ -25,8 +23,10 @@ from airflow_provider_ocidist.backends.oci_data_science.ads_variables import (
 )
 from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.gang import Gang
-from airflow_provider_ocidist.run import NodeState, RunKey, RunRef
+from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.model.report import STOP_FILE
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
+from airflow_provider_ocidist.oci_client import clients
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, a_job, a_key, wait_until
 
@@ -44,7 +44,7 @@ def faults(emulator: Access) -> Iterator[Callable[..., None]]:
 
 
 def a_compartment(backend: OciDataScience, emulator: Access) -> str:
-    identity = oci_clients.client(backend.access, "identity")
+    identity = clients.client(backend.access, "identity")
     details = CreateCompartmentDetails(
         compartment_id=emulator.compartment_id, name=uuid.uuid4().hex, description="other"
     )

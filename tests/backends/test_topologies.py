@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from oci.data_science.models import JobRunSummary
 
-from airflow_provider_ocidist.agent.config import AgentConfig
-from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.answers import log_line
 from airflow_provider_ocidist.backends.oci_data_science.multi_node import MULTI_NODE
 from airflow_provider_ocidist.backends.oci_data_science.refs import runs_of, with_runs
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import Cause, JobFileError
-from airflow_provider_ocidist.run import Expectations, NodeState, Plan, RunRecord, RunRef, RunStatus
-from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait, decide
-from airflow_provider_ocidist.unchanged import observe
+from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait, decide
+from airflow_provider_ocidist.gangs.unchanged import observe
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import Expectations, NodeState, Plan, RunRecord, RunRef, RunStatus
 from tests.training_jobs import BACKEND, a_job, a_key
 
 CONNECTION = {

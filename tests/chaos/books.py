@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 from oci.pagination import list_call_get_all_results
 
-from airflow_provider_ocidist import oci_clients
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client import clients
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from scripts.emulator_process import Access
 
 TERMINAL = {"SUCCEEDED", "FAILED", "CANCELED", "DELETED"}
@@ -45,7 +45,7 @@ class Books:
         self.access = OciAccess(
             auth="config_file", config_file=access.config_file, profile=access.profile, endpoint=access.url
         )
-        self._client = oci_clients.client(self.access, "data_science")
+        self._client = clients.client(self.access, "data_science")
         self._control = httpx.Client(base_url=f"{access.url}/_emulator", trust_env=False, timeout=30)
 
     def gangs(self, task: str) -> list[Gang]:

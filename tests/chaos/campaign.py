@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from airflow_provider_ocidist.errors import CheckpointError
-from airflow_provider_ocidist.run import RunKey
+from airflow_provider_ocidist.model.run import RunKey
 from airflow_provider_ocidist.storage import checkpoints
 from scripts.airflow_api import AirflowApiError
 from scripts.local_airflow import LocalAirflow

@@ -20,10 +20,11 @@ from typing import Any
 import oci.data_science  # noqa: F401 - imported here, not in the part that is killed
 import oci.object_storage  # noqa: F401
 
-from airflow_provider_ocidist import codec, job_file
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gang import Gang
-from airflow_provider_ocidist.run import RunKey
+from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.run import RunKey
 
 
 class FileNotes:
@@ -44,7 +45,7 @@ class FileNotes:
 def submit(order: dict[str, Any]) -> str:
     backend = OciDataScience.connect(order["fields"])
     notes = FileNotes(Path(order["notes"])) if order["notes"] else None
-    gang = Gang(backend, job_file.build(order["job"]), logging.getLogger("submit"), notes, threading.Event())
+    gang = Gang(backend, parsing.build(order["job"]), logging.getLogger("submit"), notes, threading.Event())
     return gang.adopt_or_submit(codec.decode(RunKey, order["key"]), None, order["number"]).ref.job_id
 
 

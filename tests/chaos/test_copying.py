@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.oci_credentials import OciAccess, access_of
-from airflow_provider_ocidist.run import NodeState, RunRef
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.model.run import NodeState, RunRef
+from airflow_provider_ocidist.oci_client.credentials import OciAccess, access_of
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.storage.transfer import copy
 from scripts.airflow_api import AirflowClient
 from scripts.emulator_process import Access

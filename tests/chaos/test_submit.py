@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist import codec
-from airflow_provider_ocidist.run import RunKey
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.run import RunKey
 from scripts.emulator_process import EmulatorProcess
 from tests.chaos.books import Books
 from tests.training_jobs import BACKEND, PROGRAMS

@@ -16,19 +16,19 @@ import oci
 import pytest
 import yaml
 
-from airflow_provider_ocidist import job_file
-from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gang import Gang
-from airflow_provider_ocidist.run import NodeState, RunStatus
-from airflow_provider_ocidist.supervisor import Cancel, Fail, Succeed, Wait
-from airflow_provider_ocidist.watch import Watch
+from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
+from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.gangs.watch import Watch
+from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import NodeState, RunStatus
 from scripts.emulator_process import Access
 from tests.clients.processes import AGENT_IMAGE, CLUSTER_IMAGE, CONDA, PROGRAMS
 from tests.training_jobs import a_key
 
 OCID = re.compile(r"ocid1\.\w+\.[\w.]+")
-SEED = Path(__file__).parent.parent / "dialects" / "ads_train.yaml"
+SEED = Path(__file__).parent.parent / "job_file" / "dialects" / "ads_train.yaml"
 """The file that Oracle's documents show."""
 
 
@@ -262,7 +262,7 @@ def run_by_us(emulator, objects):
     refs = []
 
     def run(document: dict[str, Any]) -> tuple[Any, RunStatus]:
-        job = job_file.parse(yaml.safe_dump(document))
+        job = parsing.parse(yaml.safe_dump(document))
         gang = Gang(backend, job, logging.getLogger("test"), None, threading.Event())
         record = gang.adopt_or_submit(a_key(), None)
         refs.append(record.ref)

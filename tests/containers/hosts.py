@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_ocidist.agent.config import AgentConfig
-from airflow_provider_ocidist.agent.report import NodeReport
 from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.report import NodeReport
 from tests.agent.gangs import PATIENCE, REPOSITORY, until
 
 

@@ -11,9 +11,9 @@ from types import ModuleType
 
 import pytest
 
-from airflow_provider_ocidist.agent.config import AgentConfig
-from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.report import NodeReport, Phase
 from scripts import image as image_of
 from tests.agent.gangs import REPOSITORY, until
 from tests.containers.podman import Podman

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.report import Phase
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
+from airflow_provider_ocidist.model.report import Phase
 from tests.containers.hosts import Host, Lab, why_not
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

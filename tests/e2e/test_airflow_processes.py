@@ -22,9 +22,10 @@ import psutil
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.run import NodeState, RunRef
-from airflow_provider_ocidist.storage.stores import Store, open_store
-from airflow_provider_ocidist.triggers import CAN_KILL
+from airflow_provider_ocidist.model.run import NodeState, RunRef
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.triggers.training import CAN_KILL
 from scripts.airflow_api import AirflowClient
 from scripts.emulator_process import Access
 from scripts.local_airflow import LocalAirflow

@@ -23,8 +23,8 @@ from oci.auth.signers import InstancePrincipalsSecurityTokenSigner, get_resource
 from oci.exceptions import ServiceError
 from oci.identity import models
 
-from airflow_provider_ocidist.emulator.auth.instances import InstanceAuthority, make_authority
 from airflow_provider_ocidist.emulator.installation import Installation
+from airflow_provider_ocidist.emulator.instances import InstanceAuthority, make_authority
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.conftest import HTTP, OPTIONS, Cloud
 

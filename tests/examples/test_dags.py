@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.backports import UTC
-from airflow_provider_ocidist.oci_credentials import OciAccess, access_of
+from airflow_provider_ocidist.oci_client.credentials import OciAccess, access_of
 from airflow_provider_ocidist.storage.checkpoints import Manifest, verify
-from airflow_provider_ocidist.storage.stores import open_store
-from airflow_provider_ocidist.triggers import FIRST_EVENT_AFTER
+from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.triggers.training import FIRST_EVENT_AFTER
 from scripts.airflow_api import AirflowApiError, AirflowClient
 from scripts.emulator_process import Access, EmulatorProcess
 from scripts.local_airflow import LocalAirflow

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.launch import write_files
+from airflow_provider_ocidist.agent.train.launch import write_files
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers import ssh

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_ocidist.backends.bundle import OLDEST_PYTHON
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.bundle import OLDEST_PYTHON
-from airflow_provider_ocidist.run import NodeState
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.model.run import NodeState
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access, EmulatorProcess
 from tests.training_jobs import BACKEND, a_job, a_key, wait_until
 

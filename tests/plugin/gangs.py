@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_provider_ocidist.agent.report import NodeReport, Phase, Progress, Usage
 from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Usage
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRef, RunStatus
 from airflow_provider_ocidist.plugin.checkpoint_list import Checkpoint, Checkpoints
 from airflow_provider_ocidist.plugin.looks import Look
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
-from airflow_provider_ocidist.run import NodeState, NodeStatus, RunKey, RunRef, RunStatus
 
 START = 1_790_000_000.0
 NOW = START + 900

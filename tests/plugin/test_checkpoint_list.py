@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.plugin.checkpoint_list import CheckpointList
 from airflow_provider_ocidist.storage import checkpoints
 from tests.storage.published import publish

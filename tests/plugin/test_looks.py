@@ -8,11 +8,11 @@ import time
 
 from airflow_provider_ocidist.backends.base import LogLine, LogPart
 from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunStatus
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.plugin import looks as module
 from airflow_provider_ocidist.plugin.log_tail import LINES, MOST_LINES, tail_of
 from airflow_provider_ocidist.plugin.looks import Looks
-from airflow_provider_ocidist.run import RunKey, RunRecord, RunStatus
 from tests.plugin.gangs import START, node, ref
 
 GANG = ref(checkpoints_uri=None)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunStatus
 from airflow_provider_ocidist.plugin.looks import Look
 from airflow_provider_ocidist.plugin.records import TaskId, ref_in
 from airflow_provider_ocidist.plugin.view import run_row, starts_gangs, task_view
-from airflow_provider_ocidist.run import NodeState, NodeStatus, RunStatus
 from tests.plugin.gangs import HOSTILE, NOW, START, TASK, failed, node, record, ref, running
 
 

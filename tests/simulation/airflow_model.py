@@ -519,7 +519,8 @@ class Operators:
     def __init__(self) -> None:
         from airflow.sdk import DAG
 
-        from airflow_provider_ocidist.operators import RETRIES, DistributedTrainingOperator
+        from airflow_provider_ocidist.operators import DistributedTrainingOperator
+        from airflow_provider_ocidist.operators.training import RETRIES
 
         self.policy = RETRIES
         with DAG(DAG_ID, schedule=None):

@@ -55,9 +55,9 @@ class Machine:
             self.machines.node_over(self, 137)
 
     def _main(self) -> None:
-        from airflow_provider_ocidist.agent.config import AgentConfig
         from airflow_provider_ocidist.agent.node import Node
         from airflow_provider_ocidist.agent.stopping import StopSwitch
+        from airflow_provider_ocidist.model.agent_config import AgentConfig
 
         (self.home / "work").mkdir(parents=True, exist_ok=True)
         self.environment["HOME"] = str(self.home)

@@ -36,7 +36,7 @@ MUTANTS = (
     _one(
         "after an error all counts as whole",
         "1a",
-        "agent/proofs.py",
+        "agent/save/proofs.py",
         "frozenset({Moment.EXITED})),",
         "frozenset({Moment.EXITED, Moment.CUT_OFF})),",
         "wholeness",
@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant(
         "whatever rests is whole",
         "1b",
-        "agent/proofs.py",
+        "agent/save/proofs.py",
         (
             (
                 "    return Unproved(_why_not(found), mixed=bool(found.left_over))",
@@ -74,7 +74,7 @@ MUTANTS = (
     _one(
         "a name without a number is none",
         "2",
-        "agent/entries.py",
+        "agent/save/entries.py",
         "            if placed:\n",
         "            if placed and placed.number is not None:\n",
         "lost model|healthy gang ended.*checkpoint",
@@ -83,7 +83,7 @@ MUTANTS = (
     _one(
         "a failure that the service calls a success",
         "3",
-        "verdict.py",
+        "gangs/verdict.py",
         "    Told.FAILURE: End.FAILED,",
         "    Told.FAILURE: End.WELL,",
         "success",
@@ -91,7 +91,7 @@ MUTANTS = (
     _one(
         "a node that never reported has done its part",
         "3",
-        "verdict.py",
+        "gangs/verdict.py",
         "    Told.NOTHING: End.FAILED,",
         "    Told.NOTHING: End.WELL,",
         "success",
@@ -99,7 +99,7 @@ MUTANTS = (
     _one(
         "another's checkpoint is one's own",
         "3",
-        "verdict.py",
+        "gangs/verdict.py",
         "    return Checkpoint.COMPLETE if _was_complete(status, status.checkpoint) else Checkpoint.FORMER",
         "    return Checkpoint.OWN",
         "success",
@@ -107,7 +107,7 @@ MUTANTS = (
     Mutant(
         "one refusal ends the waiting",
         "4",
-        "evidence.py",
+        "model/evidence.py",
         (
             ("REFUSALS_NEEDED = 5", "REFUSALS_NEEDED = 1"),
             ("REFUSED_FOR = 900.0", "REFUSED_FOR = 0.0"),
@@ -118,14 +118,14 @@ MUTANTS = (
     Mutant(
         "one 404 is a deletion",
         "4",
-        "evidence.py",
+        "model/evidence.py",
         (("ABSENT_ANSWERS = 4", "ABSENT_ANSWERS = 1"), ("ABSENT_FOR = 120.0", "ABSENT_FOR = 0.0")),
         "healthy gang ended|gave up|lost model",
     ),
     _one(
         "a store that is down loses the model",
         "4",
-        "agent/saving.py",
+        "agent/save/saving.py",
         "        if not self._may_pass(error) or self.left <= 0:",
         "        if True:",
         "lost model|healthy gang ended",
@@ -133,7 +133,7 @@ MUTANTS = (
     _one(
         "a task gives up and leaves its gang",
         "4",
-        "kills.py",
+        "gangs/kills.py",
         '    message = masked_text(f"its task has given up:',
         '    return None\n    message = masked_text(f"its task has given up:',
         "left running|gave up",
@@ -141,7 +141,7 @@ MUTANTS = (
     _one(
         "a last report that was lost is a failure",
         "3",
-        "verdict.py",
+        "gangs/verdict.py",
         "    Told.NOT_DONE: End.UNSAID,",
         "    Told.NOT_DONE: End.FAILED,",
         "lost model",
@@ -165,7 +165,7 @@ MUTANTS = (
     _one(
         "another's shards of before count as new",
         "1b",
-        "agent/deliveries.py",
+        "agent/save/deliveries.py",
         "        return {name for name in of_one_process if before.get(name) == now[name]}",
         "        return set()",
         "wholeness",
@@ -173,7 +173,7 @@ MUTANTS = (
     _one(
         "what is proved late is newest",
         "2",
-        "agent/uploads.py",
+        "agent/save/uploads.py",
         "        if item.signature.modified_ns < last:",
         "        if False:",
         "order",
@@ -181,7 +181,7 @@ MUTANTS = (
     _one(
         "a clear with fewer retries is a retry",
         "5",
-        "attempts.py",
+        "model/attempts.py",
         "    return max(now.max_tries, latest.key.generation + 1)",
         "    return latest.key.generation",
         "success.*before the clear|two gangs",
@@ -221,7 +221,7 @@ MUTANTS = (
     _one(
         "clocks are compared",
         "6",
-        "supervisor.py",
+        "gangs/decisions.py",
         "        silent = unchanged.seconds(record, unchanged.node(node.rank))",
         "        silent = now - node.report.heartbeat_at if node.report else 0.0",
         "healthy gang ended",
@@ -229,7 +229,7 @@ MUTANTS = (
     _one(
         "an ending without an end",
         "6",
-        "supervisor.py",
+        "gangs/decisions.py",
         "    if now - ending.first >= record.ending_limit:",
         "    if False:",
         "endless",
@@ -237,7 +237,7 @@ MUTANTS = (
     _one(
         "a left-over gang is waited for for ever",
         "6",
-        "gang.py",
+        "gangs/submission.py",
         "            if time.monotonic() > deadline:\n                raise _still_alive(live, within)",
         "            if False:\n                raise _still_alive(live, within)",
         "endless",
@@ -245,7 +245,7 @@ MUTANTS = (
     _one(
         "who fetches is waited for for ever",
         "6",
-        "agent/topology.py",
+        "agent/join/topology.py",
         "        if now > deadline and gathering.overdue(timeout):",
         "        if now > deadline and gathering.overdue(timeout) and not gathering.fetching:",
         "endless",
@@ -253,7 +253,7 @@ MUTANTS = (
     _one(
         "a kill reaches nothing",
         "7",
-        "kills.py",
+        "gangs/kills.py",
         "        self._wanted = True\n",
         "",
         "slow cancel|left running",
@@ -261,7 +261,7 @@ MUTANTS = (
     Mutant(
         "on_kill takes a lock of the interrupted thread",
         "7",
-        "operators.py",
+        "operators/training.py",
         (
             ("import time\nfrom collections.abc", "import threading\nimport time\nfrom collections.abc"),
             (
@@ -285,7 +285,7 @@ MUTANTS = (
     _one(
         "the trigger does not end its gang",
         "7",
-        "triggers.py",
+        "triggers/training.py",
         "    async def _end_gang_at_last(self) -> None:\n",
         "    async def _end_gang_at_last(self) -> None:\n        return\n",
         "slow cancel|left running",

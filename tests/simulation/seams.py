@@ -22,12 +22,9 @@ NOT_SIMULATED = (
     "emulator",
     "cli",
     "plugin",
-    "dialects",
+    "job_file.dialects",
     "testing",
-    "lineage",
-    "task_log_settings",
-    "task_logs",
-    "filesystem",
+    "integrations",
 )
 
 
@@ -98,8 +95,7 @@ def install() -> SimpleNamespace:
 def _import_all(package: ModuleType) -> list[ModuleType]:
     found = []
     for info in pkgutil.walk_packages(package.__path__, f"{PACKAGE}."):
-        part = info.name.split(".")[1]
-        if part in NOT_SIMULATED or info.name.endswith("__main__"):
+        if info.name.removeprefix(f"{PACKAGE}.").startswith(NOT_SIMULATED) or info.name.endswith("__main__"):
             continue
         found.append(importlib.import_module(info.name))
     return found
@@ -127,20 +123,21 @@ _OWN_KINDS = {"Threads"}
 
 
 def _patch_clients() -> None:
-    from airflow_provider_ocidist import oci_clients
-    from airflow_provider_ocidist.storage import oci_store, transfer
+    from airflow_provider_ocidist.oci_client import clients
+    from airflow_provider_ocidist.storage import transfer
     from airflow_provider_ocidist.storage.copying import open_file
+    from airflow_provider_ocidist.storage.stores import oci
     from tests.simulation.store import Http
 
-    oci_clients._CLIENTS = {
+    clients._CLIENTS = {
         "data_science": ("tests.simulation.service", "DataScienceClient"),
         "logging_search": ("tests.simulation.service", "LogSearchClient"),
         "object_storage": ("tests.simulation.store", "ObjectStorageClient"),
     }
-    oci_clients.credentials = lambda access: ({"region": access.region or "us-ashburn-1"}, None)
-    if hasattr(oci_clients, "_adapter"):
-        oci_clients._adapter = lambda *_, **__: None
-    oci_store.http_of = Http
+    clients.credentials = lambda access: ({"region": access.region or "us-ashburn-1"}, None)
+    if hasattr(clients, "_adapter"):
+        clients._adapter = lambda *_, **__: None
+    oci.http_of = Http
     # Each client sets it anew, which empties what all loggers remember.
     logging.getLogger("oci.circuit_breaker").setLevel = lambda _level: None
     open_file.OpenFile.__hash__ = runtime.number_of
@@ -149,19 +146,13 @@ def _patch_clients() -> None:
 
 
 def _patch_agent() -> None:
-    from airflow_provider_ocidist.agent import (
-        activity,
-        code,
-        deliveries,
-        guard,
-        judging,
-        node,
-        peers,
-        supervise,
-        topology,
-        watches,
-    )
-    from airflow_provider_ocidist.agent.workspace import Workspace
+    from airflow_provider_ocidist.agent import guard, node
+    from airflow_provider_ocidist.agent.join import topology
+    from airflow_provider_ocidist.agent.monitor import peers, watches
+    from airflow_provider_ocidist.agent.prepare import code
+    from airflow_provider_ocidist.agent.prepare.workspace import Workspace
+    from airflow_provider_ocidist.agent.save import deliveries, judging
+    from airflow_provider_ocidist.agent.train import activity, supervise
     from airflow_provider_ocidist.backends.oci_data_science import plans, submission
     from airflow_provider_ocidist.storage import locations
     from tests.simulation.machines import SimulatedOs, here, training_model
@@ -217,7 +208,9 @@ def _patch_airflow() -> None:
     from airflow.providers.common.compat.sdk import XCom
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    from airflow_provider_ocidist import hooks, operators, triggers
+    from airflow_provider_ocidist.hooks import oci as hooks
+    from airflow_provider_ocidist.operators import training as operators
+    from airflow_provider_ocidist.triggers import training
     from tests.simulation.airflow_model import LOG
 
     airflow.sdk.log.mask_secret = lambda *_, **__: None
@@ -226,7 +219,7 @@ def _patch_airflow() -> None:
     XCom.get_one = staticmethod(_xcom)
     operators.DistributedTrainingOperator.log = LOG
     for name in ("DistributedTrainingTrigger", "PauseTrigger"):
-        getattr(triggers, name).log = LOG
+        getattr(training, name).log = LOG
 
 
 def _task_states(**given: Any) -> Any:

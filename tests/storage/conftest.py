@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from scripts.emulator_process import Access, EmulatorProcess
 from tests.storage.unruly_proxy import UnrulyProxy
 

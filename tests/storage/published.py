@@ -6,10 +6,10 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints
-from airflow_provider_ocidist.storage.checkpoints import CheckpointRef
-from airflow_provider_ocidist.storage.fences import Fence
 from airflow_provider_ocidist.storage.retention import Retention, retain
 
 FIRST = Fence(attempt=1)

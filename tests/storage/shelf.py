@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.storage.checksums import in_text, md5_of
-from airflow_provider_ocidist.storage.stores import (
+from airflow_provider_ocidist.storage.stores.base import (
     Buffer,
     CannotTake,
     Checksum,
@@ -21,6 +20,7 @@ from airflow_provider_ocidist.storage.stores import (
     Upload,
     not_the_promised_size,
 )
+from airflow_provider_ocidist.storage.stores.checksums import in_text, md5_of
 
 
 class Shelf(Store):

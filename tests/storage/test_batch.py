@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.errors import JobFileError, StorageError
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import batch, locations
 from airflow_provider_ocidist.storage.batch import BatchReport, Sides, copy_all
 from airflow_provider_ocidist.storage.copy_items import read_items, rules_of
 from airflow_provider_ocidist.storage.copying.lanes import Width, next_width
 from airflow_provider_ocidist.storage.copying.selection import fits
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.storage.transfer import CopyRules, copy
 from tests.storage.trees import make_tree, read_store, read_tree
 from tests.storage.unruly_proxy import Fault, UnrulyProxy
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 PART = 256 << 10
 BATCH = """
 import json, sys
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import batch
 from airflow_provider_ocidist.storage.copy_items import read_items, rules_of
 access = OciAccess(config_file=sys.argv[2], endpoint=sys.argv[3], max_attempts=4)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.errors import Fenced, StorageError
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.checkpoints import (
-    CheckpointRef,
     Manifest,
     complete,
     fetch,
@@ -24,8 +25,7 @@ from airflow_provider_ocidist.storage.checkpoints import (
     seal,
     send_part,
 )
-from airflow_provider_ocidist.storage.fences import Fence
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.storage.published import publish
 from tests.storage.unruly_proxy import Fault
 
@@ -209,7 +209,7 @@ def test_a_manifest_of_the_version_before_is_read_and_is_older_than_any_of_now(p
 
 
 def test_a_reference_of_the_version_before_can_be_ordered():
-    from airflow_provider_ocidist import codec
+    from airflow_provider_ocidist.model import codec
 
     old = [codec.decode(CheckpointRef, {"uri": f"x/{step}", "step": step}) for step in (300, 200)]
     new = CheckpointRef(uri="y", step=None, fence=Fence(attempt=1), sequence=1)

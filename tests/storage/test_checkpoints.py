@@ -16,8 +16,8 @@ import pytest
 
 from airflow_provider_ocidist.errors import CheckpointError, StorageError
 from airflow_provider_ocidist.storage.checkpoints import fetch, newest, newest_in, verify
-from airflow_provider_ocidist.storage.local_store import LocalStore
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.stores.local import LocalStore
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.storage.published import keep_last, publish
 from tests.storage.trees import make_tree, read_tree
 from tests.storage.unruly_proxy import Fault

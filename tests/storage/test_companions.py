@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage.companions import companions
-from airflow_provider_ocidist.storage.fences import Fence
 from airflow_provider_ocidist.storage.manifests import VERSION, Manifest, ManifestFile
 from airflow_provider_ocidist.storage.retention import Retention, superfluous
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.copying.lanes import Lanes, Width, next_width
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.storage.transfer import copy
 from tests.storage.trees import make_tree, read_store, read_tree
 from tests.storage.unruly_proxy import Fault, UnrulyProxy
@@ -337,7 +337,7 @@ def test_memory_stays_below_150_mb_with_large_files_both_ways(
 ) -> None:
     program = (
         "import pathlib, re, sys\n"
-        "from airflow_provider_ocidist.oci_credentials import OciAccess\n"
+        "from airflow_provider_ocidist.oci_client.credentials import OciAccess\n"
         "from airflow_provider_ocidist.storage.transfer import copy\n"
         "access = OciAccess(config_file=sys.argv[3], endpoint=sys.argv[4])\n"
         "copy(sys.argv[1], sys.argv[2], access=access)\n"

@@ -23,8 +23,9 @@ from airflow_provider_ocidist.storage.copying.engine import Engine, is_interrupt
 from airflow_provider_ocidist.storage.copying.meter import Meter, TransferProgress
 from airflow_provider_ocidist.storage.copying.open_file import Copied, OpenFile
 from airflow_provider_ocidist.storage.copying.selection import Selection
-from airflow_provider_ocidist.storage.local_store import LocalStore
-from airflow_provider_ocidist.storage.stores import Checksum, Entry, Origin, Stores
+from airflow_provider_ocidist.storage.stores.base import Checksum, Entry, Origin
+from airflow_provider_ocidist.storage.stores.local import LocalStore
+from airflow_provider_ocidist.storage.stores.opening import Stores
 from tests.storage.shelf import Shelf, ShelfDownload, ShelfUpload, checksum_of
 from tests.storage.trees import make_tree, read_tree
 

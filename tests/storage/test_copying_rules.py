@@ -19,7 +19,8 @@ from airflow_provider_ocidist.storage.copying.lanes import Lanes, Width, next_wi
 from airflow_provider_ocidist.storage.copying.memory import SMALL, Memory, gathered
 from airflow_provider_ocidist.storage.copying.meter import Meter, TransferProgress
 from airflow_provider_ocidist.storage.copying.selection import Selection
-from airflow_provider_ocidist.storage.stores import Entry, Store, Stores
+from airflow_provider_ocidist.storage.stores.base import Entry, Store
+from airflow_provider_ocidist.storage.stores.opening import Stores
 from tests.storage.shelf import LocalShelf, Shelf
 from tests.storage.trees import make_tree
 

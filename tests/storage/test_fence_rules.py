@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.errors import Fenced, StorageError
+from airflow_provider_ocidist.model.fence import LOWEST, Fence
 from airflow_provider_ocidist.storage import fences
-from airflow_provider_ocidist.storage.fences import LOWEST, Fence, claim, claimed
-from airflow_provider_ocidist.storage.local_store import LocalStore
-from airflow_provider_ocidist.storage.stores import Buffer
+from airflow_provider_ocidist.storage.fences import claim, claimed
+from airflow_provider_ocidist.storage.stores.base import Buffer
+from airflow_provider_ocidist.storage.stores.local import LocalStore
 
 
 class Busy(LocalStore):

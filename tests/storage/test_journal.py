@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.storage import journal as module
-from airflow_provider_ocidist.storage.journal import Journal, cache_folder, key_of, this_boot
+from airflow_provider_ocidist.storage.stores import journal as module
+from airflow_provider_ocidist.storage.stores.journal import Journal, cache_folder, key_of, this_boot
 
 
 def opened(path: Path, **subject: object) -> Journal:

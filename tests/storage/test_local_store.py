@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.storage import local_store
-from airflow_provider_ocidist.storage.checksums import in_text, md5_of
-from airflow_provider_ocidist.storage.local_store import LocalStore, gaps, local_errors, merged
-from airflow_provider_ocidist.storage.stores import Origin
+from airflow_provider_ocidist.storage.stores import local
+from airflow_provider_ocidist.storage.stores.base import Origin
+from airflow_provider_ocidist.storage.stores.checksums import in_text, md5_of
+from airflow_provider_ocidist.storage.stores.local import LocalStore, gaps, local_errors, merged
 
 MINE = Origin(uri="oci://b@n/x", etag="1", size=6)
 
@@ -134,7 +134,7 @@ def test_what_vanishes_while_it_is_listed_is_left_out(
             (store.folder / "b" / "2").unlink()
         return found
 
-    monkeypatch.setattr(local_store.os, "scandir", and_one_goes)
+    monkeypatch.setattr(local.os, "scandir", and_one_goes)
     assert [entry.name for entry in store.list()] == ["a/1"]
 
 
@@ -243,7 +243,7 @@ def test_a_write_that_fails_leaves_nothing_and_keeps_what_was_there(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(local_store.os, "pwrite", full)
+    monkeypatch.setattr(local.os, "pwrite", full)
     with pytest.raises(StorageError, match=r"x: no space left on the file system$"):
         store.write("x", b"new")
     monkeypatch.undo()
@@ -256,7 +256,7 @@ def test_a_system_that_writes_a_few_bytes_at_a_time_gets_all_of_them(
 ) -> None:
     pwrite = os.pwrite
     monkeypatch.setattr(
-        local_store.os, "pwrite", lambda descriptor, data, place: pwrite(descriptor, data[:7], place)
+        local.os, "pwrite", lambda descriptor, data, place: pwrite(descriptor, data[:7], place)
     )
     content = random.Random(2).randbytes(1000)
     store.write("x", content)
@@ -313,7 +313,7 @@ def test_after_a_restart_of_the_machine_it_is_begun_anew(
     first = store.upload("x", 6, 2, MINE)
     first.write(0, 0, b"ab")
     first.suspend()
-    monkeypatch.setattr(local_store, "this_boot", lambda: "another")
+    monkeypatch.setattr(local, "this_boot", lambda: "another")
     again = store.upload("x", 6, 2, MINE)
     assert list(again.missing(0, 6)) == [(0, 6)]
     again.abort()
@@ -464,7 +464,7 @@ def test_of_many_writers_on_one_condition_one_is_taken(store: LocalStore) -> Non
 
 def test_while_somebody_writes_on_condition_others_wait_and_afterwards_nobody_does(store: LocalStore) -> None:
     store.write("x", b"1")
-    with local_store._locked(store.folder):
+    with local._locked(store.folder):
         descriptor = os.open(store.folder, os.O_RDONLY)
         try:
             with pytest.raises(BlockingIOError):

@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.storage import checksums
-from airflow_provider_ocidist.storage.checksums import in_text, md5_of
-from airflow_provider_ocidist.storage.oci_store import OciStore
-from airflow_provider_ocidist.storage.oci_upload import OciUpload, part_size_for
-from airflow_provider_ocidist.storage.stores import Origin, Upload, open_store
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores import checksums
+from airflow_provider_ocidist.storage.stores.base import Origin, Upload
+from airflow_provider_ocidist.storage.stores.checksums import in_text, md5_of
+from airflow_provider_ocidist.storage.stores.oci import OciStore
+from airflow_provider_ocidist.storage.stores.oci_upload import OciUpload, part_size_for
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.storage.unruly_proxy import Fault, UnrulyProxy
 
 PART = 100
@@ -305,7 +306,7 @@ def test_parts_that_cannot_be_given_up_are_told(
 
 @pytest.fixture(autouse=True)
 def _warnings(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "airflow_provider_ocidist.storage.oci_upload")
+    caplog.set_level(logging.WARNING, "airflow_provider_ocidist.storage.stores.oci_upload")
 
 
 def test_a_commit_whose_answer_was_lost_has_happened(

@@ -9,11 +9,12 @@ import time
 
 import pytest
 
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import fences
-from airflow_provider_ocidist.storage.fences import Fence
 from airflow_provider_ocidist.storage.open_uploads import abort_left_behind
 from airflow_provider_ocidist.storage.retention import Retention, retain
-from airflow_provider_ocidist.storage.stores import Origin, open_store
+from airflow_provider_ocidist.storage.stores.base import Origin
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.storage.published import publish
 from tests.storage.unruly_proxy import Fault
 from tests.test_oci_rest import store_at
@@ -137,7 +138,7 @@ def test_many_pages_of_the_uploads_of_others_are_passed_over(bucket, access, mon
         cut_off(bucket, access, f"other-{number}/x")
     cut_off(f"{bucket}/dag-train-0a-g0", access, "step-1.pt/x")
     store = open_store(f"{bucket}/dag-train-0a-g0", access)
-    monkeypatch.setattr("airflow_provider_ocidist.storage.oci_store.UPLOADS_A_PAGE", 2)
+    monkeypatch.setattr("airflow_provider_ocidist.storage.stores.oci.UPLOADS_A_PAGE", 2)
     assert [upload.name for upload in store.open_uploads()] == ["step-1.pt/x"]
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client import clients
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
-from airflow_provider_ocidist.storage.journal import Journal, key_of
-from airflow_provider_ocidist.storage.local_store import gaps, merged
-from airflow_provider_ocidist.storage.stores import Origin, open_store
+from airflow_provider_ocidist.storage.stores.base import Origin
+from airflow_provider_ocidist.storage.stores.journal import Journal, key_of
+from airflow_provider_ocidist.storage.stores.local import gaps, merged
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.storage.transfer import copy
 from tests.storage.trees import make_tree, read_store, read_tree
 from tests.storage.unruly_proxy import Fault, UnrulyProxy
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 PART = 256 << 10
 COPY = """
 import sys
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.transfer import copy
 access = OciAccess(config_file=sys.argv[3], endpoint=sys.argv[4], max_attempts=4)
 told = lambda now: print(now.bytes_done, flush=True)
@@ -142,9 +143,7 @@ def test_an_upload_whose_source_has_changed_since_is_aborted_and_starts_anew(
     assert report.resumed_bytes == 0
     assert open_store(bucket, unruly).read("x") == content
     place = locations.parse(bucket)
-    uploads = oci_clients.client(unruly, "object_storage").list_multipart_uploads(
-        place.namespace, place.bucket
-    )
+    uploads = clients.client(unruly, "object_storage").list_multipart_uploads(place.namespace, place.bucket)
     assert [item for item in uploads.data if item.object.startswith(place.path)] == []
 
 

@@ -13,12 +13,14 @@ import pytest
 
 from airflow_provider_ocidist.errors import Fenced, StorageError
 from airflow_provider_ocidist.job import Best
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import fences
-from airflow_provider_ocidist.storage.checkpoints import CheckpointRef, complete, newest
-from airflow_provider_ocidist.storage.fences import Fence
+from airflow_provider_ocidist.storage.checkpoints import complete, newest
 from airflow_provider_ocidist.storage.manifests import Manifest, ManifestFile
 from airflow_provider_ocidist.storage.retention import Retention, retain, superfluous
-from airflow_provider_ocidist.storage.stores import Store, open_store
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.storage.published import publish
 from tests.storage.unruly_proxy import Fault
 

@@ -14,10 +14,10 @@ import httpx
 import pytest
 from oci.object_storage.models import CreatePreauthenticatedRequestDetails
 
-from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.storage.locations import parse
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.storage.transfer import copy
 
 PART = 64 << 10
@@ -77,7 +77,7 @@ def test_a_preauthenticated_address_that_expires_is_one_error_and_leaves_nothing
         object_name=f"{place.path}/x",
         time_expires=dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=2),
     )
-    objects = oci_clients.client(access, "object_storage")
+    objects = clients.client(access, "object_storage")
     request = objects.create_preauthenticated_request(place.namespace, place.bucket, details).data
     copy(request.full_path, str(tmp_path / "in time"))
     assert (tmp_path / "in time").read_bytes() == b"content"

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.storage import locations, transfer
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.storage.transfer import copy
 from tests.storage.trees import make_tree, read_store, read_tree
 from tests.storage.unruly_proxy import Fault
@@ -165,7 +165,7 @@ def test_links_are_followed_inside_the_tree_only(tmp_path):
 @pytest.mark.parametrize("name", ["../escape", "a/../../escape", "/absolute", "a//b", "./dot"])
 def test_object_names_that_would_escape_are_refused(access, bucket, tmp_path, name):
     place = locations.parse(bucket)
-    client = oci_clients.client(access, "object_storage")
+    client = clients.client(access, "object_storage")
     client.put_object(place.namespace, place.bucket, f"{place.path}/fine", b"1")
     client.put_object(place.namespace, place.bucket, f"{place.path}/{name}", b"evil")
     with pytest.raises(StorageError, match="refused"):
@@ -175,7 +175,7 @@ def test_object_names_that_would_escape_are_refused(access, bucket, tmp_path, na
 
 def test_folder_markers_of_consoles_are_no_files(access, bucket, tmp_path):
     place = locations.parse(bucket)
-    client = oci_clients.client(access, "object_storage")
+    client = clients.client(access, "object_storage")
     for name in ("", "sub/", "sub/x"):
         client.put_object(place.namespace, place.bucket, f"{place.path}/{name}", b"")
     copy(f"{bucket}/", str(tmp_path / "t"), access=access)
@@ -187,7 +187,7 @@ def test_folder_markers_of_consoles_are_no_files(access, bucket, tmp_path):
 
 def open_uploads(access, bucket):
     place = locations.parse(bucket)
-    client = oci_clients.client(access, "object_storage")
+    client = clients.client(access, "object_storage")
     found = client.list_multipart_uploads(place.namespace, place.bucket, limit=1000).data
     # Other tests kill uploads, and may have run before on the same emulator.
     return [item.object for item in found if item.object.startswith(place.path)]
@@ -418,7 +418,7 @@ def test_an_error_of_the_callers_own_stops_the_copy(tmp_path):
 
 
 def test_large_objects_get_parts_that_are_few_enough():
-    from airflow_provider_ocidist.storage.oci_upload import part_size_for
+    from airflow_provider_ocidist.storage.stores.oci_upload import part_size_for
 
     assert part_size_for(1 << 30, transfer.PART_SIZE) == transfer.PART_SIZE
     for size in (10 << 40, (10_000 << 24) + 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from airflow_provider_ocidist.storage.stores import Store
+from airflow_provider_ocidist.storage.stores.base import Store
 
 ODD_NAMES = (
     "plain.txt",

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_ocidist.job import TrainingJob
+from airflow_provider_ocidist.model.job import TrainingJob
 
 CODE_DIR = "/code"
 """Where ADS's own images hold the user's code."""

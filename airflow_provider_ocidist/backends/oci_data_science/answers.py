@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_ocidist.agent.shared_log import unmarked
+from airflow_provider_ocidist.agent.train.shared_log import unmarked
 from airflow_provider_ocidist.backends.base import LogLine
 from airflow_provider_ocidist.backports import moment
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.run import NodeState
+from airflow_provider_ocidist.model.run import NodeState
 
 STATES = {
     "ACCEPTED": NodeState.PENDING,

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_provider_ocidist import codec
-from airflow_provider_ocidist.attempts import Attempt, End, Place
 from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
-from airflow_provider_ocidist.run import RunKey
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place
+from airflow_provider_ocidist.model.run import RunKey
 from airflow_provider_ocidist.storage import locations
-from airflow_provider_ocidist.storage.stores import Store
+from airflow_provider_ocidist.storage.stores.base import Store
 
 Kind = TypeVar("Kind")
 FOLDER = "attempts"

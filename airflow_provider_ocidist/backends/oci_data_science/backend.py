@@ -11,10 +11,6 @@ from dataclasses import fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_ocidist import codec, oci_clients
-from airflow_provider_ocidist.agent.config import AgentConfig
-from airflow_provider_ocidist.agent.report import LEASE_FILE, Renewal
-from airflow_provider_ocidist.attempts import Attempt, End
 from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, Finding, LogLine, LogPart, ToldLines
 from airflow_provider_ocidist.backends.oci_data_science import claims
 from airflow_provider_ocidist.backends.oci_data_science.answers import log_line
@@ -44,12 +40,14 @@ from airflow_provider_ocidist.backends.oci_data_science.submission import Submis
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES, topology_of
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
-from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.kept_evidence import Missed
-from airflow_provider_ocidist.masking import secrets_in
-from airflow_provider_ocidist.oci_credentials import OciAccess, region_in_profile
-from airflow_provider_ocidist.oci_errors import oci_errors
-from airflow_provider_ocidist.run import (
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.attempts import Attempt, End
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.kept_evidence import Missed
+from airflow_provider_ocidist.model.masking import secrets_in
+from airflow_provider_ocidist.model.report import LEASE_FILE, Renewal
+from airflow_provider_ocidist.model.run import (
     Ending,
     NodeState,
     NodeStatus,
@@ -60,10 +58,13 @@ from airflow_provider_ocidist.run import (
     RunRef,
     RunStatus,
 )
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.oci_client import clients
+from airflow_provider_ocidist.oci_client.credentials import OciAccess, region_in_profile
+from airflow_provider_ocidist.oci_client.errors import oci_errors
+from airflow_provider_ocidist.storage.stores.opening import open_store
 
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.storage.stores import Store
+    from airflow_provider_ocidist.storage.stores.base import Store
 
 log = logging.getLogger(__name__)
 
@@ -124,15 +125,15 @@ class OciDataScience(Backend):
 
     @cached_property
     def _client(self) -> Any:
-        return self._service_clock.heeding(oci_clients.client(self.access, "data_science"))
+        return self._service_clock.heeding(clients.client(self.access, "data_science"))
 
     @cached_property
     def _log_client(self) -> Any:
-        return oci_clients.client(self.access, "logging_search")
+        return clients.client(self.access, "logging_search")
 
     @cached_property
     def _cancel_client(self) -> Any:
-        return oci_clients.client(_urgent(self.access), "data_science")
+        return clients.client(_urgent(self.access), "data_science")
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
         defaults = self.defaults

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from airflow_provider_ocidist.attempts import Attempt, merged
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
-from airflow_provider_ocidist.run import RunRef
+from airflow_provider_ocidist.model.attempts import Attempt, merged
+from airflow_provider_ocidist.model.run import RunRef
 
 Item = TypeVar("Item")
 Said = list[str]

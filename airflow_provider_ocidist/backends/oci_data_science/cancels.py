@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from airflow_provider_ocidist.agent.report import STOP_FILE, StopRequest
 from airflow_provider_ocidist.backends.oci_data_science.answers import state_of
 from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StorageError
-from airflow_provider_ocidist.oci_errors import oci_errors
-from airflow_provider_ocidist.run import Ending, NodeState, RunKey, RunRef
+from airflow_provider_ocidist.model.report import STOP_FILE, StopRequest
+from airflow_provider_ocidist.model.run import Ending, NodeState, RunKey, RunRef
+from airflow_provider_ocidist.oci_client.errors import oci_errors
 
 log = logging.getLogger(__name__)
 

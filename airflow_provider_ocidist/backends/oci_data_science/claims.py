@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.storage.stores import Store
+from airflow_provider_ocidist.storage.stores.base import Store
 
 FILE = "claim"
 """In the run directory: the number of the try that waits for the gang."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_provider_ocidist.backends.oci_data_science.ads_variables import MAIN_RUN, with_main_run
 from airflow_provider_ocidist.backends.oci_data_science.plans import JOB_ID
-from airflow_provider_ocidist.run import Request
+from airflow_provider_ocidist.model.run import Request
 
 MADE_BY_THE_SERVICE = frozenset(
     {"id", "createdBy", "lifecycleState", "lifecycleDetails", "timeCreated", "timeUpdated", "systemTags"}

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.agent.report import STOP_FILE, StopRequest
-from airflow_provider_ocidist.attempts import Attempt, End, Place, merged
 from airflow_provider_ocidist.backends.oci_data_science.attempt_index import FOLDER, AttemptIndex, work_dir_of
 from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
 from airflow_provider_ocidist.backends.oci_data_science.cleanup import WITHIN, Cleanup, still_alive
@@ -20,8 +18,10 @@ from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.backends.oci_data_science.run_states import LIVE
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken, RunNotFound, StorageError
-from airflow_provider_ocidist.oci_errors import oci_errors
-from airflow_provider_ocidist.run import Plan, RunKey, RunRef
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged
+from airflow_provider_ocidist.model.report import STOP_FILE, StopRequest
+from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
+from airflow_provider_ocidist.oci_client.errors import oci_errors
 
 log = logging.getLogger(__name__)
 

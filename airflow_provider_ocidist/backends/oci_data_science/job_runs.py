@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_ocidist.agent.config import RANK_VARIABLE
-from airflow_provider_ocidist.agent.report import NodeReport
 from airflow_provider_ocidist.backends.oci_data_science.answers import cause_of, state_of, unix_time
 from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology, configuration
-from airflow_provider_ocidist.run import NodeStatus, RunRef
+from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
+from airflow_provider_ocidist.model.report import NodeReport
+from airflow_provider_ocidist.model.run import NodeStatus, RunRef
 
 
 class JobRuns(Topology):

@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel, pages
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.oci_errors import oci_errors
+from airflow_provider_ocidist.oci_client import clients
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.oci_client.errors import oci_errors
 
 OPEN = re.compile(r"<(?P<what>mount target at|export|log group of) (?P<of>.+)>")
 """As `mounts` and `plans` write it."""
@@ -63,13 +63,13 @@ def _not_found(what: str) -> BackendError:
 def _search(text: str, access: OciAccess) -> list[Any]:
     details = {"type": "FreeText", "text": text, "matchingContextType": "NONE"}
     with oci_errors(f"looking for {text}"):
-        found: list[Any] = list(oci_clients.client(access, "search").search_resources(details).data.items)
+        found: list[Any] = list(clients.client(access, "search").search_resources(details).data.items)
         return found
 
 
 def _log_group(log_id: str, compartment_id: str, access: OciAccess) -> str:
     """Return which of the compartment's log groups holds a log."""
-    client = oci_clients.client(access, "logging")
+    client = clients.client(access, "logging")
     with oci_errors("listing the log groups"):
         groups = [str(group.id) for group in pages(client.list_log_groups, compartment_id)]
 

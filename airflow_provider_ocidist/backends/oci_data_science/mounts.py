@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.errors import JobFileError, Problem, StorageError
-from airflow_provider_ocidist.job import Mount, TrainingJob, is_placeholder
+from airflow_provider_ocidist.model.job import Mount, TrainingJob, is_placeholder
 from airflow_provider_ocidist.storage import locations
 
 MAX_MOUNTS = 5

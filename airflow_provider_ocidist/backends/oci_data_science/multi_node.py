@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_ocidist.agent.report import NodeReport, Phase
 from airflow_provider_ocidist.backends.oci_data_science.answers import cause_of, state_of, unix_time
 from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology, configuration
-from airflow_provider_ocidist.run import NodeState, NodeStatus, RunRef
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRef
 
 NODE_GROUP = "node-group"
 """Oracle ADS's name for the only group; its tools look for it."""

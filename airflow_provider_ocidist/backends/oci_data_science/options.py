@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from airflow_provider_ocidist.job import BackendOptions
+from airflow_provider_ocidist.model.job import BackendOptions
 
 KIND = "oci_data_science"
 

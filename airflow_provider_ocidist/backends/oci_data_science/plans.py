@@ -8,19 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist import codec
-from airflow_provider_ocidist.agent.config import AgentConfig
-from airflow_provider_ocidist.agent.outputs import fixed_part
+from airflow_provider_ocidist.agent.save.outputs import fixed_part
+from airflow_provider_ocidist.backends.bundle import (
+    BOOT_VARIABLE,
+    CODE_ARCHIVE,
+    ENTRYPOINT,
+    START_SCRIPT,
+    boot_text,
+)
 from airflow_provider_ocidist.backends.oci_data_science import ads_variables, mounts
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults, OciDataScienceOptions
 from airflow_provider_ocidist.backends.oci_data_science.rules import container_arguments
 from airflow_provider_ocidist.backends.oci_data_science.topologies import choose
 from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology
-from airflow_provider_ocidist.bundle import BOOT_VARIABLE, CODE_ARCHIVE, ENTRYPOINT, START_SCRIPT, boot_text
 from airflow_provider_ocidist.errors import JobFileError, Problem
-from airflow_provider_ocidist.job import Container, TrainingJob
-from airflow_provider_ocidist.masking import secrets_in
-from airflow_provider_ocidist.run import Expectations, Plan, Request, RunKey
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.job import Container, TrainingJob
+from airflow_provider_ocidist.model.masking import secrets_in
+from airflow_provider_ocidist.model.run import Expectations, Plan, Request, RunKey
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.locations import join
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist import codec
-from airflow_provider_ocidist.agent.config import AgentConfig
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND
 from airflow_provider_ocidist.backends.oci_data_science.plans import KEY_VARIABLE, expectations
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES, topology_of
 from airflow_provider_ocidist.errors import Cause, RunNotFound
-from airflow_provider_ocidist.run import RunKey, RunRecord, RunRef
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef
 
 
 def ref_of(job: Any, key: RunKey) -> RunRef:

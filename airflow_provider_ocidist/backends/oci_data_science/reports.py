@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_ocidist.agent.report import NODES_FOLDER, NodeReport
 from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
 from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.errors import BackendError, StorageError
-from airflow_provider_ocidist.storage.stores import Entry, Store
+from airflow_provider_ocidist.model.report import NODES_FOLDER, NodeReport
+from airflow_provider_ocidist.storage.stores.base import Entry, Store
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from airflow_provider_ocidist import bundle
+from airflow_provider_ocidist.backends import bundle
 from airflow_provider_ocidist.backends.oci_data_science import mounts
 from airflow_provider_ocidist.errors import Problem, StorageError
-from airflow_provider_ocidist.job import TrainingJob, is_placeholder
+from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
 from airflow_provider_ocidist.storage import locations
 
 MIN_BLOCK_STORAGE_GB = 50

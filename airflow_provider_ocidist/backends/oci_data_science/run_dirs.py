@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from airflow_provider_ocidist.storage import locations
-from airflow_provider_ocidist.storage.stores import Store
+from airflow_provider_ocidist.storage.stores.base import Store
 
 
 class RunDirs:

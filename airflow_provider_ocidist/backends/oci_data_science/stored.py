@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_provider_ocidist.agent.report import Phase
 from airflow_provider_ocidist.errors import BackendError, CheckpointError, StorageError
-from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.run import NodeState, RunRef, RunStatus
+from airflow_provider_ocidist.model.report import Phase
+from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints
 
 

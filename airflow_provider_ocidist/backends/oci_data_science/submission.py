@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from airflow_provider_ocidist.agent.report import LEASE_FILE, NODES_FOLDER, STOP_FILE, Renewal
+from airflow_provider_ocidist.backends.bundle import AGENT_ARCHIVE, CODE_ARCHIVE, agent_bundle, code_bundle
 from airflow_provider_ocidist.backends.oci_data_science.ads_variables import wants_main_run, with_main_run
 from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
 from airflow_provider_ocidist.backends.oci_data_science.rules import MAX_ARTIFACT
-from airflow_provider_ocidist.bundle import AGENT_ARCHIVE, CODE_ARCHIVE, agent_bundle, code_bundle
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
-from airflow_provider_ocidist.oci_errors import oci_errors
-from airflow_provider_ocidist.run import Plan, Request
-from airflow_provider_ocidist.storage.stores import Store
+from airflow_provider_ocidist.model.report import LEASE_FILE, NODES_FOLDER, STOP_FILE, Renewal
+from airflow_provider_ocidist.model.run import Plan, Request
+from airflow_provider_ocidist.oci_client.errors import oci_errors
+from airflow_provider_ocidist.storage.stores.base import Store
 
 log = logging.getLogger(__name__)
 

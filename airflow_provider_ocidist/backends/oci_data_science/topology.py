@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_ocidist.agent.report import NodeReport
-from airflow_provider_ocidist.run import NodeStatus, RunRef
+from airflow_provider_ocidist.model.report import NodeReport
+from airflow_provider_ocidist.model.run import NodeStatus, RunRef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

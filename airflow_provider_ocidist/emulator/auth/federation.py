@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.auth import signatures, tokens
-from airflow_provider_ocidist.emulator.auth.instances import Instance
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import invalid, missing, not_authenticated
+from airflow_provider_ocidist.emulator.instances import Instance
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer
 
 TOKEN_LIFETIME_S = 20 * 60

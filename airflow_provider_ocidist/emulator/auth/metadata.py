@@ -7,11 +7,11 @@ from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
 
-from airflow_provider_ocidist.emulator.auth.instances import certificate_pem
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.identity import availability_domain
 from airflow_provider_ocidist.emulator.installation import REGION_KEY, pem
+from airflow_provider_ocidist.emulator.instances import certificate_pem
 from airflow_provider_ocidist.emulator.listening import is_own_user
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer
 

@@ -30,6 +30,7 @@ from airflow_provider_ocidist.emulator.data_science.resources import (
     shared_body,
 )
 from airflow_provider_ocidist.emulator.data_science.rules import check_run
+from airflow_provider_ocidist.emulator.data_science.storage_mounts import StorageMounts
 from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.installation import new_ocid
@@ -39,7 +40,6 @@ from airflow_provider_ocidist.emulator.nodes.machine import NodeError
 from airflow_provider_ocidist.emulator.nodes.processes import can_mount
 from airflow_provider_ocidist.emulator.nodes.room import MachineRoom
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
-from airflow_provider_ocidist.emulator.storage_mounts import StorageMounts
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now
 
 logger = logging.getLogger(__name__)

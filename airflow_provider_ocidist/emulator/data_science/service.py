@@ -13,6 +13,7 @@ from airflow_provider_ocidist.emulator.data_science.notebooks import Notebooks
 from airflow_provider_ocidist.emulator.data_science.projects import Projects
 from airflow_provider_ocidist.emulator.data_science.resources import found
 from airflow_provider_ocidist.emulator.data_science.shapes import Shapes
+from airflow_provider_ocidist.emulator.data_science.storage_mounts import StorageMounts
 from airflow_provider_ocidist.emulator.data_science.work_requests import WorkRequests
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.logs.service import Logs
@@ -21,7 +22,6 @@ from airflow_provider_ocidist.emulator.nodes.room import MachineRoom
 from airflow_provider_ocidist.emulator.nodes.rules import NodeRules
 from airflow_provider_ocidist.emulator.resource_search import Resource as Found
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
-from airflow_provider_ocidist.emulator.storage_mounts import StorageMounts
 from airflow_provider_ocidist.emulator.wire import Route
 
 

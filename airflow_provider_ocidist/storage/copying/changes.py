@@ -6,7 +6,7 @@ import concurrent.futures
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from airflow_provider_ocidist.storage.stores import Entry, Store
+from airflow_provider_ocidist.storage.stores.base import Entry, Store
 
 _THREADS = 16
 

@@ -14,9 +14,10 @@ from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.copying.engine import is_interruption
 from airflow_provider_ocidist.storage.copying.open_file import Copied
 from airflow_provider_ocidist.storage.copying.selection import Selection, absolute, refuse_overlap
-from airflow_provider_ocidist.storage.journal import Journal, cache_folder, key_of, this_boot
-from airflow_provider_ocidist.storage.local_store import LocalStore, local_errors
-from airflow_provider_ocidist.storage.stores import Entry, Store, Stores
+from airflow_provider_ocidist.storage.stores.base import Entry, Store
+from airflow_provider_ocidist.storage.stores.journal import Journal, cache_folder, key_of, this_boot
+from airflow_provider_ocidist.storage.stores.local import LocalStore, local_errors
+from airflow_provider_ocidist.storage.stores.opening import Stores
 
 
 @dataclass(frozen=True, kw_only=True)

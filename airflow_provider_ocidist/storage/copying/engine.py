@@ -15,7 +15,7 @@ from airflow_provider_ocidist.storage.copying.lanes import Lanes
 from airflow_provider_ocidist.storage.copying.memory import SMALL, gathered
 from airflow_provider_ocidist.storage.copying.meter import Meter
 from airflow_provider_ocidist.storage.copying.open_file import Copied, OpenFile
-from airflow_provider_ocidist.storage.stores import CannotTake, Entry, Origin, Store
+from airflow_provider_ocidist.storage.stores.base import CannotTake, Entry, Origin, Store
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import mmap
 import threading
 from collections.abc import Iterable
 
-from airflow_provider_ocidist.storage.stores import Buffer
+from airflow_provider_ocidist.storage.stores.base import Buffer
 
 SMALL = 256 << 10
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist.backports import dataclass
-from airflow_provider_ocidist.storage.stores import Entry
+from airflow_provider_ocidist.storage.stores.base import Entry
 
 _TOLD_EVERY_S = 0.25
 _FILE_COUNTS_AS = 64 << 10

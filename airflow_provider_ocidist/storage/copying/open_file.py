@@ -8,9 +8,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.storage import checksums
 from airflow_provider_ocidist.storage.copying.memory import gathered
-from airflow_provider_ocidist.storage.stores import Buffer, Download, Entry, Upload, not_the_promised_size
+from airflow_provider_ocidist.storage.stores import checksums
+from airflow_provider_ocidist.storage.stores.base import (
+    Buffer,
+    Download,
+    Entry,
+    Upload,
+    not_the_promised_size,
+)
 
 _TURN_S = 0.25
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.storage import locations
-from airflow_provider_ocidist.storage.stores import Entry, Store, Stores
+from airflow_provider_ocidist.storage.stores.base import Entry, Store
+from airflow_provider_ocidist.storage.stores.opening import Stores
 
 _WILD = re.compile(r"[*?\[]")
 _SAME_SCHEME = {"s3a": "s3", "gcs": "gs", "abfss": "abfs"}

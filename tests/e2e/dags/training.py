@@ -7,12 +7,12 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Asset, AssetWatcher, Param, task
 
-from airflow_provider_ocidist.endings import EndTrainingOperator
 from airflow_provider_ocidist.hooks import OciHook
+from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
-from airflow_provider_ocidist.run import RunRef
+from airflow_provider_ocidist.operators.cleanup import EndTrainingOperator
 from airflow_provider_ocidist.sensors import CheckpointSensor, DistributedTrainingSensor
-from airflow_provider_ocidist.watchers import NewDataTrigger
+from airflow_provider_ocidist.triggers.storage import NewDataTrigger
 
 PARAMS = {
     "seconds": Param(1.0, type="number"),

@@ -14,8 +14,8 @@ from airflow_provider_ocidist.backends.oci_data_science.preflight import data, m
 from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements import fix_of
 from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Check, Target
 from airflow_provider_ocidist.errors import OcidistError
-from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 PATIENCE = 20.0
 """Seconds that all checks together may take; what has not answered then counts as failed."""

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from airflow_provider_ocidist.backends.base import Finding
 from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Target
 from airflow_provider_ocidist.errors import StorageError
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints as checkpoint_files
 from airflow_provider_ocidist.storage import locations
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 
 WRITE_POLICY = (
     "create the bucket, or: allow group <yours>, and the dynamic group of job runs, to manage objects in "

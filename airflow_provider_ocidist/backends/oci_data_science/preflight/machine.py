@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist import oci_credentials
 from airflow_provider_ocidist.backends.base import Finding
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements import (
@@ -20,10 +19,11 @@ from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements imp
 )
 from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Target
 from airflow_provider_ocidist.errors import BackendError, StorageError
-from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.oci_errors import oci_errors
+from airflow_provider_ocidist.oci_client import credentials
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage import locations
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.storage.stores.opening import open_store
 
 SERVICE_CONDA = "oci://service-conda-packs@id19sfcrra6z/service_pack"
 """Where Oracle lists the service conda environments (Oracle ADS: `ads.config.CONDA_BUCKET_NS`, `env_info`)."""
@@ -59,7 +59,7 @@ def _left(target: Target) -> dict[str, float]:
 
 
 def _tenancy(access: OciAccess) -> str:
-    config, signer = oci_credentials.credentials(access)
+    config, signer = credentials.credentials(access)
     return str(config.get("tenancy") or getattr(signer, "tenancy_id", ""))
 
 
@@ -71,7 +71,7 @@ def _available(client: Any, name: str, tenancy: str) -> float:
 def image(target: Target) -> Iterator[Finding]:
     if target.job.image is None:
         return
-    region = target.access.region or oci_credentials.credentials(target.access)[0].get("region")
+    region = target.access.region or credentials.credentials(target.access)[0].get("region")
     yield image_finding(target.job.image, region)
 
 

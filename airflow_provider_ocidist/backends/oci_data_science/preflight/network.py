@@ -10,7 +10,7 @@ from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements imp
     traffic_finding,
 )
 from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Target
-from airflow_provider_ocidist.oci_errors import oci_errors
+from airflow_provider_ocidist.oci_client.errors import oci_errors
 
 
 def subnet(target: Target) -> Iterator[Finding]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from airflow_provider_ocidist import oci_credentials
 from airflow_provider_ocidist.backends.base import Finding
 from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements import (
     compartment_finding,
@@ -12,8 +11,9 @@ from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements imp
     project_finding,
 )
 from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Target
-from airflow_provider_ocidist.oci_credentials import OciAccess
-from airflow_provider_ocidist.oci_errors import oci_errors
+from airflow_provider_ocidist.oci_client import credentials
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.oci_client.errors import oci_errors
 
 
 def sign_in(target: Target) -> Iterator[Finding]:
@@ -28,7 +28,7 @@ def _principal(access: OciAccess) -> str:
     if access.auth == "api_key":
         return f"API key of {access.user}"
     if access.auth in ("config_file", "session_token"):
-        config, signer = oci_credentials.credentials(access)
+        config, signer = credentials.credentials(access)
         kind = "session token" if "Token" in type(signer).__name__ else "API key"
         return f"{kind} of {config.get('user', 'a user')} (profile {access.profile})"
     return access.auth.replace("_", " ")

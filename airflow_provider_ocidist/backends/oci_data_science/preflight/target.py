@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_ocidist import oci_clients
 from airflow_provider_ocidist.backends.base import Finding
 from airflow_provider_ocidist.backends.oci_data_science.options import OciDataScienceOptions
-from airflow_provider_ocidist.job import TrainingJob
-from airflow_provider_ocidist.oci_credentials import OciAccess
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.oci_client import clients
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Target:
     options: OciDataScienceOptions
     access: OciAccess
 
-    def client(self, service: oci_clients.Service) -> Any:
-        return oci_clients.client(self.access, service)
+    def client(self, service: clients.Service) -> Any:
+        return clients.client(self.access, service)
 
 
 Check = Callable[[Target], Iterable[Finding]]

@@ -1,0 +1,202 @@
+"""Diagnosis: from how the training ended and what it printed to its cause, in one line for a person. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import field
+
+from airflow_provider_ocidist.agent.diagnose.symptoms import Symptom, last_words, symptom_of
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.launchers.base import ProcessFailure
+
+TAIL_LENGTH = 4000
+"""Characters of output that a report carries."""
+
+PREFIX = re.compile(r"\[(?P<word>[A-Za-z_][\w-]*?)(?P<number>\d+)\]:(?P<space>\s?)")
+"""Before a line: torchrun's `[default0]:`, with the local rank, and torch's own `[rank3]: `, with the rank."""
+MOST_PREFIXES = 2
+TRACEBACK = "Traceback (most recent call last):"
+
+INNER = "See inner exception for details."
+"""torch's way of saying that the exception before this one says more."""
+DETAILS = 4
+"""Lines after the exception's own in which NCCL says what has happened."""
+
+TEARDOWN = (-signal.SIGABRT, -signal.SIGSEGV)
+"""How a process may end as torch's threads are torn down, after the exception that ended the program."""
+LAST_BREATH = ("terminate called", "Fatal Python error: Aborted", "Fatal Python error: Segmentation fault")
+"""With what such an end begins, where it prints anything."""
+LIBRARY_LOG = re.compile(r"\[?[EIWF]\d{4} ")
+"""A line of torch's own log in C++ or Python: its teardown warns after the program's last word."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a node failed."""
+
+    cause: Cause
+    message: str
+    exit_code: int
+    """Of the process that failed first; negative for a signal."""
+    rank: int | None = None
+    """Of that process, over all nodes."""
+    tail: str = ""
+    consequence: bool = False
+    """Whether it looks like the echo of another node's failure."""
+    remedy: str | None = None
+    """What helps against this very error, where that is known."""
+
+
+@dataclass
+class Traceback:
+    """One exception as Python printed it."""
+
+    rank: int | None
+    local_rank: int | None = None
+    lines: list[str] = field(default_factory=list)
+    details: list[str] = field(default_factory=list)
+    """What follows the exception's first line, when that is one of NCCL's."""
+    uncaught: bool = True
+    """Whether its process printed nothing more of its own: what is logged and handled goes on."""
+
+    @property
+    def message(self) -> str:
+        return self.lines[-1].strip() if self.lines else ""
+
+    @property
+    def symptom(self) -> Symptom | None:
+        return symptom_of(" ".join([self.message, *self.details]))
+
+    @property
+    def consequence(self) -> bool:
+        return self.symptom is not None and self.symptom.echo
+
+
+def diagnose(exit_code: int, output: str, process: ProcessFailure | None, oom_killed: bool | None) -> Failure:
+    """Return why the training failed.
+
+    `output` is its end, without the launcher's own report; `process` is what that report says. `oom_killed`:
+    whether the kernel has killed for want of memory meanwhile; None when it does not tell.
+    """
+    code = process.exit_code if process else exit_code
+    traceback = _pick(tracebacks(output), process)
+    raised = code > 0 or (code in TEARDOWN and traceback is not None and traceback.uncaught)
+    if traceback and raised:
+        message, symptom = traceback.message, traceback.symptom
+    else:
+        said = (
+            last_words("\n".join(map(_unprefixed, output.splitlines()))) if code != -signal.SIGKILL else None
+        )
+        message = f"{_ending(code)}: {said}" if said else _ending(code)
+        symptom = symptom_of(said) if said else None
+    cause = symptom.cause if symptom else _cause_of_ending(code, oom_killed)
+    return Failure(
+        cause=cause,
+        message=f"{message}: out of memory" if cause is Cause.OOM and code < 0 and not symptom else message,
+        exit_code=code,
+        rank=_rank(process, traceback),
+        tail=tail_of(output, traceback if raised else None),
+        consequence=symptom is not None and symptom.echo,
+        remedy=symptom.remedy if symptom else None,
+    )
+
+
+def tracebacks(output: str) -> list[Traceback]:
+    """Return the tracebacks in order of their ends; those of several ranks may be interleaved."""
+    opened: dict[str, Traceback] = {}
+    explained: dict[str, Traceback] = {}
+    last: dict[str, Traceback] = {}
+    closed: list[Traceback] = []
+    for line in output.splitlines():
+        prefixes, text = _split(line)
+        whose = "".join(prefix[0].strip() for prefix in prefixes)
+        if text.startswith(LAST_BREATH):
+            last.clear()
+        elif text and whose in last and not LIBRARY_LOG.match(text):
+            last.pop(whose).uncaught = False
+        if text.startswith(TRACEBACK):
+            opened[whose] = Traceback(*_ranks(prefixes))
+            explained.pop(whose, None)
+        elif whose in opened:
+            opened[whose].lines.append(text)
+            if text and not text.startswith((" ", "\t")):
+                closed.append(opened.pop(whose))
+                explained[whose] = last[whose] = closed[-1]
+        elif whose in explained and "NCCL error" in explained[whose].message:
+            explained[whose].details.append(text)
+            if len(explained[whose].details) == DETAILS:
+                del explained[whose]
+    return closed
+
+
+def _split(line: str) -> tuple[list[re.Match[str]], str]:
+    """Return what stands before a line to say whose it is, and the line as it was written."""
+    found: list[re.Match[str]] = []
+    at = 0
+    while len(found) < MOST_PREFIXES and (prefix := PREFIX.match(line, at)):
+        found.append(prefix)
+        at = prefix.end()
+    return found, line[at:]
+
+
+def _unprefixed(line: str) -> str:
+    return _split(line)[1]
+
+
+def _ranks(prefixes: list[re.Match[str]]) -> tuple[int | None, int | None]:
+    """Return the rank, and the rank on this node, as far as the prefixes of a traceback's first line tell them."""
+    # torchrun's role may be called `rank` too; but only torch leaves a space.
+    own = [prefix for prefix in prefixes if prefix["word"] == "rank" and prefix["space"]]
+    launchers = [prefix for prefix in prefixes if not prefix["space"]]
+    return int(own[-1]["number"]) if own else None, int(launchers[0]["number"]) if launchers else None
+
+
+def _pick(found: list[Traceback], process: ProcessFailure | None) -> Traceback | None:
+    """Prefer the process that failed first, and a reason of its own to the echo of another's."""
+    own = [traceback for traceback in found if not traceback.consequence]
+    of_process = [traceback for traceback in found if process and _is_of(traceback, process)]
+    unknown = [traceback for traceback in own if traceback.rank is None and traceback.local_rank is None]
+    candidates = of_process or unknown or own or found
+    candidates = [
+        traceback for traceback in candidates if not traceback.message.endswith(INNER)
+    ] or candidates
+    return candidates[-1] if candidates else None
+
+
+def _is_of(traceback: Traceback, process: ProcessFailure) -> bool:
+    if traceback.rank is not None:
+        return traceback.rank == process.rank
+    return traceback.local_rank is not None and traceback.local_rank == process.local_rank
+
+
+def _rank(process: ProcessFailure | None, traceback: Traceback | None) -> int | None:
+    if process is not None and process.rank is not None:
+        return process.rank
+    return traceback.rank if traceback else None
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"the program ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"the program was killed by {name}"
+
+
+def _cause_of_ending(code: int, oom_killed: bool | None) -> Cause:
+    if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        return Cause.NODE if oom_killed is False else Cause.OOM
+    return Cause.NODE if code == -signal.SIGTERM else Cause.USER
+
+
+def tail_of(output: str, traceback: Traceback | None = None) -> str:
+    """Return the end of the output, the traceback always in it."""
+    end = output[-TAIL_LENGTH:]
+    if traceback is None or traceback.message in end:
+        return end
+    text = "\n".join([TRACEBACK, *traceback.lines])[-TAIL_LENGTH // 2 :]
+    return f"{text}\n...\n{end[-(TAIL_LENGTH - len(text) - 5) :]}"

@@ -1,0 +1,126 @@
+"""Outcome: how a node's part ended, as an exit code and as one line for a person. Pure.
+
+The exit code is the training's own (128 + n for signal n). Where there is none to give, the agent's own say:
+
+    65  the training succeeded, but did not write what its job requires
+    69  the other nodes were not found, or were lost
+    70  a fault of the agent itself
+    74  data could not be read or written
+    75  the training hung
+    76  nobody waited for the run any more
+    78  the job cannot run as it is configured
+   143  this node was told to stop, by a signal or by another node's failure
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_ocidist.agent.diagnose.diagnosis import Failure
+from airflow_provider_ocidist.agent.stopping import Stop
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.errors import Cause
+
+STOPPED = 143
+EXIT_CODES = {
+    Cause.USER: 65,
+    Cause.NODE: 69,
+    Cause.SERVICE: 70,
+    Cause.DATA: 74,
+    Cause.HANG: 75,
+    Cause.ABANDONED: 76,
+    Cause.CONFIG: 78,
+}
+REMEDIES = {
+    Cause.USER: "the program's own output above says more",
+    Cause.OOM: "take a larger shape, a smaller batch, or fewer processes on each node",
+    Cause.DATA: "check that it exists, that there is room, and that this node may read and write it",
+    Cause.CONFIG: "correct the job",
+    Cause.HANG: "see above where it stood; raise limits.hang_timeout if the program is merely silent",
+    Cause.ABANDONED: "run it again, and wait for it; a retry in Airflow goes on from its newest checkpoint",
+    Cause.NODE: "nothing points at the program itself; run it again",
+    Cause.SERVICE: "this is a fault of ocidist or of its storage; the traceback above says more",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How this node's part ended."""
+
+    code: int
+    """Of the agent."""
+    exit_code: int | None = None
+    """Of the training."""
+    cause: Cause | None = None
+    """None: it succeeded, or was told to stop."""
+    message: str | None = None
+    tail: str | None = None
+    remedy: str | None = None
+    """Where one is known that is better than that of the cause."""
+
+
+def success(tail: str) -> Outcome:
+    return Outcome(code=0, exit_code=0, tail=tail)
+
+
+def failure(found: Failure, silent: Sequence[int] = ()) -> Outcome:
+    """Return the outcome of a training that failed by itself; of the nodes that are `silent` nothing was heard."""
+    message = found.message
+    if silent:
+        ranks = ", ".join(map(str, silent))
+        message = f"node {ranks} is gone without a word, and so the training here ended: {message}"
+    elif found.consequence and found.cause is Cause.NODE:
+        message = f"lost the connection to another process: {message}"
+    if found.rank is not None:
+        message = f"{message} (rank {found.rank})"
+    return Outcome(
+        code=as_exit_status(found.exit_code),
+        exit_code=found.exit_code,
+        cause=Cause.NODE if silent else found.cause,
+        message=message,
+        tail=found.tail,
+        remedy=found.remedy,
+    )
+
+
+def echo(found: Failure, explanation: str) -> Outcome:
+    """Return the outcome of a training that failed because another node's did."""
+    return Outcome(code=STOPPED, exit_code=found.exit_code, message=explanation, tail=found.tail)
+
+
+def stopped(stop: Stop, exit_code: int | None = None, tail: str | None = None) -> Outcome:
+    """Return the outcome of a node that was ended before its time."""
+    return Outcome(
+        code=STOPPED if stop.cause is None else exit_code_of(stop.cause),
+        exit_code=exit_code,
+        cause=stop.cause,
+        message=stop.message,
+        tail=tail,
+    )
+
+
+def own_fault(cause: Cause, message: str, tail: str | None) -> Outcome:
+    """Return the outcome of a node whose own stages failed, rather than the training."""
+    return Outcome(code=exit_code_of(cause), cause=cause, message=message, tail=tail)
+
+
+def exit_code_of(cause: Cause) -> int:
+    return EXIT_CODES.get(cause, EXIT_CODES[Cause.SERVICE])
+
+
+def as_exit_status(code: int) -> int:
+    """Return an exit code as a shell gives it: 128 + n for signal n."""
+    return code if code >= 0 else 128 - code
+
+
+def remedy(cause: Cause) -> str:
+    return REMEDIES.get(cause, "run it again")
+
+
+def one_line(rank: int, nodes: int, outcome: Outcome) -> str:
+    """Return what a person reads of a node that ended too early."""
+    if outcome.cause is None:
+        return f"node {rank} ends: {outcome.message}"
+    ended = "" if outcome.exit_code is None else f" [exit code {outcome.exit_code}]"
+    what = f"node {rank} of {nodes} failed: {outcome.cause}: {outcome.message}{ended}"
+    return f"{what}. Remedy: {outcome.remedy or remedy(outcome.cause)}"

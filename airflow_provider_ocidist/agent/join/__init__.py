@@ -1,0 +1,1 @@
+"""The nodes find one another, and claim where they save."""

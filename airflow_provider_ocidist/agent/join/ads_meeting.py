@@ -1,0 +1,113 @@
+"""The files by which nodes of Oracle ADS's `kind: distributed` find their main node, written and read as ADS does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.join import ads_contract
+from airflow_provider_ocidist.agent.join.ads_contract import Told
+from airflow_provider_ocidist.agent.join.topology import own_address
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
+from airflow_provider_ocidist.model.report import NODES_FOLDER
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
+
+logger = logging.getLogger(__name__)
+
+MAIN_FILE = "MAIN_config.json"
+GANG_KEY, BEAT_KEY = "OCIDIST_GANG", "OCIDIST_BEAT"
+BEAT_S, LOOK_S = 0.4, 0.2
+
+
+def told_by_ads(environ: Mapping[str, str], arguments: Sequence[str], switch: StopSwitch) -> Told:
+    """Return what ADS wants of this node, once it is known whose gang it is in. Raises AgentError, Stopped."""
+    if ads_contract.is_cluster(environ):
+        told = ads_contract.told_by_cluster(environ, _gang(environ, switch))
+    else:
+        told = ads_contract.told_by_job(environ, arguments, str(Path.cwd() / "ocidist-run"))
+    for sentence in told.not_done:
+        logger.warning("%s", sentence)
+    return told
+
+
+def _gang(environ: Mapping[str, str], switch: StopSwitch) -> str:
+    """Return what the nodes of this gang share and those of no other: the OCID of its main node's job run.
+
+    ADS's own key is the job alone, so that its nodes read what an earlier gang of the same job has left.
+    """
+    place = ads_contract.meeting_point(environ)
+    try:
+        store = open_store(place, OciAccess.from_environment(environ))
+        own_run, address = environ.get("JOB_RUN_OCID", "Undefined"), own_address(environ)
+        if ads_contract.is_main(environ):
+            nodes = ads_contract.told_by_cluster(environ, own_run).config.nodes
+            Announcement(store, own_run, address, nodes).start()
+            return own_run
+        store.write(f"WORKER_{own_run}_config.json", json.dumps({"OCI__WORKER_IP": address}).encode())
+        return await_main(store, switch, float(environ.get("OCI__TIMEOUT", ads_contract.TIMEOUT)))
+    except (OcidistError, OSError) as error:
+        if isinstance(error, AgentError):
+            raise
+        raise AgentError(f"OCI__WORK_DIR cannot be used: {error}", cause=Cause.CONFIG) from error
+
+
+class Announcement(threading.Thread):
+    """The main node's file, rewritten until all nodes have come: what stands still was left by an older gang."""
+
+    def __init__(self, store: Store, gang: str, address: str, nodes: int) -> None:
+        super().__init__(name="announcement", daemon=True)
+        self.store, self.gang, self.address, self.nodes = store, gang, address, nodes
+
+    def run(self) -> None:
+        beat = 0
+        while beat == 0 or not self._all_here():
+            beat += 1
+            told = {"MASTER_ADDR": self.address, GANG_KEY: self.gang, BEAT_KEY: str(beat)}
+            try:
+                self.store.write(MAIN_FILE, json.dumps(told).encode())
+            except (OcidistError, OSError) as error:
+                logger.warning("%s cannot be written: %s", MAIN_FILE, error)
+            time.sleep(BEAT_S)
+
+    def _all_here(self) -> bool:
+        try:
+            return len(self.store.list(f"{self.gang}/{NODES_FOLDER}/")) >= self.nodes
+        except (OcidistError, OSError):
+            return False
+
+
+def await_main(store: Store, switch: StopSwitch, timeout: float) -> str:
+    """Return the gang that a living main node announces: one whose file appears, or changes, while we look.
+
+    Raises TopologyTimeout when none does within so many seconds, Stopped when this node is to end.
+    """
+    deadline = time.monotonic() + timeout
+    first = _read(store)
+    while (found := _read(store)) is None or found == first:
+        if time.monotonic() > deadline:
+            raise TopologyTimeout(
+                f"no main node has announced itself in {store.place_of(MAIN_FILE)} within {timeout:.0f} s: "
+                "see the log of the job run of rank 0, or raise OCI__TIMEOUT"
+            )
+        switch.pause(LOOK_S)
+    try:
+        return str(json.loads(found)[GANG_KEY])
+    except (ValueError, TypeError, KeyError) as error:
+        raise AgentError(
+            f"{store.place_of(MAIN_FILE)} was written by another program: all nodes must run this image",
+            cause=Cause.CONFIG,
+        ) from error
+
+
+def _read(store: Store) -> bytes | None:
+    try:
+        return store.read(MAIN_FILE)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,41 @@
+"""Claims: before a gang looks for what to go on from, it keeps earlier attempts from publishing any more."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_provider_ocidist.errors import AgentError, Cause, Fenced, OcidistError
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+
+logger = logging.getLogger(__name__)
+
+
+def claim_checkpoints(config: AgentConfig, access: OciAccess) -> None:
+    """Claim the folder of the task's checkpoints for this attempt, and abort what earlier ones were sending to it.
+
+    Where the folder cannot be reached just now, the first checkpoint claims it. Raises AgentError when a later attempt
+    has claimed it.
+    """
+    if config.checkpoints is None or config.checkpoints.uri is None:
+        return
+    from airflow_provider_ocidist.storage import fences
+    from airflow_provider_ocidist.storage.open_uploads import abort_left_behind
+    from airflow_provider_ocidist.storage.stores.opening import open_store
+
+    uri = config.checkpoints.uri
+    try:
+        fences.claim(open_store(uri, access), config.fence)
+    except Fenced as error:
+        # Retried by Airflow: each retry has a higher number, so that one whose record was lost comes through.
+        raise AgentError(
+            f"{error}; if no node of that attempt lives, delete {fences.FILE} there, or try again",
+            cause=Cause.SERVICE,
+        ) from error
+    except (OcidistError, OSError) as error:
+        logger.warning(
+            "the checkpoints cannot be claimed for this attempt before the first is saved: %s", error
+        )
+        return
+    if config.attempt > 1 or config.generation:
+        abort_left_behind(uri, config.fence, access)

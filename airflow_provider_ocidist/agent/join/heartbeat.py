@@ -1,0 +1,164 @@
+"""Heartbeat: keeps this node's report fresh in the run directory, and listens there for the word to stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
+from airflow_provider_ocidist.errors import Cause, OcidistError
+from airflow_provider_ocidist.model.report import LEASE_FILE, NODES_FOLDER, STOP_FILE, NodeReport, StopRequest
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
+
+logger = logging.getLogger(__name__)
+
+INTERVAL = 2.0
+ANSWER_LIMIT = 5.0
+"""Seconds that the store has for each of the up to three small requests of a beat. A connection may have died without a
+word, and a node that waited a minute for it would pass for dead (`peers.STUCK`), though its training goes on."""
+LAST_WORD_LIMIT = 20.0
+"""Seconds during which the last report is tried again; a node costs money while it waits."""
+
+
+class Heartbeat:
+    """Writes the report at every beat. An outage of the store is noted and outlived: training goes on."""
+
+    def __init__(
+        self,
+        store: Store,
+        report: NodeReport,
+        switch: StopSwitch,
+        interval: float = INTERVAL,
+        *,
+        hasty: Store | None = None,
+    ) -> None:
+        """`hasty`: the same place, which neither tries again by itself nor waits long."""
+        self.store = store
+        self.hasty = hasty or store
+        self.report = report
+        self.switch = switch
+        self.interval = interval
+        self.watches: list[Callable[[], object]] = []
+        """Called before each report is written; they may call `update`."""
+        self.began_at = time.monotonic()
+        """When this node began, on the clock `time.monotonic`, as all times here."""
+        self.written_at = self.began_at
+        """When the report was last written; at first, when this node began."""
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = False
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    @classmethod
+    def open(cls, run_dir: str, access: OciAccess, report: NodeReport, switch: StopSwitch) -> Heartbeat:
+        """Return the heartbeat of a node, not begun. Raises StorageError when the run directory cannot be used."""
+        # The next beat is the next try. Retries take up to three minutes, in which this node would pass for dead.
+        hasty = open_store(run_dir, replace(access, max_attempts=1, read_timeout=ANSWER_LIMIT))
+        return cls(open_store(run_dir, access), report, switch, hasty=hasty)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def update(self, *, now: bool = False, **changes: Any) -> None:
+        """Change the report; `now`: write it at once rather than at the next beat."""
+        with self._lock:
+            self.report = replace(self.report, **changes)
+        if now:
+            self._wake.set()
+
+    def finish(self, **changes: Any) -> None:
+        """Write the last report; it is worth some tries."""
+        self._closing = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(LAST_WORD_LIMIT)
+        self.update(finished_at=time.time(), **changes)
+        deadline = time.monotonic() + LAST_WORD_LIMIT
+        while not self._write() and time.monotonic() < deadline:
+            time.sleep(1.0)
+
+    def read_lease(self) -> bytes | None:
+        """Return what the last one who waits for the run has left; None: nobody yet. Raises StorageError, OSError."""
+        try:
+            return self.hasty.read(LEASE_FILE)
+        except FileNotFoundError:
+            return None
+
+    def read_stop_request(self) -> StopRequest | None:
+        """Return who asks this node to stop, as far as can be told at once."""
+        return _stop_request(self.hasty)
+
+    def ask_all_to_stop(self, request: StopRequest) -> None:
+        """Tell the other nodes, unless another was first: the first failure explains the rest."""
+        if _stop_request(self.store) is None:
+            try:
+                self.store.write(STOP_FILE, request.to_json())
+            except (OcidistError, OSError) as error:
+                logger.warning("the other nodes could not be told to stop: %s", error)
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._wake.clear()
+            self._beat()
+            self._wake.wait(self.interval)
+
+    def _beat(self) -> None:
+        for watch in self.watches:
+            try:
+                watch()
+            except Exception as error:  # whatever happens to a watch, the sign of life goes out
+                logger.warning("%s: %s", type(error).__name__, error)
+        self._write()
+        request = self.read_stop_request()
+        if request is not None:
+            self.switch.ask(stop_for(request))
+
+    def _write(self) -> bool:
+        self.update(heartbeat_at=time.time())
+        try:
+            self.hasty.write(report_name(self.report.rank), self.report.to_json())
+        except (OcidistError, OSError) as error:
+            if not self._failing:
+                logger.warning("the run directory cannot be written, training goes on: %s", error)
+            self._failing = True
+            return False
+        self.written_at = time.monotonic()
+        if self._failing:
+            logger.warning("the run directory can be written again")
+        self._failing = False
+        return True
+
+
+def _stop_request(store: Store) -> StopRequest | None:
+    try:
+        return StopRequest.from_json(store.read(STOP_FILE))
+    except FileNotFoundError:
+        return None
+    except (OcidistError, OSError, ValueError, TypeError) as error:
+        logger.debug("stop request not readable: %s", error)
+        return None
+
+
+def report_name(rank: int) -> str:
+    return f"{NODES_FOLDER}/{rank}.json"
+
+
+def stop_for(request: StopRequest) -> Stop:
+    """Return the reason to end that another has given."""
+    return Stop(
+        message=describe(request),
+        stacks=request.cause is Cause.HANG,
+        hurried=request.cause is not Cause.ABANDONED,
+    )
+
+
+def describe(request: StopRequest) -> str:
+    who = "the submitter" if request.rank is None else f"node {request.rank}"
+    return f"{who} ended the run ({request.cause}): {request.message}"

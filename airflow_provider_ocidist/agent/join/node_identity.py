@@ -1,0 +1,106 @@
+"""Place: what a platform tells one of its nodes about itself, in the environment.
+
+| platform | it sets |
+| --- | --- |
+| ours, on any backend | `OCIDIST_NODE_RANK`, and `OCIDIST_ADDRESSES` where the addresses are known beforehand |
+| OCI, native multi-node runs | `NODE_RANK`, `INITIAL_CLUSTER_SIZE`, `CLUSTER_NODES_METADATA_FILE` |
+| Kubeflow TrainJob | `PET_NODE_RANK`, `PET_NNODES`, `PET_MASTER_ADDR`, `PET_MASTER_PORT` |
+| Kubeflow PyTorchJob, Run:ai | the same from 1.7 on; `RANK` (of the node), `MASTER_ADDR`, `MASTER_PORT` |
+| PyTorchJob with an elastic policy | `PET_RDZV_ENDPOINT`, and no rank |
+| Kubernetes Job, Indexed | `JOB_COMPLETION_INDEX` |
+
+What Oracle ADS sets is translated before, by `ads_contract`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
+
+ADDRESSES_VARIABLE = "OCIDIST_ADDRESSES"
+"""Of all nodes, by rank, separated by commas."""
+NODES_FILE_VARIABLE = "CLUSTER_NODES_METADATA_FILE"
+"""A JSON list with `Rank` and `IPAddress` of each node (as Oracle ADS reads it)."""
+
+RANKS = (RANK_VARIABLE, "NODE_RANK", "PET_NODE_RANK")
+COUNTS = ("INITIAL_CLUSTER_SIZE", "PET_NNODES")
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One node, as its platform describes it; None where that says nothing."""
+
+    rank: int
+    address: str | None = None
+    """Where other nodes reach this one."""
+    master: str | None = None
+    """Name or address of the node of rank 0."""
+    master_port: int | None = None
+
+
+def place_of(environ: Mapping[str, str], nodes: int) -> Place:
+    """Return what the platform says. Raises AgentError when that is no usable rank, or another number of nodes."""
+    rank = _rank(environ, nodes)
+    _check_count(environ, nodes)
+    addresses = _addresses(environ, nodes)
+    if addresses:
+        return Place(rank=rank, address=addresses[rank], master=addresses[0])
+    master, port = _master(environ) if nodes > 1 else (None, None)
+    return Place(rank=rank, address=environ.get("POD_IP") or None, master=master, master_port=port)
+
+
+def _rank(environ: Mapping[str, str], nodes: int) -> int:
+    names = [*RANKS, *_ranks_by_other_names(environ)]
+    name = next((name for name in names if name in environ), RANK_VARIABLE)
+    text = environ.get(name, "0" if nodes == 1 else None)
+    if text is None or not text.isdecimal() or int(text) >= nodes:
+        problem = f"{name} is {'not set' if text is None else repr(text)}"
+        raise AgentError(f"{problem}: it must be the rank of this node, 0 to {nodes - 1}", cause=Cause.CONFIG)
+    return int(text)
+
+
+def _ranks_by_other_names(environ: Mapping[str, str]) -> list[str]:
+    return [*(["RANK"] if _is_pytorchjob(environ) else []), "JOB_COMPLETION_INDEX"]
+
+
+def _is_pytorchjob(environ: Mapping[str, str]) -> bool:
+    """`RANK` is a node's where the platform has set it with all else; within a training it is a process's."""
+    return "LOCAL_RANK" not in environ and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys()
+
+
+def _check_count(environ: Mapping[str, str], nodes: int) -> None:
+    for name in COUNTS:
+        text = environ.get(name, "")
+        if text.isdecimal() and int(text) != nodes:
+            raise AgentError(
+                f"the platform started {text} nodes ({name}), the job has {nodes}: make them equal",
+                cause=Cause.CONFIG,
+            )
+
+
+def _addresses(environ: Mapping[str, str], nodes: int) -> list[str]:
+    text = environ.get(ADDRESSES_VARIABLE, "")
+    found = [address.strip() for address in text.split(",") if address.strip()]
+    if found and len(found) != nodes:
+        raise AgentError(
+            f"{ADDRESSES_VARIABLE} names {len(found)} nodes, the job has {nodes}: make them equal",
+            cause=Cause.CONFIG,
+        )
+    return found
+
+
+def _master(environ: Mapping[str, str]) -> tuple[str | None, int | None]:
+    if "PET_MASTER_ADDR" in environ:
+        host, port = environ["PET_MASTER_ADDR"], environ.get("PET_MASTER_PORT", "")
+    elif _is_pytorchjob(environ):
+        host, port = environ["MASTER_ADDR"], environ.get("MASTER_PORT", "")
+    else:
+        host, _, port = environ.get("PET_RDZV_ENDPOINT", "").rpartition(":")
+    if not host or host in LOCAL_NAMES:
+        # PyTorchJob up to 1.3 tells the master itself `localhost`.
+        return None, None
+    return host, int(port) if port.isdecimal() else None

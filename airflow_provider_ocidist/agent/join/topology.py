@@ -1,0 +1,332 @@
+"""Topology: which node this is, where it is reached, and where the others are."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ipaddress
+import json
+import logging
+import math
+import os
+import socket
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat, report_name
+from airflow_provider_ocidist.agent.join.node_identity import NODES_FILE_VARIABLE, Place, place_of
+from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
+from airflow_provider_ocidist.launchers.base import MASTER_PORT, Topology
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.report import NODES_FOLDER, NodeReport, Phase
+from airflow_provider_ocidist.storage.stores.base import Store
+
+logger = logging.getLogger(__name__)
+
+FIRST_LOOK, LAST_LOOK = 0.1, 0.4
+"""Seconds between looks; they bound how long a complete gang waits, so they stay small."""
+SAY_INTERVAL = 30.0
+JOINED = (Phase.JOINING, Phase.TRAINING, Phase.SAVING, Phase.DONE)
+SHARED_PORTS = range(20000, 29000)
+SILENCE = 30.0
+"""Seconds without a heartbeat after which a node is waited for no longer."""
+
+
+def own_rank(config: AgentConfig, environ: Mapping[str, str]) -> int:
+    """Return this node's rank. Raises AgentError when nobody has set a usable one."""
+    return place_of(environ, config.nodes).rank
+
+
+def await_address(
+    place: Place, environ: Mapping[str, str], pause: Callable[[float], object], timeout: float
+) -> str:
+    """Return where others reach this node.
+
+    In a run of many nodes the service lists them all in a file, which appears and grows as they come up; their network
+    may be another than that of the outgoing interface. Raises TopologyTimeout when this node is never listed.
+    """
+    file = environ.get(NODES_FILE_VARIABLE)
+    if place.address is not None:
+        return place.address
+    if file is None:
+        return own_address(environ)
+    deadline = time.monotonic() + timeout
+    while (address := listed_address(Path(file), place.rank)) is None:
+        if time.monotonic() > deadline:
+            raise TopologyTimeout(
+                f"{NODES_FILE_VARIABLE} ({file}) does not name node {place.rank} after {timeout:.0f} s"
+            )
+        pause(LAST_LOOK)
+    return address
+
+
+def listed_address(file: Path, rank: int) -> str | None:
+    """Return a node's address from the service's list; None when it is not there yet, or half written."""
+    try:
+        found = [node["IPAddress"] for node in json.loads(file.read_text()) if int(node["Rank"]) == rank]
+        return str(ipaddress.ip_address(found[0])) if found else None
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+
+
+def own_address(environ: Mapping[str, str]) -> str:
+    """Return what the service says of this node alone, else the outgoing interface's address."""
+    name = environ.get("FQDN")
+    if name:
+        with contextlib.suppress(OSError):
+            address = socket.gethostbyname(name)
+            # Many images map a machine's own name to 127.0.1.1, which means another machine everywhere else.
+            if address == name or not ipaddress.ip_address(address).is_loopback:
+                return address
+    return _outgoing_address()
+
+
+def _outgoing_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only asks the routing table
+            return str(probe.getsockname()[0])
+        except OSError:
+            # A network of its own has no way out.
+            others = [address for _, address in interfaces() if not ipaddress.ip_address(address).is_loopback]
+            return others[0] if others else "127.0.0.1"
+
+
+def own_interface(address: str) -> str | None:
+    """Return the interface of an address, None where it belongs to none."""
+    if ipaddress.ip_address(address).is_loopback:
+        return "lo"
+    return next((name for name, own in interfaces() if own == address), None)
+
+
+def interfaces() -> list[tuple[str, str]]:
+    """Return name and IPv4 address of each interface that has one; of those with several, each."""
+    import fcntl
+
+    get_configuration, entry_size, room = 0x8912, 40, 1 << 16  # SIOCGIFCONF, struct ifreq
+    buffer = ctypes.create_string_buffer(room)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, get_configuration, struct.pack("iP", room, ctypes.addressof(buffer)))
+        except OSError:
+            return []
+    (length,) = struct.unpack_from("i", answer)
+    entries = [buffer.raw[at : at + entry_size] for at in range(0, length, entry_size)]
+    # An alias, `eth0:1`, is no interface to any library.
+    return [
+        (entry[:16].partition(b"\0")[0].decode().partition(":")[0], socket.inet_ntoa(entry[20:24]))
+        for entry in entries
+    ]
+
+
+def count_devices(environ: Mapping[str, str]) -> int:
+    """Return how many GPUs this node sees, without asking any driver."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
+    return len([device for device in Path("/dev").glob("nvidia[0-9]*") if device.name[6:].isdecimal()])
+
+
+def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> list[NodeReport]:
+    """Return all nodes' reports, by rank, once every node is ready to train.
+
+    Raises TopologyTimeout, naming those that never came; a node that is known but still fetches is waited for
+    as long as it gives signs of life, and gets further at least once in `timeout`.
+    """
+    gathering = Gathering(store, heartbeat.report.rank, nodes)
+    deadline = heartbeat.began_at + timeout
+    pause, say_at = FIRST_LOOK, time.monotonic() + SAY_INTERVAL
+    while not gathering.look():
+        now = time.monotonic()
+        if now > deadline and gathering.overdue(timeout):
+            raise TopologyTimeout(
+                f"{gathering.missing()} not here after {timeout:.0f} s{gathering.standstill(timeout)}"
+            )
+        if now > say_at:
+            logger.info("waiting for the others: %s not here yet", gathering.missing())
+            say_at += SAY_INTERVAL
+        heartbeat.switch.pause(pause)
+        pause = min(LAST_LOOK, pause * 1.5)
+    return [
+        heartbeat.report if rank == heartbeat.report.rank else gathering.ready[rank] for rank in range(nodes)
+    ]
+
+
+def require_own_addresses(reports: Sequence[NodeReport]) -> None:
+    """Raise AgentError, naming them, where several nodes would be reached at one address.
+
+    Launchers tell nodes apart by it, and hand out ranks in its order: global rank 0 would run just anywhere.
+    """
+    at: dict[str, list[int]] = {}
+    for report in reports:
+        at.setdefault(_plain(report.address), []).append(report.rank)
+    shared = [
+        f"nodes {', '.join(map(str, ranks))} all announce {address}"
+        for address, ranks in at.items()
+        if len(ranks) > 1
+    ]
+    if shared:
+        raise AgentError(
+            f"{'; '.join(shared)}: each node needs an address of its own. It is taken from OCIDIST_ADDRESSES, "
+            f"POD_IP, the service's list ({NODES_FILE_VARIABLE}), FQDN, or the outgoing interface, in this order: "
+            "correct what they say; give containers on one machine networks of their own, and those on several "
+            "machines the network of their host",
+            cause=Cause.CONFIG,
+        )
+
+
+def _plain(address: str) -> str:
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        return address.lower()
+
+
+class Gathering:
+    """Who has come so far."""
+
+    def __init__(self, store: Store, rank: int, nodes: int) -> None:
+        self.store = store
+        self.awaited = set(range(nodes)) - {rank}
+        self.nodes = nodes
+        self.ready: dict[int, NodeReport] = {}
+        self.fetching: dict[int, NodeReport] = {}
+        self.seen_at: dict[int, float] = {}
+        """By rank: when a new sign of life was seen, on this node's clock."""
+        self.moved_at: dict[int, float] = {}
+        """The same for signs that it has got further."""
+
+    def look(self) -> bool:
+        """Read what is new; return whether all are ready."""
+        if self.awaited:
+            for report in self._read(sorted(self.awaited & self._present())):
+                self._take(report)
+        return not self.awaited
+
+    def overdue(self, timeout: float) -> bool:
+        """Whether a missing node has shown no sign of life for a minute, or has not got any further for that long."""
+        latest = time.monotonic() - min(timeout, 60.0)
+        silent = any(self.seen_at.get(rank, -math.inf) < latest for rank in self.awaited)
+        return silent or bool(self.stuck(timeout))
+
+    def stuck(self, timeout: float) -> list[int]:
+        """Return the nodes that are there, and have not got any further for that long."""
+        latest = time.monotonic() - timeout
+        return [rank for rank in sorted(self.awaited) if self.moved_at.get(rank, math.inf) < latest]
+
+    def missing(self) -> str:
+        names = ", ".join(map(str, sorted(self.awaited)))
+        kind = "node" if len(self.awaited) == 1 else "nodes"
+        fetching = sorted(self.awaited & set(self.fetching))
+        note = f" (still fetching: {', '.join(map(str, fetching))})" if fetching else ""
+        return f"{kind} {names} of {self.nodes}{note}"
+
+    def standstill(self, timeout: float) -> str:
+        """Say of those that are there, and have not got any further for that long, how long that is."""
+        return "".join(
+            f"; node {rank} has not got any further for {time.monotonic() - self.moved_at[rank]:.0f} s "
+            "(code, packages, data or checkpoint: its log says which)"
+            for rank in self.stuck(timeout)
+        )
+
+    def _take(self, report: NodeReport) -> None:
+        if report.phase in JOINED:
+            self.ready[report.rank] = report
+            self.awaited.discard(report.rank)
+            return
+        known, now = self.fetching.get(report.rank), time.monotonic()
+        if known is None or known.heartbeat_at != report.heartbeat_at:
+            self.seen_at[report.rank] = now
+        if report.moved is not None and (known is None or known.moved != report.moved):
+            self.moved_at[report.rank] = now
+        self.fetching[report.rank] = report
+
+    def _present(self) -> set[int]:
+        try:
+            entries = self.store.list(f"{NODES_FOLDER}/")
+        except (OcidistError, OSError) as error:
+            logger.debug("run directory not readable: %s", error)
+            return set()
+        names = {entry.name for entry in entries}
+        return {rank for rank in self.awaited if report_name(rank) in names}
+
+    def _read(self, ranks: Sequence[int]) -> list[NodeReport]:
+        if len(ranks) < 2:
+            return [report for rank in ranks if (report := read_report(self.store, rank))]
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(min(16, len(ranks))) as pool:
+            found = pool.map(lambda rank: read_report(self.store, rank), ranks)
+            return [report for report in found if report]
+
+
+def read_report(store: Store, rank: int) -> NodeReport | None:
+    """Return a node's report; None when there is none, or it cannot be read just now."""
+    try:
+        return NodeReport.from_json(store.read(report_name(rank)))
+    except (OcidistError, OSError, ValueError, TypeError):
+        return None
+
+
+def read_others(store: Store, rank: int, nodes: int) -> list[NodeReport | None]:
+    """Return the reports of all nodes but this one, by rank; None for those that cannot be read just now."""
+    return [read_report(store, other) for other in range(nodes) if other != rank]
+
+
+def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalled: threading.Event) -> None:
+    """Return when no other node is at work any more, at a signal, or after `limit` seconds.
+
+    Where all nodes are one run to the service, the exit of one that failed ends the run for all, and what the others
+    are carrying to safety would be lost. A signal says that the run is being ended already.
+    """
+    deadline = time.monotonic() + limit
+    heard: dict[int, tuple[float, float]] = {}
+    while any(_at_work(report, heard) for report in read_others(store, rank, nodes)):
+        if signalled.wait(LAST_LOOK) or time.monotonic() > deadline:
+            return
+
+
+def _at_work(report: NodeReport | None, heard: dict[int, tuple[float, float]]) -> bool:
+    """Whether a node lives; `heard` has each node's last beat, and when that was new to this one."""
+    if report is None or report.phase is Phase.DONE:
+        return False
+    now = time.monotonic()
+    beat, since = heard.get(report.rank, (None, now))
+    since = since if beat == report.heartbeat_at else now
+    heard[report.rank] = (report.heartbeat_at, since)
+    return now - since < SILENCE
+
+
+def topology_of(
+    config: AgentConfig, reports: Sequence[NodeReport], place: Place, environ: Mapping[str, str]
+) -> Topology:
+    """Return this node's place among all the nodes."""
+    address = reports[place.rank].address
+    master = place.master or reports[0].address
+    gpus = count_devices(environ)
+    return Topology(
+        rank=place.rank,
+        nodes=config.nodes,
+        processes_per_node=config.launcher.processes_per_node or max(1, gpus),
+        gpus=gpus,
+        master_address=master,
+        master_port=place.master_port or master_port(reports[0].address, config.run_name),
+        address=address,
+        addresses=tuple(report.address for report in reports),
+        public_keys=tuple(report.public_key or "" for report in reports),
+        rendezvous_id=config.run_name,
+        join_timeout=config.limits.join_timeout,
+        interface=own_interface(address),
+        cores=len(os.sched_getaffinity(0)),
+    )
+
+
+def master_port(master: str, run_name: str) -> int:
+    """Return the well-known port or, where many gangs share one machine, one of the gang's own."""
+    if ipaddress.ip_address(master).is_loopback:
+        return SHARED_PORTS[zlib.crc32(run_name.encode()) % len(SHARED_PORTS)]
+    return MASTER_PORT

@@ -1,0 +1,1 @@
+"""While it trains: progress, hangs, peers, lease."""

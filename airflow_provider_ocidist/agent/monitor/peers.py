@@ -1,0 +1,159 @@
+"""Peers: notices that another node is gone, or that this one is cut off from all of them."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.join.topology import read_report
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL = 3.0
+SILENCE = 15.0
+"""Seconds after which a node that answers in no way is given up. torch alone takes 925 s for a silent partition."""
+STUCK = 30.0
+"""The same for a node whose machine answers: its agent may be gone, or wait for an answer of the store."""
+OWN_TROUBLE = 6.0
+"""Seconds since our own last report was written, after which we say nothing of others: the store may be at fault."""
+PROBED_PORT = 9
+"""Where nobody listens (discard): to be refused there is an answer, and disturbs no server."""
+PROBE_LIMIT = 3.0
+PROBED = 4
+"""Nodes that are asked before this one takes itself for cut off."""
+
+
+class PeerWatch:
+    """Watches the next node, as another watches this one, from the start of the training on.
+
+    A node is lost when its report does not change, or when its address, which had answered before, does not answer any
+    more. This node is cut off when it cannot write its own report for `alone_after` seconds and no other node answers;
+    an outage of the store alone ends nothing.
+    """
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        reports: Sequence[NodeReport],
+        *,
+        alone_after: float,
+        declare: Callable[[str], object],
+        answers: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.heartbeat = heartbeat
+        own = heartbeat.report.rank
+        self.others = [*reports[own + 1 :], *reports[:own]]
+        self.alone_after = alone_after
+        self.declare = declare
+        self.answers = answers or host_answers
+        self._done: set[int] = set()
+        self._heard: tuple[int, float, float] | None = None
+        """Rank, its last sign of life, and when that was new to us."""
+        self._answered: tuple[int, float] | None = None
+        """Rank, and when its machine last answered."""
+        self._anybody_answers = False
+        """Whether any machine has ever answered: where a firewall drops what we ask, silence means nothing."""
+        self._closing = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="peers", daemon=True).start()
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def _run(self) -> None:
+        while not self._closing.wait(LOOK_INTERVAL):
+            try:
+                message = self.look(time.monotonic())
+            except Exception as error:  # a watch that dies would pass for "all is well"
+                logger.warning("%s: %s", type(error).__name__, error)
+                continue
+            if message and not self._closing.is_set():
+                self.declare(message)
+                return
+
+    def look(self, now: float) -> str | None:
+        """Return what is wrong, None when nothing is known to be."""
+        silent_for = now - self.heartbeat.written_at
+        if silent_for > OWN_TROUBLE:
+            self._heard = self._answered = None
+            return self._cut_off(silent_for)
+        peer = next((report for report in self.others if report.rank not in self._done), None)
+        if peer is None:
+            return None
+        answers = self.answers(peer.address)
+        self._anybody_answers = self._anybody_answers or answers
+        return self._silent(peer, now, SILENCE if not answers else STUCK) or self._unreachable(
+            peer, now, answers
+        )
+
+    def _cut_off(self, silent_for: float) -> str | None:
+        asked = self.others[:PROBED]
+        if silent_for < self.alone_after or not self._anybody_answers:
+            return None
+        if any(self.answers(peer.address) for peer in asked):
+            return None
+        return (
+            f"this node is cut off: its run directory could not be written for {silent_for:.0f} s, "
+            f"and no other node answers (asked {', '.join(peer.address for peer in asked)})"
+        )
+
+    def _silent(self, peer: NodeReport, now: float, limit: float) -> str | None:
+        report = read_report(self.heartbeat.store, peer.rank)
+        if report is None:
+            self._heard = None
+        elif report.phase is Phase.DONE:
+            self._done.add(peer.rank)
+            self._heard = self._answered = None
+        elif self._heard is None or self._heard[:2] != (peer.rank, report.heartbeat_at):
+            self._heard = (peer.rank, report.heartbeat_at, now)
+        elif now - self._heard[2] > limit:
+            return (
+                f"node {peer.rank} has shown no sign of life for {now - self._heard[2]:.0f} s: "
+                "its agent or its machine is gone"
+            )
+        return None
+
+    def _unreachable(self, peer: NodeReport, now: float, answers: bool) -> str | None:
+        if peer.rank in self._done:
+            return None
+        if answers:
+            self._answered = (peer.rank, now)
+        elif self._answered and self._answered[0] == peer.rank and now - self._answered[1] > SILENCE:
+            return (
+                f"node {peer.rank} at {peer.address} has not answered for {now - self._answered[1]:.0f} s, "
+                "though it writes its reports: the network between the nodes is broken"
+            )
+        return None
+
+
+def silent_nodes(before: Sequence[NodeReport | None], after: Sequence[NodeReport | None]) -> list[int]:
+    """Return the ranks whose reports have not changed between two looks, though they were not done."""
+    if len(before) != len(after):
+        raise ValueError(
+            f"the later look is {'longer' if len(after) > len(before) else 'shorter'} than the earlier"
+        )
+    return [
+        old.rank
+        for old, new in zip(before, after)
+        if old is not None
+        and new is not None
+        and new.phase is not Phase.DONE
+        and new.heartbeat_at == old.heartbeat_at
+    ]
+
+
+def host_answers(address: str) -> bool:
+    """Return whether a host answers at all."""
+    try:
+        socket.create_connection((address, PROBED_PORT), PROBE_LIMIT).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,216 @@
+"""How far the training has come: read from what it prints, from the file it may write, or from TensorBoard's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.monitor.metrics import (
+    Metrics,
+    OutputReader,
+    announced_in,
+    read_record,
+    read_scalars,
+)
+from airflow_provider_ocidist.agent.monitor.process_logs import NewOutput
+from airflow_provider_ocidist.agent.monitor.steps import EpochCounter, Unplaced
+from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles
+from airflow_provider_ocidist.model.report import Progress
+
+LOOKED_AT = 4096
+"""Bytes at the end of each piece of output that are searched: the newest step is all that counts."""
+LOSSES_KEPT = 1000
+CURVE_POINTS = 100
+"""Losses that a report carries at the most."""
+
+
+@dataclass(frozen=True)
+class Announced:
+    """The program's word that a checkpoint is whole."""
+
+    at_ns: int
+    """When the progress file was last written to, in ns of Unix time."""
+    step: int | None
+
+
+class LossCurve:
+    """The losses of all steps, thinned evenly whenever they have become too many."""
+
+    def __init__(self) -> None:
+        self._points: list[tuple[float, float]] = []
+        self._stride = 1
+        self._seen = 0
+
+    @property
+    def points(self) -> tuple[tuple[float, float], ...]:
+        return tuple(self._points)
+
+    def add(self, step: int, loss: float) -> None:
+        if self._points and step <= self._points[-1][0]:
+            return
+        if self._seen % self._stride == 0:
+            self._points.append((step, float(f"{loss:.5g}")))
+        self._seen += 1
+        if len(self._points) > CURVE_POINTS:
+            self._points = self._points[::2]
+            self._stride *= 2
+
+
+class ProgressMeter:
+    """The newest step, and when the last sign of life was. Safe to share between threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is the meter's own; it is removed at the end."""
+        self.file = folder / "progress.jsonl"
+        self._offset = 0
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._announced: dict[str, Announced] = {}
+        self._progress = Progress(updated_at=time.time())
+        self._moved_at = time.monotonic()
+        self._losses: dict[int, float] = {}
+        self._curve = LossCurve()
+        self._readers: dict[int, OutputReader] = {}
+        """By stream."""
+        self._epochs = EpochCounter()
+        self._unplaced = Unplaced()
+        self._events: EventFiles | None = None
+        self._hidden_output: NewOutput | None = None
+        self._told = False
+        """Whether output or progress file have named a step: then nothing else is looked at."""
+
+    @property
+    def progress(self) -> Progress:
+        with self._lock:
+            return replace(self._progress, idle=round(self.idle, 1), losses=self._curve.points)
+
+    @property
+    def idle(self) -> float:
+        """Seconds since the last sign of life, by a clock that does not jump."""
+        return time.monotonic() - self._moved_at
+
+    def loss_at(self, step: int) -> float | None:
+        with self._lock:
+            return self._losses.get(step, self._unplaced.loss_at(step))
+
+    def announced(self) -> dict[str, Announced]:
+        """Return what the program has named as whole in its progress file until now, by the names of the entries."""
+        self._read_file()
+        with self._lock:
+            return dict(self._announced)
+
+    def touch(self) -> None:
+        """Note a sign of life that says nothing of the step."""
+        self._update({})
+
+    def saw(self, output: bytes, stream: int = 1) -> None:
+        """Take whole lines of output; `stream`: which one they are from."""
+        self.touch()
+        for found in self._reader(stream).read(output[-LOOKED_AT:]):
+            self._update(found, printed=True)
+
+    def saw_beginning(self, rest: bytes, stream: int = 1) -> None:
+        """Take what stands after the last line end."""
+        found = self._reader(stream).peek(rest, self._progress.steps)
+        if found:
+            self._update(found, printed=True)
+
+    def _reader(self, stream: int) -> OutputReader:
+        return self._readers.setdefault(stream, OutputReader())
+
+    def look_for_events_in(self, folder: Path) -> None:
+        """Look for TensorBoard's files below this folder, as long as the program says nothing in simpler ways."""
+        self._events = EventFiles(folder)
+
+    def look_for_output_in(self, folder: Path) -> None:
+        """Read the output of processes below this folder too, which is shown nowhere else."""
+        self._hidden_output = NewOutput(folder)
+
+    def read(self) -> None:
+        """Take what the program has written into files since the last look."""
+        self._read_file()
+        for stream, output in self._hidden_output.take() if self._hidden_output else ():
+            self.saw(output, stream)
+        with self._lock:
+            self._place(self._unplaced.late(time.monotonic()))
+        if self._events and not self._told:
+            for found in read_scalars(self._events.new_scalars()):
+                self._update(found)
+
+    def _read_file(self) -> None:
+        with self._reading:
+            try:
+                with self.file.open("rb") as file:
+                    file.seek(self._offset)
+                    lines = file.read().rpartition(b"\n")[0]
+                    written_ns = os.fstat(file.fileno()).st_mtime_ns
+            except OSError:
+                return
+            if lines:
+                self._offset += len(lines) + 1
+                for line in lines.splitlines():
+                    self._take_line(line, written_ns)
+
+    def _take_line(self, line: bytes, written_ns: int) -> None:
+        found = read_record(line)
+        self._told |= "step" in found
+        name = announced_in(line)
+        if name:
+            with self._lock:
+                self._announced[name] = Announced(written_ns, found.get("step"))
+            if set(found) <= {"step"}:
+                # It tells of a checkpoint, and not of how far the training is now.
+                return
+        self._update(found)
+
+    def close(self) -> None:
+        """Read the files a last time and remove our own."""
+        self.read()
+        with self._lock:
+            self._place(self._unplaced.rest())
+        shutil.rmtree(self.file.parent, ignore_errors=True)
+
+    def _update(self, found: Metrics, *, printed: bool = False) -> None:
+        with self._lock:
+            self._moved_at = now = time.monotonic()
+            newest = self._progress.step
+            is_record = found.pop("record", False)
+            is_of_bar = found.pop("of_bar", False)
+            if found.pop("shown_again", False):
+                self._place(self._unplaced.shown_again(max(found["step"], newest or 0), now))
+            if "epoch" in found:
+                found = self._of_all_epochs(found)
+            if is_of_bar and found["step"] < (newest or 0):
+                # A bar of something else, such as an evaluation, begins anew.
+                found = {}
+            if "step" in found:
+                found["printed"] = printed
+                self._told |= printed
+            self._progress = replace(self._progress, updated_at=time.time(), **found)
+            if is_record:
+                self._place(self._unplaced.told(found.get("loss"), newest, now))
+            elif "loss" in found and self._progress.step is not None:
+                self._place([(self._progress.step, found["loss"])])
+
+    def _of_all_epochs(self, found: Metrics) -> Metrics:
+        """Return what a line says that counts within its epoch, in steps of the whole training."""
+        rest = {name: found[name] for name in found if name not in ("step", "epoch", "epochs", "length")}
+        length = found.get("length")
+        step = self._epochs.step(found["epoch"], found["step"], length)
+        if step is None:
+            return {}
+        if self._epochs.begins_early and length and "epochs" in found:
+            rest["steps"] = found["epochs"] * length
+        return {"step": step, **rest}
+
+    def _place(self, losses: Sequence[tuple[int, float]]) -> None:
+        for step, loss in losses:
+            self._losses[step] = loss
+            self._curve.add(step, loss)
+        while len(self._losses) > LOSSES_KEPT:
+            del self._losses[next(iter(self._losses))]

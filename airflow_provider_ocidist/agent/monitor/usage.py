@@ -1,0 +1,131 @@
+"""Usage: what the training takes of processors, memory and GPUs, looked at now and then."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from airflow_provider_ocidist.agent import guard
+from airflow_provider_ocidist.model.report import Usage
+
+logger = logging.getLogger(__name__)
+
+INTERVAL = 10.0
+GPU_INTERVAL = 30.0
+"""Seconds between two calls of nvidia-smi, which takes up to one itself."""
+GPU_QUERY = (
+    "--query-gpu=utilization.gpu,utilization.memory,memory.used,memory.total",
+    "--format=csv,noheader,nounits",
+)
+GPU_AT_WORK = 2.0
+"""Per cent of the time in which a GPU's memory is read or written. A collective that waits in vain keeps the GPU
+itself at 100 %, and its memory at rest."""
+CGROUP = Path("/sys/fs/cgroup")
+
+
+class UsageMeter:
+    """Looks in a thread of its own, so that a driver that does not answer holds nobody up."""
+
+    def __init__(
+        self, guard_pid: int, tell: Callable[[Usage], object], gpu_at_work: Callable[[], object]
+    ) -> None:
+        """`gpu_at_work` is called whenever the GPUs are seen computing."""
+        self.guard_pid = guard_pid
+        self.tell = tell
+        self.gpu_at_work = gpu_at_work
+        self._closing = threading.Event()
+        self._smi = shutil.which("nvidia-smi")
+        self._gpus: list[tuple[float, ...]] = []
+        self._gpus_at = float("-inf")
+        self._spent = (time.monotonic(), 0.0)
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="usage", daemon=True).start()
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def _run(self) -> None:
+        while not self._closing.wait(INTERVAL):
+            try:
+                self.tell(self.look())
+            except Exception as error:  # these numbers are a courtesy
+                logger.debug("usage: %s: %s", type(error).__name__, error)
+
+    def look(self) -> Usage:
+        now, spent = time.monotonic(), processor_time(self.guard_pid)
+        before, spent_before = self._spent
+        self._spent = (now, spent)
+        memory, limit = memory_in_use()
+        if self._smi and now - self._gpus_at >= GPU_INTERVAL:
+            self._gpus, self._gpus_at = ask_gpus(self._smi), now
+            if any(gpu[1] >= GPU_AT_WORK for gpu in self._gpus):
+                self.gpu_at_work()
+        gpus = self._gpus
+        return Usage(
+            cores=round(max(0.0, spent - spent_before) / max(now - before, 1e-3), 2),
+            memory=memory,
+            memory_limit=limit,
+            gpu=round(sum(gpu[0] for gpu in gpus) / len(gpus) / 100, 3) if gpus else None,
+            gpu_memory=round(max(used / total for _, _, used, total in gpus), 3) if gpus else None,
+        )
+
+
+def ask_gpus(smi: str) -> list[tuple[float, ...]]:
+    """Return, of each GPU, its use and that of its memory in per cent, and its memory used and there in MiB."""
+    try:
+        told = subprocess.run(
+            [smi, *GPU_QUERY], capture_output=True, text=True, timeout=GPU_INTERVAL, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return read_gpus(told.stdout)
+
+
+def read_gpus(text: str) -> list[tuple[float, ...]]:
+    """Return the rows of nvidia-smi's table that are complete: slices of a GPU (MIG) have no use of their own."""
+    found: list[tuple[float, ...]] = []
+    for line in text.splitlines():
+        try:
+            row = tuple(float(cell) for cell in line.split(","))
+        except ValueError:
+            continue
+        if len(row) == 4 and row[3] > 0:
+            found.append(row)
+    return found
+
+
+def processor_time(root: int) -> float:
+    """Return the seconds of processor time of a process, all living ones below it, and those that they have buried."""
+    ticks = 0
+    for pid in [root, *guard.descendants(root)]:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(int(field) for field in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def memory_in_use() -> tuple[int | None, int | None]:
+    """Return the bytes in use and those there are: of the container where it has a limit, else of the machine."""
+    try:
+        limit = CGROUP.joinpath("memory.max").read_text().strip()
+        if limit != "max":
+            return int(CGROUP.joinpath("memory.current").read_text()), int(limit)
+    except (OSError, ValueError):
+        pass
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        sizes = {
+            name: int(rest.split()[0]) << 10 for name, _, rest in (line.partition(":") for line in lines)
+        }
+        return sizes["MemTotal"] - sizes["MemAvailable"], sizes["MemTotal"]
+    except (OSError, ValueError, KeyError, IndexError):
+        return None, None

@@ -1,0 +1,1 @@
+"""Before the training: code, packages and inputs come to the node."""

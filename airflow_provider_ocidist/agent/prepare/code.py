@@ -1,0 +1,114 @@
+"""Code: brings the user's program to this node, from wherever it lies."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.patience import cannot_be_fetched
+from airflow_provider_ocidist.agent.prepare import disk
+from airflow_provider_ocidist.agent.prepare.workspace import (
+    PACKAGE_ROOT,
+    Workspace,
+    fresh_folder,
+    workspace_of,
+)
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.job import Program
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.locations import shown, shown_in
+from airflow_provider_ocidist.storage.stores.base import Store
+
+logger = logging.getLogger(__name__)
+
+CODE_VARIABLE = "OCIDIST_CODE_DIR"
+COMMIT = "commit"
+"""Name in the run directory."""
+
+
+def fetch_code(
+    config: AgentConfig, environ: Mapping[str, str], access: OciAccess, switch: StopSwitch
+) -> Workspace:
+    """Bring the code here, if it is elsewhere. Raises AgentError when it, or its script, cannot be had."""
+    program, executable = config.program, config.launcher.kind == "command"
+    if program.source is None:
+        return workspace_of(program, _code_beside_us(environ), executable=executable)
+    # Most nodes find their code beside them, and need none of these.
+    from airflow_provider_ocidist.agent.prepare import git, vault
+    from airflow_provider_ocidist.model.git_source import parse
+
+    folder = fresh_folder("code", environ)
+    switch.check()
+    repository = parse(program.source)
+    if repository:
+        secret = vault.read_secret(program.source_secret, access) if program.source_secret else None
+        commit = git.clone(repository, folder, secret, environ, switch)
+        return replace(workspace_of(program, folder, executable=executable), commit=commit)
+    _copy(program, program.source, folder, access, switch)
+    return workspace_of(program, folder, executable=executable)
+
+
+def announce(commit: str | None, store: Store) -> None:
+    """Tell the other nodes which commit node 0 trains. Raises StorageError."""
+    if commit is not None:
+        store.write(COMMIT, commit.encode())
+
+
+def require_same(commit: str | None, store: Store) -> None:
+    """Raise AgentError when node 0, which has announced it, trains another commit than this node."""
+    if commit is None:
+        return
+    with storage_errors("the commit that node 0 trains", Path.cwd()):
+        other = store.read(COMMIT).decode()
+    if other != commit:
+        raise AgentError(
+            f"this node has the code at {commit[:12]}, node 0 at {other[:12]}: its branch moved while the nodes "
+            "started; run again, or name a commit in program.source",
+            cause=Cause.DATA,
+        )
+
+
+def _code_beside_us(environ: Mapping[str, str]) -> Path:
+    if CODE_VARIABLE in environ:
+        return Path(environ[CODE_VARIABLE]).absolute()
+    beside = PACKAGE_ROOT / "code"
+    return beside if beside.is_dir() else Path.cwd()
+
+
+def _copy(program: Program, source: str, folder: Path, access: OciAccess, switch: StopSwitch) -> None:
+    """Bring a script, an archive or a folder; the folder keeps its name, below ours."""
+    from airflow_provider_ocidist.agent.prepare import archives
+    from airflow_provider_ocidist.storage.locations import parse
+    from airflow_provider_ocidist.storage.transfer import copy
+
+    if program.source_secret:
+        raise AgentError(
+            f"program.source_secret opens Git repositories, and {shown(source)} is none: leave it out",
+            cause=Cause.CONFIG,
+        )
+    with storage_errors(f"the code {shown(source)}", folder):
+        name = parse(source).name
+        if name.endswith(archives.SUFFIXES) and not Path(source).is_dir():
+            archive = folder.with_name(name)
+            copy(source, str(archive), access=access, cancel=switch.event)
+            archives.unpack(archive, folder)
+            archive.unlink()
+        else:
+            copy(source, str(folder / name) if name else str(folder), access=access, cancel=switch.event)
+    switch.check()
+
+
+@contextlib.contextmanager
+def storage_errors(what: str, folder: Path) -> Iterator[None]:
+    """Turn failures of storage into an AgentError that names what could not be had."""
+    try:
+        yield
+    except (StorageError, OSError) as error:
+        if disk.is_full(error):
+            raise disk.full_error(what, folder) from error
+        raise cannot_be_fetched(what, error, shown_in(str(error))) from error

@@ -1,0 +1,119 @@
+"""Inputs: the data that the program reads, on this node before it starts. Every node fetches for itself."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_provider_ocidist.agent.patience import patiently
+from airflow_provider_ocidist.agent.prepare import disk
+from airflow_provider_ocidist.agent.prepare.code import storage_errors
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
+from airflow_provider_ocidist.model.job import Input
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.locations import shown, shown_in
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.storage.transfer import CopyReport, TransferProgress
+
+logger = logging.getLogger(__name__)
+
+AT_A_TIME = 4
+PROGRESS_EVERY_S = 15.0
+PAUSE_S = 3.0
+"""Before a copy that has broken off goes on."""
+
+
+def fetch_inputs(
+    inputs: Sequence[Input],
+    working_dir: Path,
+    access: OciAccess,
+    switch: StopSwitch,
+    patience: float = 0.0,
+) -> None:
+    """Copy all inputs, some at a time. Raises AgentError with the first that cannot be had; the others end then.
+
+    `patience`: the seconds for which a store that does not answer is asked again.
+    """
+    if not inputs:
+        return
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    ended = threading.Event()
+    switch.listen(ended.set)
+    with ThreadPoolExecutor(AT_A_TIME, "inputs") as pool:
+        fetched = [
+            pool.submit(
+                patiently, functools.partial(_fetch, item, working_dir, access, ended), patience, ended
+            )
+            for item in inputs
+        ]
+        try:
+            for future in as_completed(fetched):
+                future.result()
+        except BaseException:
+            ended.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            switch.check()
+            raise
+
+
+def _fetch(item: Input, working_dir: Path, access: OciAccess, ended: threading.Event) -> None:
+    target = working_dir / os.path.expanduser(item.target)  # noqa: PTH111 - keeps the slash
+    what = f"the input {shown(item.source)}"
+    with storage_errors(what, target):
+        report = _copy(item, f"{target}{'/' if item.target.endswith('/') else ''}", what, access, ended)
+    if report.files == 0:
+        raise AgentError(f"{what} is empty", cause=Cause.DATA)
+    logger.info(
+        "fetched %s: %d files, %s in %.1f s", what, report.files, disk.shown(report.bytes), report.seconds
+    )
+
+
+def _copy(item: Input, target: str, what: str, access: OciAccess, ended: threading.Event) -> CopyReport:
+    """Copy, and go on after a break as often as the attempt before has got further."""
+    from airflow_provider_ocidist.storage.transfer import copy
+
+    watch = _Watch(what, Path(target))
+    while True:
+        before = watch.bytes_done
+        try:
+            return copy(item.source, target, access=access, on_progress=watch, cancel=ended)
+        except StorageError as error:
+            if disk.is_full(error):
+                raise disk.full_error(what, Path(target), watch.bytes_total) from error
+            if watch.bytes_done <= before or ended.is_set():
+                raise
+            why = shown_in(str(error))
+            logger.warning("%s broke off after %s: %s; going on", what, disk.shown(watch.bytes_done), why)
+            ended.wait(PAUSE_S)
+
+
+class _Watch:
+    """Looks at a copy from time to time: is there room for all of it, and how far is it."""
+
+    def __init__(self, what: str, target: Path) -> None:
+        self._what = what
+        self._target = target
+        self._tell = _teller(what)
+        self._is_room_checked = False
+        self.bytes_done = self.bytes_total = 0
+
+    def __call__(self, now: TransferProgress) -> None:
+        self.bytes_done, self.bytes_total = max(self.bytes_done, now.bytes_done), now.bytes_total
+        if not self._is_room_checked:
+            self._is_room_checked = True
+            disk.check_room(self._what, now.bytes_total - now.bytes_done, self._target)
+        self._tell(now)
+
+
+def _teller(what: str) -> Callable[[TransferProgress], None]:
+    from airflow_provider_ocidist.storage.progress import progress_lines
+
+    return progress_lines(logger.info, what, PROGRESS_EVERY_S)

@@ -1,0 +1,25 @@
+"""Vault: reads a secret with what this node itself may do; its value goes to nobody but the caller."""
+
+from __future__ import annotations
+
+import base64
+
+from airflow_provider_ocidist.errors import AgentError, BackendError, Cause
+from airflow_provider_ocidist.oci_client.clients import client
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.oci_client.errors import oci_errors
+
+
+def read_secret(secret_id: str, access: OciAccess) -> str:
+    """Return the text of a secret's current version. Raises AgentError."""
+    try:
+        with oci_errors(f"reading the secret {secret_id}"):
+            bundle = client(access, "secrets").get_secret_bundle(secret_id).data
+        return base64.b64decode(bundle.secret_bundle_content.content).decode()
+    except BackendError as error:
+        remedy = "the nodes' dynamic group must be allowed to read secret-bundles"
+        cause = Cause.DATA if error.retryable else Cause.CONFIG
+        raise AgentError(f"{error} ({remedy})", cause=cause) from error
+    except ValueError as error:
+        # What cannot be decoded is part of the secret, and so of such an error's text.
+        raise AgentError(f"the secret {secret_id} holds no text", cause=Cause.CONFIG) from error

@@ -1,0 +1,1 @@
+"""Checkpoints and outputs: what is whole goes to the store."""

@@ -1,0 +1,160 @@
+"""Checkpoints: brings what there is to go on from into the checkpoint folder, before the start."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.patience import cannot_be_fetched
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.errors import (
+    AgentError,
+    BackendError,
+    Cause,
+    CheckpointError,
+    OcidistError,
+    StorageError,
+)
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.job import Checkpoints
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+
+logger = logging.getLogger(__name__)
+
+
+def resume(
+    folder: Path,
+    checkpoints: Checkpoints,
+    access: OciAccess,
+    switch: StopSwitch,
+    brought: set[str] | None = None,
+) -> CheckpointRef | None:
+    """Bring the newest complete checkpoint into the folder; None when there is none yet.
+
+    `brought`: gets the names of what was brought.
+
+    One whose content is damaged gives way to the one before it. Raises AgentError when all are damaged, for to begin
+    anew would lose what they hold, or when the place cannot be read.
+    """
+    if checkpoints.uri is None or not checkpoints.resume:
+        return None
+    return _resume_from(checkpoints.uri, folder, access, switch, brought)
+
+
+def resume_after_clear(
+    folder: Path,
+    config: AgentConfig,
+    access: OciAccess,
+    switch: StopSwitch,
+    brought: set[str] | None = None,
+) -> CheckpointRef | None:
+    """Bring what the task had before it was cleared, where its job says so; `brought` and errors as of `resume`."""
+    if config.checkpoints_stem is None:
+        return None
+    from airflow_provider_ocidist.storage.stores.opening import open_store
+
+    base, _, stem = config.checkpoints_stem.rpartition("/")
+    places = [f"{stem}{number}/" for number in reversed(range(config.generation))]
+    try:
+        found = open_store(base, access).list_each(places)
+    except (StorageError, BackendError, OSError) as error:
+        raise cannot_be_fetched("the checkpoint to go on from", error, str(error)) from error
+    had = (
+        _resume_from(f"{base}/{place}".rstrip("/"), folder, access, switch, brought)
+        for place in places
+        if found[place]
+    )
+    return next((reference for reference in had if reference is not None), None)
+
+
+def _resume_from(
+    uri: str, folder: Path, access: OciAccess, switch: StopSwitch, brought: set[str] | None
+) -> CheckpointRef | None:
+    from airflow_provider_ocidist.storage.checkpoints import complete
+
+    try:
+        found = complete(uri, access)
+        switch.check()
+        for reference in found:
+            if _fetch_whole(reference, folder, access, brought):
+                logger.info("going on from %s: %s", reference.label, reference.uri)
+                _fetch_companions(uri, reference, folder, access, brought)
+                return reference
+    except (StorageError, OSError) as error:
+        raise cannot_be_fetched("the checkpoint to go on from", error, str(error)) from error
+    if found:
+        raise AgentError(
+            f"all {len(found)} checkpoints below {uri} are damaged: delete them to begin anew, "
+            "or set checkpoints.resume: false",
+            cause=Cause.DATA,
+        )
+    return None
+
+
+def _fetch_companions(
+    uri: str, reference: CheckpointRef, folder: Path, access: OciAccess, brought: set[str] | None
+) -> None:
+    """Bring what belongs to a checkpoint under other names; what of it is damaged is left out."""
+    from airflow_provider_ocidist.storage.companions import companions_at
+
+    for companion in companions_at(uri, reference, access):
+        if _fetch_whole(companion, folder, access, brought):
+            logger.info("and from %s: %s", companion.label, companion.uri)
+
+
+def start_from(
+    folder: Path,
+    checkpoints: Checkpoints,
+    access: OciAccess,
+    switch: StopSwitch,
+    brought: set[str] | None = None,
+) -> None:
+    """Bring the checkpoint of another run into the folder, for a task that has none of its own.
+
+    `brought`: gets its name.
+
+    Raises AgentError when it is not there whole: to begin anew would lose what it was asked to go on from.
+    """
+    if not checkpoints.start_from:
+        return
+    from airflow_provider_ocidist.storage.checkpoints import fetch
+
+    switch.check()
+    try:
+        _take(fetch(checkpoints.start_from, folder, access), brought)
+    except (OcidistError, OSError) as error:
+        why = f"{error}; correct checkpoints.start_from, or leave it empty to begin anew"
+        raise cannot_be_fetched("the checkpoint to start from", error, why) from error
+    logger.info("starting from %s", checkpoints.start_from)
+
+
+def _fetch_whole(reference: CheckpointRef, folder: Path, access: OciAccess, brought: set[str] | None) -> bool:
+    """Fetch a checkpoint; False when it is damaged at its place, rather than on its way."""
+    from airflow_provider_ocidist.storage.checkpoints import fetch
+
+    for tried in (1, 2):
+        try:
+            _take(fetch(reference.uri, folder, access), brought)
+            return True
+        except CheckpointError as error:
+            logger.warning("the checkpoint of %s is damaged (try %d): %s", reference.label, tried, error)
+    return False
+
+
+def _take(checkpoint: Path, brought: set[str] | None) -> None:
+    _point_deepspeed_to(checkpoint)
+    if brought is not None:
+        brought.add(checkpoint.name)
+
+
+def _point_deepspeed_to(checkpoint: Path) -> None:
+    """DeepSpeed goes on from what the file `latest` names; without one it begins anew and only warns."""
+    if checkpoint.is_dir() and any(checkpoint.glob("*_states.pt")):
+        checkpoint.with_name("latest").write_text(checkpoint.name)
+
+
+def folder_of(checkpoints: Checkpoints | None, working_dir: Path) -> Path:
+    """Return where the program writes checkpoints; an absolute path stays one."""
+    return Path(os.path.normpath(working_dir / (checkpoints.path if checkpoints else "checkpoints")))

@@ -1,0 +1,592 @@
+"""Deliveries: every node sends its shards of one checkpoint to one place; the main node alone makes it exist."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from airflow_provider_ocidist.agent.join.topology import read_report
+from airflow_provider_ocidist.agent.save.entries import (
+    Candidate,
+    Signature,
+    Stamp,
+    candidates,
+    scan,
+    signature,
+)
+from airflow_provider_ocidist.agent.save.formats import Says, read_file
+from airflow_provider_ocidist.agent.save.layouts import has_all_parts, read_layout
+from airflow_provider_ocidist.agent.save.open_files import inside, open_for_writing
+from airflow_provider_ocidist.agent.save.proofs import Moment
+from airflow_provider_ocidist.agent.save.saving import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Patience,
+    Undelivered,
+    passes,
+)
+from airflow_provider_ocidist.agent.save.shards import (
+    METADATA,
+    REMEDY,
+    is_companion,
+    is_shard,
+    may_have_others,
+    missing,
+    needs_others,
+    union,
+)
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, OcidistError, StorageError
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import LOWEST, Fence
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.checkpoints import ManifestFile
+from airflow_provider_ocidist.storage.stores.base import Store
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+LAST_TRIES = 4
+BOARD_FILE = "shards/board.json"
+LOOK_INTERVAL = 1.0
+IDLE_INTERVAL = 10.0
+"""Seconds between looks at the board on a node that has no shards."""
+CLAIM_LIMIT = 120.0
+"""Seconds that a node has to find its part of a checkpoint; how long sending takes is not limited."""
+QUIET = 10.0
+"""Seconds without a change before a node sends its parts where no list says how many they are: ZeRO pauses between
+files. That they are whole is proved besides."""
+GONE_AFTER = 60.0
+"""Seconds without a heartbeat after which nothing more is expected of a node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """The main node's word to the others: send your files of this checkpoint."""
+
+    number: int
+    name: str
+    """Of the entry in every node's own checkpoint folder."""
+    uri: str
+    """Where all nodes send their files."""
+    ranks: tuple[int, ...]
+    """The nodes that are to answer."""
+    written: bool
+    """Whether the format says that every process, on every node, has written its files."""
+    everywhere: bool
+    """Whether every node must have some: ZeRO has parts on all, without a list of them."""
+    leave_out: tuple[str, ...]
+    """Files that the main node sends, and that are the same for all."""
+    companions: bool = False
+    """Whether only what stands beside a checkpoint is asked for, which would do without it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Board:
+    """What the main node has to say just now."""
+
+    call: Call | None = None
+    closed: bool = False
+    """Whether there will be no further call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A node's answer to a call."""
+
+    files: tuple[ManifestFile, ...] | None = None
+    """What it has sent; None: not yet all."""
+    fault: str | None = None
+    """Why it will never come."""
+
+
+# Which nodes share the folder
+
+
+def show_folder(folder: Path, run_name: str, rank: int) -> None:
+    """Leave a mark in this node's checkpoint folder, until `nodes_apart` or `hide_folder`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _mark(folder, run_name, rank).touch()
+    except OSError as error:
+        logger.warning("the checkpoint folder %s cannot be written: %s", folder, error)
+
+
+def nodes_apart(folder: Path, run_name: str, rank: int, nodes: int) -> tuple[int, ...]:
+    """Return the ranks of the nodes that have a checkpoint folder of their own; remove the marks of all others."""
+    others = [other for other in range(nodes) if other != rank]
+    # Asked for by name: a network file system may list a folder as it was some seconds ago.
+    apart = tuple(other for other in others if not _is_marked(folder, run_name, other))
+    # Our own goes last: a node that does not see it any more takes its own away.
+    for seen in [*(other for other in others if other not in apart), rank]:
+        _unmark(folder, run_name, seen)
+    return apart
+
+
+def hide_folder(folder: Path, run_name: str, rank: int, main_rank: int) -> None:
+    """Remove this node's own mark, unless the main node sees it too, and may not have looked yet."""
+    if not _is_marked(folder, run_name, main_rank):
+        _unmark(folder, run_name, rank)
+
+
+def _mark(folder: Path, run_name: str, rank: int) -> Path:
+    return folder / f".{run_name}-{rank}"
+
+
+def _is_marked(folder: Path, run_name: str, rank: int) -> bool:
+    return os.path.exists(_mark(folder, run_name, rank))  # noqa: PTH110 - Path.exists raises where it may not look
+
+
+def _unmark(folder: Path, run_name: str, rank: int) -> None:
+    with contextlib.suppress(OSError):
+        _mark(folder, run_name, rank).unlink(missing_ok=True)
+
+
+# On the main node
+
+
+class ShardCollector:
+    """Publishes checkpoints of which other nodes have shards."""
+
+    def __init__(
+        self,
+        folder: Path,
+        store: Store,
+        rank: int,
+        apart: Sequence[int],
+        access: OciAccess,
+        *,
+        pattern: str | None = None,
+    ) -> None:
+        """`store`: the run directory; `apart`: the nodes that have a checkpoint folder of their own."""
+        self.store = store
+        self.rank = rank
+        self.apart = tuple(apart)
+        self.access = access
+        self._own = OwnFiles(folder, pattern)
+        self._calls: dict[tuple[Path, Signature], Call] = {}
+
+    def open(self) -> None:
+        """Let the other nodes go at once where all share the folder: all that there is is here."""
+        if not self.apart:
+            self.close()
+
+    def needs_others(self, path: Path) -> bool:
+        """Whether other nodes have parts of this entry; pointless to ask where all share the folder."""
+        if not self.apart or not path.is_dir():
+            return False
+        return needs_others(self._own.names(path), _metadata(path))
+
+    def may_be_elsewhere(self, name: str) -> bool:
+        """Whether a file that is not here may be another node's part."""
+        return bool(self.apart) and is_shard(name)
+
+    def publish(
+        self,
+        item: Candidate,
+        uri: str,
+        *,
+        loss: float | None,
+        step: int | None = None,
+        fence: Fence = LOWEST,
+        sequence: int = 1,
+        proof: str = "",
+    ) -> CheckpointRef:
+        """Have all nodes send their files, and make the checkpoint exist once they have.
+
+        Raises IncompleteCheckpoint when a part is missing for good, StorageError when another try may help.
+        """
+        from airflow_provider_ocidist.storage.checkpoints import seal, send_part
+
+        call = self._call(item, uri, step, fence, sequence)
+        stale = self._own.stale(item.path)
+        own = send_part(item.path, call.uri, leave_out=stale, access=self.access)
+        files = union({self.rank: own, **self._await(call)})
+        if signature(item.path) != item.signature:
+            raise StorageError(f"{item.path} changed while the other nodes sent their parts")
+        absent = missing([file.path for file in files], _metadata(item.path))
+        if absent:
+            raise IncompleteCheckpoint(f"no node has sent {_few(absent)}, which belong to it")
+        together = read_layout(item.path, {file.path: Stamp(file.size, 0, 0) for file in files})
+        if together.says is Says.BROKEN:
+            raise IncompleteCheckpoint(f"of what the nodes have sent, {together.why}")
+        return seal(
+            call.uri,
+            item.path.name,
+            files,
+            step=step,
+            fence=fence,
+            sequence=sequence,
+            proof=f"{proof}; every node has sent its part",
+            metrics=item.placed.metrics,
+            loss=loss,
+            access=self.access,
+        )
+
+    def close(self) -> None:
+        """Let the other nodes go: there will be no further call."""
+        try:
+            _write(self.store, BOARD_FILE, Board(closed=True))
+        except (OcidistError, OSError) as error:
+            logger.warning("it cannot be announced to the other nodes that no checkpoint follows: %s", error)
+
+    def _call(self, item: Candidate, uri: str, step: int | None, fence: Fence, sequence: int) -> Call:
+        """Return the call for an entry; another try repeats the first, so that what was sent is not sent again."""
+        from airflow_provider_ocidist.storage.checkpoints import reserve
+
+        call = self._calls.get((item.path, item.signature))
+        if call is None:
+            names, written = self._own.names(item.path), bool(_metadata(item.path))
+            has_shards = any(may_have_others(name) for name in names)
+            call = Call(
+                number=len(self._calls) + 1,
+                name=item.path.name,
+                uri=reserve(
+                    uri, item.path.name, step=step, fence=fence, sequence=sequence, access=self.access
+                ),
+                ranks=self.apart,
+                written=written,
+                everywhere=(
+                    not written
+                    and any(is_shard(name) for name in names)
+                    and not has_all_parts(item.path, names)
+                ),
+                leave_out=tuple(sorted(name for name in names if not is_shard(name))),
+                companions=not written and not has_shards,
+            )
+        _write(self.store, BOARD_FILE, Board(call=call))
+        self._calls[item.path, item.signature] = call
+        return call
+
+    def _await(self, call: Call) -> dict[int, Sequence[ManifestFile]]:
+        signs = SignsOfLife(self.store)
+        found: dict[int, Sequence[ManifestFile]] = {}
+        claim_until = time.monotonic() + CLAIM_LIMIT
+        while True:
+            for rank in set(call.ranks) - set(found):
+                files = self._part_of(rank, call, signs, overdue=time.monotonic() > claim_until)
+                if files is not None:
+                    found[rank] = files
+            if len(found) == len(call.ranks):
+                return found
+            time.sleep(LOOK_INTERVAL)
+
+    def _part_of(
+        self, rank: int, call: Call, signs: SignsOfLife, *, overdue: bool
+    ) -> Sequence[ManifestFile] | None:
+        # In this order, for a node writes its part before it says that it has ended.
+        gone = signs.ended(rank)
+        part = _read(self.store, _part_name(call, rank), Part)
+        if call.companions and ((part and part.fault) or (part is None and overdue) or (gone and part)):
+            logger.warning("node %d has not sent what it has beside %s", rank, call.name)
+            return ()
+        if part and part.fault:
+            raise IncompleteCheckpoint(f"node {rank} cannot send its part: {part.fault}")
+        if part and part.files is not None:
+            return part.files
+        if gone and part is None and not call.everywhere:
+            return ()  # it had nothing to send; if it had, the metadata names it
+        if gone and part:
+            raise IncompleteCheckpoint(f"node {rank} has ended before it had sent its part")
+        if gone or (part is None and overdue):
+            when = "at its end" if gone else f"after {CLAIM_LIMIT:.0f} s"
+            raise IncompleteCheckpoint(f"node {rank} had no part of it {when}; {REMEDY}")
+        return None
+
+
+# On the other nodes
+
+
+class ShardCourier:
+    """Sends this node's shards of each checkpoint that the main node calls for."""
+
+    def __init__(
+        self,
+        folder: Path,
+        store: Store,
+        rank: int,
+        main_rank: int,
+        access: OciAccess,
+        *,
+        pattern: str | None = None,
+    ) -> None:
+        """`store`: the run directory; `pattern`: of the names of checkpoints, where the job has one."""
+        self.folder = folder
+        self.pattern = pattern
+        self.store = store
+        self.rank = rank
+        self.main_rank = main_rank
+        self.access = access
+        self._own = OwnFiles(folder, pattern)
+        self._seen: dict[Path, Signature] = {}
+        self._changed_at: dict[Path, float] = {}
+        self._has_shards = False
+        self._claimed: set[int] = set()
+        self._answered: set[int] = set()
+        self._tries = 0
+        self._pause = FIRST_PAUSE
+        self._look_again_at = time.monotonic() + IDLE_INTERVAL
+        self._training_ended = threading.Event()
+        self._moment = Moment.RUNNING
+        self._patience = Patience(0.0)
+        self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self, moment: Moment, patience: Patience) -> Undelivered | None:
+        """Answer what the main node still asks for; return why that did not work.
+
+        A node without shards does not wait.
+        """
+        self._moment, self._patience = moment, patience
+        self._training_ended.set()
+        while self._thread.is_alive() and not patience.is_over:
+            self._thread.join(LOOK_INTERVAL)
+        if self._thread.is_alive():
+            message = "shards of this node were still on their way when the time to save was over"
+            return Undelivered(message, Cause.SERVICE)
+        return None
+
+    def _run(self) -> None:
+        try:
+            if self._watch():
+                return
+            self._look()
+            self._serve_to_the_end()
+        except Exception:
+            # The main node notices that no part comes, and says so.
+            logger.exception("unexpected")
+
+    def _watch(self) -> bool:
+        """Answer calls while the training runs; return whether there will be none any more."""
+        while not self._training_ended.wait(LOOK_INTERVAL):
+            self._look()
+            if time.monotonic() >= self._look_again_at:
+                board = self._board()
+                if board.closed:
+                    return True
+                self._answer(board.call)
+        return False
+
+    def _serve_to_the_end(self) -> None:
+        signs = SignsOfLife(self.store)
+        self._look_again_at, self._tries, self._pause = 0.0, 0, FIRST_PAUSE
+        while self._has_shards and not signs.ended(self.main_rank):
+            if time.monotonic() >= self._look_again_at:
+                board = self._board()
+                if board.closed:
+                    return
+                self._answer(board.call)
+            time.sleep(LOOK_INTERVAL)
+
+    def _look(self) -> None:
+        """Note what there is, and when it last changed."""
+        found = {item.path: item.signature for item in candidates(self.folder, self.pattern)}
+        changed = [path for path in found if self._seen.get(path) != found[path]]
+        self._changed_at |= dict.fromkeys(changed, time.monotonic())
+        self._seen = found
+        if not self._has_shards and any(
+            is_shard(name) or is_companion(name) for path in changed for name in self._own.names(path)
+        ):
+            self._has_shards = True
+            self._look_again_at = 0.0
+
+    def _board(self) -> Board:
+        self._look_again_at = time.monotonic() + (0.0 if self._has_shards else IDLE_INTERVAL)
+        try:
+            return _read(self.store, BOARD_FILE, Board) or Board()
+        except (OcidistError, OSError) as error:
+            logger.debug("no word of the main node: %s", error)
+            return Board()
+
+    def _answer(self, call: Call | None) -> None:
+        if call is None or self.rank not in call.ranks or call.number in self._answered:
+            return
+        try:
+            part = self._part_of(call)
+            if part:
+                self._tell(call, part)
+                self._answered.add(call.number)
+                self._tries, self._pause = 0, FIRST_PAUSE
+        except (OcidistError, OSError) as error:
+            self._failed(call, error)
+
+    def _part_of(self, call: Call) -> Part | None:
+        """Return the answer to a call; None while there is none yet."""
+        path = self.folder / call.name
+        if not any(_is_asked_for(name, call) for name in self._own.names(path)):
+            return self._nothing(call)
+        if call.number not in self._claimed:
+            self._tell(call, Part())
+            self._claimed.add(call.number)
+        if not self._training_ended.is_set() and not self._is_at_rest(path, call):
+            return None
+        fault = self._fault(path, call)
+        if fault is None:
+            return Part(files=self._send(path, call))
+        return Part(fault=fault) if self._training_ended.is_set() else None
+
+    def _fault(self, path: Path, call: Call) -> str | None:
+        """Return why a part is not proved to be whole, None when it is."""
+        running = self._moment is Moment.RUNNING
+        written = inside(path, open_for_writing()) if running else ()
+        if written:
+            return f"{written[0]} is still open for writing"
+        for name in self._wanted(path, call):
+            reading = read_file(path / name)
+            if reading.says is Says.BROKEN and not (reading.is_doubtful and self._moment is Moment.EXITED):
+                return f"its processes have not written all of {name}: {reading.why}"
+            if reading.says is Says.NOTHING and self._moment is Moment.CUT_OFF and not call.written:
+                return f"its processes were ended, and nothing proves that they had written all of {name}"
+        return None
+
+    def _wanted(self, path: Path, call: Call) -> list[str]:
+        leave_out = self._left_out(path, call)
+        return [name for name in scan(path) if name not in leave_out]
+
+    def _left_out(self, path: Path, call: Call) -> set[str]:
+        """Return what this node does not send."""
+        others = {name for name in scan(path) if not is_companion(name)} if call.companions else set()
+        return self._own.stale(path) | set(call.leave_out) | others
+
+    def _is_at_rest(self, path: Path, call: Call) -> bool:
+        since = self._changed_at.get(path, time.monotonic())
+        return time.monotonic() - since >= (LOOK_INTERVAL if call.written else QUIET)
+
+    def _nothing(self, call: Call) -> Part | None:
+        if call.number in self._claimed:
+            return Part(fault=f"the program has deleted {call.name} there")
+        if not call.everywhere:
+            return Part(files=())
+        return (
+            Part(fault=f"the program has not written {call.name} there; {REMEDY}")
+            if self._training_ended.is_set()
+            else None
+        )
+
+    def _send(self, path: Path, call: Call) -> tuple[ManifestFile, ...]:
+        from airflow_provider_ocidist.storage.checkpoints import send_part
+
+        before = signature(path)
+        leave_out = self._left_out(path, call)
+        files = send_part(path, call.uri, leave_out=leave_out, access=self.access)
+        if signature(path) != before:
+            raise StorageError(f"{path} changed while it was read", uri=str(path))
+        logger.info("sent %d files of %s", len(files), call.name)
+        return files
+
+    def _failed(self, call: Call, error: Exception) -> None:
+        logger.warning(
+            "the shards of %s cannot be sent: %s; trying again in %.0f s", call.name, error, self._pause
+        )
+        self._look_again_at = time.monotonic() + min(
+            self._pause, 5.0 if self._training_ended.is_set() else 60.0
+        )
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+        self._tries += 1
+        is_hopeless = self._patience.left <= 0 or (self._tries >= LAST_TRIES and not passes(error))
+        if self._training_ended.is_set() and is_hopeless:
+            self._answered.add(call.number)
+            with contextlib.suppress(OcidistError, OSError):
+                self._tell(call, Part(fault=str(error)))
+
+    def _tell(self, call: Call, part: Part) -> None:
+        _write(self.store, _part_name(call, self.rank), part)
+
+
+class OwnFiles:
+    """Which files of an entry this node's processes have written, rather than been given to go on from."""
+
+    def __init__(self, folder: Path, pattern: str | None = None) -> None:
+        self._before = {item.path: _stamps(item.path) for item in candidates(folder, pattern)}
+
+    def names(self, path: Path) -> set[str]:
+        return set(_stamps(path)) - self.stale(path)
+
+    def stale(self, path: Path) -> set[str]:
+        """Return what other nodes may have written anew, of what lay there before the start."""
+        before, now = self._before.get(path, {}), _stamps(path)
+        of_one_process = {name for name in now if is_shard(name) or is_companion(name)}
+        return {name for name in of_one_process if before.get(name) == now[name]}
+
+
+class SignsOfLife:
+    """Whether other nodes are still there to answer."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._heard: dict[int, tuple[float, float]] = {}
+        """By rank: the last heartbeat, and when it was new to us."""
+
+    def ended(self, rank: int) -> bool:
+        report = read_report(self.store, rank)
+        if report is None:
+            # While the store is out of reach nobody is heard: that says nothing of this node.
+            self._heard.pop(rank, None)
+            return False
+        return report.phase is Phase.DONE or self._is_silent(report)
+
+    def _is_silent(self, report: NodeReport) -> bool:
+        now = time.monotonic()
+        beat, since = self._heard.get(report.rank, (None, now))
+        if beat != report.heartbeat_at:
+            since = now
+        self._heard[report.rank] = (report.heartbeat_at, since)
+        return now - since > GONE_AFTER
+
+
+def _is_asked_for(name: str, call: Call) -> bool:
+    return call.written or is_shard(name) or (call.companions and is_companion(name))
+
+
+def _stamps(path: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of each file in a folder."""
+    found = {}
+    for file in path.rglob("*"):
+        with contextlib.suppress(OSError):
+            if file.is_file():
+                status = file.stat()
+                found[file.relative_to(path).as_posix()] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+def _metadata(path: Path) -> dict[str, bytes]:
+    found = {}
+    for file in path.rglob(METADATA):
+        # The program may be deleting it.
+        with contextlib.suppress(OSError):
+            found[file.relative_to(path).as_posix()] = file.read_bytes()
+    return found
+
+
+def _part_name(call: Call, rank: int) -> str:
+    return f"shards/{call.number}/{rank}.json"
+
+
+def _write(store: Store, name: str, value: Board | Part) -> None:
+    store.write(name, json.dumps(codec.encode(value)).encode())
+
+
+def _read(store: Store, name: str, kind: type[T]) -> T | None:
+    """Return what was written there, None where nothing was. Raises StorageError when it cannot be read just now."""
+    try:
+        return codec.decode(kind, json.loads(store.read(name)))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise StorageError(f"{store.place_of(name)} cannot be read: {error}") from error
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

@@ -1,0 +1,116 @@
+"""Entries: what lies in the checkpoint folder, and what changes when somebody writes to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.save.formats import is_unfinished
+from airflow_provider_ocidist.storage.checkpoint_names import (
+    NEVER,
+    OTHER_FOLDERS,
+    POINTERS,
+    UNPROVED,
+    Placed,
+    place,
+)
+
+SETTINGS = {"json", "jsonl", "txt", "yaml", "yml", "toml", "cfg", "ini"}
+"""Extensions of what stands beside checkpoints without being missed."""
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What changes when somebody writes to a file, or puts another in its place."""
+
+    size: int
+    modified_ns: int
+    inode: int
+
+
+Files = Mapping[str, Stamp]
+"""The files of an entry by their path relative to it, with `/`; a file alone by its own name."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The same of all files of an entry."""
+
+    files: tuple[tuple[str, Stamp], ...]
+
+    @property
+    def modified_ns(self) -> int:
+        """When one of them was last written to; 0 where there is none."""
+        return max((stamp.modified_ns for _, stamp in self.files), default=0)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One entry of the checkpoint folder that may be a checkpoint."""
+
+    path: Path
+    placed: Placed
+    signature: Signature
+    begun_ns: int
+    """Not before which time it was begun, as far as its files show it."""
+
+    @property
+    def step(self) -> int | None:
+        return self.placed.step
+
+    @property
+    def files(self) -> Files:
+        return dict(self.signature.files)
+
+
+def scan(path: Path) -> dict[str, Stamp]:
+    """Return the files of an entry. Raises FileNotFoundError when one vanishes meanwhile."""
+    if not path.is_dir():
+        return {path.name: _stamp(path)}
+    # Once a second for each file of each entry: text is ten times as fast as paths.
+    files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]  # noqa: PTH118
+    below = len(os.path.join(path, ""))  # noqa: PTH118
+    return {file[below:]: _stamp(file) for file in files}
+
+
+def _stamp(file: str | Path) -> Stamp:
+    status = os.stat(file)  # noqa: PTH116
+    return Stamp(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def signature(path: Path) -> Signature:
+    """Return the signature of an entry; raises as `scan` does."""
+    return Signature(tuple(sorted(scan(path).items())))
+
+
+def candidates(folder: Path, pattern: str | None = None) -> list[Candidate]:
+    """Return the entries whose names can be placed, the last written first."""
+    found = []
+    with contextlib.suppress(OSError):
+        for path in sorted(folder.iterdir()):
+            placed = None if is_unfinished(path.name) else place(path.name, pattern)
+            if placed:
+                with contextlib.suppress(OSError):
+                    found.append(_candidate(path, placed))
+    return sorted(found, key=lambda candidate: candidate.signature.modified_ns, reverse=True)
+
+
+def _candidate(path: Path, placed: Placed) -> Candidate:
+    now = signature(path)
+    times = [stamp.modified_ns for _, stamp in now.files]
+    return Candidate(path, placed, now, min(times, default=path.stat().st_mtime_ns))
+
+
+def is_unplaced(name: str, pattern: str | None = None) -> bool:
+    """Whether an entry might be a checkpoint, but is not taken for one by its name."""
+    if name.startswith(".") or is_unfinished(name) or place(name, pattern) is not None:
+        return False
+    known = {UNPROVED, *POINTERS, *OTHER_FOLDERS}
+    return name not in known and "tfevents" not in name and _ending(name) not in NEVER | SETTINGS
+
+
+def _ending(name: str) -> str:
+    return name.rpartition(".")[2].lower() if "." in name else ""

@@ -1,0 +1,221 @@
+"""Formats: whether a file is there to its end, by its own format."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import math
+import os
+import re
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from airflow_provider_ocidist.agent.save import pickles
+from airflow_provider_ocidist.backports import StrEnum
+
+logger = logging.getLogger(__name__)
+
+ZIPPED = (".pt", ".pth", ".ptz", ".npz", ".zip", ".keras")
+"""What is called so is an archive, or a pickle of torch's older format; nothing else."""
+WEIGHTS = (
+    *ZIPPED,
+    ".bin",
+    ".ckpt",
+    ".safetensors",
+    ".distcp",
+    ".npy",
+    ".pkl",
+    ".json",
+    ".h5",
+    ".msgpack",
+    ".gguf",
+)
+"""What is called so is never empty."""
+UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".crdownload")
+LONGEST_HEADER = 100_000_000
+LOCAL_HEADER = 30
+"""Bytes of the header before each member of an archive, without its name and extra field."""
+
+
+class Says(StrEnum):
+    """What a format says of a file or folder."""
+
+    WHOLE = "whole"
+    """All that belongs to it is there."""
+    BROKEN = "broken"
+    """Something is missing."""
+    NOTHING = "nothing"
+    """The format does not show it."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a format says, and why."""
+
+    says: Says
+    why: str = ""
+    files: frozenset[str] = frozenset()
+    """Of a folder: the files that are whole by their own formats."""
+    is_doubtful: bool = False
+    """Of what is broken: whether a whole one may look the same, so that the program's word counts for more."""
+
+
+WHOLE, NOTHING = Reading(Says.WHOLE), Reading(Says.NOTHING)
+
+
+def broken(why: str, *, is_doubtful: bool = False) -> Reading:
+    return Reading(Says.BROKEN, why, is_doubtful=is_doubtful)
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a name says that somebody still writes what bears it."""
+    return name.endswith(UNFINISHED) or ".tmp-" in name or name.startswith(("tmp-", ".tmp"))
+
+
+def read_file(path: Path) -> Reading:
+    """Return what the format of a file says. Raises OSError when the file cannot be read."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size == 0:
+            return broken("it is empty") if path.name.endswith(WEIGHTS) else NOTHING
+        if _has_hole(file, size):
+            # Some file systems make holes of written zeros, and some programs leave them where zeros belong.
+            return broken("it has a hole that nobody has written to", is_doubtful=True)
+        check = _check_for(path.name, file.read(8))
+        file.seek(0)
+        if check is None:
+            why = "it is no archive of torch, and no pickle"
+            return broken(why, is_doubtful=True) if _is_zipped(path) else NOTHING
+        try:
+            check(file, size)
+        except _CUT_OFF as error:
+            return broken(str(error) or type(error).__name__)
+        except OSError:
+            raise
+        except Exception as error:  # whatever lies there: one odd file must not end the uploads of all others
+            logger.debug("%s cannot be looked through: %s: %s", path, type(error).__name__, error)
+            return NOTHING
+    return WHOLE
+
+
+def _is_zipped(path: Path) -> bool:
+    return path.name.endswith(ZIPPED)
+
+
+def _has_hole(file: IO[bytes], size: int) -> bool:
+    try:
+        return os.lseek(file.fileno(), 0, os.SEEK_HOLE) < size
+    except OSError:
+        # Not every file system tells.
+        return False
+    finally:
+        file.seek(0)
+
+
+class _CannotTell(Exception):
+    """The format is known, but this file is too large to be looked through, or of no certain end."""
+
+
+_CUT_OFF = (ValueError, KeyError, TypeError, EOFError, IndexError, SyntaxError, zipfile.BadZipFile)
+
+Check = Callable[[IO[bytes], int], None]
+"""Raises ValueError, KeyError or TypeError unless a file of this size is whole."""
+
+
+def _check_for(name: str, begin: bytes) -> Check | None:
+    if name.endswith(".safetensors"):
+        return _check_safetensors
+    if name.endswith(".json"):
+        return _check_json
+    return next((check for magic, check in _MAGICS.items() if begin.startswith(magic)), None)
+
+
+def _check_json(file: IO[bytes], size: int) -> None:
+    if size > LONGEST_HEADER:
+        raise _CannotTell
+    try:
+        value = json.loads(file.read())
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            # Lines of JSON, as some loggers call by this name: where they are to end nobody can tell.
+            raise _CannotTell from error
+        raise
+    if not isinstance(value, (dict, list)):
+        # The first digits of a number are a number too.
+        raise _CannotTell
+
+
+def _check_safetensors(file: IO[bytes], size: int) -> None:
+    length = int.from_bytes(file.read(8), "little")
+    if 8 + length > min(size, LONGEST_HEADER):
+        raise ValueError(f"its header of {length} bytes is not all there")
+    header = json.loads(file.read(length))
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    _require_size(size, 8 + length + max(ends, default=0))
+
+
+def _require_size(size: int, wanted: int) -> None:
+    if size != wanted:
+        raise ValueError(f"it has {size} of {wanted} bytes")
+
+
+def _check_pickle(file: IO[bytes], size: int) -> None:
+    if size > pickles.LARGEST:
+        raise _CannotTell
+    pickles.require_whole(file, size)
+
+
+def _check_npy(file: IO[bytes], size: int) -> None:
+    file.seek(6)
+    width = 2 if file.read(2)[0] == 1 else 4
+    length = int.from_bytes(file.read(width), "little")
+    header = ast.literal_eval(file.read(length).decode("latin-1").strip())
+    item = re.search(r"\d+$", header["descr"]) if isinstance(header["descr"], str) else None
+    if item is None or "O" in header["descr"]:
+        # Records, times and objects: their size does not follow from the header alone.
+        raise _CannotTell
+    # The unit of text is four bytes.
+    each = int(item[0]) * (4 if "U" in header["descr"] else 1)
+    _require_size(size, 8 + width + length + each * math.prod(header["shape"]))
+
+
+def _check_zip(file: IO[bytes], _size: int) -> None:
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        for member in members:
+            _require_member(file, member, archive.start_dir)
+        roots = [member.filename for member in members if member.filename.endswith("/data.pkl")]
+        if len(roots) == 1:
+            _require_storages(archive, roots[0], {member.filename for member in members})
+
+
+def _require_member(file: IO[bytes], member: zipfile.ZipInfo, end: int) -> None:
+    file.seek(member.header_offset)
+    header = file.read(LOCAL_HEADER)
+    if header[:4] != b"PK\x03\x04":
+        raise ValueError(f"{member.filename} is not where its directory says")
+    lengths = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+    if member.header_offset + LOCAL_HEADER + lengths + member.compress_size > end:
+        raise ValueError(f"{member.filename} is cut off")
+
+
+def _require_storages(archive: zipfile.ZipFile, name: str, names: set[str]) -> None:
+    """An archive whose writing was broken off by an exception has an end all the same, but not all tensors."""
+    if archive.getinfo(name).file_size > pickles.LARGEST:
+        raise _CannotTell
+    root = name.removesuffix("data.pkl")
+    for key, (_, items) in pickles.load(archive.read(name))[1].items():
+        if items and f"{root}data/{key}" not in names and f"{root}.data/{key}" not in names:
+            raise ValueError(f"its tensor data/{key} is missing")
+
+
+_MAGICS: dict[bytes, Check] = {
+    b"PK\x03\x04": _check_zip,
+    b"PK\x05\x06": _check_zip,
+    **{bytes([0x80, protocol]): _check_pickle for protocol in range(2, 6)},
+    b"\x93NUMPY": _check_npy,
+}

@@ -1,0 +1,234 @@
+"""Judging: gathers, look by look, what shows that the entries of the checkpoint folder are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, candidates
+from airflow_provider_ocidist.agent.save.file_clocks import ahead_ns
+from airflow_provider_ocidist.agent.save.formats import Reading, Says, read_file
+from airflow_provider_ocidist.agent.save.layouts import (
+    LATEST,
+    LATEST_UNIVERSAL,
+    Elsewhere,
+    nowhere,
+    read_folder,
+)
+from airflow_provider_ocidist.agent.save.open_files import inside, open_for_writing
+from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, Unproved, judge
+from airflow_provider_ocidist.agent.save.renames import Renames
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of an entry at one look."""
+
+    item: Candidate
+    found: Proof | Unproved
+
+
+@dataclass(frozen=True)
+class Model:
+    """The last whole entry of a series, which the next resembles."""
+
+    item: Candidate
+
+
+class Judge:
+    """Judges each content of each entry until it is proved. What lies there at first is not judged."""
+
+    def __init__(
+        self,
+        folder: Path,
+        pattern: str | None = None,
+        *,
+        announced: Callable[[], Mapping[str, int]] = dict,
+        elsewhere: Elsewhere = nowhere,
+        ahead: Callable[[Path], int] = ahead_ns,
+    ) -> None:
+        """`announced`: when, in ns by this machine's clock, the program has named which entries as whole.
+
+        `ahead`: by how many ns the folder's files are stamped later than that clock says.
+        """
+        self.folder = folder
+        self.pattern = pattern
+        self.announced = announced
+        self.elsewhere = elsewhere
+        self._ahead = ahead
+        self._renames = Renames(folder)
+        self._seen = {item.path: item.signature for item in candidates(folder, pattern)}
+        self._proved = dict(self._seen)
+        self._readings: dict[Path, tuple[tuple[Signature, tuple[int | None, ...]], Reading]] = {}
+        self._models: dict[str, Model] = {}
+        self._read: dict[Path, tuple[Candidate, Reading]] = {}
+        """What lay there when it was judged last."""
+
+    def look(self, moment: Moment) -> list[Verdict]:
+        """Return a verdict on what is new, in the order in which it was written.
+
+        While the training runs, what has changed since the last look is passed over.
+        """
+        renamed = self.renamed()
+        found = candidates(self.folder, self.pattern)
+        at_rest = [item for item in found if self._seen.get(item.path) == item.signature]
+        self._seen = {item.path: item.signature for item in found}
+        looked_at = at_rest if moment is Moment.RUNNING else found
+        new = [item for item in reversed(looked_at) if self._proved.get(item.path) != item.signature]
+        if not new:
+            return []
+        # On a machine with hundreds of processes that takes a while: only for what is proved otherwise.
+        written = cache(lambda: open_for_writing() if moment is Moment.RUNNING else frozenset())
+        return [self._judge(moment, item, found, written, renamed) for item in new]
+
+    def renamed(self) -> frozenset[str]:
+        """Return what was renamed into place, from the moment on at which the folder existed and this was asked."""
+        return self._renames.names()
+
+    def close(self) -> None:
+        self._renames.close()
+
+    def _judge(
+        self,
+        moment: Moment,
+        item: Candidate,
+        found: Sequence[Candidate],
+        written: Callable[[], frozenset[str]],
+        renamed: frozenset[str],
+    ) -> Verdict:
+        try:
+            reading = self._reading(item)
+            self._note_what_was_complete(item, reading)
+            evidence = self._evidence(item, reading, found, renamed)
+        except OSError as error:
+            # The program deletes it, or replaces it, at this moment.
+            return Verdict(item, Unproved(f"it cannot be read: {error}"))
+        verdict = judge(moment, evidence)
+        if isinstance(verdict, Proof):
+            verdict = judge(moment, replace(evidence, open_for_writing=inside(item.path, written())))
+        if isinstance(verdict, Proof):
+            self._proved[item.path] = item.signature
+            self._models[item.placed.series] = Model(item)
+        return Verdict(item, verdict)
+
+    def _note_what_was_complete(self, item: Candidate, reading: Reading) -> None:
+        """Where a program writes each save over the last, its beginning anew shows that the last had all its files."""
+        before, was = self._read.get(item.path, (item, reading))
+        self._read[item.path] = (item, reading)
+        is_one_name = item.placed.number is None and item.path.is_dir()
+        again = [name for name in was.files if item.files.get(name) != before.files[name]]
+        # Settings may well be written twice in one save.
+        if is_one_name and was.says is not Says.BROKEN and any(not name.endswith(".json") for name in again):
+            self._models.setdefault(item.placed.series, Model(before))
+
+    def _reading(self, item: Candidate) -> Reading:
+        # DeepSpeed says beside the entry that it is whole.
+        pointers = tuple(_modified(item.path.with_name(name)) for name in (LATEST, LATEST_UNIVERSAL))
+        known_by = (item.signature, pointers)
+        known, reading = self._readings.get(item.path, (None, None))
+        if known != known_by or reading is None:
+            folder = item.path.is_dir()
+            reading = read_folder(item.path, item.files, self.elsewhere) if folder else read_file(item.path)
+            if not folder and reading.says is Says.WHOLE:
+                reading = Reading(Says.WHOLE, files=frozenset(item.files))
+            self._readings[item.path] = (known_by, reading)
+        return reading
+
+    def _evidence(
+        self,
+        item: Candidate,
+        reading: Reading,
+        found: Sequence[Candidate],
+        renamed: frozenset[str],
+    ) -> Evidence:
+        model = self._models.get(item.placed.series)
+        return Evidence(
+            format=reading,
+            is_file=item.path.is_file(),
+            left_over=_left_over(item, self._proved.get(item.path)),
+            lacks=_lacks(item, model) if model else (),
+            is_like_the_last=model is not None and _is_like(item, reading, model),
+            followed=any(_follows(other, item) for other in found),
+            announced=self._is_announced(item),
+            renamed=item.path.name in renamed and _was_moved_whole(item),
+        )
+
+    def _is_announced(self, item: Candidate) -> bool:
+        """Whether the program has named this very content as whole: nothing was written to it since."""
+        at = self.announced().get(item.path.name)
+        # The folder may be on a server, whose clock is not that of the machine which stamps the progress file.
+        return at is not None and at + self._ahead(self.folder) >= item.signature.modified_ns
+
+
+def _modified(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _left_over(item: Candidate, before: Signature | None) -> tuple[str, ...]:
+    """Return the files that are as an earlier version of an entry had them, where others of that version are not."""
+    known = {} if before is None else dict(before.files)
+    same = tuple(name for name, stamp in known.items() if item.files.get(name) == stamp)
+    return same if len(same) < len(known) else ()
+
+
+def _sizes(item: Candidate, *, plain: bool) -> dict[str, int]:
+    """Return the sizes of the files; `plain`: by their names, rather than with `#` for the entry's own number."""
+    if set(item.files) == {item.path.name}:
+        # One file, which may be deleted by now.
+        return {"": sum(stamp.size for stamp in item.files.values())}
+    number = None if plain else item.placed.number
+    return {_with_hash(name, number): stamp.size for name, stamp in item.files.items()}
+
+
+def _lacks(item: Candidate, model: Model) -> tuple[str, ...]:
+    # Small numbers are those of ranks too: `step-1/rng_state_1.pth`.
+    plain = set(_sizes(model.item, plain=True)) - set(_sizes(item, plain=True))
+    hashed = set(_sizes(model.item, plain=False)) - set(_sizes(item, plain=False))
+    return tuple(sorted(hashed)) if plain else ()
+
+
+def _with_hash(name: str, number: int | None) -> str:
+    """Return a name without the number of its checkpoint, which the next has not."""
+    return name if number is None else re.sub(rf"(?<!\d)0*{number}(?!\d)", "#", name)
+
+
+def _is_like(item: Candidate, reading: Reading, model: Model) -> bool:
+    return any(_is_like_by(item, reading, model, plain=plain) for plain in (True, False))
+
+
+def _is_like_by(item: Candidate, reading: Reading, model: Model, *, plain: bool) -> bool:
+    sizes, its = _sizes(item, plain=plain), _sizes(model.item, plain=plain)
+    if set(sizes) != set(its):
+        return False
+    if model.item.path == item.path:
+        # Written over in its place: the size of a file says nothing, and what is not new is of the last.
+        stays = any(model.item.files.get(name) == stamp for name, stamp in item.files.items())
+        return not stays and set(reading.files) == set(item.files)
+    number = None if plain else item.placed.number
+    proved = {"" if "" in sizes else _with_hash(name, number) for name in reading.files}
+    return set(sizes) == {name for name in sizes if name in proved or sizes[name] == its[name]}
+
+
+def _follows(other: Candidate, item: Candidate) -> bool:
+    mine, its = item.placed.number, other.placed.number
+    return (
+        other.placed.series == item.placed.series
+        and mine is not None
+        and its is not None
+        and its > mine
+        and other.begun_ns > item.signature.modified_ns
+    )
+
+
+def _was_moved_whole(item: Candidate) -> bool:
+    """Whether nothing was written into it since: moving a folder changes the folder's own time."""
+    with contextlib.suppress(OSError):
+        return item.path.is_file() or item.signature.modified_ns <= item.path.stat().st_ctime_ns
+    return False

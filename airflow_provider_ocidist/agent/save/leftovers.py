@@ -1,0 +1,108 @@
+"""Leftovers: what an attempt that was cut off has left in a checkpoint folder that outlives it, as on a mount."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.save.entries import Candidate, candidates
+
+logger = logging.getLogger(__name__)
+
+LEDGER = ".{}.ocidist.json"
+"""The entries that were there before an attempt, or were proved in it, each with its files."""
+ASIDE = "{}-unproved"
+# Both are beside the folder: a program may take whatever lies in it for a checkpoint.
+
+Stamps = list[list[object]]
+
+
+class Ledger:
+    """The entries of a checkpoint folder that may be offered to a program."""
+
+    def __init__(self, folder: Path, pattern: str | None = None) -> None:
+        self.folder = folder
+        self.pattern = pattern
+        self.file = folder.with_name(LEDGER.format(folder.name))
+        self._known: dict[str, Stamps] = {}
+
+    def begin(self, fetched: Collection[str] = ()) -> list[str]:
+        """Set aside what an earlier attempt has left unproved, note the rest, and return the names set aside.
+
+        `fetched`: the names of what this attempt has brought there itself. Where no attempt was before, all stays: it
+        is the user's own.
+        """
+        known = self._read()
+        aside = []
+        for item in candidates(self.folder, self.pattern):
+            name = item.path.name
+            if known is None or name in fetched or known.get(name) == _stamps(item):
+                self._known[name] = _stamps(item)
+            elif self._set_aside(item.path):
+                aside.append(name)
+        self._write()
+        return aside
+
+    def add(self, item: Candidate) -> None:
+        """Note an entry that was proved to be whole."""
+        self._known[item.path.name] = _stamps(item)
+        self._write()
+
+    def _read(self) -> dict[str, Stamps] | None:
+        """Return what is noted, None where nothing ever was."""
+        try:
+            found = json.loads(self.file.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            # Rather the user's own than nothing: all that lies there stays.
+            logger.warning("%s cannot be read: %s", self.file, error)
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _write(self) -> None:
+        new = self.file.with_name(f"{self.file.name}.new")
+        try:
+            new.write_text(json.dumps(self._known))
+            new.replace(self.file)
+        except OSError as error:
+            logger.debug("%s cannot be written: %s", self.file, error)
+
+    def _set_aside(self, path: Path) -> bool:
+        aside = aside_of(self.folder)
+        place = aside / path.name
+        try:
+            aside.mkdir(exist_ok=True)
+            if place.is_dir():
+                shutil.rmtree(place)
+            path.replace(place)
+        except OSError as error:
+            logger.warning("%s, which nothing proves to be whole, cannot be set aside: %s", path, error)
+            return False
+        logger.warning(
+            "%s was left by an attempt that was cut off, and nothing proves that it is whole: it is set aside in %s. "
+            "Remedy: if it is whole, delete %s and move it back before the next attempt",
+            path.name,
+            aside,
+            self.file,
+        )
+        return True
+
+
+def aside_of(folder: Path) -> Path:
+    """Return where is put aside what an earlier attempt has left unproved in a folder."""
+    return folder.with_name(ASIDE.format(folder.name))
+
+
+def _stamps(item: Candidate) -> Stamps:
+    return [[name, stamp.size, stamp.modified_ns] for name, stamp in item.signature.files]
+
+
+def forget_aside(folder: Path) -> None:
+    """Delete what was set aside, now that something newer is whole."""
+    with contextlib.suppress(OSError):
+        shutil.rmtree(aside_of(folder))

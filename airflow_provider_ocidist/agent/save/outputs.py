@@ -1,0 +1,165 @@
+"""Outputs: copies what the job promises out of the node, each node to a place of its own."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.save.saving import Patience, cause_of, passes
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
+from airflow_provider_ocidist.model.job import Output
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.locations import join, shown, shown_in
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|(?P<bare>[A-Za-z_]\w*)|\{(?P<braced>[^{}]*)\})")
+ATTEMPT = re.compile(r"-a(\d+)$")
+"""How a run's name ends (`run.RunKey.name`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parcel:
+    """One output of this node, and where it goes."""
+
+    path: str
+    source: Path
+    uri: str
+    required: bool
+
+
+def resolved(outputs: Sequence[Output], environ: Mapping[str, str]) -> tuple[Output, ...]:
+    """Return the outputs with the variables in their URIs filled in. Raises AgentError for an unknown one."""
+    return tuple(replace(output, uri=expanded(output.uri, environ)) for output in outputs)
+
+
+def expanded(uri: str, environ: Mapping[str, str]) -> str:
+    """Fill in `$NAME` and `${NAME}`; `$$` stands for `$`."""
+
+    def value(found: re.Match[str]) -> str:
+        if found["escaped"]:
+            return "$"
+        name = found["bare"] or found["braced"] or ""
+        if not environ.get(name):
+            raise AgentError(
+                f"the output {shown(uri)} names the variable {name!r}, which this node does not have: "
+                "set it in env, or write $$ for a dollar sign",
+                cause=Cause.CONFIG,
+            )
+        return environ[name]
+
+    return VARIABLE.sub(value, uri)
+
+
+def parcels(
+    outputs: Sequence[Output],
+    working_dir: Path,
+    *,
+    rank: int,
+    is_main: bool,
+    failed_run: str | None = None,
+) -> list[Parcel]:
+    """Return what this node has to copy; `failed_run` is the name of a run that did not succeed.
+
+    Raises AgentError where two outputs would write the same file.
+    """
+    chosen = [
+        Parcel(
+            path=output.path,
+            source=working_dir / output.path,
+            uri=_place(output.uri, rank, is_main=is_main, failed_run=failed_run),
+            required=output.required and is_main and failed_run is None,
+        )
+        for output in outputs
+        if (is_main or output.nodes == "all") and (failed_run is None or output.when == "always")
+    ]
+    _refuse_overwriting(chosen)
+    return chosen
+
+
+def _place(uri: str, rank: int, *, is_main: bool, failed_run: str | None) -> str:
+    below = [] if failed_run is None else [f"failed-{_attempt(failed_run)}"]
+    return join(uri, *below, *([] if is_main else [f"node-{rank}"]))
+
+
+def _attempt(run_name: str) -> str:
+    found = ATTEMPT.search(run_name)
+    return found[1] if found else run_name
+
+
+def _refuse_overwriting(chosen: Sequence[Parcel]) -> None:
+    owners: dict[tuple[str, str], str] = {}
+    for parcel in chosen:
+        for name in _names(parcel.source):
+            owner = owners.setdefault((parcel.uri, name), parcel.path)
+            if owner != parcel.path:
+                raise AgentError(
+                    f"the outputs {owner} and {parcel.path} would both write {name} to {shown(parcel.uri)}: "
+                    "give them different URIs",
+                    cause=Cause.CONFIG,
+                )
+
+
+def fixed_part(uri: str) -> str:
+    """Return the folder that a URI names whatever its variables hold; empty where there is none."""
+    return uri if "$" not in uri else uri.partition("$")[0].rpartition("/")[0]
+
+
+def _names(path: Path) -> list[str]:
+    if path.is_file():
+        return [path.name]
+    return (
+        [str(item.relative_to(path)) for item in path.rglob("*") if item.is_file()] if path.is_dir() else []
+    )
+
+
+def copy_outputs(
+    chosen: Sequence[Parcel],
+    access: OciAccess,
+    cancel: threading.Event | None = None,
+    *,
+    patience: Patience | None = None,
+) -> tuple[str, ...]:
+    """Return the URIs of what was copied.
+
+    `patience`: for how long a copy that fails is tried again; without it, it is not. Raises AgentError when something
+    is missing, or cannot be sent.
+    """
+    missing = [parcel.path for parcel in chosen if parcel.required and not _names(parcel.source)]
+    if missing:
+        raise AgentError(
+            f"the training succeeded but did not write its required output {', '.join(missing)}",
+            cause=Cause.USER,
+        )
+    return tuple(
+        _copy_patiently(parcel, access, cancel, patience) for parcel in chosen if _names(parcel.source)
+    )
+
+
+def _copy_patiently(
+    parcel: Parcel, access: OciAccess, cancel: threading.Event | None, patience: Patience | None
+) -> str:
+    what = f"the output {parcel.path} cannot be copied"
+    while True:
+        try:
+            return _copy(parcel, access, cancel)
+        except (StorageError, OSError) as error:
+            shown_error = StorageError(shown_in(str(error)), retryable=passes(error))
+            if patience is None or not patience.again(what, shown_error):
+                raise AgentError(f"{what}: {shown_error}", cause=cause_of(error)) from error
+
+
+def _copy(parcel: Parcel, access: OciAccess, cancel: threading.Event | None) -> str:
+    from airflow_provider_ocidist.storage.progress import progress_lines
+    from airflow_provider_ocidist.storage.transfer import copy
+
+    folder = parcel.uri.rstrip("/") or "/"
+    tell = progress_lines(logger.info, f"the output {parcel.path}", every=15.0)
+    report = copy(str(parcel.source), f"{folder}/", access=access, on_progress=tell, cancel=cancel)
+    logger.info("copied %s to %s: %d files, %d bytes", parcel.path, folder, report.files, report.bytes)
+    return join(folder, parcel.source.name) if parcel.source.is_file() else folder

@@ -1,0 +1,124 @@
+"""Proofs: what shows that an entry of the checkpoint folder is whole. Pure; `RULES` is the whole of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from airflow_provider_ocidist.agent.save.formats import NOTHING, Reading, Says
+from airflow_provider_ocidist.backports import StrEnum, dataclass
+
+REMEDY = (
+    "write it under another name and rename it when it is whole, or append a line such as "
+    '{{"checkpoint": "{name}"}} to $OCIDIST_PROGRESS_FILE after each save'
+)
+
+
+class Moment(StrEnum):
+    """When an entry is looked at."""
+
+    RUNNING = "running"
+    """The training runs."""
+    EXITED = "exited"
+    """It has exited with 0 by itself: everything that it wanted to write is written."""
+    CUT_OFF = "cut off"
+    """It has ended in any other way, by an error, a signal, or because this node was asked to end it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What is known of one entry."""
+
+    format: Reading = NOTHING
+    is_file: bool = False
+    """Whether it is one file, which its format proves alone; of a folder another file may still be missing."""
+    open_for_writing: tuple[str, ...] = ()
+    """Files of it that a process of the training could still write to."""
+    left_over: tuple[str, ...] = ()
+    """Files that are as an earlier version of it had them, while others are newer: a save may be amid them."""
+    lacks: tuple[str, ...] = ()
+    """Files that the whole one before it has."""
+    is_like_the_last: bool = False
+    """Whether it has the files of the whole one before it: of the same size, or proved by their format."""
+    followed: bool = False
+    """Whether the program has begun the next one since it last wrote to this one."""
+    announced: bool = False
+    """Whether the program has named it in its progress file since it last wrote to it."""
+    renamed: bool = False
+    """Whether it was renamed into place, and not written to since."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """It is whole."""
+
+    by: str
+    """How that is known; goes into the manifest."""
+
+
+@dataclass(frozen=True)
+class Unproved:
+    """It may be a half."""
+
+    why: str
+    broken: bool = False
+    """Whether something is missing for certain."""
+    mixed: bool = False
+    """Whether files of two saves are in it."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One way to know that an entry is whole."""
+
+    by: str
+    holds: Callable[[Evidence], bool]
+    moments: frozenset[Moment] = frozenset(Moment)
+
+
+RULES = (
+    Rule(
+        "format",
+        lambda found: (
+            found.format.says is Says.WHOLE and (found.is_file or not (found.lacks or found.left_over))
+        ),
+    ),
+    Rule("announced by the program", lambda found: found.announced),
+    Rule("renamed into place", lambda found: found.renamed),
+    Rule("its successor was begun", lambda found: found.followed),
+    Rule("has all files of the one before", lambda found: found.is_like_the_last and not found.left_over),
+    Rule("the program exited with 0", lambda _: True, frozenset({Moment.EXITED})),
+)
+"""Any of these is enough, unless the format says that something is missing, or something of it is open for writing.
+
+Where that is doubtful, the program's own word still counts: that it has named it, or its exit with 0.
+"""
+
+
+def judge(moment: Moment, found: Evidence) -> Proof | Unproved:
+    """Return the proof that an entry is whole, or why there is none."""
+    if found.format.says is Says.BROKEN and not (found.format.is_doubtful and _is_vouched_for(moment, found)):
+        return Unproved(found.format.why, broken=True)
+    if found.open_for_writing:
+        return Unproved(f"{found.open_for_writing[0]} is still open for writing")
+    for rule in RULES:
+        if moment in rule.moments and rule.holds(found):
+            return Proof(rule.by)
+    return Unproved(_why_not(found), mixed=bool(found.left_over))
+
+
+def _is_vouched_for(moment: Moment, found: Evidence) -> bool:
+    """Whether the program itself says that it is whole."""
+    return found.announced or moment is Moment.EXITED
+
+
+def _why_not(found: Evidence) -> str:
+    if found.lacks:
+        return f"it lacks {found.lacks[0]}, which the whole one before has"
+    if found.left_over:
+        return f"its file {found.left_over[0]} is of an earlier save, while others are newer"
+    return "nothing shows that the program had written all of it"
+
+
+def remedy(name: str) -> str:
+    """Return what the program may do so that an entry like this one is proved."""
+    return REMEDY.format(name=name)

@@ -1,0 +1,410 @@
+"""Uploads: publishes each checkpoint that the program writes, once it is proved to be whole."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_provider_ocidist.agent.monitor.progress import Announced
+from airflow_provider_ocidist.agent.save.entries import Candidate, is_unplaced, signature
+from airflow_provider_ocidist.agent.save.judging import Judge, Verdict
+from airflow_provider_ocidist.agent.save.layouts import nowhere
+from airflow_provider_ocidist.agent.save.leftovers import Ledger, forget_aside
+from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved, remedy
+from airflow_provider_ocidist.agent.save.saving import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Patience,
+    Undelivered,
+    cause_of,
+)
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.errors import (
+    Cause,
+    Fenced,
+    IncompleteCheckpoint,
+    OcidistError,
+    StorageError,
+    Unpublishable,
+)
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import LOWEST, Fence
+from airflow_provider_ocidist.model.job import Checkpoints
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.agent.save.deliveries import ShardCollector
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL = 1.0
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A checkpoint that is to be published."""
+
+    item: Candidate
+    proof: Proof
+    place: int
+    """In the order in which they became whole, from 0."""
+    step: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What the program says of its training."""
+
+    step: Callable[[], int | None] = lambda: None
+    """How far it is."""
+    loss_at: Callable[[int], float | None] = lambda _step: None
+    announced: Callable[[], Mapping[str, Announced]] = dict
+    """Which entries it has named as whole."""
+
+
+class CheckpointUploader:
+    """Looks into the folder while the training runs, and publishes what is proved to be whole."""
+
+    def __init__(
+        self,
+        folder: Path,
+        checkpoints: Checkpoints,
+        access: OciAccess,
+        *,
+        on_published: Callable[[CheckpointRef], object],
+        told: Told | None = None,
+        fence: Fence = LOWEST,
+        shards: ShardCollector | None = None,
+        fetched: Collection[str] = (),
+    ) -> None:
+        """`fence`: this node's attempt; `shards`: where there are other nodes, which may hold parts of what is here.
+
+        `fetched`: the names of the entries that this attempt has brought there to go on from.
+        """
+        self.folder = folder
+        self.checkpoints = checkpoints
+        self.access = access
+        self.on_published = on_published
+        self.told = told or Told()
+        self.fence = fence
+        self.shards = shards
+        self.error: Exception | None = None
+        """Why the last upload failed; None when it did not."""
+        # A folder of the program's own goes with the node.
+        self.ledger = Ledger(folder, checkpoints.pattern) if Path(checkpoints.path).is_absolute() else None
+        if self.ledger:
+            # Before the program starts, which would take the newest by its name.
+            self.ledger.begin(fetched)
+        self.judge = Judge(
+            folder,
+            checkpoints.pattern,
+            announced=self._announced,
+            elsewhere=shards.may_be_elsewhere if shards else nowhere,
+        )
+        self._waiting: dict[Path, Whole] = {}
+        self._became_whole = 0
+        self._last_written_ns = 0
+        """When the newest of what has become whole was."""
+        self._last_of_series: dict[str, int] = {}
+        """The same for each kind of entry."""
+        self._first_sequence: int | None = None
+        """What the first of this process is numbered; None until that was asked for."""
+        self._fenced = False
+        """Whether a later attempt saves to the same place."""
+        self._lost: dict[Path, tuple[int, str]] = {}
+        """Why entries will never be published, and how many had become whole before."""
+        self._published = 0
+        """How many had become whole when the newest of those that are published had."""
+        self._warned: set[object] = set()
+        self._pause = FIRST_PAUSE
+        self._try_again_at = 0.0
+        self._moment = Moment.RUNNING
+        self._patience = Patience(0.0)
+        self._training_ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.judge.renamed()
+        if self.shards:
+            self.shards.open()
+        self._thread.start()
+
+    def finish(self, moment: Moment, patience: Patience) -> Undelivered | None:
+        """Publish what is left; return why that did not work, None when it did."""
+        self._moment, self._patience = moment, patience
+        self._training_ended.set()
+        while self._thread.is_alive() and not patience.is_over:
+            self._thread.join(LOOK_INTERVAL)
+        # What fails in the last moment says more than that the time is over.
+        self._thread.join(LOOK_INTERVAL)
+        if self.error:
+            return Undelivered(self._why(self.error), cause_of(self.error))
+        if self._thread.is_alive():
+            message = (
+                f"checkpoints were still on their way to {self.checkpoints.uri} after {patience.limit:.0f} s"
+            )
+            return Undelivered(message, Cause.SERVICE)
+        lost = [why for place, why in self._lost.values() if place >= self._published]
+        return Undelivered(lost[-1], Cause.DATA) if lost and self.checkpoints.required else None
+
+    # In the thread
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:
+            # A thread dies in silence, and silence would pass for "the program wrote none".
+            logger.exception("unexpected")
+            self.error = error
+        finally:
+            self.judge.close()
+            if self.shards:
+                self.shards.close()
+
+    def _watch(self) -> None:
+        while not self._training_ended.wait(LOOK_INTERVAL):
+            try:
+                self._look()
+                if time.monotonic() >= self._try_again_at:
+                    self._upload()
+            except Exception as error:
+                # One odd entry must not end the uploads of all that follow.
+                self._stumbled(error)
+        self._pause, self._try_again_at = FIRST_PAUSE, 0.0
+        unproved = self._look()
+        for verdict in unproved:
+            self._not_published(verdict)
+        while not self._upload():
+            assert self.error is not None
+            if self._fenced or not self._patience.again(self._why(self.error), self.error):
+                return
+        self._keep_aside(unproved)
+
+    def _stumbled(self, error: Exception) -> None:
+        if repr(error) not in self._warned:
+            self._warned.add(repr(error))
+            logger.error(
+                "unexpected, while checkpoints are looked for: the next look follows", exc_info=error
+            )
+
+    def _look(self) -> list[Verdict]:
+        """Take what has become whole; return what is new, and not proved to be."""
+        self._warn_of_names()
+        verdicts = self.judge.look(self._moment)
+        for verdict in verdicts:
+            if isinstance(verdict.found, Proof):
+                self._take(verdict.item, verdict.found)
+            elif verdict.found.mixed and self._moment is Moment.RUNNING:
+                self._warn_of_mixture(verdict.item.path.name, verdict.found.why)
+        return [verdict for verdict in verdicts if isinstance(verdict.found, Unproved)]
+
+    def _take(self, item: Candidate, proof: Proof) -> None:
+        if self.ledger:
+            self.ledger.add(item)
+        last = self._last_of_series.get(item.placed.series, 0)
+        if item.signature.modified_ns < last:
+            # Published now it would pass for the newest.
+            logger.info("%s is not published: a later one was whole before it", item.path.name)
+            return
+        self._last_of_series[item.placed.series] = item.signature.modified_ns
+        # As the last, where the program has written over what waits.
+        self._waiting.pop(item.path, None)
+        self._last_written_ns = max(self._last_written_ns, item.signature.modified_ns)
+        self._waiting[item.path] = Whole(item, proof, self._became_whole, self._step_of(item))
+        self._became_whole += 1
+        if self.checkpoints.keep_every is None and self.checkpoints.keep_best is None:
+            # When uploads are slower than the program, older ones would be deleted as soon as they had arrived.
+            series = [path for path, whole in self._waiting.items() if _series(whole) == item.placed.series]
+            for path in series[: -self.checkpoints.keep]:
+                del self._waiting[path]
+
+    def _step_of(self, item: Candidate) -> int | None:
+        """Return the step of an entry: by the program's word for it, its name, or how far the program is."""
+        announced = self.told.announced().get(item.path.name)
+        if announced and announced.step is not None:
+            return announced.step
+        return self.told.step() if item.step is None else item.step
+
+    def _announced(self) -> dict[str, int]:
+        return {name: announced.at_ns for name, announced in self.told.announced().items()}
+
+    def _upload(self) -> bool:
+        """Publish what waits, the newest first: it is what a restart needs. Return whether all went well."""
+        before = self._published
+        for whole in sorted(self._waiting.values(), key=lambda whole: whole.place, reverse=True):
+            if self._fenced:
+                return False
+            if not self._try(whole):
+                return False
+        if self._published != before:
+            self._retain()
+        self.error = None
+        return True
+
+    def _try(self, whole: Whole) -> bool:
+        try:
+            self._require_unchanged(whole.item)
+            self._publish(whole)
+        except Fenced as error:
+            self._fenced, self.error = True, error
+            logger.error("%s", error)
+            return False
+        except Unpublishable as error:
+            # The others do not wait behind it.
+            self._give_up(whole, error)
+        except _Changed:
+            # It is looked at again, and judged anew.
+            del self._waiting[whole.item.path]
+        except (OcidistError, OSError) as error:
+            if _is_unchanged(whole.item):
+                self._failed(error)
+                return False
+            # The program deletes or replaces what it has written itself.
+            del self._waiting[whole.item.path]
+        return True
+
+    def _publish(self, whole: Whole) -> None:
+        from airflow_provider_ocidist.storage.checkpoints import next_sequence, publish
+
+        item, uri = whole.item, self.checkpoints.uri
+        assert uri is not None
+        if self._first_sequence is None:
+            self._first_sequence = next_sequence(uri, self.fence, self.access)
+        sequence = self._first_sequence + whole.place
+        loss = None if whole.step is None else self.told.loss_at(whole.step)
+        if self.shards and self.shards.needs_others(item.path):
+            reference = self.shards.publish(
+                item,
+                uri,
+                step=whole.step,
+                loss=loss,
+                fence=self.fence,
+                sequence=sequence,
+                proof=whole.proof.by,
+            )
+        else:
+            reference = publish(
+                item.path,
+                uri,
+                step=whole.step,
+                fence=self.fence,
+                sequence=sequence,
+                proof=whole.proof.by,
+                loss=loss,
+                metrics=item.placed.metrics,
+                confirm=lambda: self._require_unchanged(item),
+                access=self.access,
+            )
+        self._succeeded(whole, reference)
+
+    def _require_unchanged(self, item: Candidate) -> None:
+        """What was proved is what is published: not what the program has made of it since."""
+        if not _is_unchanged(item):
+            raise _Changed(f"{item.path} changed while it was read", uri=str(item.path))
+
+    def _succeeded(self, whole: Whole, reference: CheckpointRef) -> None:
+        del self._waiting[whole.item.path]
+        if not self._published:
+            self._forget_unproved()
+        self._published = max(self._published, whole.place + 1)
+        self.error, self._pause, self._try_again_at = None, FIRST_PAUSE, 0.0
+        self._patience.succeeded()
+        logger.info("checkpoint of %s is published (%s): %s", reference.label, whole.proof.by, reference.uri)
+        self.on_published(reference)
+
+    def _give_up(self, whole: Whole, error: Exception) -> None:
+        del self._waiting[whole.item.path]
+        # Unless the program has deleted it meanwhile, as one does that keeps only the last.
+        if whole.item.path.exists():
+            is_half = isinstance(error, IncompleteCheckpoint)
+            fault = "is not whole and is not published" if is_half else "is not published and never can be"
+            why = f"the checkpoint {whole.item.path.name} {fault}: {error}"
+            self._lost[whole.item.path] = (whole.place, why)
+            logger.warning("%s", why)
+
+    def _failed(self, error: Exception) -> None:
+        self.error = error
+        if self._moment is Moment.RUNNING:
+            logger.warning("%s; trying again in %.0f s", self._why(error), self._pause)
+            self._try_again_at = time.monotonic() + self._pause
+            self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+
+    def _why(self, error: Exception) -> str:
+        names = [whole.item.path.name for whole in self._waiting.values()]
+        return f"the checkpoint {', '.join(names[-3:])} cannot be published: {error}"
+
+    # What is not published
+
+    def _warn_of_names(self) -> None:
+        try:
+            entries = sorted(path.name for path in self.folder.iterdir())
+        except OSError:
+            return
+        for name in entries:
+            if name not in self._warned and is_unplaced(name, self.checkpoints.pattern):
+                self._warned.add(name)
+                logger.warning(
+                    "%s in the checkpoint folder is not published: its name is none of a checkpoint; "
+                    "say in checkpoints.pattern which names are",
+                    name,
+                )
+
+    def _warn_of_mixture(self, name: str, why: str) -> None:
+        if ("mixed", name) not in self._warned:
+            self._warned.add(("mixed", name))
+            logger.warning("%s is not published yet: %s. Remedy: %s", name, why, remedy(name))
+
+    def _not_published(self, verdict: Verdict) -> None:
+        assert isinstance(verdict.found, Unproved)
+        name, found = verdict.item.path.name, verdict.found
+        why = f"the checkpoint {name} is not published, for nothing proves that it is whole: {found.why}"
+        if found.broken:
+            why = f"the checkpoint {name} is not whole and is not published: {found.why}"
+        logger.warning("%s. Remedy: %s", why, remedy(name))
+        # A half that was left on the way costs nothing, once a later one is whole.
+        if self._moment is Moment.EXITED and verdict.item.signature.modified_ns > self._last_written_ns:
+            self._lost[verdict.item.path] = (self._became_whole, why)
+
+    def _keep_aside(self, unproved: list[Verdict]) -> None:
+        from airflow_provider_ocidist.agent.save.unproved import keep_aside
+
+        assert self.checkpoints.uri is not None
+        newest = [verdict.item.path for verdict in reversed(unproved)][: self.checkpoints.keep]
+        keep_aside(newest, self.checkpoints.uri, self.access, self._patience)
+
+    def _forget_unproved(self) -> None:
+        from airflow_provider_ocidist.agent.save.unproved import forget
+
+        assert self.checkpoints.uri is not None
+        forget(self.checkpoints.uri, self.access)
+        if self.ledger:
+            forget_aside(self.folder)
+
+    def _retain(self) -> None:
+        from airflow_provider_ocidist.storage.retention import Retention, retain
+
+        try:
+            assert self.checkpoints.uri is not None
+            retain(self.checkpoints.uri, Retention.of(self.checkpoints), fence=self.fence, access=self.access)
+        except (OcidistError, OSError) as error:
+            logger.warning("old checkpoints cannot be deleted: %s", error)
+
+
+class _Changed(StorageError):
+    """The program has written to it, or deleted it."""
+
+
+def _is_unchanged(item: Candidate) -> bool:
+    try:
+        return signature(item.path) == item.signature
+    except OSError:
+        return False
+
+
+def _series(whole: Whole) -> str:
+    return whole.item.placed.series

@@ -1,0 +1,1 @@
+"""The program's processes: launch, supervise, end."""

@@ -1,0 +1,245 @@
+"""Supervise: run the training, pass its output on, end it when asked, and leave nothing of it behind."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from airflow_provider_ocidist.agent import guard
+from airflow_provider_ocidist.agent.monitor.hang import dump_stacks
+from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.agent.secrecy import OutputMask
+from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
+from airflow_provider_ocidist.agent.train.shared_log import LineMarker
+from airflow_provider_ocidist.backports import dataclass
+
+logger = logging.getLogger(__name__)
+
+CHUNK = 1 << 16
+PIPE_SIZE = 1 << 20
+SET_PIPE_SIZE = 1031
+"""F_SETPIPE_SZ of Linux; `fcntl` has the name since Python 3.10."""
+GATHERING = 0.01
+"""Seconds after one piece of output in which the next may gather; the first of them never waits."""
+KEPT = 1 << 18
+"""Bytes at the end of the output that are kept for the diagnosis."""
+KILL_LIMIT = 10.0
+"""Seconds that the kernel is given to bury what was killed; one stuck in a driver is not waited for."""
+OVERWRITTEN = re.compile(rb"[^\n\r]*\r(?=[^\n])")
+"""What a progress bar has shown before: a terminal would have lost it, and of the end of the output it is no part."""
+
+OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
+"""Of a container (cgroup v2, v1), and of the whole machine, on which others may be killed too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How the training ended."""
+
+    exit_code: int
+    """Of the launcher; negative for a signal."""
+    output: str
+    """The ends of its standard output and of its standard error, one after the other."""
+    stop: Stop | None
+    """Set when it was asked to end before it did."""
+    killed: bool
+    """Whether it had to be killed, having ignored SIGTERM."""
+    oom_killed: bool | None
+    """Whether the kernel killed anything for want of memory meanwhile; None when it does not tell."""
+
+
+class Output:
+    """What the training prints: passed on at once, without this node's secrets; its end kept, its progress read."""
+
+    def __init__(
+        self, meter: ProgressMeter, mark_as: int | None = None, secrets: Collection[str] = ()
+    ) -> None:
+        """`mark_as`: the rank that every line is marked with when it is passed on."""
+        self.meter = meter
+        self.secrets = secrets
+        self.mark_as = mark_as
+        self._kept = bytearray()
+        self._kept_of: dict[int, bytearray] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def end(self) -> str:
+        """What was printed last, in about the order of its arrival."""
+        with self._lock:
+            return self._kept[-KEPT:].decode(errors="replace")
+
+    @property
+    def ends(self) -> str:
+        """The same stream by stream: in `end`, a line of one may stand inside a traceback of the other."""
+        with self._lock:
+            kept = [self._kept_of[sink][-KEPT:] for sink in sorted(self._kept_of)]
+        return b"".join(kept).decode(errors="replace")
+
+    def pump(self, source: int, sink: int) -> None:
+        """Pass on everything from one file descriptor to another until its end."""
+        rest = b""
+        marked = bytes if self.mark_as is None else LineMarker(self.mark_as)
+        mask = OutputMask(self.secrets)
+        _widen(source)
+        while chunk := os.read(source, CHUNK):
+            said = mask(chunk)
+            _write(sink, marked(said))
+            # Lines are kept whole, so that those of the two streams do not run into each other. A progress bar
+            # returns to the beginning of its line for hours.
+            lines, rest = _split(rest + said)
+            self._take(lines, sink)
+            if len(rest) > CHUNK:
+                self._take(rest, sink)
+                rest = b""
+            else:
+                self.meter.saw_beginning(rest, sink)
+            if len(chunk) < CHUNK:
+                # A program that prints line by line would else wake us for each, and wait for us each time.
+                time.sleep(GATHERING)
+        said = mask.rest()
+        _write(sink, marked(said))
+        rest += said
+        # What the other stream says must not begin in the middle of a line.
+        self._take(rest and rest + b"\n", sink)
+
+    def _take(self, lines: bytes, sink: int) -> None:
+        if not lines:
+            return
+        self.meter.saw(lines, sink)
+        if b"\r" in lines:
+            lines = OVERWRITTEN.sub(b"", lines)
+        with self._lock:
+            for kept in (self._kept, self._kept_of.setdefault(sink, bytearray())):
+                if kept.endswith(b"\r"):
+                    del kept[kept.rfind(b"\n") + 1 :]
+                kept.extend(lines)
+                if len(kept) > 2 * KEPT:
+                    del kept[:-KEPT]
+
+
+def _split(output: bytes) -> tuple[bytes, bytes]:
+    """Return the whole lines, and what follows them."""
+    end = max(output.rfind(b"\n"), output.rfind(b"\r")) + 1
+    return output[:end], output[end:]
+
+
+def _widen(pipe: int) -> None:
+    """Make room for what gathers; a node may be forbidden to, and some have less to give."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(pipe, SET_PIPE_SIZE, PIPE_SIZE)
+
+
+def _write(sink: int, data: bytes) -> None:
+    view = memoryview(data)
+    # Whoever reads our output may go away; the training goes on.
+    with contextlib.suppress(OSError):
+        while view:
+            view = view[os.write(sink, view) :]
+
+
+class Training:
+    """The launcher and all that it starts, behind a guard that outlives neither us nor them."""
+
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], working_dir: Path, output: Output
+    ) -> None:
+        self.output = output
+        # Orphans come to us if somebody kills the guard.
+        guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+        read_end, self._leash = os.pipe()
+        self._oom_kills = _count_oom_kills()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, str(read_end), *command],
+            env=dict(environ),
+            cwd=working_dir,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=[read_end],
+            start_new_session=True,
+        )
+        os.close(read_end)
+        self.ended = threading.Event()
+        self._changed = threading.Event()
+        self._readers = [self._reader(self._process.stdout, 1), self._reader(self._process.stderr, 2)]
+        threading.Thread(target=self._await_end, name="training", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Of the guard; the launcher is its child."""
+        return self._process.pid
+
+    def wait(self, switch: StopSwitch, grace: float) -> Ended:
+        """Wait for the end; when somebody asks to stop, hasten it."""
+        switch.listen(self._changed.set)
+        self._changed.wait()
+        stop = None if self.ended.is_set() else switch.stop
+        return self._collect(stop, killed=stop is not None and self._end(stop, grace))
+
+    def _end(self, stop: Stop, grace: float) -> bool:
+        """End the training; return whether it had to be killed."""
+        if stop.stacks:
+            logger.error("the training stands still:\n%s", "\n".join(dump_stacks(self.pid)))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        if self.ended.wait(grace):
+            return False
+        logger.warning("the training ignores SIGTERM for %.0f s: killing it", grace)
+        return True
+
+    def _collect(self, stop: Stop | None, *, killed: bool) -> Ended:
+        self._kill()
+        for reader in self._readers:
+            reader.join(KILL_LIMIT)
+        before, after = self._oom_kills, _count_oom_kills()
+        return Ended(
+            exit_code=self._process.returncode if self.ended.is_set() else -signal.SIGKILL,
+            output=self.output.ends,
+            stop=stop,
+            killed=killed,
+            oom_killed=None if before is None or after is None else after > before,
+        )
+
+    def _kill(self) -> None:
+        os.close(self._leash)
+        if self.ended.wait(KILL_LIMIT):
+            # Nothing is left unless the guard itself was killed.
+            guard.kill_descendants(os.getpid())
+        else:
+            logger.error("processes of the training cannot be killed: %s", guard.descendants(self.pid))
+
+    def _await_end(self) -> None:
+        self._process.wait()
+        self.ended.set()
+        self._changed.set()
+
+    def _reader(self, source: IO[bytes] | None, sink: int) -> threading.Thread:
+        assert source is not None
+        thread = threading.Thread(target=self.output.pump, args=(source.fileno(), sink), daemon=True)
+        thread.start()
+        return thread
+
+
+def _count_oom_kills() -> int | None:
+    """Return how many processes were killed for want of memory: in our container, else on this machine."""
+    for file in OOM_COUNTERS:
+        try:
+            lines = Path(file).read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None

@@ -1,0 +1,58 @@
+"""`ocidist cancel`: end all nodes of a run."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+from airflow_provider_ocidist.cli import note, watch
+from airflow_provider_ocidist.cli.status import status_json
+from airflow_provider_ocidist.cli.terminal import FINE, print_json, say
+from airflow_provider_ocidist.errors import BackendError, CancelFailed
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.model.run import RunRecord
+
+PATIENCE = 60.0
+"""Seconds that the nodes get to end."""
+
+
+def add_cancel(parser: argparse.ArgumentParser) -> None:
+    note.add_target(parser)
+    watch.add_interval(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    backend, record = note.known(options)
+    deadline = time.monotonic() + PATIENCE
+    refused = _cancel(backend, record)
+    while not (status := backend.status([record.ref])[0]).ended:
+        if time.monotonic() > deadline:
+            if refused is not None:
+                raise refused
+            raise BackendError(
+                f"the nodes have not ended within {PATIENCE:.0f} s; look again with `ocidist status`"
+            )
+        time.sleep(options.interval)
+        if refused is not None:
+            refused = _cancel(backend, record)
+    if options.json:
+        print_json(status_json(record, status))
+    else:
+        say(f"{record.ref.key.name}: {', '.join(sorted({node.state for node in status.nodes}))}")
+    return FINE
+
+
+def _cancel(backend: Backend, record: RunRecord) -> CancelFailed | None:
+    """Return what the service said where it did not take a cancel, and may take it later."""
+    try:
+        backend.cancel(record.ref)
+    except CancelFailed as error:
+        if not error.retryable:
+            raise
+        say(f"{error}; cancelling again", "yellow", stderr=True)
+        return error
+    return None

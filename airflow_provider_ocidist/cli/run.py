@@ -1,0 +1,125 @@
+"""`ocidist run`: start a job, and note what was created."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import uuid
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_ocidist.backports import UTC
+from airflow_provider_ocidist.cli import note, watch
+from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of
+from airflow_provider_ocidist.cli.files import add_file, load, problems_of, with_lease
+from airflow_provider_ocidist.cli.terminal import (
+    FINE,
+    Unusable,
+    add_json,
+    counted,
+    print_json,
+    say,
+    sigterm_as_ctrl_c,
+)
+from airflow_provider_ocidist.errors import BackendError
+
+LEASE = 7200.0
+"""Seconds that nodes go on when the process that waits for them has vanished, as its machine may."""
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.model.job import TrainingJob
+    from airflow_provider_ocidist.model.run import RunKey, RunRecord
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    add_file(parser)
+    parser.add_argument(
+        "--info", type=Path, default=Path(note.INFO), metavar="FILE", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="follow it to its end; Ctrl-C and SIGTERM end the run too"
+    )
+    add_connection(parser)
+    watch.add_interval(parser)
+    add_json(parser, "print JSON; with --wait, one object a line")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    if not options.wait:
+        return _run(options)
+    with sigterm_as_ctrl_c():
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    job = load(options.file, options)
+    if options.wait:
+        job = with_lease(job, LEASE)
+    backend = backend_of(options, job.backend.kind)
+    key = note.begun(options.info, job) or _key(job)
+    with problems_of(options.file, absence_of(options)):
+        backend.plan(job, key)  # complains of what is missing before anything is noted
+    # Noted first: whatever cuts this off, a gang that was created can be found again.
+    note.note_beginning(options.info, key)
+    record = None
+    try:
+        record = _submit(backend, job, key)
+        note.write(options.info, record)
+    except BaseException:
+        if options.wait and record is not None:
+            _cancel_at_once(options, backend, record)
+        say(f"not complete; the same command goes on where it was, by {options.info}", "yellow", stderr=True)
+        raise
+    nodes = counted(record.ref.nodes, "node")
+    say(f"{record.ref.key.name}: {nodes}, noted in {options.info}", "green", stderr=True)
+    return _wait(options, backend, record) if options.wait else _say_started(options, record)
+
+
+def _key(job: TrainingJob) -> RunKey:
+    from airflow_provider_ocidist.model.run import RunKey
+
+    started = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{uuid.uuid4().hex[:6]}"
+    return RunKey(dag_id=job.name, run_id=started, task_id="run")
+
+
+def _submit(backend: Backend, job: TrainingJob, key: RunKey) -> RunRecord:
+    from airflow_provider_ocidist.gangs.submission import Gang
+
+    return Gang(backend, job, _Words(), None, threading.Event()).adopt_or_submit(key, None)
+
+
+class _Words:
+    """What a submission says, on the terminal."""
+
+    def info(self, msg: Any, /, *args: Any) -> None:
+        say(str(msg) % args, "bold", stderr=True)
+
+    def warning(self, msg: Any, /, *args: Any) -> None:
+        say(str(msg) % args, "yellow", stderr=True)
+
+
+def _wait(options: argparse.Namespace, backend: Backend, record: RunRecord) -> int:
+    try:
+        return watch.to_the_end(options, backend, record, may_end_it=True)
+    except KeyboardInterrupt:
+        _cancel_at_once(options, backend, record)
+        raise
+
+
+def _cancel_at_once(options: argparse.Namespace, backend: Backend, record: RunRecord) -> None:
+    try:
+        backend.cancel(record.ref)
+    except BackendError as error:
+        raise Unusable(f"{error}; the nodes may still run: `ocidist cancel {options.info}`") from error
+    say("cancelled", "yellow", stderr=True)
+
+
+def _say_started(options: argparse.Namespace, record: RunRecord) -> int:
+    if options.json:
+        print_json(record.ref.to_json())
+    else:
+        say(f"ocidist watch {options.info}")
+    return FINE

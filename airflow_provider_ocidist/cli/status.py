@@ -1,0 +1,196 @@
+"""`ocidist status | logs | show-config | list`: what is there, and how it is doing."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_ocidist.cli import note
+from airflow_provider_ocidist.cli.connection import add_connection, backend_of
+from airflow_provider_ocidist.cli.terminal import (
+    FINE,
+    Unusable,
+    add_json,
+    colour_of,
+    columns,
+    log_text,
+    print_json,
+    print_json_line,
+    print_yaml,
+    say,
+    state_text,
+)
+from airflow_provider_ocidist.errors import OcidistError
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.model.run import NodeStatus, RunRecord, RunRef, RunStatus
+
+AT_A_TIME = 8
+"""Gangs whose state is asked for side by side."""
+UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
+STATE_COLOURS = {"SUCCEEDED": "green", "RUNNING": "cyan", "PENDING": "yellow", "ENDING": "yellow"}
+
+
+def add_status(parser: argparse.ArgumentParser) -> None:
+    note.add_target(parser)
+    parser.set_defaults(run=_status)
+
+
+def add_logs(parser: argparse.ArgumentParser) -> None:
+    note.add_target(parser)
+    parser.set_defaults(run=_logs)
+
+
+def add_show_config(parser: argparse.ArgumentParser) -> None:
+    note.add_target(parser)
+    parser.set_defaults(run=_show_config)
+
+
+def add_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name", nargs="?", default="", metavar="NAME", help="only those whose name holds this text"
+    )
+    parser.add_argument("--limit", type=int, default=10, metavar="N", help="default: %(default)s")
+    note.add_backend(parser)
+    add_connection(parser)
+    add_json(parser)
+    parser.set_defaults(run=_list)
+
+
+def _status(options: argparse.Namespace) -> int:
+    from airflow_provider_ocidist.gangs.watch import describe
+
+    backend, record = note.known(options)
+    note.hide_told(backend, record.ref)
+    (status,) = backend.status([record.ref])
+    if options.json:
+        print_json(status_json(record, status))
+        return FINE
+    say(describe(status), "bold")
+    for node in status.nodes:
+        say(_node_line(node), colour_of(node.rank))
+    return FINE
+
+
+def _node_line(node: NodeStatus) -> str:
+    cause = f" {node.report.cause}" if node.report and node.report.cause else ""
+    said = (node.report and node.report.message) or node.details or ""
+    return f"node {node.rank}: {state_text(node)}{cause}  {said}".rstrip()
+
+
+def status_json(record: RunRecord, status: RunStatus) -> dict[str, Any]:
+    from airflow_provider_ocidist.model.run import TrainingResult
+
+    return {**TrainingResult.of(record, status).to_json(), "ended": status.ended}
+
+
+def _logs(options: argparse.Namespace) -> int:
+    backend, record = note.known(options)
+    if record.ref.log_group_id is None:
+        raise Unusable(
+            f"{record.ref.key.name} has no log group, so what its nodes print is kept nowhere: name one in the "
+            "connection or the job (backend.log_group_id) for the next run"
+        )
+    note.hide_told(backend, record.ref)
+    for line in backend.logs(record.ref, record.logs_since):
+        if options.json:
+            print_json_line({"time": line.time, "rank": line.rank, "text": line.text})
+        else:
+            say(log_text(line), colour_of(line.rank))
+    return FINE
+
+
+def _show_config(options: argparse.Namespace) -> int:
+    # A note is shown as it is, without asking anybody.
+    info = (
+        note.info_of(note.known(options)[1])
+        if note.is_id(options.target)
+        else note.read(Path(options.target))
+    )
+    (print_json if options.json else print_yaml)(info)
+    return FINE
+
+
+# list
+
+
+def _list(options: argparse.Namespace) -> int:
+    backend = backend_of(options, options.backend)
+    refs = backend.recent(options.limit, options.name)
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        found = list(pool.map(lambda ref: _gang(backend, ref), refs))
+    if options.json:
+        print_json(found)
+    elif not found:
+        say("no gang of ocidist is there" + (f" whose name holds {options.name!r}" if options.name else ""))
+    else:
+        _print_gangs(found)
+    return FINE
+
+
+def _gang(backend: Backend, ref: RunRef) -> dict[str, Any]:
+    """Return what the list says of a gang; one that cannot be read now stays in it."""
+    found: dict[str, Any] = {
+        "name": ref.key.name,
+        "state": "UNKNOWN",
+        "nodes": ref.nodes,
+        "submitted_at": ref.submitted_at,
+        "job_id": ref.job_id,
+        "main_run_id": ref.main_run_id,
+        "dag_id": ref.key.dag_id,
+        "run_id": ref.key.run_id,
+        "task_id": ref.key.task_id,
+        "step": None,
+        "checkpoint_uri": None,
+    }
+    if not any(ref.run_ids):
+        # A job that never got a run: whoever began it was cut off.
+        return {**found, "state": "BEGUN"}
+    try:
+        (status,) = backend.status([ref])
+    except OcidistError as error:
+        return {**found, "problem": str(error)}
+    progress, checkpoint = status.progress, status.checkpoint
+    return {
+        **found,
+        "state": state_of(status),
+        "step": progress.step if progress else None,
+        "checkpoint_uri": checkpoint.uri if checkpoint else None,
+    }
+
+
+def state_of(status: RunStatus) -> str:
+    """Return one word for the gang: that of its nodes, or of those that tell most where they differ."""
+    states = {str(node.state) for node in status.nodes}
+    if len(states) == 1:
+        return states.pop()
+    order = ("FAILED", "MISSING", "CANCELED") if status.ended else ("ENDING", "RUNNING", "PENDING", "UNKNOWN")
+    return next((state for state in order if state in states), "RUNNING")
+
+
+def _print_gangs(found: list[dict[str, Any]]) -> None:
+    now = time.time()
+    rows = [["NAME", "STATE", "NODES", "AGE", "STEP", "NEWEST CHECKPOINT", "JOB"]]
+    for gang in found:
+        step = "" if gang["step"] is None else str(gang["step"])
+        age = age_of(now - gang["submitted_at"])
+        checkpoint = (gang["checkpoint_uri"] or "").rpartition("/")[2]
+        rows.append([gang["name"], gang["state"], str(gang["nodes"]), age, step, checkpoint, gang["job_id"]])
+    title, *lines = columns(rows)
+    say(title, "bold")
+    for line, gang in zip(lines, found, strict=True):
+        say(line, STATE_COLOURS.get(gang["state"], "red"))
+        if "problem" in gang:
+            say(gang["problem"], "yellow", stderr=True)
+
+
+def age_of(seconds: float) -> str:
+    """Return a time span in its largest unit: `3 d`, `2 h`, `40 s`."""
+    for length, unit in UNITS:
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

@@ -1,0 +1,109 @@
+"""`ocidist watch`, and `run --wait`: follow a gang to its end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_ocidist.cli import note
+from airflow_provider_ocidist.cli.connection import connection_of
+from airflow_provider_ocidist.cli.status import status_json
+from airflow_provider_ocidist.cli.terminal import FAILED, FINE, say
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.cli.screen import Screen
+    from airflow_provider_ocidist.gangs.decisions import Action
+    from airflow_provider_ocidist.model.run import RunRecord
+
+ATTEMPTS = 3
+"""Of a request, before a person is told that the service does not answer; it is asked again all the same."""
+
+
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    note.add_target(parser)
+    add_interval(parser)
+    parser.set_defaults(run=run)
+
+
+def add_interval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--interval",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="between two looks (default: %(default)s)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    backend, record = note.known(options, max_attempts=ATTEMPTS)
+    note.hide_told(backend, record.ref)
+    try:
+        # What was found by an OCID has somebody who waits for it, and who ends it when it must be ended.
+        return to_the_end(options, backend, record, may_end_it=not note.is_id(options.target), proven=False)
+    except KeyboardInterrupt:
+        say(f"left alone, it goes on: ocidist watch {options.target}", "yellow", stderr=True)
+        raise
+
+
+def to_the_end(
+    options: argparse.Namespace,
+    backend: Backend,
+    record: RunRecord,
+    *,
+    may_end_it: bool,
+    proven: bool = True,
+) -> int:
+    """Show what a gang does until it has ended; return the exit code. Outages of the service are waited out.
+
+    `proven`: the service has taken these credentials before. Else a refusal of the first look is told at once.
+    """
+    from airflow_provider_ocidist.cli.screen import screen_for
+    from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
+    from airflow_provider_ocidist.gangs.leases import LeaseKeeper
+
+    if not may_end_it:
+        # Whoever may end it renews its lease; to look on keeps nothing alive.
+        record = replace(record, lease=None)
+    with contextlib.ExitStack() as stack:
+        screen = stack.enter_context(screen_for(record, as_json=options.json))
+        watch = screen.watch(backend, record)
+        watch.reconnect = lambda: backend.reconnect(connection_of(options))
+        stack.enter_context(LeaseKeeper().keeping(watch))
+        while True:
+            action = _look(watch, screen)
+            if not proven and watch.status is None and watch.refusal is not None:
+                raise watch.refusal
+            proven = True
+            match action:
+                case Succeed(warning):
+                    watch.tell_the_rest()
+                    assert watch.status is not None
+                    if warning:
+                        screen.warning("SUCCEEDED, BUT %s", warning)
+                    screen.succeeded(status_json(watch.record, watch.status), watch.status)
+                    return FINE
+                case Fail(cause, message):
+                    watch.tell_the_rest()
+                    result = status_json(watch.record, watch.status) if watch.status else None
+                    screen.failed(str(cause), message, result)
+                    return FAILED
+                case Cancel(ending) if may_end_it:
+                    watch.end(ending)
+                case Cancel(ending):
+                    screen.warning(
+                        "%s: %s; to end it: ocidist cancel %s", ending.cause, ending.message, options.target
+                    )
+                case Wait():
+                    pass
+            time.sleep(watch.pause(options.interval))
+
+
+def _look(watch: Any, screen: Screen) -> Action:
+    action: Action = watch.look(time.time())
+    screen.show(watch.status)
+    return action

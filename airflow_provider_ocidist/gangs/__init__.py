@@ -1,0 +1,1 @@
+"""The life of a gang, without Airflow: submit, watch, decide, end."""

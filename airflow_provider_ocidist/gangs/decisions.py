@@ -1,0 +1,276 @@
+"""What to do next with a gang of nodes. Pure: no I/O, no clock, no Airflow.
+
+Times come from two sources only: `now` is the service's clock, as the times in a record are; how long something has
+looked the same is in the record (`unchanged`), measured by whoever watches. Times that nodes wrote are never compared
+with either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.gangs import unchanged, verdict
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import (
+    Ending,
+    Expectations,
+    NodeState,
+    NodeStatus,
+    RunRecord,
+    RunStatus,
+)
+
+CANCEL_AGAIN_AFTER = 15.0
+"""Seconds after which a node that has not begun to end is told once more."""
+SAVING_LIMIT = 120.0
+"""Seconds after a failure during which nodes that are saving checkpoints are left alone."""
+REPORT_LIMIT = 120.0
+"""Seconds after a failure during which reports that cannot be read are asked for: they say whether to try again."""
+UNREADABLE_LIMIT = 1800.0
+"""Seconds for which reports that cannot be read are waited for after the end: they say whether it is a success."""
+HANG_MARGIN = 60.0
+"""Seconds that a node has to find out about its own hang, with stacks, before it is ended from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End all nodes; remember why."""
+
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Succeed:
+    """Every node did its part, and what the job promises is there."""
+
+    warning: str | None = None
+    """What speaks against it all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """All nodes have ended, and not well."""
+
+    cause: Cause
+    message: str
+
+
+Action = Wait | Cancel | Succeed | Fail
+Finding = tuple[Cause, str]
+
+
+def decide(record: RunRecord, status: RunStatus, now: float) -> Action:
+    """Return the next action for a gang. `now` is the Unix time at the service, in seconds.
+
+    A gang ends in one of two ways: all of its nodes are terminal and the outcome is judged, or something is
+    found that makes waiting pointless; then it is cancelled first and judged when it has ended.
+    """
+    if status.ended:
+        return _judge(record, status, now)
+    if record.ending is not None:
+        return _insist(record, record.ending, status, now)
+    for look in _LOOKS:
+        finding = look(record, status, now)
+        if finding is not None:
+            cause, message = finding
+            return Cancel(Ending(cause=cause, message=message, since=now))
+    return Wait()
+
+
+def _judge(record: RunRecord, status: RunStatus, now: float) -> Action:
+    failed = _failed_node(record, status, now)
+    since = now if record.unread_since is None else record.unread_since
+    if failed is not None:
+        ending = record.ending
+        if ending is None and _is_unexplained(record, status) and now < since + REPORT_LIMIT:
+            return Wait()
+        return Fail(ending.cause, ending.message) if ending is not None else Fail(*failed)
+    match verdict.outcome(record, status):
+        case verdict.Success(warning):
+            return Succeed(warning)
+        case verdict.Failure(cause, message):
+            return Fail(cause, message)
+    # Without the reports nothing is known about checkpoints: not a failure by ignorance, while there is time.
+    if now < since + UNREADABLE_LIMIT:
+        return Wait()
+    return Fail(
+        Cause.SERVICE,
+        f"every node has exited with 0, but {unread(record, status)}; once it can be read, a retry takes this run",
+    )
+
+
+def unread(record: RunRecord, status: RunStatus) -> str:
+    """Return what of a run that has ended cannot be read."""
+    if status.checkpoint_problem is not None:
+        return status.checkpoint_problem
+    return f"what they reported cannot be read, in {record.ref.run_dir}"
+
+
+def _insist(record: RunRecord, ending: Ending, status: RunStatus, now: float) -> Action:
+    if now - ending.first >= record.ending_limit:
+        return Fail(ending.cause, f"{ending.message}; {_still_alive(status, now - ending.first)}")
+    deaf = any(node.state in (NodeState.PENDING, NodeState.RUNNING) for node in status.nodes)
+    rounds = int((now - ending.since) // CANCEL_AGAIN_AFTER)
+    if deaf and rounds >= 1:
+        return Cancel(Ending(cause=ending.cause, message=ending.message, since=now, began=ending.first))
+    return Wait()
+
+
+def _still_alive(status: RunStatus, after: float) -> str:
+    """Return who has not ended, and how to end it."""
+    alive = [node for node in status.nodes if not node.state.terminal]
+    nodes = ", ".join(f"node {node.rank} ({node.state}, {node.run_id or 'no id'})" for node in alive)
+    run_id = next((node.run_id for node in alive if node.run_id), "OCID")
+    return (
+        f"STILL ALIVE {after:.0f} s after the first cancel, and billed: {nodes}. "
+        f"Cancel again with `ocidist cancel {run_id}` or in the console (Data Science, Jobs, job runs); "
+        "where the service does not end them, ask its support"
+    )
+
+
+def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
+    failed = [node for node in status.nodes if _has_failed(node, record, status)]
+    return _diagnose(min(failed, key=_guilt), record.expects) if failed else None
+
+
+def _has_failed(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
+    if verdict.end(node, record.expects, readable=status.reports_readable) is not verdict.End.FAILED:
+        return False
+    # A list of the run directory may be behind: that nothing was reported counts once all have ended.
+    silent = node.state is NodeState.SUCCEEDED and node.report is None
+    return status.ended or not silent
+
+
+def node_of(record: RunRecord, status: RunStatus, message: str) -> NodeStatus | None:
+    """Return the node of which a message of `Fail` tells; None where it tells of all, or of none that has failed."""
+    return next((node for node in status.nodes if _diagnose(node, record.expects)[1] == message), None)
+
+
+def _guilt(node: NodeStatus) -> tuple[bool, bool, float]:
+    """Order failed nodes, the root of the trouble first: nodes that were only told to stop name no cause."""
+    named = node.report is not None and node.report.cause is not None
+    return (not named, node.cause is None, node.finished_at or float("inf"))
+
+
+def _failed_and_saved(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
+    """Return the failure once it is explained, and nobody is saving: what is being saved may be all that is left."""
+    finding = _failed_node(record, status, now)
+    since = unchanged.seconds(record, unchanged.FAILURE)
+    if since < SAVING_LIMIT and any(_is_saving(node) for node in status.nodes):
+        return None
+    if since < REPORT_LIMIT and _is_unexplained(record, status):
+        return None
+    return finding
+
+
+def _is_unexplained(record: RunRecord, status: RunStatus) -> bool:
+    """Whether a node has failed for a reason that only its report says, which cannot be read now."""
+    return (
+        record.expects.reports
+        and not status.reports_readable
+        and any(node.state is NodeState.FAILED and node.cause is None for node in status.nodes)
+    )
+
+
+def _is_saving(node: NodeStatus) -> bool:
+    return node.state is NodeState.RUNNING and node.report is not None and node.report.phase is Phase.SAVING
+
+
+def _diagnose(node: NodeStatus, expects: Expectations) -> Finding:
+    report = node.report
+    if report is not None and report.cause is not None:
+        code = f" (exit code {report.exit_code})" if report.exit_code is not None else ""
+        return report.cause, f"node {node.rank}: {report.message or 'failed'}{code}"
+    details = node.details or "the service gives no reason"
+    if node.state is NodeState.SUCCEEDED:
+        return Cause.NODE, f"node {node.rank}: {_contradiction(report)}"
+    if node.state is NodeState.MISSING:
+        return Cause.CANCELED, f"node {node.rank}: job run {node.run_id} is gone: somebody deleted it"
+    if node.state is NodeState.CANCELED:
+        return Cause.CANCELED, f"node {node.rank}: the job run was cancelled outside this task ({details})"
+    if node.cause is not None:
+        return node.cause, f"node {node.rank}: {details}"
+    if report is not None and report.message is not None:
+        return Cause.NODE, f"node {node.rank}: {report.message}"
+    if report is None and not expects.reports:
+        return Cause.USER, f"node {node.rank}: {details}; its log says more"
+    if report is None:
+        return Cause.NODE, f"node {node.rank} ended before its agent could report: {details}"
+    return Cause.NODE, f"node {node.rank} was lost in phase {report.phase}: {details}"
+
+
+def _contradiction(report: NodeReport | None) -> str:
+    """Return what speaks against the service's word that a node has succeeded."""
+    if report is None:
+        return "the service calls it SUCCEEDED, but its agent has never reported: what it did is not known"
+    what = report.message or f"it exited with {report.exit_code}"
+    return f"{what}, though the service calls it SUCCEEDED"
+
+
+def _past_deadline(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
+    if record.deadline is None or now < record.deadline:
+        return None
+    limit = record.deadline - record.ref.submitted_at
+    return (
+        Cause.DEADLINE,
+        f"not finished within {limit:.0f} s (limits.max_runtime or the task's execution_timeout)",
+    )
+
+
+def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
+    if record.start_deadline is None or now < record.start_deadline:
+        return None
+    waiting = [node for node in status.nodes if node.state is NodeState.PENDING]
+    if not waiting:
+        return None
+    ranks = ", ".join(str(node.rank) for node in waiting)
+    limit = record.start_deadline - record.ref.submitted_at
+    why = "no machine was free, or it cannot write to the work directory, as its log would say"
+    return Cause.CAPACITY, f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): {why}"
+
+
+def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
+    if record.lost_timeout is None or not status.reports_readable:
+        return None
+    for node in status.nodes:
+        silent = unchanged.seconds(record, unchanged.node(node.rank))
+        if node.state is NodeState.RUNNING and silent > record.lost_timeout:
+            return (
+                Cause.NODE,
+                f"node {node.rank} has shown no sign of life for {silent:.0f} s (limits.lost_timeout)",
+            )
+    return None
+
+
+def _stuck(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
+    if record.hang_timeout is None or not status.reports_readable:
+        return None
+    still = unchanged.seconds(record, unchanged.MOVEMENT)
+    if still <= record.hang_timeout + HANG_MARGIN:
+        return None
+    return Cause.HANG, f"no output, step or checkpoint on any node for {still:.0f} s (limits.hang_timeout)"
+
+
+def _never_ends(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
+    ending = unchanged.seconds(record, unchanged.ENDING)
+    if ending <= record.ending_limit:
+        return None
+    ranks = ", ".join(str(node.rank) for node in status.nodes if not node.state.terminal)
+    return Cause.SERVICE, f"node {ranks} has been ending for {ending:.0f} s, and has not ended"
+
+
+_LOOKS: tuple[Callable[[RunRecord, RunStatus, float], Finding | None], ...] = (
+    _failed_and_saved,
+    _past_deadline,
+    _never_started,
+    _lost_from_sight,
+    _stuck,
+    _never_ends,
+)

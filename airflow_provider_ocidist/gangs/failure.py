@@ -1,0 +1,81 @@
+"""Failure: why a training failed, as a person or the next task wants to read it. Pure; no Airflow."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_ocidist.agent.diagnose.outcome import REMEDIES
+from airflow_provider_ocidist.agent.diagnose.symptoms import symptom_of
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.gangs.decisions import node_of
+from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.run import RunRecord, RunStatus
+
+LAST_LINES = 20
+AT_THE_SERVICE = {
+    Cause.CAPACITY: "wait for a later attempt, or ask for another shape or fewer nodes",
+    Cause.QUOTA: "ask for a higher limit of the service, or for a smaller shape or fewer nodes",
+    Cause.PREEMPTED: "run it again: a retry goes on from its newest checkpoint",
+    Cause.DEADLINE: "raise limits.max_runtime or execution_timeout; a retry goes on from its newest checkpoint",
+    Cause.CANCELED: "clear the task to train again",
+}
+"""Remedies of causes that no node can have by itself."""
+IN_THE_LOG = {
+    Cause.USER: "see the last lines of the node, above in this log",
+    Cause.SERVICE: "storage, the service or ocidist is at fault; the message and the lines above say more; try again",
+}
+"""Remedies that read otherwise in the log of the task than in that of the node."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """What the task hands on when it fails; small enough for XCom."""
+
+    cause: Cause
+    message: str
+    remedy: str
+    rank: int | None = None
+    """Of the node whose failure it is; None where it is the failure of all, or of none."""
+    node: str | None = None
+    """The job run of that node."""
+    exit_code: int | None = None
+    """Of the training on that node; negative for a signal."""
+    last_lines: tuple[str, ...] = ()
+    """Of that node's output."""
+    checkpoint_uri: str | None = None
+    """What a retry goes on from, and after a clear whoever has `checkpoints.resume_after_clear`."""
+
+    @classmethod
+    def of(cls, cause: Cause, message: str, record: RunRecord, status: RunStatus) -> Failure:
+        """Tell of a gang that has failed."""
+        node = node_of(record, status, message)
+        report = node.report if node else None
+        tail = (report.tail if report else None) or ""
+        return cls(
+            cause=cause,
+            message=masked_text(message),
+            remedy=remedy_of(cause, message),
+            rank=node.rank if node else None,
+            node=node.run_id if node else None,
+            exit_code=node.exit_code if node else None,
+            last_lines=tuple(map(masked_text, tail.splitlines()[-LAST_LINES:])),
+            checkpoint_uri=status.checkpoint.uri if status.checkpoint else None,
+        )
+
+    @property
+    def sentence(self) -> str:
+        """One line for a person: where, what, and what to do about it."""
+        return f"{self.message.rstrip('.')}. Remedy: {self.remedy}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "cause": str(self.cause), "last_lines": list(self.last_lines)}
+
+
+def remedy_of(cause: Cause, message: str) -> str:
+    """Return what to do: by the error's own words where they are known, else by the cause."""
+    symptom = symptom_of(message)
+    if symptom is not None and symptom.cause is cause:
+        return symptom.remedy
+    return {**REMEDIES, **AT_THE_SERVICE, **IN_THE_LOG}.get(cause, "run it again")

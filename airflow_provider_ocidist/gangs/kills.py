@@ -1,0 +1,198 @@
+"""Kills: ends a gang whose task was killed or gives up, whatever the interrupted thread was at. No Airflow.
+
+Airflow calls `on_kill` in a signal handler, between any two bytecodes of the main thread, which may hold any lock: of
+a logging handler, of an Event that it waits for, of a pool of connections, of the import system. A handler that waited
+for one of them would wait for ever. So it takes none: it sets a flag through `SimpleQueue.put`, which is reentrant, and
+then waits for a bounded time. The work is done by a thread that was started before, with connections of its own. Where
+that thread needs a lock of the interrupted one, as for its log line, it gets it when the handler has returned.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.errors import (
+    BackendError,
+    CancelFailed,
+    Cause,
+    GaveUp,
+    Overtaken,
+    StillAlive,
+    StorageError,
+)
+from airflow_provider_ocidist.gangs.stop_flag import StopFlag
+from airflow_provider_ocidist.gangs.submission import end_unless_claimed
+from airflow_provider_ocidist.gangs.watch import TaskLog
+from airflow_provider_ocidist.model.evidence import ANSWERED
+from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.run import Ending, RunRef
+
+HANDLER_PATIENCE = 1.5
+"""Seconds that a signal handler waits for the cancel: of the five until SIGKILL the interrupted thread needs some."""
+KILLED_PATIENCE = 60.0
+"""Seconds that a killed task waits for its cancel; Airflow kills it long before."""
+AGAIN_AFTER = 0.5
+"""Seconds after a cancel that was not taken."""
+GIVE_UP_WITHIN = 600.0
+"""Seconds for which a task that gives up tries to end its gang, while it reaches neither the service nor the nodes."""
+GIVE_UP_PAUSE = 15.0
+FIRST_PAUSE = 10.0
+"""Seconds after the first refusal until what was refused is tried again."""
+
+
+REFUSALS = (401, 403, 404)
+"""Answers by which the service may just as well mean the credentials, or the moment, as what was asked for."""
+
+
+def may_pass(error: BackendError) -> bool:
+    """Whether an error speaks of the moment, and neither of what was asked for nor of nodes or tries that are there."""
+    if error.status_code in REFUSALS:
+        return True
+    return error.retryable and error.cause is Cause.SERVICE and not isinstance(error, StillAlive | Overtaken)
+
+
+class Patience:
+    """Waits out what is refused while a gang may live, until the evidence is conclusive."""
+
+    def __init__(self, stop: threading.Event, log: TaskLog) -> None:
+        self._stop = stop
+        self._log = log
+        self._evidence = ANSWERED
+        self._asked_at = time.monotonic()
+
+    def take(self, error: Exception, reconnect: Callable[[], object]) -> None:
+        """Wait before the next try. Raises GaveUp when there is none, and BackendError when the task was killed."""
+        now = time.monotonic()
+        seconds = now - self._asked_at if self._evidence.questions else 0.0
+        self._asked_at = now
+        status = error.status_code if isinstance(error, BackendError) else None
+        self._evidence = self._evidence.refused(str(status or type(error).__name__), seconds)
+        if self._evidence.is_conclusive:
+            last = error if isinstance(error, BackendError) else BackendError(str(error))
+            raise GaveUp(f"refused for {self._evidence.seconds:.0f} s; at last: {error}", last) from error
+        pause = self._evidence.pause(FIRST_PAUSE)
+        self._log.warning("%s; a gang of this task may live: asking again in %.0f s", error, pause)
+        if self._stop.wait(pause):
+            raise BackendError(f"stopped while it was refused: {error}", cause=Cause.CANCELED) from error
+        if _quietly(reconnect, self._log):
+            self._evidence = self._evidence.with_new_credentials()
+
+
+class Killer:
+    """A thread that ends one gang as soon as somebody asks for it."""
+
+    def __init__(self, end: Callable[[], object], patience: float = KILLED_PATIENCE) -> None:
+        """`end` is called again after an error, for `patience` seconds."""
+        self._end = end
+        self._patience = patience
+        self._asked, self._over = StopFlag(), StopFlag()
+        self._wanted = False
+        self.error: Exception | None = None
+        """What the last call of `end` has met; None once it has succeeded."""
+        # A daemon: the start of any other waits for a lock that the interrupted thread may hold.
+        threading.Thread(target=self._run, name="ocidist-killer", daemon=True).start()
+
+    def kill(self, within: float) -> bool:
+        """End the gang; return whether that was done within so many seconds. For signal handlers too."""
+        self._wanted = True
+        self._asked.set()
+        return self._over.wait(within) and self.error is None
+
+    def kill_from_handler(self) -> None:
+        """End the gang; return when that is done, or when the interrupted thread has to go on."""
+        self.kill(HANDLER_PATIENCE)
+
+    def close(self) -> None:
+        """Let the thread end; what was asked for before is done first."""
+        self._asked.set()
+
+    def _run(self) -> None:
+        self._asked.wait()
+        if not self._wanted:
+            return
+        give_up_at = time.monotonic() + self._patience
+        while True:
+            try:
+                self._end()
+                self.error = None
+                break
+            except Exception as error:  # noqa: BLE001 - whatever it is, the nodes must end
+                self.error = error
+            if time.monotonic() >= give_up_at:
+                break
+            time.sleep(AGAIN_AFTER)
+        self._over.set()
+
+
+def killer_of(backend: Backend, ref: RunRef, number: int, log: TaskLog) -> Killer:
+    """Return a thread that can end a gang, unless a later try of its task waits for it."""
+    make_ready(backend, ref, log)
+    return Killer(lambda: end_unless_claimed(backend, ref, number, log))
+
+
+def make_ready(backend: Backend, ref: RunRef, log: TaskLog) -> None:
+    """Make what a cancel needs, which takes time that a kill does not leave. Raises nothing."""
+    try:
+        backend.ready_to_cancel(ref)
+    except (BackendError, StorageError) as error:
+        # The credentials cannot be loaded now; when they are needed they may be.
+        log.warning("nothing can be cancelled now: %s", error)
+
+
+def end_before_giving_up(
+    backend: Backend,
+    ref: RunRef,
+    number: int,
+    why: BaseException,
+    log: TaskLog,
+    stop: threading.Event,
+    reconnect: Callable[[], object],
+) -> None:
+    """End a gang that its task's try of this number waits for no more, unless a later one does.
+
+    By the service or by a stop request, whichever can be reached.
+    Raises nothing: `why` is about to be raised. Where neither side is reached for ten minutes, it is left to its lease.
+    """
+    message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
+    ending = Ending(cause=Cause.SERVICE, message=message, since=time.time())
+    give_up_at = time.monotonic() + GIVE_UP_WITHIN
+    if backend.claimed_by(ref) > number:
+        log.info("%s goes on: a later try of its task waits for it", ref.key.name)
+        return None
+    log.warning("ending %s, for its task gives up: %s", ref.key.name, why)
+    while True:
+        try:
+            return backend.cancel(ref, ending)
+        except CancelFailed as error:
+            if error.stop_requested:
+                log.warning("%s", error)
+                return None
+            failed: Exception = error
+        except Exception as error:  # noqa: BLE001 - the task fails with another
+            failed = error
+        if time.monotonic() >= give_up_at or stop.is_set():
+            runs = ", ".join(dict.fromkeys(run_id for run_id in ref.run_ids if run_id))
+            log.warning(
+                "%s: its nodes may still run, until their lease ends (limits.lease): %s; runs: %s; to end them: "
+                "ocidist cancel %s",
+                ref.key.name,
+                failed,
+                runs,
+                ref.job_id,
+            )
+            return None
+        log.warning("%s: could not be ended yet (%s); trying again", ref.key.name, failed)
+        stop.wait(GIVE_UP_PAUSE)
+        _quietly(reconnect, log)
+
+
+def _quietly(reconnect: Callable[[], object], log: TaskLog) -> bool:
+    try:
+        reconnect()
+    except Exception as error:  # noqa: BLE001 - Airflow's or the network's; the old connection may still do
+        log.warning("the connection could not be read again: %s", error)
+        return False
+    return True

@@ -1,0 +1,126 @@
+"""LogFollower: each log line of a gang once, however late, and whichever process goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from airflow_provider_ocidist.backends.base import Backend, LogLine, ToldLines
+from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.model.run import RunRef
+
+MOST_IDS = 2000
+"""Of lines that were told a moment ago, in what is left for another process: 80 KB."""
+
+
+class LogFollower:
+    """Yields each log line of a gang once, though lines may arrive late and out of order.
+
+    A look reads what came since the last one, whether a node says much or nothing: so gangs that are looked at
+    together ask for the same time, and can share a search. Now and then a look reads two minutes again, for the
+    stragglers (Oracle's own reader takes three minutes, every time), and more seldom, of a node that has been silent,
+    a quarter of an hour: a line that can only be found later than that after it was written is never told. What was
+    too much for one look is read on from there at the next.
+    """
+
+    OVERLAP = 120.0
+    RECHECK_EVERY = 30.0
+    LAG = 15.0
+    """Seconds after which most lines can be found."""
+    LATE_EVERY = 300.0
+    LATEST = 900.0
+    """Seconds after which a line of a node that wrote nothing since is given up."""
+
+    def __init__(self, since: Sequence[float]) -> None:
+        self._from = tuple(since)
+        self._newest = list(since)
+        self._seen: tuple[dict[str, float], ...] = tuple({} for _ in since)
+        self._looked_at: float | None = None
+        self._unread_from: dict[int, float] = {}
+
+    @classmethod
+    def after(cls, told: ToldLines) -> Self:
+        """Return one that goes on where another process has stopped."""
+        follower = cls(told.since)
+        follower._newest = list(told.newest)
+        follower._seen = tuple(dict(lines) for lines in told.lines)
+        return follower
+
+    def told(self, number: int) -> ToldLines:
+        """Return how far the log of the try of this number has come."""
+        since = [
+            max(first, newest - self.OVERLAP) for first, newest in zip(self._from, self._newest, strict=True)
+        ]
+        seen = [(time, id_, rank) for rank, ids in enumerate(self._seen) for id_, time in ids.items()]
+        recent = sorted(each for each in seen if each[0] > since[each[2]])
+        if len(recent) > MOST_IDS:
+            # Never beyond what was told of a node: one may be far behind another that writes much.
+            cut = recent[-MOST_IDS - 1][0]
+            since = [max(start, min(cut, newest)) for start, newest in zip(since, self._newest, strict=True)]
+        kept: tuple[dict[str, float], ...] = tuple({} for _ in since)
+        for time, id_, rank in recent:
+            if time > since[rank]:
+                kept[rank][id_] = time
+        return ToldLines(number, tuple(self._newest), tuple(since), kept)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last look left lines for the next one."""
+        return bool(self._unread_from)
+
+    @property
+    def cursor(self) -> tuple[float, ...]:
+        """Up to when the lines of each node were returned: where another follower may go on. Unix times, by rank."""
+        return tuple(self._newest)
+
+    def new_lines(self, backend: Backend, ref: RunRef, now: float) -> list[LogLine]:
+        """Return the lines that were not returned before. Raises BackendError; the next call then makes up for it."""
+        return self.take(backend.logs(ref, self.since(now)), now)
+
+    def since(self, now: float, *, again: bool = False) -> list[float]:
+        """Return from when on the lines of each node are to be read at `now`. Unix times, by rank.
+
+        `again`: for the stragglers too, whether it is time for them or not.
+        """
+        if self._looked_at is None:
+            return list(self._from)
+        if self._begins(self.LATE_EVERY, now):
+            since = [max(newest - self.OVERLAP, self._looked_at - self.LATEST) for newest in self._newest]
+        elif again or self._begins(self.RECHECK_EVERY, now):
+            since = [max(newest, self._looked_at) - self.OVERLAP for newest in self._newest]
+        else:
+            since = [max(newest, self._looked_at - self.LAG) for newest in self._newest]
+        return [self._unread_from.get(rank, start) for rank, start in enumerate(since)]
+
+    def take(
+        self, lines: Iterable[LogLine], now: float, unread_from: Mapping[int, float] | None = None
+    ) -> list[LogLine]:
+        """Return those of the lines, read at `now`, that were not returned before.
+
+        `unread_from`: where more was to be read, by rank; nothing from after these Unix times is among the lines.
+        """
+        # What is older came along in a search that others share; it was returned, and its id is forgotten.
+        oldest = [
+            max(first, newest - self.OVERLAP) for first, newest in zip(self._from, self._newest, strict=True)
+        ]
+        new = []
+        for line in lines:
+            seen = self._seen[line.rank]
+            if line.time > self._from[line.rank] and line.time >= oldest[line.rank] and line.id not in seen:
+                seen[line.id] = line.time
+                self._newest[line.rank] = max(self._newest[line.rank], line.time)
+                new.append(line)
+        if self._begins(self.RECHECK_EVERY, now):
+            for seen, newest in zip(self._seen, self._newest, strict=True):
+                _forget_before(seen, newest - self.OVERLAP)
+        self._looked_at = now
+        self._unread_from = dict(unread_from or {})
+        return new
+
+    def _begins(self, period: float, now: float) -> bool:
+        """Return whether a period has begun since the last look: at the same times for all gangs of a process."""
+        return self._looked_at is None or now // period > self._looked_at // period
+
+
+def _forget_before(seen: dict[str, float], time: float) -> None:
+    for id_ in [id_ for id_, when in seen.items() if when < time]:
+        del seen[id_]

@@ -1,0 +1,41 @@
+"""Pace: how fast a training goes, and how long it will take."""
+
+from __future__ import annotations
+
+from airflow_provider_ocidist.model.run import RunStatus
+
+
+class Pace:
+    """How many steps the training takes a second, over the last minute."""
+
+    WINDOW = 60.0
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, int]] = []
+
+    def add(self, status: RunStatus, now: float) -> None:
+        """Take a look at a gang; `now` is a Unix time, in seconds."""
+        progress = status.progress
+        if progress is None or progress.step is None:
+            return
+        when = progress.updated_at or now
+        if self._seen and progress.step < self._seen[-1][1]:
+            # It began anew, from a checkpoint.
+            self._seen = []
+        if not self._seen or progress.step > self._seen[-1][1]:
+            self._seen.append((when, progress.step))
+        self._seen = [each for each in self._seen if when - each[0] <= self.WINDOW] or self._seen[-1:]
+
+    @property
+    def steps_per_second(self) -> float | None:
+        if len(self._seen) < 2:
+            return None
+        (began, first), (ended, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (ended - began) if ended > began else None
+
+    def remaining(self, status: RunStatus) -> float | None:
+        """Return the seconds until the last step at this pace; None where that cannot be told."""
+        progress, speed = status.progress, self.steps_per_second
+        if progress is None or progress.step is None or progress.steps is None or not speed:
+            return None
+        return max(0.0, (progress.steps - progress.step) / speed)

@@ -1,0 +1,63 @@
+"""A plan for the reader's eye: requests that repeat are shown once, secrets not at all. Pure; no Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from airflow_provider_ocidist.model.masking import masked
+from airflow_provider_ocidist.model.run import Plan, Request
+
+LONGEST_TEXT = 200
+LEFT_OUT = "left out: `ocidist plan` shows it"
+
+
+def readable(plan: Plan, room: int) -> str:
+    """Return a plan as YAML of at most `room` characters: long texts go first, then the bodies of the requests."""
+    import yaml
+
+    text = ""
+    for shorten in (lambda body: body, _with_short_texts, lambda _: LEFT_OUT):
+        view = masked(
+            {
+                "summary": f"{plan.key.name} on {plan.backend}, {plan.nodes} {'node' if plan.nodes == 1 else 'nodes'}",
+                "names": naming(plan),
+                "topology": plan.topology,
+                "reason": plan.reason,
+                "code": plan.code,
+                "run_dir": plan.run_dir,
+                "checkpoints_uri": plan.checkpoints_uri,
+                "requests": [
+                    {"verb": request.verb, "count": count, "body": shorten(request.body)}
+                    for request, count in _merged(plan.requests)
+                ],
+            }
+        )
+        text = yaml.safe_dump(view, sort_keys=False, allow_unicode=True, width=110)
+        if len(text) <= room:
+            break
+    return text
+
+
+def naming(plan: Plan) -> str:
+    """Return what the names in a plan are to be read as: nobody has asked the service yet what there is."""
+    return f"end in -a{plan.key.attempt} here; which attempt it is, is counted when it is submitted"
+
+
+def _merged(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
+    """Go through the requests, with those of one kind in a row as one: the nodes differ by their rank alone."""
+    for _, group in groupby(requests, key=lambda request: request.verb):
+        first, *others = group
+        yield first, first.count + sum(request.count for request in others)
+
+
+def _with_short_texts(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _with_short_texts(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_with_short_texts(item) for item in value]
+        case str() if len(value) > LONGEST_TEXT:
+            return f"<{len(value)} characters>"
+    return value

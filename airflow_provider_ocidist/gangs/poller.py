@@ -1,0 +1,260 @@
+"""Poller: one thread that looks at all gangs of a connection that are waited for here. No Airflow."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.gangs.decisions import Action, Wait
+from airflow_provider_ocidist.gangs.leases import LeaseKeeper
+from airflow_provider_ocidist.gangs.watch import RENEW_EVERY, Watch, look_together
+from airflow_provider_ocidist.model.run import RunRef
+
+log = logging.getLogger(__name__)
+
+GATHERING = 0.5
+"""Seconds that a gang waits for others who begin to wait at about the same time."""
+LONGEST_HOLD = 120.0
+"""Seconds for which the service is left alone, after it has asked for fewer requests again and again."""
+MOST_DOUBLINGS = 20
+"""Of the time for which the service is left alone: enough for any interval."""
+READ_EVERY = 300.0
+"""Seconds after which the connection's fields are read again: somebody may have edited them."""
+FAILURES = 3
+"""Looks in a row that fail for a reason nobody has thought of, before those who wait are told."""
+IDLE = 60.0
+"""Seconds without a gang after which the thread ends."""
+
+Outcome = Action | Exception
+
+
+class Source(Protocol):
+    """Where the backend of a connection comes from."""
+
+    @property
+    def backend(self) -> Backend: ...
+
+    def refresh(self, *, anew: bool) -> None:
+        """Let the backend use the connection as it is now; `anew`: even where its fields are the same."""
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """When one gang is to be looked at. Times are of one monotonic clock, in seconds."""
+
+    interval: float
+    due: float
+    hurried: bool = False
+    """Due before its interval is over, because it is near its end."""
+
+
+AnyTurn = TypeVar("AnyTurn", bound=Turn)
+
+
+class Schedule:
+    """Says which gangs are looked at together. Pure.
+
+    Gangs come at any time, and each look costs calls that many can share. So whoever is due takes along those who
+    would be within half of their interval: soon all of one interval are due at the same time.
+    """
+
+    def __init__(self) -> None:
+        self._held_until = 0.0
+        self._failures = 0
+
+    def next_at(self, turns: Iterable[Turn]) -> float:
+        """Return when the next look is due; infinity when nobody waits."""
+        return max(min((turn.due for turn in turns), default=float("inf")), self._held_until)
+
+    def due(self, turns: Iterable[AnyTurn], now: float) -> list[AnyTurn]:
+        """Return those to be looked at now."""
+        turns = list(turns)
+        due = [turn for turn in turns if turn.due <= now]
+        if all(turn.hurried for turn in due):
+            return due
+        return [turn for turn in turns if turn.due <= now + turn.interval / 2]
+
+    def looked(self, turn: Turn, pause: float, now: float) -> None:
+        """Note that a gang was looked at, and is to be again in `pause` seconds."""
+        turn.due = now + pause
+        turn.hurried = pause < turn.interval
+
+    def took(self, seconds: float, now: float) -> None:
+        """Note how long a look took: half of the time belongs to others on this machine, and at the service."""
+        self._failures = 0
+        self._held_until = now + seconds
+
+    def failed(self, interval: float, now: float) -> None:
+        """Note that the service could not answer: all wait longer each time, as long as it lasts."""
+        self._failures = min(self._failures + 1, MOST_DOUBLINGS)
+        self._held_until = now + min(LONGEST_HOLD, interval * 2**self._failures)
+
+
+@dataclass(eq=False, slots=True)
+class Followed(Turn):
+    """A gang that somebody waits for."""
+
+    watch: Watch = field(kw_only=True)
+    tell: Callable[[Outcome], object] = field(kw_only=True)
+
+
+class Poller:
+    """Looks at gangs until there is something to do about them. One thread, whatever their number.
+
+    Errors are waited out: after a refusal the credentials are read anew. Only when a gang could not be asked for long
+    enough to be given up is that told to its task, which asks once more by itself, ends the gang, and fails.
+    """
+
+    def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source = source
+        self._clock = clock
+        self._schedule = Schedule()
+        self._followed: dict[int, Followed] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._keeper = LeaseKeeper()
+        self._left: list[RunRef] = []
+        """To be forgotten between two looks."""
+        self._wakes_at = 0.0
+        self._read_at = self._renewed_at = clock()
+
+    async def until_action(self, watch: Watch, interval: float) -> Outcome:
+        """Return what to do about a gang, once there is something; `interval`: seconds between two looks."""
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[Outcome] = loop.create_future()
+        followed = self.follow(
+            watch, interval, lambda outcome: loop.call_soon_threadsafe(_settle, told, outcome)
+        )
+        try:
+            return await told
+        finally:
+            self.leave(followed)
+
+    def follow(self, watch: Watch, interval: float, tell: Callable[[Outcome], object]) -> Followed:
+        """Look at a gang from now on; `tell` is called in the poller's thread, at most once. Does not block."""
+        followed = Followed(interval, self._clock() + GATHERING, watch=watch, tell=tell)
+        with self._changed:
+            self._followed[id(followed)] = followed
+            if followed.due < self._wakes_at:
+                self._changed.notify()
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="ocidist-poller", daemon=True)
+                thread.start()
+                self._thread = thread
+        self._keeper.keep(watch)
+        return followed
+
+    def leave(self, followed: Followed) -> None:
+        """Look at a gang no more. Does not block."""
+        self._keeper.leave(followed.watch)
+        with self._changed:
+            self._followed.pop(id(followed), None)
+            self._left.append(followed.watch.record.ref)
+
+    def _run(self) -> None:
+        try:
+            self._look_when_due()
+        finally:
+            # Whatever has ended this thread: the next gang begins another, and finds those that wait.
+            with self._changed:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+
+    def _look_when_due(self) -> None:
+        failures = 0
+        while (due := self._wait_for_due()) is not None:
+            began = self._clock()
+            try:
+                self._look_at(due, began)
+                failures = 0
+            except Exception as error:
+                failures += 1
+                log.exception("looking at %d gangs failed", len(due))
+                self._schedule.failed(_shortest(due), self._clock())
+                if failures >= FAILURES:
+                    # Nobody may be lost from sight by what befalls the poller: each task looks for itself.
+                    for each in due:
+                        self._tell(each, error)
+
+    def _wait_for_due(self) -> list[Followed] | None:
+        """Return the gangs that are to be looked at, when it is time; None when nobody has waited for a while."""
+        idle_until = self._clock() + IDLE
+        with self._changed:
+            while True:
+                now = self._clock()
+                at = self._schedule.next_at(self._followed.values())
+                if self._followed and at <= now:
+                    return self._schedule.due(self._followed.values(), now)
+                if not self._followed and now >= idle_until:
+                    self._thread = None
+                    return None
+                self._wakes_at = at if self._followed else idle_until
+                self._changed.wait(self._wakes_at - now)
+
+    def _look_at(self, due: list[Followed], began: float) -> None:
+        backend = self._source.backend
+        self._forget(backend)
+        if began - self._read_at >= READ_EVERY:
+            self._refresh(anew=False)
+        looked = look_together(backend, [each.watch for each in due], time.time())
+        refused = [each.watch for each in due if each.watch.record.unanswered.is_refused]
+        if refused and self._renewed():
+            for watch in refused:
+                watch.note_new_credentials()
+        now = self._clock()
+        for each, outcome in zip(due, looked.outcomes, strict=True):
+            if isinstance(outcome, Wait):
+                self._schedule.looked(each, each.watch.pause(each.interval), now)
+            else:
+                self._tell(each, outcome)
+        if looked.unanswered or (looked.trouble is not None and looked.trouble.retryable):
+            self._schedule.failed(_shortest(due), now)
+        else:
+            self._schedule.took(now - began, now)
+
+    def _forget(self, backend: Backend) -> None:
+        with self._changed:
+            left, self._left = self._left, []
+        for ref in left:
+            backend.forget(ref)
+
+    def _renewed(self) -> bool:
+        """Return whether the next look is made with new credentials: a token may have run out, a key been replaced."""
+        if self._clock() - self._renewed_at < RENEW_EVERY:
+            return False
+        self._renewed_at = self._clock()
+        return self._refresh(anew=True)
+
+    def _refresh(self, *, anew: bool) -> bool:
+        self._read_at = self._clock()
+        try:
+            self._source.refresh(anew=anew)
+        except Exception as error:  # noqa: BLE001 - Airflow's or the network's; the old connection may still do
+            log.warning("the connection could not be read again: %s", error)
+            return False
+        return True
+
+    def _tell(self, followed: Followed, outcome: Outcome) -> None:
+        with self._changed:
+            wanted = self._followed.pop(id(followed), None) is not None
+        self._keeper.leave(followed.watch)
+        if wanted:
+            try:
+                followed.tell(outcome)
+            except RuntimeError as error:  # its event loop is closed
+                log.debug("nobody waits any more: %s", error)
+
+
+def _shortest(due: Iterable[Followed]) -> float:
+    return min(each.interval for each in due)
+
+
+def _settle(told: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not told.done():
+        told.set_result(outcome)

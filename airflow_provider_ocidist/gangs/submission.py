@@ -1,0 +1,395 @@
+"""Exactly once: the gang of a task is found if it lives or has succeeded, else created. No Airflow."""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, Overtaken, StillAlive
+from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Fail, decide
+from airflow_provider_ocidist.gangs.watch import TaskLog
+from airflow_provider_ocidist.model.attempts import Attempt, End, generation_of, newest
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.run import (
+    Ending,
+    NodeState,
+    Plan,
+    RunKey,
+    RunRecord,
+    RunRef,
+    RunStatus,
+    Tries,
+)
+
+NOTE = "ocidist_run"
+"""Key in the store under which the attempt that was begun last is noted."""
+LONGEST_NOTE = 60_000
+"""Characters; Airflow's task state store is made for values of up to 64 KB."""
+END_WITHIN = 1800.0
+"""Seconds that a left-over gang has to end, `limits.stop_grace` and its last checkpoint included."""
+CLAIM_PATIENCE = 1.5
+"""Seconds of the five that Airflow leaves a process which it kills; a gang must not live on for want of an answer."""
+FOR_GOOD = frozenset({Cause.USER, Cause.OOM, Cause.DATA, Cause.CONFIG})
+"""Causes of a failure that nobody waited for, which another gang would only meet again: the task fails of them."""
+LEFT_OVER = "left over from before this task was cleared or retried"
+
+
+class Notes(Protocol):
+    """What Airflow's task state store (3.3) offers; it survives retries, and clears too."""
+
+    def get(self, key: str) -> Any: ...
+
+    def set(self, key: str, value: Any) -> None: ...
+
+
+class Ender:
+    """Ends gangs, and waits until every node of theirs has ended."""
+
+    def __init__(self, backend: Backend, log: TaskLog, stop: threading.Event) -> None:
+        self._backend = backend
+        self._log = log
+        self._stop = stop
+
+    def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
+        """End those that live. Raises BackendError, also when stopped, or when nodes live on after `within` seconds."""
+        deadline = time.monotonic() + within
+        told_at: dict[str, float] = {}
+        while live := self._living(refs):
+            if time.monotonic() > deadline:
+                raise _still_alive(live, within)
+            for ref, _ in live:
+                if time.monotonic() - told_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
+                    self._log.warning("ending %s, %s", ref.key.name, why)
+                    if self._cancel(ref):
+                        told_at[ref.job_id] = time.monotonic()
+            self._pause()
+        for ref in refs:
+            if not ref.complete:
+                self._remove(ref, deadline, within)
+            self._backend.near(ref).close(ref, End(succeeded=False))
+
+    def _remove(self, ref: RunRef, deadline: float, within: float) -> None:
+        """Remove a gang that was never complete: somebody may still be at it, and shall find no job for more nodes."""
+        while True:
+            try:
+                return self._backend.near(ref).delete(ref)
+            except BackendError as error:
+                if error.status_code == 404:
+                    return None
+                if error.status_code != 409:
+                    raise
+                if time.monotonic() > deadline:
+                    raise _not_removed(ref, within) from error
+            # It has got a node since it was looked at.
+            self._cancel(ref)
+            self._pause()
+
+    def _cancel(self, ref: RunRef) -> bool:
+        """Return whether the service took it; where it did not, it is cancelled again at the next look."""
+        try:
+            self._backend.near(ref).cancel(ref)
+        except CancelFailed as error:
+            self._log.warning("%s; will cancel again", error)
+            return False
+        return True
+
+    def _pause(self) -> None:
+        if self._stop.wait(1.0):
+            raise BackendError("stopped while an earlier gang was ending", cause=Cause.CANCELED)
+
+    def _living(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, RunStatus]]:
+        statuses = [(ref, self._backend.near(ref).status([ref])[0]) for ref in refs]
+        return [(ref, status) for ref, status in statuses if not status.ended]
+
+
+def _still_alive(live: Sequence[tuple[RunRef, RunStatus]], after: float) -> BackendError:
+    states = {
+        node.run_id: node.state for _, status in live for node in status.nodes if not node.state.terminal
+    }
+    runs = ", ".join(f"{run_id} ({state})" for run_id, state in states.items() if run_id)
+    jobs = " ".join(ref.job_id for ref, _ in live)
+    return StillAlive(
+        f"nodes have not ended within {after:.0f} s, though they were cancelled: {runs}; end them with ocidist cancel "
+        f"{jobs}, or delete the job in the console; the next try of this task waits for them again",
+        retryable=True,
+    )
+
+
+def _not_removed(ref: RunRef, after: float) -> BackendError:
+    return StillAlive(
+        f"{ref.key.name} was never complete, and its job {ref.job_id} could not be deleted within {after:.0f} s, for "
+        "it still has runs: cancel and delete it in the console; the next try of this task tries again",
+        retryable=True,
+    )
+
+
+class Gang:
+    """Brings about the one gang of a task, whatever happened to those who tried before and whichever settings changed.
+
+    What is recorded in the work directory and noted in Airflow leads to what may live; the service says what does.
+    """
+
+    def __init__(
+        self, backend: Backend, job: TrainingJob, log: TaskLog, notes: Notes | None, stop: threading.Event
+    ) -> None:
+        self._backend = backend
+        self._job = job
+        self._log = log
+        self._notes = notes
+        self._stop = stop
+        self._ender = Ender(backend, log, stop)
+
+    def adopt_or_submit(
+        self, key: RunKey, task_deadline: float | None, number: int = 1, retries: int | None = None
+    ) -> RunRecord:
+        """Return the record of the gang. Raises BackendError, also when stopped; Overtaken where a later try is at it.
+
+        `key.generation` is Airflow's `max_tries`; the gang's own follows from what is recorded of earlier tries.
+        `task_deadline` is a Unix time, `number` that of the task's try: where Airflow has begun another one while an
+        earlier one still lived, it ends the earlier one, whose gang must not go with it. `retries` is the task's.
+        """
+        tries = Tries(number=number, max_tries=key.generation, retries=retries)
+        while True:
+            try:
+                return self._adopt_or_submit(key, task_deadline, tries)
+            except Overtaken as error:
+                if error.number > number:
+                    raise
+                # An earlier try has begun something since this one has looked.
+                self._log.info("%s; looking again", error)
+
+    def _adopt_or_submit(self, key: RunKey, task_deadline: float | None, tries: Tries) -> RunRecord:
+        number = tries.number
+        draft = self._plan(key, tries)
+        known = self._backend.attempts(draft, self._noted(draft))
+        self._give_way(draft, known, number)
+        key = replace(key, generation=generation_of(tries, known))
+        latest = newest(attempt for attempt in known if attempt.key.generation == key.generation)
+        attempt = _next(latest)
+        plan = self._plan(replace(key, attempt=attempt), tries)
+        # Noted before anything is created: whoever comes after a crash looks at this attempt first.
+        to_look_at = _to_look_at(known, key.generation)
+        self._note([*to_look_at, Attempt.of(plan)])
+        found = self._backend.begin(plan, to_look_at)
+        adopted = self._adopted(found, plan, known)
+        if adopted is not None and (number > 1 or any(adopted.run_ids)):
+            # First of all: what else there is may be a later try's.
+            self._claim(adopted, number)
+        self._ender.end([ref for ref in found if ref is not adopted], LEFT_OVER)
+        if adopted is not None:
+            return self._submit(self._plan(adopted.key, tries), task_deadline, found, number)
+        taken = [ref.key.attempt for ref in found if ref.key.generation == key.generation]
+        taken += [
+            each.key.attempt for each in known if each.key == plan.key and not each.place.is_that_of(plan)
+        ]
+        attempt = max(attempt, *(each + 1 for each in taken)) if taken else attempt
+        return self._submit(self._plan(replace(key, attempt=attempt), tries), task_deadline, [], number)
+
+    def call_off(self, key: RunKey, number: int, why: BaseException) -> list[str]:
+        """End what earlier tries may have left, for this one gives up and none comes after it (`Backend.call_off`)."""
+        draft = self._plan(key, Tries(number=number, max_tries=key.generation))
+        message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
+        ending = Ending(cause=Cause.SERVICE, message=message, since=time.time())
+        return self._backend.call_off(draft, self._noted(draft), ending, number)
+
+    def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
+        """Return the newest gang of the plan's generation, where it is worth waiting for."""
+        mine = [ref for ref in found if ref.key.generation == plan.key.generation]
+        latest = max(mine, key=lambda ref: ref.key.attempt, default=None)
+        return latest if latest is not None and self._worth_waiting_for(latest, plan, known) else None
+
+    def _submit(
+        self, plan: Plan, task_deadline: float | None, found: Sequence[RunRef], number: int
+    ) -> RunRecord:
+        self._note([Attempt.of(plan)])
+        if not any(ref.key == plan.key for ref in found) and number > 1:
+            self._claim(plan, number)
+        ref = self._backend.submit(plan, self._stop, found)
+        self._note_created(Attempt.of(plan, ref), ref, number)
+        if self._stop.is_set():
+            end_unless_claimed(self._backend, ref, number, self._log)
+            raise BackendError("stopped just when the gang was complete", cause=Cause.CANCELED)
+        return RunRecord.of(ref, self._job, plan.expects, self._at_the_service(task_deadline))
+
+    def _give_way(self, draft: Plan, known: Sequence[Attempt], number: int) -> None:
+        """Raise Overtaken where a later try has recorded an attempt that lives, or that is just being created.
+
+        This try is late: Airflow has begun the later one because it took this one for dead, or cleared the task.
+        """
+        later = [each for each in known if each.end is None and each.tries and each.tries.number > number]
+        if not later:
+            return
+        found = [ref for ref in self._backend.find(draft) if any(ref.key == each.key for each in later)]
+        living = [ref for ref in found if not self._backend.near(ref).status([ref])[0].ended]
+        unseen = [
+            each for each in later if each.ref is None and not any(ref.key == each.key for ref in found)
+        ]
+        if living or unseen:
+            latest = max(later, key=lambda each: each.tries.number if each.tries else 0)
+            assert latest.tries is not None
+            raise _given_way(latest, living, number)
+
+    def _claim(self, gang: Plan | RunRef, number: int) -> None:
+        """Leave word that this try waits for a gang. Raises Overtaken where a later one does."""
+        # The first try has nobody before it to leave word for, but it may be late.
+        ask = self._backend.claimed_by if number == 1 else partial(self._backend.claim, number=number)
+        holder = ask(gang)
+        if holder > number:
+            raise Overtaken(
+                f"try {holder} of this task waits for {gang.key.name}, and this is try {number}: it gives up and "
+                "leaves the gang as it is",
+                holder,
+            )
+
+    def _at_the_service(self, time_here: float | None) -> float | None:
+        """Return a time of this machine's clock by the service's, which a record goes by on every machine."""
+        return None if time_here is None else time_here - time.time() + self._backend.now()
+
+    def _plan(self, key: RunKey, tries: Tries) -> Plan:
+        return replace(self._backend.plan(self._job, key), tries=tries)
+
+    def _worth_waiting_for(self, ref: RunRef, plan: Plan, known: Sequence[Attempt]) -> bool:
+        """Return whether a gang that exists may yet succeed, or has; one that lost a node half-made cannot."""
+        if not ref.complete and not _can_complete(ref, plan):
+            return False
+        if self._backend.near(ref) is not self._backend:
+            # The settings say another region now, from which nobody watches it.
+            return False
+        if any(attempt.key == ref.key and _was_called_off(attempt, plan) for attempt in known):
+            return False
+        if not any(ref.run_ids):
+            return True
+        (status,) = self._backend.status([ref])
+        states = [node.state for node in status.nodes if node.run_id]
+        if NodeState.ENDING in states:
+            # Whoever tried before was killed, and its last deed was to end it.
+            return False
+        if not ref.complete:
+            return not any(state.terminal for state in states)
+        at = self._backend.now() if status.at is None else status.at
+        action = decide(RunRecord.of(ref, self._job, plan.expects), status, at)
+        if isinstance(action, Fail):
+            seen = any(attempt.key == ref.key and attempt.end is not None for attempt in known)
+            if seen or not status.ended or action.cause not in FOR_GOOD:
+                return False
+        elif status.ended and any(state is not NodeState.SUCCEEDED for state in states):
+            return False
+        self._log.info("found %s of an earlier attempt", ref.key.name)
+        return True
+
+    def _noted(self, draft: Plan) -> list[Attempt]:
+        noted = self._notes.get(NOTE) if self._notes is not None else None
+        if not isinstance(noted, dict):
+            return []
+        try:
+            return self._attempts_in(noted, draft)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            self._log.warning(
+                "what Airflow has noted of this task cannot be read, and is left out: %s", error
+            )
+            return []
+
+    def _attempts_in(self, noted: Mapping[str, Any], draft: Plan) -> list[Attempt]:
+        if "attempts" in noted:
+            return [Attempt.from_json(each) for each in noted["attempts"]]
+        # As the version before this one has noted it.
+        key = replace(draft.key, generation=int(noted["generation"]), attempt=int(noted["attempt"]))
+        return [Attempt.of(replace(draft, key=key, run_dir=_run_dir(draft, key), tries=None))]
+
+    def _note_created(self, attempt: Attempt, ref: RunRef, number: int) -> None:
+        """Note a gang that lives; it is recorded in the work directory too, so that nothing depends on it."""
+        try:
+            self._note([attempt])
+        except Exception as error:  # noqa: BLE001 - Airflow's, or the network's
+            self._log.warning("%s: could not be noted in Airflow: %s", ref.key.name, error)
+        except BaseException:
+            # Airflow's timeout: nobody waits for the gang any more, or does yet.
+            end_unless_claimed(self._backend, ref, number, self._log)
+            raise
+
+    def _note(self, attempts: Sequence[Attempt]) -> None:
+        """Note where gangs of this task may be found: the newest, and those that are to be ended first."""
+        if self._notes is None:
+            return
+        value = {"attempts": [attempt.to_json() for attempt in attempts]}
+        if len(json.dumps(value)) > LONGEST_NOTE:
+            # The ids of the runs are recorded in the work directory too.
+            value = {"attempts": [replace(attempt, ref=None).to_json() for attempt in attempts]}
+        self._notes.set(NOTE, value)
+
+
+def _given_way(latest: Attempt, living: Sequence[RunRef], number: int) -> Overtaken:
+    assert latest.tries is not None
+    key, jobs = latest.key, " ".join(ref.job_id for ref in living)
+    record = f"g{key.generation}-a{key.attempt}-*.json below attempts/{key.task_digest}/ of its work_dir"
+    remedy = f"end it with ocidist cancel {jobs}" if jobs else f"remove its record, {record}"
+    return Overtaken(
+        f"try {latest.tries.number} of this task has begun {key.name}, and this is try {number}: it gives up and "
+        "leaves that gang as it is. Where the DAG run was deleted and made again, so that its tries are counted anew, "
+        f"{remedy}, then clear the task",
+        latest.tries.number,
+    )
+
+
+def _next(latest: Attempt | None) -> int:
+    """Return which attempt of its generation a try looks at first: the newest, unless that is known to have failed."""
+    if latest is None:
+        return 1
+    failed = latest.end is not None and not latest.end.succeeded
+    return latest.key.attempt + 1 if failed else latest.key.attempt
+
+
+def _to_look_at(known: Sequence[Attempt], generation: int) -> list[Attempt]:
+    """Return the attempts of which something may live, and the success that may be adopted."""
+    return [
+        attempt
+        for attempt in known
+        if attempt.end is None or (attempt.end.succeeded and attempt.key.generation == generation)
+    ]
+
+
+def _can_complete(ref: RunRef, plan: Plan) -> bool:
+    """Return whether the plan creates the nodes that a gang lacks."""
+    return (ref.topology, ref.nodes, ref.run_dir, ref.compartment_id) == (
+        plan.topology,
+        plan.nodes,
+        plan.run_dir,
+        plan.compartment_id,
+    )
+
+
+def _was_called_off(attempt: Attempt, plan: Plan) -> bool:
+    """Return whether its nodes were told to stop before they were found: nobody saw the creation answered."""
+    return attempt.ref is None and not attempt.place.is_that_of(plan)
+
+
+def _run_dir(draft: Plan, key: RunKey) -> str:
+    return draft.run_dir.removesuffix(draft.key.name) + key.name
+
+
+def end_unless_claimed(backend: Backend, ref: RunRef, number: int, log: TaskLog) -> None:
+    """End the gang of a task's try that was killed, unless a later try waits for it."""
+    if (later := _claimed_by(backend, ref)) > number:
+        log.info("%s goes on: try %d of its task waits for it", ref.key.name, later)
+        return
+    backend.cancel(ref)
+    log.info("%s: cancelled, since its task was killed", ref.key.name)
+
+
+def _claimed_by(backend: Backend, ref: RunRef) -> int:
+    """Return which try waits for a gang; 0 where the answer takes too long."""
+    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threading.Thread(target=lambda: told.put(backend.claimed_by(ref)), daemon=True).start()
+    try:
+        return told.get(timeout=CLAIM_PATIENCE)
+    except queue.Empty:
+        return 0

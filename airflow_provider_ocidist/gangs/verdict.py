@@ -1,0 +1,244 @@
+"""What counts as a success: one table, judged by one function. Pure.
+
+A success is what this attempt did. Of each node two things are known, what the service says (columns below) and what
+the node itself reported (rows):
+
+    reported          SUCCEEDED      FAILED, CANCELED, MISSING
+    exit 0            well           failed
+    a failure         failed         failed
+    not done          unsaid         failed         its last report was lost, as by throttling
+    nothing           failed         failed         where an agent is certain
+    unreadable        unread         failed
+    (no agent)        well           failed
+
+One node that failed fails the gang; one that is unread is asked again, up to a limit. For the others the checkpoint
+decides, where the job wants one (columns), and then the outputs:
+
+    checkpoint        all well       some unsaid
+    of this attempt   success        success
+    former, complete  success        success        the program says that there was nothing left to train
+    former            USER           NODE           a retry that trained nothing
+    none              USER           NODE
+    damaged           USER           USER           also where the job wants none
+    unreadable        asked again    asked again    up to a limit, then SERVICE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import LOWEST, Fence
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import Expectations, NodeState, NodeStatus, RunRecord, RunStatus
+
+SHORT = 60.0
+"""Seconds; a training that took less, and shows nothing, has probably done nothing."""
+
+
+class Told(Enum):
+    """What a node reported."""
+
+    EXIT_0 = auto()
+    FAILURE = auto()
+    NOT_DONE = auto()
+    NOTHING = auto()
+    UNREADABLE = auto()
+    NO_AGENT = auto()
+
+
+class End(Enum):
+    """How a node's part has ended."""
+
+    WELL = auto()
+    UNSAID = auto()
+    """Well by its exit code, which the service saw; what it did, nobody said."""
+    UNREAD = auto()
+    FAILED = auto()
+
+
+class Checkpoint(Enum):
+    """What there is of checkpoints."""
+
+    OWN = auto()
+    COMPLETE = auto()
+    FORMER = auto()
+    NONE = auto()
+    DAMAGED = auto()
+    UNREADABLE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """The gang did what its job promises."""
+
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """It did not."""
+
+    cause: Cause
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What would say it cannot be read now."""
+
+
+_ENDS = {
+    Told.EXIT_0: End.WELL,
+    Told.FAILURE: End.FAILED,
+    Told.NOT_DONE: End.UNSAID,
+    Told.NOTHING: End.FAILED,
+    Told.UNREADABLE: End.UNREAD,
+    Told.NO_AGENT: End.WELL,
+}
+"""Of a node that is SUCCEEDED at the service; every other one has failed."""
+
+
+def told(node: NodeStatus, expects: Expectations, *, readable: bool) -> Told:
+    """Return what a node reported."""
+    report = node.report
+    if report is None:
+        if not expects.reports:
+            return Told.NO_AGENT
+        return Told.NOTHING if readable else Told.UNREADABLE
+    over = report.phase is Phase.DONE
+    if report.cause is not None or report.exit_code not in (None, 0) or (over and report.exit_code is None):
+        return Told.FAILURE
+    return Told.EXIT_0 if over else Told.NOT_DONE
+
+
+def end(node: NodeStatus, expects: Expectations, *, readable: bool) -> End | None:
+    """Return how a node's part has ended; None while it lives."""
+    if not node.state.terminal:
+        return None
+    if node.state is not NodeState.SUCCEEDED:
+        return End.FAILED
+    return _ENDS[told(node, expects, readable=readable)]
+
+
+def checkpoint_of(record: RunRecord, status: RunStatus) -> Checkpoint:
+    """Return what there is of checkpoints, by the reports and, where they do not say it, by the store."""
+    if not status.checkpoint_readable:
+        return Checkpoint.UNREADABLE
+    if status.checkpoint_problem is not None:
+        return Checkpoint.DAMAGED
+    if own_checkpoint(record, status):
+        return Checkpoint.OWN
+    if status.checkpoint is None:
+        return Checkpoint.NONE
+    return Checkpoint.COMPLETE if _was_complete(status, status.checkpoint) else Checkpoint.FORMER
+
+
+def own_checkpoint(record: RunRecord, status: RunStatus) -> bool:
+    """Whether this attempt has published a checkpoint."""
+    fence = Fence(generation=record.ref.key.generation, attempt=record.ref.key.attempt)
+    reports = [node.report for node in status.nodes if node.report is not None]
+    return (status.stored is not None and status.stored.fence == fence) or any(
+        _is_own(report, fence) for report in reports
+    )
+
+
+def _is_own(report: NodeReport, fence: Fence) -> bool:
+    if report.checkpoint is None:
+        return False
+    # Agents of the version before know no fences; they can be told by what else they do not report.
+    is_older = report.moved is None and report.starts_from is None
+    return report.checkpoint.fence == fence or (report.checkpoint.fence == LOWEST and is_older)
+
+
+def _was_complete(status: RunStatus, former: CheckpointRef) -> bool:
+    """Whether the program says that what it went on from was the end of the training."""
+    progresses = [node.report.progress for node in status.nodes if node.report and node.report.progress]
+    return any(
+        progress.complete
+        or (progress.steps is not None and max(progress.step or 0, former.step or 0) >= progress.steps)
+        for progress in progresses
+    )
+
+
+def outcome(record: RunRecord, status: RunStatus) -> Success | Failure | Unread:
+    """Judge a gang whose nodes have all ended at the service, and none of them failed."""
+    ends = {end(node, record.expects, readable=status.reports_readable) for node in status.nodes}
+    found = checkpoint_of(record, status)
+    if End.UNREAD in ends or found is Checkpoint.UNREADABLE:
+        return Unread()
+    if found is Checkpoint.DAMAGED:
+        return Failure(Cause.USER, str(status.checkpoint_problem))
+    unsaid = [node.rank for node in status.nodes if end(node, record.expects, readable=True) is End.UNSAID]
+    if record.expects.checkpoint and found in (Checkpoint.NONE, Checkpoint.FORMER):
+        return _without_checkpoint(status, unsaid)
+    missing = [] if unsaid else _missing_outputs(record, status)
+    if missing:
+        return Failure(
+            Cause.USER,
+            f"the program exited with 0 on every node but these outputs are missing: {', '.join(missing)}",
+        )
+    return _of_signs(record, status, unsaid)
+
+
+def _without_checkpoint(status: RunStatus, unsaid: list[int]) -> Failure:
+    former = status.checkpoint
+    if unsaid:
+        ranks = ", ".join(map(str, unsaid))
+        return Failure(
+            Cause.NODE,
+            f"the last report of node {ranks} was lost, and there is no checkpoint of this attempt: run it again",
+        )
+    if former is None:
+        return Failure(
+            Cause.USER,
+            "the program exited with 0 on every node but wrote no checkpoint: it probably trained nothing. "
+            "Read its first lines of output, or set checkpoints.required: false",
+        )
+    return Failure(
+        Cause.USER,
+        "the program exited with 0 on every node but wrote no checkpoint in this attempt: all there is, "
+        f"{former.label}, is of attempt {former.fence.attempt}. Read its output; if there was nothing left to train, "
+        'have it log step and steps, or write {"complete": true} into $OCIDIST_PROGRESS_FILE',
+    )
+
+
+def _missing_outputs(record: RunRecord, status: RunStatus) -> list[str]:
+    return [
+        uri for uri in record.expects.outputs if not any(_lies_in(found, uri) for found in status.outputs)
+    ]
+
+
+def _lies_in(uri: str, folder: str) -> bool:
+    return f"{uri.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def _of_signs(record: RunRecord, status: RunStatus, unsaid: list[int]) -> Success | Failure:
+    """Judge what shows that there was a training at all; an agent has to be there to see it."""
+    reports = [node.report for node in status.nodes if node.report is not None]
+    if unsaid or not reports or status.outputs or own_checkpoint(record, status) or _has_progress(reports):
+        return Success()
+    took = max(map(_trained_for, reports))
+    nothing = (
+        f"the program exited with 0 on every node after {took:.0f} s and showed no step, loss, checkpoint or output: "
+        "it probably trained nothing. Read its first lines of output"
+    )
+    if record.expects.training:
+        return Failure(Cause.USER, f"{nothing}, or set require_training: false")
+    return Success(nothing) if took < SHORT else Success()
+
+
+def _has_progress(reports: list[NodeReport]) -> bool:
+    progresses = [report.progress for report in reports if report.progress is not None]
+    return any(
+        progress.step is not None or progress.loss is not None or progress.complete for progress in progresses
+    )
+
+
+def _trained_for(report: NodeReport) -> float:
+    """Return for how many seconds a node trained, by its own clock."""
+    if report.trained_for is not None:
+        return report.trained_for
+    return (report.finished_at or report.heartbeat_at) - report.started_at

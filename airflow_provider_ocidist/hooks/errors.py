@@ -1,0 +1,37 @@
+"""What Airflow is told of our errors: which of them a retry cannot help."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
+
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, TrainingFailed
+from airflow_provider_ocidist.model.masking import masked_text
+
+HOPELESS = {Cause.USER, Cause.OOM, Cause.CONFIG, Cause.DATA, Cause.CANCELED}
+"""Causes that the same training would meet again: Airflow's retries are not spent on them."""
+
+
+def training_failure(cause: Cause, message: str) -> BaseException:
+    """Return what a task raises when its training has failed."""
+    text = masked_text(f"{cause}: {message}")
+    if cause is Cause.DEADLINE:
+        return AirflowTaskTimeout(text)
+    if cause in HOPELESS:
+        return AirflowFailException(text)
+    return TrainingFailed(text, cause=cause)
+
+
+@contextlib.contextmanager
+def as_airflow_errors() -> Iterator[None]:
+    """Turn those of our errors that a retry cannot help into AirflowFailException."""
+    try:
+        yield
+    except JobFileError as error:
+        raise AirflowFailException(masked_text(str(error))) from error
+    except BackendError as error:
+        if error.retryable:
+            raise
+        raise AirflowFailException(masked_text(f"{error.cause}: {error}")) from error

@@ -1,0 +1,130 @@
+"""OciHook: an Airflow connection of type `oci` becomes a connected backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseHook
+
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.errors import OcidistError
+
+# DAG files import this module by way of the operators: what is heavy waits until it is used.
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.oci_client.credentials import OciAccess
+    from airflow_provider_ocidist.storage.stores.base import Store
+
+
+class OciHook(BaseHook):
+    """Turn a connection into a backend, or into credentials for storage.
+
+    :param conn_id: an Airflow connection of type `oci`
+    """
+
+    conn_name_attr = "conn_id"
+    default_conn_name = "oci_default"
+    conn_type = "oci"
+    hook_name = "Oracle Cloud Infrastructure"
+
+    def __init__(self, conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.conn_id = conn_id
+
+    @cached_property
+    def fields(self) -> Mapping[str, Any]:
+        """The connection's fields, under the names that backends and storage use.
+
+        Raises BackendError for a secret under a name that Airflow would show.
+        """
+        from airflow.sdk.log import mask_secret
+
+        from airflow_provider_ocidist.oci_client.credentials import fields_of, secrets_of
+
+        extra = self.get_connection(self.conn_id).extra_dejson
+        refuse_shown_secrets(self.conn_id, extra)
+        fields = fields_of(extra)
+        # Airflow registers the text of the whole extra with its masker, and none of the values in it.
+        for secret in secrets_of(fields):
+            mask_secret(secret)
+        return fields
+
+    @cached_property
+    def access(self) -> OciAccess:
+        """Credentials and place, for storage."""
+        from airflow_provider_ocidist.oci_client.credentials import access_of
+
+        return access_of(self.fields)
+
+    def backend(self, kind: str = "oci_data_science") -> Backend:
+        """Return a backend of a kind, for this connection; no request is sent yet."""
+        backend: Backend = kinds.load("backends", kind).BACKEND.connect(self.fields)
+        return backend
+
+    def uri(self, place: str) -> str:
+        """Return a place as a URI: a relative path lies in the connection's `work_dir`. A `/` at its end stays.
+
+        Raises StorageError when the connection has none.
+        """
+        from airflow_provider_ocidist.errors import StorageError
+        from airflow_provider_ocidist.storage.locations import join
+
+        if "://" in place or place.startswith("/"):
+            return place
+        if not self.fields.get("work_dir"):
+            raise StorageError(
+                f"{place!r} is relative, and the connection {self.conn_id!r} has no work_dir: name a whole URI"
+            )
+        return join(self.fields["work_dir"], place) + ("/" if place.endswith("/") else "")
+
+    def store(self, place: str) -> Store:
+        """Return the folder at a URI, or in `work_dir`, whose files can be listed, read, written and deleted."""
+        from airflow_provider_ocidist.storage.stores.opening import open_store
+
+        uri = self.uri(place)
+        return open_store(uri, self.access if uri.startswith("oci://") else None)
+
+    def get_conn(self) -> OciAccess:
+        return self.access
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Ask Object Storage for the tenancy's namespace: the cheapest request that needs valid credentials."""
+        from airflow_provider_ocidist.oci_client.clients import namespace
+
+        try:
+            found = f"connected: Object Storage namespace {namespace(self.access)}"
+        except OcidistError as error:
+            return False, str(error)
+        if unknown := unknown_fields(self.get_connection(self.conn_id).extra_dejson):
+            return False, f"{found}; but a connection has no field {', '.join(unknown)}"
+        return True, found
+
+
+def refuse_shown_secrets(conn_id: str, extra: Mapping[str, Any]) -> None:
+    """Raise BackendError when a secret has a name that Airflow does not hide: its API would show it to readers."""
+    from airflow.providers.common.compat.sdk import redact
+
+    from airflow_provider_ocidist.errors import BackendError, Cause
+    from airflow_provider_ocidist.oci_client.credentials import SECRETS
+
+    for ours, oci_name in SECRETS.items():
+        if extra.get(oci_name) and redact("shown", oci_name) == "shown":
+            raise BackendError(
+                f"connection {conn_id!r}: Airflow's API and UI show a field named {oci_name} as it is; name it {ours}, "
+                f"or add {oci_name} to the setting [core] sensitive_var_conn_names",
+                cause=Cause.CONFIG,
+            )
+
+
+def unknown_fields(extra: Mapping[str, Any]) -> list[str]:
+    """Return the names in a connection that mean nothing to us, each with what was probably meant."""
+    import difflib
+
+    from airflow_provider_ocidist.oci_client.credentials import SECRETS, OciAccess
+    from airflow_provider_ocidist.provider_info import CONNECTION_FIELDS
+
+    known = {*CONNECTION_FIELDS, *OciAccess.__dataclass_fields__, *SECRETS}
+    near = {name: difflib.get_close_matches(name, known, n=1) for name in sorted(extra.keys() - known)}
+    return [f"{name} (did you mean {found[0]}?)" if found else name for name, found in near.items()]

@@ -1,0 +1,128 @@
+"""What a training task reads from Airflow's context, and what it hands on through it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_ocidist.errors import StorageError
+
+# What only a running task needs is imported there, as in operators.py.
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.gangs.watch import TaskLog
+    from airflow_provider_ocidist.hooks.oci import OciHook
+    from airflow_provider_ocidist.model.job import TrainingJob
+    from airflow_provider_ocidist.model.run import RunKey, RunRef
+
+log = logging.getLogger(__name__)
+
+DATA_VERSIONS = "data_versions"
+
+
+def key_of(context: Context) -> RunKey:
+    """Return the key by which all gangs of this task are found; each clear begins another generation."""
+    from airflow_provider_ocidist.model.run import RunKey
+
+    ti = context["ti"]
+    return RunKey(
+        dag_id=ti.dag_id,
+        run_id=ti.run_id,
+        task_id=ti.task_id,
+        map_index=ti.map_index if ti.map_index is not None else -1,
+        generation=ti.max_tries,
+    )
+
+
+def owner_of(context: Context) -> dict[str, Any]:
+    """Return what a trigger has to know of the task that it waits for."""
+    key = key_of(context)
+    return {
+        "dag_id": key.dag_id,
+        "run_id": key.run_id,
+        "task_id": key.task_id,
+        "map_index": key.map_index,
+        "try_number": context["ti"].try_number,
+    }
+
+
+def created(context: Context) -> RunRef | None:
+    """Return what this task has created before it was deferred."""
+    from airflow_provider_ocidist.model.run import RunRef
+
+    ti = context["ti"]
+    told = ti.xcom_pull(task_ids=ti.task_id, key="run", map_indexes=ti.map_index)
+    return RunRef.from_json(told) if told else None
+
+
+def note_data_versions(job: TrainingJob, hook: OciHook, context: Context, log: TaskLog) -> None:
+    """Note what is about to be trained on, for the events of the outlets; it may change before the end."""
+    from airflow_provider_ocidist.storage.fingerprint import data_version
+    from airflow_provider_ocidist.storage.locations import shown
+
+    if not job.inputs:
+        return
+    access = hook.access
+    versions: dict[str, str | None] = {}
+    for source in dict.fromkeys(item.source for item in job.inputs):
+        try:
+            versions[shown(source)] = data_version(source, access)
+        except StorageError as error:
+            log.warning("no version of %s for the events of the outlets: %s", shown(source), error)
+    context["ti"].xcom_push(key=DATA_VERSIONS, value=versions)
+
+
+def tell_outlets(
+    outlets: Iterable[Any], result: Mapping[str, Any], job_name: str | None, context: Context
+) -> None:
+    """Put the checkpoint into the events of a task's outlets, for the DAGs that they schedule."""
+    from airflow.sdk import Asset, AssetAlias
+
+    if not outlets:
+        return
+    checkpoint = result.get("checkpoint") or {}
+    ti = context["ti"]
+    told = {
+        "job": job_name,
+        "data": ti.xcom_pull(task_ids=ti.task_id, key=DATA_VERSIONS, map_indexes=ti.map_index) or {},
+        "checkpoint_uri": result["checkpoint_uri"],
+        "step": checkpoint.get("step"),
+        "loss": checkpoint.get("loss"),
+        "outputs": result.get("outputs", []),
+        "job_id": result["job_id"],
+    }
+    for outlet in outlets:
+        if isinstance(outlet, Asset):
+            context["outlet_events"][outlet].extra.update(told)
+        elif isinstance(outlet, AssetAlias) and result["checkpoint_uri"]:
+            context["outlet_events"][outlet].add(Asset(result["checkpoint_uri"]), extra=told)
+
+
+def mask_secrets_told(backend: Backend, ref: RunRef) -> None:
+    """Keep what the nodes were told, and may print, from the log; where that cannot be asked, it is not."""
+    try:
+        secrets = backend.secrets_told(ref)
+    except Exception as error:  # noqa: BLE001 - whoever looks at the run meets it again, if it lasts, and tells of it
+        log.debug("%s: its secrets cannot be masked: %s", ref.key.name, error)
+        return
+    mask_secrets(secrets)
+
+
+def mask_secrets(secrets: Iterable[str]) -> None:
+    """Have Airflow mask these wherever this process, and its supervisor, write them."""
+    from airflow.sdk.log import mask_secret
+
+    for secret in secrets:
+        mask_secret(secret)
+
+
+def handed_on(value: Any) -> Any:
+    """Return what may go into XCom, which Airflow does not mask: without what it knows as secrets, or we do."""
+    from airflow.providers.common.compat.sdk import redact
+
+    from airflow_provider_ocidist.model.masking import shown
+
+    return shown(redact(value))

@@ -1,0 +1,1 @@
+"""What Airflow's optional parts ask of a provider: lineage, task logs, paths."""

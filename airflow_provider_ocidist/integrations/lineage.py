@@ -1,0 +1,168 @@
+"""Lineage: what a task read and wrote, as OpenLineage tells it; and how Airflow writes the URI of an asset.
+
+OpenLineage is optional; its classes are imported when its provider, which alone calls these functions, is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import Asset
+    from openlineage.client.event_v2 import Dataset
+
+    from airflow_provider_ocidist.gangs.failure import Failure
+    from airflow_provider_ocidist.model.job import TrainingJob
+    from airflow_provider_ocidist.model.run import Plan, RunRef
+
+FACET = "ocidist_training"
+"""Name of our facets; OpenLineage wants a prefix on what is not of its own."""
+
+
+def normalized_uri(parts: SplitResult) -> SplitResult:
+    """Return one spelling for all URIs of an asset in Object Storage. Raises ValueError for one without a bucket."""
+    if not parts.netloc.partition("@")[0]:
+        raise ValueError("an asset in Object Storage is written oci://bucket@namespace/path")
+    return parts._replace(path=re.sub(r"/{2,}", "/", parts.path).rstrip("/"), query="")
+
+
+def name_of(uri: str) -> tuple[str, str]:
+    """Return the namespace and name of a dataset: as OpenLineage has it for every object store, bucket and key."""
+    from airflow_provider_ocidist.storage.locations import shown
+
+    parts = urlsplit(shown(uri))
+    if parts.scheme in ("", "file"):
+        return "file", parts.path or "/"
+    return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "/"
+
+
+def dataset_of_asset(asset: Asset, lineage_context: Any) -> Dataset:
+    """Return the dataset that an asset stands for; Airflow calls this for the scheme `oci`."""
+    del lineage_context
+    return dataset_of(asset.uri)
+
+
+def dataset_of(uri: str, version: str | None = None) -> Dataset:
+    from openlineage.client.event_v2 import Dataset
+    from openlineage.client.facet_v2 import dataset_version_dataset
+
+    namespace, name = name_of(uri)
+    facets: dict[str, Any] = {}
+    if version is not None:
+        facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=version)
+    return Dataset(namespace=namespace, name=name, facets=facets)
+
+
+def lineage_of_copy(pairs: Iterable[tuple[str, str]]) -> OperatorLineage[Any, Any]:
+    """Return the lineage of what was copied, given as sources and targets."""
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    pairs = list(pairs)
+    return OperatorLineage(
+        inputs=[dataset_of(uri) for uri in _once(source for source, _ in pairs)],
+        outputs=[dataset_of(uri) for uri in _once(target for _, target in pairs)],
+    )
+
+
+def lineage_of_training(
+    job: TrainingJob,
+    plan: Plan,
+    ref: RunRef | None = None,
+    result: Mapping[str, Any] | None = None,
+    failure: Failure | None = None,
+    address: str | None = None,
+) -> OperatorLineage[Any, Any]:
+    """Return the lineage of a training as far as it has come; `address` is the page of its main run."""
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    return OperatorLineage(
+        inputs=[dataset_of(uri) for uri in _once(item.source for item in job.inputs)],
+        outputs=_outputs(job, plan, result, failure),
+        run_facets=_run_facets(ref, result, failure, address),
+        job_facets=_job_facets(job, plan),
+    )
+
+
+def _outputs(
+    job: TrainingJob, plan: Plan, result: Mapping[str, Any] | None, failure: Failure | None
+) -> list[Dataset]:
+    """Return what was written; before the end, what shall be."""
+    if failure is not None:
+        return [dataset_of(failure.checkpoint_uri)] if failure.checkpoint_uri else []
+    if result is None:
+        planned = [plan.checkpoints_uri, *(item.uri for item in job.outputs if "${" not in item.uri)]
+        return [dataset_of(uri) for uri in _once(uri for uri in planned if uri)]
+    checkpoint = result.get("checkpoint") or {}
+    found = [dataset_of(checkpoint["uri"], _version_of(checkpoint))] if checkpoint else []
+    return [*found, *(dataset_of(uri) for uri in _once(result.get("outputs") or ()))]
+
+
+def _version_of(checkpoint: Mapping[str, Any]) -> str | None:
+    """Return the step of a checkpoint, else the digest of its content."""
+    step = checkpoint.get("step")
+    return checkpoint.get("digest") if step is None else f"step-{step}"
+
+
+def _job_facets(job: TrainingJob, plan: Plan) -> dict[str, Any]:
+    from openlineage.client.facet_v2 import JobFacet
+
+    about = {
+        "name": job.name,
+        "nodes": plan.nodes,
+        "topology": plan.topology,
+        "reason": plan.reason,
+        "launcher": job.launcher.kind,
+        "image": job.image,
+        "shape": getattr(job.backend, "shape", None),
+    }
+    facets: dict[str, Any] = {FACET: JobFacet().with_additional_properties(**about)}
+    if (code := _code_version(job.program.source)) is not None:
+        facets["sourceCodeLocation"] = code
+    return facets
+
+
+def _code_version(source: str | None) -> Any:
+    """Return where the code is kept, for a Git source; a branch's newest commit is known to the nodes alone."""
+    from openlineage.client.facet_v2 import source_code_location_job
+
+    from airflow_provider_ocidist.model.git_source import COMMIT, parse
+
+    repository = parse(source) if source else None
+    if repository is None:
+        return None
+    ref = repository.ref
+    is_commit = bool(ref and COMMIT.fullmatch(ref))
+    return source_code_location_job.SourceCodeLocationJobFacet(
+        type="git",
+        url=repository.url,
+        repoUrl=repository.url,
+        version=ref if is_commit else None,
+        branch=None if is_commit else ref,
+    )
+
+
+def _run_facets(
+    ref: RunRef | None, result: Mapping[str, Any] | None, failure: Failure | None, address: str | None
+) -> dict[str, Any]:
+    from openlineage.client.facet_v2 import RunFacet, external_query_run
+
+    if ref is None:
+        return {}
+    about: dict[str, Any] = {"job_id": ref.job_id, "run_ids": list(ref.run_ids), "run_dir": ref.run_dir}
+    if result is not None:
+        progress = result.get("progress") or {}
+        about["progress"] = {name: progress.get(name) for name in ("step", "steps", "loss")}
+    if failure is not None:
+        about["failure"] = {"cause": str(failure.cause), "message": failure.message, "rank": failure.rank}
+    query = external_query_run.ExternalQueryRunFacet(
+        externalQueryId=ref.main_run_id, source=address or ref.backend
+    )
+    return {FACET: RunFacet().with_additional_properties(**about), "externalQuery": query}
+
+
+def _once(uris: Iterable[str]) -> Sequence[str]:
+    return list(dict.fromkeys(uris))

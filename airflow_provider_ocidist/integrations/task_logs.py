@@ -1,0 +1,134 @@
+"""Airflow's task logs in Object Storage: `[logging] remote_base_log_folder = oci://connection@bucket/logs`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Generator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.errors import OcidistError
+
+# Airflow reads this module while it starts: what needs Airflow is imported when it is used.
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.storage.stores.base import Store
+
+
+DEFAULT_CONNECTION = "oci_default"
+
+
+class OciTaskLogs:
+    """What Airflow calls a RemoteLogIO: sends the log of a task away when its process ends, and fetches it again.
+
+    A task that defers has several processes, maybe on several machines; each adds what the place does not have yet.
+
+    :param folder: `oci://connection@bucket/logs`, or `oci://bucket@namespace/logs` with a `conn_id`
+    :param conn_id: connection of type `oci`; None: the one in `folder`, or else `oci_default`
+    :param local_folder: where Airflow writes logs
+    :param delete_local: whether to remove the local folder of a task's logs when they have been sent
+    """
+
+    processors: tuple[Any, ...] = ()
+
+    def __init__(
+        self, folder: str, *, conn_id: str | None, local_folder: str | Path, delete_local: bool = False
+    ) -> None:
+        self.conn_id, self.uri = place_of(folder, conn_id)
+        self.local_folder = Path(local_folder)
+        self.delete_local = delete_local
+
+    @classmethod
+    def from_config(cls) -> Self:
+        """Return what Airflow's settings ask for; Airflow calls this."""
+        from airflow.configuration import conf
+
+        return cls(
+            conf.get_mandatory_value("logging", "remote_base_log_folder"),
+            conn_id=conf.get("logging", "remote_log_conn_id", fallback=None),
+            local_folder=Path(conf.get_mandatory_value("logging", "base_log_folder")).expanduser(),
+            delete_local=conf.getboolean("logging", "delete_local_logs", fallback=False),
+        )
+
+    def upload(self, path: os.PathLike[str] | str, ti: Any = None) -> None:  # noqa: ARG002 - Airflow's signature
+        """Send one log. Raises OcidistError; Airflow then says so in the log on the worker."""
+        local = self.local_folder / path
+        if not local.is_file():
+            return
+        name = local.relative_to(self.local_folder).as_posix()
+        self._store.write(name, _joined(self._sent(name), local.read_bytes()))
+        if self.delete_local:
+            shutil.rmtree(local.parent, ignore_errors=True)
+
+    def stream(self, relative_path: str, ti: Any) -> tuple[list[str], list[Generator[str]]]:  # noqa: ARG002
+        """Return where the logs of one attempt were found, that of its trigger included, and their lines."""
+        try:
+            # Not `attempt=10.log`, of which `attempt=1` alone would be the beginning.
+            names = [entry.name for entry in self._store.list(relative_path)]
+            texts = [self._store.read(name).decode(errors="replace") for name in names]
+        except (OcidistError, FileNotFoundError) as error:
+            return [f"{self.uri}/{relative_path}: {error}"], []
+        return [f"{self.uri}/{name}" for name in names], [_lines(text) for text in texts]
+
+    def read(self, relative_path: str, ti: Any) -> tuple[list[str], list[str] | None]:
+        """Return the same as texts, as Airflow before 3.1 asks for them."""
+        sources, streams = self.stream(relative_path, ti)
+        return sources, ["\n".join(lines) for lines in streams] or None
+
+    def _sent(self, name: str) -> bytes:
+        with contextlib.suppress(FileNotFoundError):
+            return self._store.read(name)
+        return b""
+
+    @cached_property
+    def _store(self) -> Store:
+        from airflow_provider_ocidist.hooks.oci import OciHook
+        from airflow_provider_ocidist.storage.stores.opening import open_store
+
+        return open_store(self.uri, OciHook(self.conn_id).access)
+
+
+def place_of(folder: str, conn_id: str | None) -> tuple[str, str]:
+    """Return the connection and the folder as OCI writes it. Raises ValueError for another kind of place.
+
+    What stands before the `@` is the connection, unless another connection is named: then it is the bucket.
+    """
+    url = urlsplit(folder)
+    if url.scheme != "oci" or not url.netloc:
+        raise ValueError(f"{folder} is no place for logs: write oci://connection@bucket/logs")
+    before, at, after = url.netloc.rpartition("@")
+    if at and conn_id in (None, "", before):
+        return before, f"oci://{after}{url.path.rstrip('/')}"
+    return conn_id or DEFAULT_CONNECTION, f"oci://{url.netloc}{url.path.rstrip('/')}"
+
+
+def _lines(text: str) -> Generator[str]:
+    """Go through the lines; Airflow takes generators only, no other iterators."""
+    yield from text.splitlines()
+
+
+def _joined(sent: bytes, local: bytes) -> bytes:
+    """Return the whole log; what was sent from here before is the beginning of the local file, or all of it.
+
+    Other workers may have sent theirs before, between, and after it.
+    """
+    if local.startswith(sent):
+        return local
+    new = local[_length_sent(sent, local) :]
+    return sent + (b"" if sent.endswith(b"\n") or not new else b"\n") + new
+
+
+def _length_sent(sent: bytes, local: bytes) -> int:
+    """Return how much of the local file, in whole lines from its beginning, lies among what was sent, in its order."""
+    at = length = 0
+    lines = sent.splitlines()
+    for line in local.splitlines(keepends=True):
+        found = next((index for index in range(at, len(lines)) if lines[index] == line.rstrip(b"\r\n")), None)
+        if found is None:
+            break
+        at, length = found + 1, length + len(line)
+    return length

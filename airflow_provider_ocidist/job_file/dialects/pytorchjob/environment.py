@@ -1,0 +1,78 @@
+"""Environment variables of containers, and references to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Variable, Variables
+from airflow_provider_ocidist.job_file.schema import shown
+
+REFERENCE = re.compile(r"\$(\$)?\((?P<name>[A-Za-z_][\w.-]*)\)")
+"""`$(NAME)`, as Kubernetes fills it in; `$$(NAME)` stands for itself."""
+INJECTED = re.compile(r"RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|PET_\w+")
+"""Variables that the operator sets in every container."""
+ELSEWHERE = {
+    "secretKeyRef": "a variable is plain text at the service: let the program read the secret from the vault",
+    "configMapKeyRef": "there is no config map here: write the value",
+    "fieldRef": "there is no pod here: the program finds its place in RANK and WORLD_SIZE",
+    "resourceFieldRef": "there is no pod here: write the value",
+}
+"""Where a value may come from in a cluster alone."""
+
+
+def variables(draft: Draft, container: Section) -> Variables:
+    """Return the variables of a container; as in the cluster, each may use those before it."""
+    found: Variables = {}
+    for here, entry in draft.listed(container, "env", "a list of name and value"):
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+            draft.complain(here, "must be a section with name and value")
+            continue
+        draft.keys(entry, here, {"name", "value", "valueFrom"})
+        if "valueFrom" in entry:
+            draft.complain(f"{here}.valueFrom", _reason_against(entry["valueFrom"]))
+            continue
+        value = "" if entry.get("value") is None else entry["value"]
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            draft.complain(f"{here}.value", f"must be text, not {shown(value)}: put it in quotes")
+            continue
+        found[entry["name"]] = Variable(f"{here}.value", expanded(str(value), found))
+    return found
+
+
+def _reason_against(value: Any) -> str:
+    source = next(iter(value), None) if isinstance(value, Mapping) else None
+    return ELSEWHERE.get(str(source), "cannot be read here: write the value")
+
+
+def put(draft: Draft, roles: Sequence[Variables]) -> None:
+    """Put what all nodes share into `env`, and the rest where it is laid over that."""
+    for index, (own, section) in enumerate(zip(roles, ("main_env", "worker_env"), strict=False)):
+        for name, variable in own.items():
+            shared = all(name in other and other[name].value == variable.value for other in roles)
+            if not shared:
+                draft.put_entry(section, name, variable.path, variable.value)
+            elif index == 0:
+                draft.put_entry("env", name, variable.path, variable.value)
+
+
+def expanded(text: str, known: Variables) -> str:
+    """Return a text in which known variables are filled in."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[1]:
+            return found[0][1:]
+        return str(known[found["name"]].value) if found["name"] in known else found[0]
+
+    return REFERENCE.sub(value, text)
+
+
+def refuse_references(draft: Draft, container: Section, words: Sequence[str]) -> None:
+    """Report what only the operator could fill in, once it has made the pod."""
+    for word in words:
+        for found in REFERENCE.finditer(word):
+            if not found[1] and INJECTED.fullmatch(found["name"]):
+                where = container.at("args" if "args" in container.value else "command")
+                message = f"$({found['name']}) is not filled in here: the program finds it in its environment"
+                draft.complain(where, message)

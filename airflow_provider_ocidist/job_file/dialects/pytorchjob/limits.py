@@ -1,0 +1,68 @@
+"""What ends a run, and when: the run policy, grace periods, the elastic policy."""
+
+from __future__ import annotations
+
+from airflow_provider_ocidist.job_file.dialects.base import Draft, Section
+from airflow_provider_ocidist.job_file.dialects.pytorchjob.roles import Role
+
+RUN_POLICY = {
+    "activeDeadlineSeconds",
+    "backoffLimit",
+    "cleanPodPolicy",
+    "managedBy",
+    "schedulingPolicy",
+    "suspend",
+    "ttlSecondsAfterFinished",
+}
+SCHEDULING = {"minAvailable", "minResources", "priorityClass", "queue", "scheduleTimeoutSeconds"}
+ELASTIC = {"maxReplicas", "maxRestarts", "minReplicas", "nProcPerNode", "rdzvBackend"}
+NO_ELASTIC = dict.fromkeys(
+    ("metrics", "rdzvConf", "rdzvHost", "rdzvId", "rdzvPort", "standalone"),
+    "cannot be set here: all nodes start together, and find one another by themselves",
+)
+
+
+def put(draft: Draft, spec: Section, roles: list[Role]) -> None:
+    """Put how long a run may take to start, to run and to stop."""
+    policy = draft.section(spec, "runPolicy", RUN_POLICY)
+    draft.only(policy, "cleanPodPolicy", "None", "Running", "All")
+    draft.only(policy, "managedBy", "kubeflow.org/training-operator")
+    for key in ("backoffLimit", "ttlSecondsAfterFinished"):
+        draft.whole_number(policy, key, 0, default=0)
+    if policy.value.get("suspend"):
+        draft.complain(policy.at("suspend"), "cannot be done here: a run starts when its task does")
+    if "activeDeadlineSeconds" in policy.value:
+        seconds = draft.whole_number(policy, "activeDeadlineSeconds", 1, default=1)
+        draft.put("limits.max_runtime", policy.at("activeDeadlineSeconds"), seconds)
+    _gang(draft, policy, sum(role.replicas for role in roles))
+    for role in roles:
+        if "terminationGracePeriodSeconds" in role.pod.value:
+            seconds = draft.whole_number(role.pod, "terminationGracePeriodSeconds", 0, default=30)
+            # Ours is above 0.
+            draft.put("limits.stop_grace", role.pod.at("terminationGracePeriodSeconds"), seconds or 0.1)
+
+
+def _gang(draft: Draft, policy: Section, nodes: int) -> None:
+    scheduling = draft.section(policy, "schedulingPolicy", SCHEDULING)
+    least = draft.whole_number(scheduling, "minAvailable", 1, default=nodes)
+    if least != nodes:
+        draft.complain(scheduling.at("minAvailable"), f"must be {nodes}: a gang starts whole or not at all")
+    for key in [key for key in ("queue", "priorityClass") if key in scheduling.value]:
+        draft.complain(scheduling.at(key), "is not to be had here: Airflow's pools and priorities do that")
+    if "scheduleTimeoutSeconds" in scheduling.value:
+        seconds = draft.whole_number(scheduling, "scheduleTimeoutSeconds", 1, default=1800)
+        draft.put("limits.start_timeout", scheduling.at("scheduleTimeoutSeconds"), seconds)
+
+
+def elastic(draft: Draft, spec: Section, workers: int) -> Section:
+    """Return what is said of a gang that may shrink and grow; ours has the size that it has."""
+    policy = draft.section(spec, "elasticPolicy", ELASTIC, refused=NO_ELASTIC)
+    draft.only(policy, "rdzvBackend", "c10d", "static")
+    for key, wrong in (("minReplicas", workers.__lt__), ("maxReplicas", workers.__gt__)):
+        count = draft.whole_number(policy, key, 1, default=workers)
+        if wrong(count):
+            draft.complain(policy.at(key), f"{count} leaves out the {workers} replicas that the gang has")
+    if "nProcPerNode" in policy.value:
+        count = draft.whole_number(policy, "nProcPerNode", 1, default=1)
+        draft.put("launcher.processes_per_node", policy.at("nProcPerNode"), count)
+    return policy

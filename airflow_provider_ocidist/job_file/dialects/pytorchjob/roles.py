@@ -1,0 +1,164 @@
+"""Master and Worker: how many nodes, of one image and one shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Variables
+from airflow_provider_ocidist.job_file.dialects.pytorchjob import environment
+from airflow_provider_ocidist.job_file.schema import shown
+from airflow_provider_ocidist.model.job import is_placeholder
+
+CONTAINER = "pytorch"
+"""The one container that the operator looks at."""
+GPU = re.compile(r"[\w.-]+/gpu")
+ANY_POD = {"metadata", "spec"}
+POD = {"containers", "volumes", "terminationGracePeriodSeconds", "restartPolicy"}
+PLACEMENT = {
+    "affinity",
+    "automountServiceAccountToken",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "hostIPC",
+    "hostNetwork",
+    "imagePullSecrets",
+    "nodeName",
+    "nodeSelector",
+    "priorityClassName",
+    "runtimeClassName",
+    "schedulerName",
+    "serviceAccount",
+    "serviceAccountName",
+    "subdomain",
+    "tolerations",
+    "topologySpreadConstraints",
+}
+"""Keys of a pod about the cluster it lands on; here the shape, policies and the subnet of the backend say that."""
+NO_POD = {
+    "initContainers": "is not run here: let `inputs` fetch data, or the program itself make ready",
+    "securityContext": "cannot be set here: the image says which user runs",
+    "hostAliases": "cannot be set here: nodes find one another by themselves",
+}
+KNOWN = {"name", "image", "command", "args", "env", "workingDir", "resources", "volumeMounts"}
+INDIFFERENT = {
+    "imagePullPolicy",
+    "ports",
+    "stdin",
+    "tty",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+}
+NO_CONTAINER = {
+    "envFrom": "cannot be read here: write the variables into env; let the program read secrets from the vault",
+    "lifecycle": "is not run here: SIGTERM reaches the program itself",
+    "livenessProbe": "is not asked here: limits.hang_timeout finds a program that does nothing",
+    "readinessProbe": "is not asked here: limits.start_timeout ends a gang that does not start",
+    "startupProbe": "is not asked here: limits.start_timeout ends a gang that does not start",
+    "securityContext": "cannot be set here: the image says which user runs",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Role:
+    """Master or Worker."""
+
+    section: Section
+    replicas: int
+    pod: Section
+    container: Section
+    env: Variables
+    gpus: int
+    """Of each node; 0 where the manifest asks for none."""
+    gpus_at: str
+    """Where it is said."""
+
+
+def read(draft: Draft, spec: Section) -> list[Role]:
+    """Return the roles that have nodes, the one with the first node first."""
+    replicas = draft.section(spec, "pytorchReplicaSpecs", {"Master", "Worker"})
+    roles = [_read(draft, replicas, name) for name in ("Master", "Worker") if name in replicas.value]
+    if not any(role.replicas for role in roles):
+        draft.complain(replicas.path, "is needed: Master, Worker, or both, with at least one replica")
+    return [role for role in roles if role.replicas]
+
+
+def put(draft: Draft, roles: list[Role]) -> None:
+    """Put how many nodes there are, and what all of them share."""
+    draft.put("nodes", roles[-1].section.at("replicas"), sum(role.replicas for role in roles))
+    draft.put_needed("image", roles[0].container, "image")
+    _same(draft, roles, "image", "all nodes run the same image")
+    _same(draft, roles, "workingDir", "all nodes run in the same folder")
+    _same_gpus(draft, roles)
+
+
+def _read(draft: Draft, replicas: Section, name: str) -> Role:
+    section = draft.section(replicas, name, {"replicas", "restartPolicy", "template"})
+    draft.only(section, "restartPolicy", "Always", "OnFailure", "Never", "ExitCode")
+    count = draft.whole_number(section, "replicas", 1 if name == "Master" else 0, default=1)
+    if name == "Master" and count != 1:
+        draft.complain(section.at("replicas"), f"must be 1, not {count}: there is one Master")
+    template = draft.section(section, "template", ANY_POD)
+    draft.section(template, "metadata", {"annotations", "labels", "name", "namespace", "creationTimestamp"})
+    pod = draft.section(template, "spec", {*POD, *PLACEMENT}, refused=NO_POD)
+    container = _container(draft, pod)
+    gpus_at, gpus = _gpus(draft, container)
+    return Role(
+        section=section,
+        replicas=count,
+        pod=pod,
+        container=container,
+        env=environment.variables(draft, container),
+        gpus=gpus,
+        gpus_at=gpus_at,
+    )
+
+
+def _container(draft: Draft, pod: Section) -> Section:
+    containers, path = pod.value.get("containers"), pod.at("containers")
+    if not isinstance(containers, list | tuple) or not all(isinstance(item, Mapping) for item in containers):
+        draft.complain(path, "is needed: a list with the container 'pytorch'")
+        return Section(path, {})
+    named = [index for index, item in enumerate(containers) if item.get("name") == CONTAINER]
+    for index, item in enumerate(containers):
+        if index not in named[:1] and named:
+            what = f"is not run here: a node runs the container {CONTAINER!r} alone"
+            draft.complain(f"{path}.{index}", f"{shown(item.get('name'))} {what}")
+    if not named:
+        draft.complain(path, f"one must have the name {CONTAINER!r}, as the operator asks too")
+        return Section(path, {})
+    section = Section(f"{path}.{named[0]}", containers[named[0]])
+    draft.keys(section.value, section.path, {*KNOWN, *INDIFFERENT}, NO_CONTAINER)
+    return section
+
+
+def _gpus(draft: Draft, container: Section) -> tuple[str, int]:
+    """Return where the GPUs of a node are asked for, and how many."""
+    resources = draft.section(container, "resources", {"limits", "requests", "claims"})
+    for key in ("limits", "requests"):
+        amounts = resources.value.get(key)
+        if not isinstance(amounts, Mapping):
+            continue
+        for name, amount in amounts.items():
+            if GPU.fullmatch(str(name)):
+                where = resources.at(f"{key}.{name}")
+                if str(amount).isdecimal():
+                    return where, int(str(amount))
+                if not is_placeholder(str(amount)):
+                    draft.complain(where, f"must be a whole number, not {shown(amount)}")
+    return "", 0
+
+
+def _same(draft: Draft, roles: list[Role], key: str, why: str) -> None:
+    for role in roles[1:]:
+        if role.container.value.get(key) != roles[0].container.value.get(key):
+            where = role.container.at(key) if key in role.container.value else role.container.path
+            draft.complain(where, f"{key} is not that of {roles[0].container.at(key)}: {why}")
+
+
+def _same_gpus(draft: Draft, roles: list[Role]) -> None:
+    for role in roles[1:]:
+        if role.gpus != roles[0].gpus:
+            asked = f"asks for {role.gpus} GPUs, and the Master for {roles[0].gpus}"
+            draft.complain(role.gpus_at or role.container.path, f"{asked}: all nodes are of one shape")

@@ -1,0 +1,296 @@
+"""YAML or mapping -> TrainingJob: the one door, which reports every problem at once."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.errors import JobFileError, Problem
+from airflow_provider_ocidist.job_file import schema, yaml_document
+from airflow_provider_ocidist.job_file.dialects.base import Translation
+from airflow_provider_ocidist.job_file.rules import rules
+from airflow_provider_ocidist.job_file.text import folder_of, is_uri, read, shown
+from airflow_provider_ocidist.job_file.yaml_document import Document, FilledText
+from airflow_provider_ocidist.model.job import BackendOptions, TrainingJob, is_placeholder
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.oci_client.credentials import OciAccess
+
+Render = Callable[[str], Any]
+
+__all__ = ["build", "folder_of", "load", "parse", "read", "shown", "dump"]
+
+BESIDE_A_QUERY = (
+    "is relative to the job file, but an address with a query opens that one file alone: write a whole URI"
+)
+
+
+def load(
+    place: str | Path,
+    *,
+    access: OciAccess | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    render: Render | None = None,
+    templates: bool = False,
+) -> TrainingJob:
+    """Read a job file at a local path or at any URI. Raises JobFileError and StorageError as `read` and `parse` do.
+
+    `access` opens `oci://`; None: the credentials of this machine. The rest as for `parse`.
+    """
+    return parse(
+        read(place, access=access),
+        source=shown(place),
+        base_dir=folder_of(place),
+        overrides=overrides,
+        render=render,
+        templates=templates,
+    )
+
+
+def parse(
+    text: str,
+    *,
+    source: str | None = None,
+    base_dir: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    render: Render | None = None,
+    templates: bool = False,
+) -> TrainingJob:
+    """Return the job that YAML describes. Raises JobFileError with every problem and its line.
+
+    `source` names the text in messages; relative code is looked for in `base_dir`, a folder or a URI, as
+    `folder_of` returns it, or in the working directory. `overrides` replace values before the check, by dotted
+    path: `{"limits.max_runtime": "2h"}`; sections among them are added to what is there. `render` fills in
+    Jinja, and raises ValueError where it cannot. `templates`: Airflow has yet to fill it in; a placeholder is
+    then right where a number is wanted too, for which the least one stands.
+    """
+    document = yaml_document.fill_in(text, render, source) if render else yaml_document.read(text, source)
+    return _checked(document, source, base_dir, overrides or {}, texts=FilledText, templates=templates)
+
+
+def build(
+    job: Mapping[str, Any] | TrainingJob,
+    *,
+    source: str | None = None,
+    base_dir: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    templates: bool = False,
+) -> TrainingJob:
+    """Return the job that a mapping describes, or a hand-made job checked again. Otherwise as `parse`.
+
+    Text that is a number stands for one, since Jinja in a mapping leaves nothing but text.
+    """
+    value = job.to_mapping() if isinstance(job, TrainingJob) else job
+    return _checked(Document(value), source, base_dir, overrides or {}, texts=str, templates=templates)
+
+
+def dump(job: TrainingJob) -> str:
+    """Return a job file that `parse` reads back as the same job; defaults are left out."""
+    return yaml.dump(job.to_mapping(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Safe YAML in which no character is lost: without quotes, unusual line breaks become blanks."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = None if text.isprintable() else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def _checked(
+    document: Document,
+    source: str | None,
+    base_dir: str | Path | None,
+    overrides: Mapping[str, Any],
+    *,
+    texts: type[str],
+    templates: bool,
+) -> TrainingJob:
+    if not isinstance(document.value, Mapping):
+        problem = (
+            "is empty" if document.value is None else "must be a section with keys and values at the top"
+        )
+        raise JobFileError([Problem("", problem, document.line(""))], source)
+    translation = _translated(document.value)
+    if not translation.readable:
+        raise JobFileError(
+            [replace(item, line=document.line(item.path)) for item in translation.problems], source
+        )
+    problems: list[Problem] = []
+    mapping = _plain(yaml_document.numbers(translation.mapping, texts), "", problems)
+    misplaced = _override(mapping, overrides, problems)
+    job, found = _fields(mapping, templates=templates)
+    job = _with_absolute_source(job, Path.cwd() if base_dir is None else base_dir, problems)
+    located = [
+        *document.problems,
+        *(replace(problem, line=document.line(problem.path)) for problem in translation.problems),
+        *misplaced,
+        *(_located(item, document, translation, overrides) for item in [*problems, *found, *rules(job)]),
+    ]
+    if located:
+        raise JobFileError(
+            sorted(_first_of_each_path(located), key=lambda problem: problem.line or 0), source
+        )
+    return job
+
+
+def _translated(mapping: Mapping[str, Any]) -> Translation:
+    for name in kinds.names("job_file.dialects"):
+        dialect = kinds.load("job_file.dialects", name).DIALECT
+        if dialect.matches(mapping):
+            translation: Translation = dialect.translate(mapping)
+            return translation
+    if "kind" in mapping and "spec" in mapping:
+        known = (
+            f"there are {', '.join(kinds.names('dialects'))}, and our own form, which has no kind at its top"
+        )
+        what = f"job files of kind {schema.shown(mapping['kind'])} are not supported yet; {known}"
+        return Translation(mapping=mapping, problems=(Problem("kind", what),), readable=False)
+    return Translation(mapping=mapping)
+
+
+def _plain(value: Any, path: str, problems: list[Problem]) -> Any:
+    """Return a copy for each place: dicts with text as keys, lists, and single values in our words."""
+    match value:
+        case Mapping():
+            return {
+                _key(key, path, problems): _plain(item, _below(path, key), problems)
+                for key, item in value.items()
+            }
+        case list() | tuple():
+            return [_plain(item, _below(path, index), problems) for index, item in enumerate(value)]
+        case set() | frozenset():
+            problems.append(Problem(path, "must be a list: a set has no order"))
+            return []
+        case os.PathLike():
+            return os.fspath(value)
+        case timedelta():
+            return value.total_seconds()
+    return value
+
+
+def _key(key: Any, path: str, problems: list[Problem]) -> str:
+    if isinstance(key, bool) or not isinstance(key, str | int | float):
+        problems.append(Problem(path, f"a name must be text, not {schema.shown(key)}: put it in quotes"))
+    return str(key)
+
+
+def _below(path: str, part: object) -> str:
+    return f"{path}.{part}" if path else str(part)
+
+
+def _override(
+    mapping: dict[str, Any], overrides: Mapping[str, Any], problems: list[Problem]
+) -> list[Problem]:
+    """Put values in their places; return those for which there is none."""
+    misplaced = []
+    for path, given in overrides.items():
+        value = _plain(yaml_document.numbers(given, str), path, problems)
+        holder: Any = mapping
+        *above, last = path.split(".")
+        for part in above:
+            holder = _entered(holder, part)
+        if isinstance(holder, dict):
+            holder[last] = _merged(holder.get(last), value)
+        elif isinstance(holder, list) and last.isdecimal() and int(last) < len(holder):
+            holder[int(last)] = _merged(holder[int(last)], value)
+        else:
+            misplaced.append(Problem(path, "there is no such place in the job to put this value"))
+    return misplaced
+
+
+def _entered(holder: Any, part: str) -> Any:
+    if isinstance(holder, dict):
+        if holder.get(part) is None:
+            holder[part] = {}
+        return holder[part]
+    return (
+        holder[int(part)]
+        if isinstance(holder, list) and part.isdecimal() and int(part) < len(holder)
+        else None
+    )
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old | {key: _merged(old.get(key), value) for key, value in new.items()}
+    return new
+
+
+def _fields(mapping: dict[str, Any], *, templates: bool) -> tuple[TrainingJob, list[Problem]]:
+    """Return the job and what is wrong with its fields; the backend's by the class that its kind names."""
+    backend = mapping.get("backend", {})
+    kind = (
+        backend.get("kind", schema.DEFAULT_BACKEND) if isinstance(backend, dict) else schema.DEFAULT_BACKEND
+    )
+    options, problems = _options_class(kind)
+    homes = {**{item.name: "backend" for item in fields(options)}, **schema.section_homes(TrainingJob)}
+    # The rules of a place are for the real options, which replace this one if they can be known.
+    stand_in = {"kind": schema.PLACEHOLDER} if isinstance(backend, dict) else backend
+    job, found = schema.check(TrainingJob, {**mapping, "backend": stand_in}, homes=homes, templates=templates)
+    if not isinstance(backend, dict) or problems:
+        return job, [*found, *problems]
+    # A wrong kind would only be told twice.
+    chosen, wrong = schema.check(
+        options, {**backend, "kind": kind}, at="backend", homes=homes, templates=templates
+    )
+    return replace(job, backend=chosen), [*found, *wrong]
+
+
+def _options_class(kind: Any) -> tuple[type[BackendOptions], list[Problem]]:
+    if not isinstance(kind, str):
+        return BackendOptions, [Problem("backend.kind", f"must be text, not {schema.shown(kind)}")]
+    try:
+        options: type[BackendOptions] = kinds.load("backends", kind).OPTIONS
+    except LookupError as error:
+        return BackendOptions, [Problem("backend.kind", str(error.args[0]))]
+    return options, []
+
+
+def _with_absolute_source(job: TrainingJob, base_dir: str | Path, problems: list[Problem]) -> TrainingJob:
+    source = job.program.source
+    if source is None or not job.program.is_local or is_placeholder(source):
+        return job
+    if not is_uri(base_dir) and str(base_dir):
+        # Links stay as they are written; a user that does not exist stays for the rules to find.
+        place = os.path.abspath(os.path.join(base_dir, os.path.expanduser(source)))  # noqa: PTH100, PTH111, PTH118
+    elif source.startswith(("/", "~")):
+        return job
+    elif not str(base_dir):
+        problems.append(Problem("program.source", BESIDE_A_QUERY))
+        place = schema.PLACEHOLDER
+    else:
+        place = _beside(str(base_dir), source)
+    return replace(job, program=replace(job.program, source=place))
+
+
+def _beside(folder: str, name: str) -> str:
+    """Return the URI of a relative path; `..` never leads out of the bucket, or off the server."""
+    scheme, _, rest = folder.partition("://")
+    place, _, path = rest.partition("/")
+    below = posixpath.normpath(posixpath.join("/", path, name))
+    return f"{scheme}://{place}{below}{'/' if name.endswith('/') and below != '/' else ''}"
+
+
+def _located(
+    problem: Problem, document: Document, translation: Translation, overrides: Mapping[str, Any]
+) -> Problem:
+    if any(f"{problem.path}.".startswith(f"{path}.") for path in overrides):
+        return replace(problem, message=f"{problem.message} (set by an override)")
+    theirs = translation.theirs(problem.path)
+    return replace(problem, path=theirs, line=document.line(theirs))
+
+
+def _first_of_each_path(problems: list[Problem]) -> list[Problem]:
+    return list({problem.path: problem for problem in reversed(problems)}.values())[::-1]

@@ -1,0 +1,73 @@
+"""Rules across the fields of a job, as far as they can be known without asking any service."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.errors import Problem
+from airflow_provider_ocidist.job_file.rules import code, data, node
+from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
+
+MAX_NAME = 255
+MAX_NODES = 1000
+"""More is a slip of the finger: a plan holds a request for each."""
+
+Rule = Callable[[TrainingJob], Iterator[Problem]]
+
+
+def rules(job: TrainingJob) -> list[Problem]:
+    """Return everything that is wrong with a job whose fields, each by itself, are right."""
+    return [problem for rule in (*RULES, *_rules_of_the_place(job)) for problem in rule(job)]
+
+
+def _rules_of_the_place(job: TrainingJob) -> Sequence[Rule]:
+    """Return what only this kind of backend asks for."""
+    if job.backend.kind not in kinds.names("backends"):
+        return ()
+    place: Sequence[Rule] = kinds.load("backends", job.backend.kind).RULES
+    return place
+
+
+def _name(job: TrainingJob) -> Iterator[Problem]:
+    if not job.name.strip():
+        yield Problem("name", "must not be blank")
+    if len(job.name) > MAX_NAME:
+        yield Problem("name", f"has {len(job.name)} characters; {MAX_NAME} are allowed")
+    elif not job.name.isprintable():
+        yield Problem("name", "must not hold line breaks or other invisible characters")
+
+
+def _nodes(job: TrainingJob) -> Iterator[Problem]:
+    if job.nodes > MAX_NODES:
+        yield Problem("nodes", f"must be at most {MAX_NODES}")
+
+
+def _image(job: TrainingJob) -> Iterator[Problem]:
+    if (
+        job.image is not None
+        and not is_placeholder(job.image)
+        and (not job.image or re.search(r"\s", job.image))
+    ):
+        yield Problem("image", "is no name of an image, as region.ocir.io/namespace/image:tag")
+
+
+RULES: Sequence[Rule] = (
+    _name,
+    _nodes,
+    code.program,
+    code.paths_in_the_code,
+    code.secret,
+    node.launcher,
+    node.environment,
+    node.dependencies,
+    node.container,
+    node.lease,
+    data.mounts,
+    data.inputs,
+    data.outputs,
+    data.meeting_points,
+    data.pattern,
+    _image,
+)

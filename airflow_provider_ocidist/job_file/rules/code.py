@@ -1,0 +1,144 @@
+"""Whether the code is there, and the program and its requirements in it."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import posixpath
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from airflow_provider_ocidist.errors import Problem
+from airflow_provider_ocidist.job_file.rules.values import arguments, inside, location, on_node
+from airflow_provider_ocidist.model.job import Program, TrainingJob, is_placeholder
+
+PASSWORD = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
+"""`://user:password@` in a URI."""
+
+
+def program(job: TrainingJob) -> Iterator[Problem]:
+    program = job.program
+    yield from arguments("program.args", program.args)
+    if program.source is None:
+        if job.image is None and _is_file(job) and program.script and not is_placeholder(program.script):
+            yield Problem("program.source", "is needed: there is no image that could hold the code")
+    elif PASSWORD.search(program.source):
+        what = "holds a password, which the service would keep as plain text: put it into a Vault secret"
+        yield Problem("program.source", f"{what} and name that in 'source_secret'")
+    elif not is_placeholder(program.source):
+        yield from _local_code(job) if program.is_local else location("program.source", program.source)
+    if program.script:
+        yield from _script(job)
+    elif job.container is None:
+        yield Problem("program.script" if program != Program() else "program", "is needed")
+
+
+def _script(job: TrainingJob) -> Iterator[Problem]:
+    if "\0" in job.program.script:
+        yield Problem("program.script", "must not hold a NUL character")
+    elif job.program.source is not None and _is_file(job):
+        # An image may hold the script itself, and the code only what it imports.
+        yield from (on_node if job.image else inside)("program.script", job.program.script)
+
+
+def _is_file(job: TrainingJob) -> bool:
+    """Return whether the script is a file of the code, and no module or executable of the node."""
+    bare = {argument.lstrip("-").replace("_", "-") for argument in job.launcher.args}
+    return not (job.program.module or job.launcher.kind == "command" or "no-python" in bare)
+
+
+def paths_in_the_code(job: TrainingJob) -> Iterator[Problem]:
+    program = job.program
+    value = program.working_dir
+    # Code in an image may be anywhere in it.
+    if value is not None and not (program.source is None and job.image and value.startswith("/")):
+        yield from inside("program.working_dir", value)
+    for index, folder in enumerate(program.python_path):
+        # Any folder of the node, as `../libs` beside the working directory: nothing is copied by this.
+        if not folder or "\0" in folder or ":" in folder:
+            yield Problem(f"program.python_path.{index}", "must be one folder, without colons")
+
+
+def secret(job: TrainingJob) -> Iterator[Problem]:
+    secret, source = job.program.source_secret, job.program.source
+    if secret is None:
+        return
+    if not (secret.startswith("ocid1.vaultsecret.") or is_placeholder(secret)):
+        yield Problem(
+            "program.source_secret",
+            "must be the OCID of a secret, as ocid1.vaultsecret.oc1..., not the secret",
+        )
+    from airflow_provider_ocidist.model.git_source import GIT_URL
+
+    if not (source and (GIT_URL.fullmatch(source) or is_placeholder(source))):
+        yield Problem("program.source_secret", "is for code that comes from Git; program.source is none")
+
+
+def _local_code(job: TrainingJob) -> Iterator[Problem]:
+    program, source = job.program, job.program.source or ""
+    if not os.path.exists(source):  # noqa: PTH110 (says False of what can be no path)
+        yield Problem("program.source", f"there is no file or folder {source}")
+    elif (
+        _is_file(job)
+        and program.script
+        and not (is_placeholder(program.script) or list(inside("", program.script)))
+    ):
+        yield from _script_in(Path(source), posixpath.normpath(program.script), program.working_dir or "")
+
+
+def _script_in(source: Path, script: str, working_dir: str) -> Iterator[Problem]:
+    places = list(_paths(source, script, working_dir))
+    try:
+        if source.is_dir():
+            found = any(_has_file(source, name) for name in places)
+        else:
+            found = not set(places).isdisjoint(_members(source))
+    except (OSError, zipfile.BadZipFile, tarfile.TarError) as error:
+        yield Problem("program.source", f"cannot be read: {error}")
+        return
+    if not found:
+        yield Problem("program.script", f"{script!r} is not in {source}{_near(script, source)}")
+
+
+def _paths(folder: Path, script: str, working_dir: str) -> Iterator[str]:
+    """Yield where in a folder its script may be: the folder lies under its own name in the root of the code."""
+    for path in (script, posixpath.normpath(posixpath.join(working_dir, script))):
+        yield path
+        yield path.removeprefix(f"{folder.name}/")
+
+
+def _has_file(folder: Path, name: str) -> bool:
+    return os.path.isfile(folder / name)  # noqa: PTH113 (says False of what can be no path)
+
+
+def _members(source: Path) -> list[str]:
+    if zipfile.is_zipfile(source):
+        with zipfile.ZipFile(source) as archive:
+            return archive.namelist()
+    if tarfile.is_tarfile(source):
+        with tarfile.open(source) as tar:
+            return [posixpath.normpath(name) for name in tar.getnames()]
+    return [source.name]
+
+
+def _near(script: str, folder: Path) -> str:
+    near = difflib.get_close_matches(script, [path.name for path in folder.glob("*.py")], n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def requirements_in_the_code(program: Program, requirements: str) -> Iterator[Problem]:
+    source, below = program.source, program.working_dir or ""
+    if source is None or not program.is_local or is_placeholder(source + requirements + below):
+        return
+    folder = Path(source)
+    if list(inside("", requirements)) or not os.path.exists(folder):  # noqa: PTH110 (told elsewhere)
+        return
+    wanted = {posixpath.normpath(requirements), posixpath.normpath(posixpath.join(below, requirements))}
+    with contextlib.suppress(OSError, zipfile.BadZipFile, tarfile.TarError):
+        there = {name for name in wanted if _has_file(folder, name)} if folder.is_dir() else _members(folder)
+        if not wanted.intersection(there):
+            yield Problem("dependencies.requirements", f"{requirements!r} is not in {source}")

@@ -1,0 +1,98 @@
+"""What a node starts, and with what: launcher, environment, packages, container."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.errors import Problem
+from airflow_provider_ocidist.job_file.rules.code import requirements_in_the_code
+from airflow_provider_ocidist.job_file.rules.values import arguments, can_be_argument, inside
+from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
+
+ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+OURS = "OCIDIST_"
+SHORTEST_LEASE = 60.0
+"""Seconds: Airflow gives up a triggerer after 30 s without a heartbeat."""
+
+
+def launcher(job: TrainingJob) -> Iterator[Problem]:
+    kind = job.launcher.kind
+    try:
+        if not is_placeholder(kind):
+            kinds.load("launchers", kind)
+    except LookupError as error:
+        yield Problem("launcher.kind", str(error.args[0]))
+    yield from arguments("launcher.args", job.launcher.args)
+
+
+def environment(job: TrainingJob) -> Iterator[Problem]:
+    for section, variables in (("env", job.env), ("main_env", job.main_env), ("worker_env", job.worker_env)):
+        for name, value in variables.items():
+            path = f"{section}.{name}"
+            if not (ENVIRONMENT_NAME.fullmatch(name) or is_placeholder(name)):
+                yield Problem(path, "is no name for an environment variable: letters, digits and _ only")
+            elif name.startswith(OURS):
+                yield Problem(path, f"names that begin with {OURS} are ours")
+            elif not can_be_argument(value):
+                yield Problem(path, f"an environment variable cannot hold {value!r}")
+    if job.worker_env and job.nodes == 1:
+        yield Problem("worker_env", "is for the nodes after the first, and there is only one")
+
+
+def dependencies(job: TrainingJob) -> Iterator[Problem]:
+    wanted = job.dependencies
+    if wanted is None:
+        return
+    if not (wanted.requirements or wanted.packages):
+        yield Problem("dependencies", "is empty: name requirements or packages")
+    if wanted.requirements is not None:
+        yield from inside("dependencies.requirements", wanted.requirements)
+        yield from requirements_in_the_code(job.program, wanted.requirements)
+    for index, package in enumerate(wanted.packages):
+        yield from _package(f"dependencies.packages.{index}", package)
+    if wanted.packages and not wanted.requirements and all(word.startswith("-") for word in wanted.packages):
+        yield Problem("dependencies.packages", "holds options of pip and no package")
+
+
+def _package(path: str, package: str) -> Iterator[Problem]:
+    """Demand one word of pip's command line, or an option with its value."""
+    if is_placeholder(package):
+        return
+    if not package.strip() or not can_be_argument(package) or "\n" in package:
+        yield Problem(path, "must be one package, as fire==0.4.0, or an option of pip")
+    elif package.strip().startswith("-"):
+        yield from _option(path, package)
+    elif re.search(r"\s-", package):
+        yield Problem(path, "must be one package without pip's options: give them entries of their own")
+
+
+def _option(path: str, package: str) -> Iterator[Problem]:
+    try:
+        shlex.split(package)
+    except ValueError as error:
+        yield Problem(path, f"cannot be split into arguments: {str(error).lower()}")
+
+
+def lease(job: TrainingJob) -> Iterator[Problem]:
+    wanted = job.limits.lease
+    if wanted and wanted < SHORTEST_LEASE:
+        yield Problem(
+            "limits.lease",
+            f"is {wanted:g} s: a triggerer that is restarted takes longer to renew it. "
+            f"Name {SHORTEST_LEASE:.0f} s or more, or 0 for none",
+        )
+
+
+def container(job: TrainingJob) -> Iterator[Problem]:
+    container = job.container
+    if container is None:
+        return
+    if job.image is None:
+        yield Problem("container", "needs an image: name it")
+    yield from arguments("container.entrypoint", container.entrypoint or ())
+    yield from arguments("container.command", container.command)
+    if container.entrypoint == ():
+        yield Problem("container.entrypoint", "is empty: name a program, or leave it out for the image's own")

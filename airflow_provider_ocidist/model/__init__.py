@@ -1,0 +1,1 @@
+"""What all rooms and the nodes speak of; standard library only."""

@@ -1,0 +1,88 @@
+"""AgentConfig: all that a node is told, in one environment variable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import field
+
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.model.job import (
+    Checkpoints,
+    Dependencies,
+    Input,
+    LauncherOptions,
+    Limits,
+    Output,
+    Program,
+)
+
+CONFIG_VARIABLE = "OCIDIST_CONFIG"
+RANK_VARIABLE = "OCIDIST_NODE_RANK"
+"""Absent where the service itself numbers the nodes, in NODE_RANK."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig:
+    """What one node is to do; the same for all nodes of a gang, which differ by rank alone."""
+
+    run_name: str
+    """Unique for each attempt of each task; also the id of the rendezvous."""
+    nodes: int
+    run_dir: str
+    """URI of this attempt's meeting point; nothing in it is older than the attempt."""
+    program: Program
+    """`source` None: the code lies in `code/` beside the agent, or in the image at an absolute path."""
+    launcher: LauncherOptions = field(default_factory=LauncherOptions)
+    inputs: tuple[Input, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    checkpoints: Checkpoints | None = None
+    """`uri` is complete: checkpoints are written to `<uri>/<name>/`."""
+    checkpoints_stem: str | None = None
+    """What the URIs of this task's checkpoints begin with, where it goes on after a clear; a generation follows."""
+    generation: int = 0
+    """This one; those before it have smaller numbers."""
+    attempt: int = 0
+    """Within the generation, from 1."""
+    limits: Limits = field(default_factory=Limits)
+    dependencies: Dependencies | None = None
+    main_env: Mapping[str, str] = field(default_factory=dict)
+    """Laid over the node's environment on node 0; empty where the service itself gives each node its own."""
+    worker_env: Mapping[str, str] = field(default_factory=dict)
+    """The same on all other nodes."""
+    secrets_apart: bool = False
+    """Whether the environment that the service itself gives to single nodes, and is not here, holds secrets."""
+    mounts: tuple[str, ...] = ()
+    """Folders that the platform mounts, as `job.Mount.path` names them; a node without one fails at once."""
+    one_run: bool = False
+    """Whether all nodes are one run to the service: they share its log, and the first that fails ends it for all."""
+    reports: bool = True
+    """Whether it is certain that an agent reads this; where not, a node's silence means nothing."""
+    require_training: bool = False
+    """Whether a run that shows no step, loss, checkpoint or output is a failure; the side that waits judges that."""
+    oci_endpoint: str | None = None
+    """Service endpoint of every OCI client, for the emulator; None: the region's own."""
+
+    @property
+    def fence(self) -> Fence:
+        """What its checkpoints bear: those of a later attempt are newer, whatever their steps."""
+        return Fence(generation=self.generation, attempt=self.attempt)
+
+    def to_env(self) -> dict[str, str]:
+        return {CONFIG_VARIABLE: json.dumps(codec.encode(self), separators=(",", ":"))}
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> AgentConfig:
+        """Read what `to_env` wrote. Raises AgentError when it is absent or not ours."""
+        text = environ.get(CONFIG_VARIABLE)
+        if text is None:
+            raise AgentError(
+                f"{CONFIG_VARIABLE} is not set: this node was not started by ocidist", cause=Cause.CONFIG
+            )
+        try:
+            return codec.decode(cls, json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise AgentError(f"{CONFIG_VARIABLE} cannot be read: {error}", cause=Cause.CONFIG) from error

@@ -1,0 +1,134 @@
+"""What is recorded of a task's attempts, and which generation a try belongs to. Pure; no I/O."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where the gang of an attempt is looked for, whatever the settings say by then."""
+
+    backend: str
+    run_dir: str
+    compartment_id: str | None = None
+    region: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """Names the place in eight hexadecimal digits."""
+        told = f"{self.backend}\0{self.compartment_id or ''}\0{self.run_dir}"
+        return hashlib.sha256(told.encode()).hexdigest()[:8]
+
+    def is_that_of(self, plan: Plan) -> bool:
+        return self.digest == place_of(plan).digest and self.region in (None, plan.region)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """How an attempt has ended, as the task saw it."""
+
+    succeeded: bool
+    number: int | None = None
+    """The try that saw it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One attempt: recorded before anything of it is created, and again with what was created."""
+
+    key: RunKey
+    place: Place
+    tries: Tries | None = None
+    ref: RunRef | None = None
+    """None: nobody knows whether its creation was answered."""
+    end: End | None = None
+    """None: a node of it may live."""
+
+    @classmethod
+    def of(cls, plan: Plan, ref: RunRef | None = None) -> Attempt:
+        """Return the record of an attempt; that of a gang which exists says where that gang is."""
+        place = place_of(plan)
+        if ref is not None:
+            place = replace(place, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
+        return cls(key=plan.key, place=place, tries=plan.tries, ref=ref)
+
+    @property
+    def age(self) -> tuple[int, int]:
+        return self.key.generation, self.key.attempt
+
+    @property
+    def max_tries(self) -> int:
+        # Versions before this one took Airflow's number for the generation.
+        return self.tries.max_tries if self.tries else self.key.generation
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(codec.encode(self))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Attempt:
+        return codec.decode(cls, value)
+
+
+def place_of(plan: Plan) -> Place:
+    return Place(
+        backend=plan.backend, run_dir=plan.run_dir, compartment_id=plan.compartment_id, region=plan.region
+    )
+
+
+def newest(known: Iterable[Attempt]) -> Attempt | None:
+    return max(known, key=lambda attempt: (*attempt.age, attempt.ref is not None), default=None)
+
+
+def merged(*records: Iterable[Attempt]) -> list[Attempt]:
+    """Return each attempt at each place once, as the record that knows most of it has it; the oldest first."""
+    found: dict[tuple[object, ...], Attempt] = {}
+    for attempt in (attempt for some in records for attempt in some):
+        name = (*attempt.age, attempt.place.digest)
+        before = found.get(name)
+        if before is None or _known(attempt) >= _known(before):
+            found[name] = attempt
+    return sorted(found.values(), key=lambda attempt: attempt.age)
+
+
+def _known(attempt: Attempt) -> tuple[bool, int]:
+    return attempt.end is not None, sum(map(bool, attempt.ref.run_ids)) + 1 if attempt.ref else 0
+
+
+def generation_of(now: Tries, known: Iterable[Attempt]) -> int:
+    """Return the generation that a try belongs to: that of the newest attempt, or one that is higher than all.
+
+    Airflow sets a task's `max_tries` to its `retries` when it is made, and to the tries that it has had plus its
+    `retries` when it is cleared; a retry leaves it as it is. So:
+
+    | `max_tries`                   | newest attempt                                 | the try is           |
+    | ----------------------------- | ---------------------------------------------- | -------------------- |
+    | as in the newest attempt      | is open, or has ended without success          | a retry              |
+    | as in the newest attempt      | the task saw its success, and was not cleared  | a retry: what comes  |
+    |                               | since, as far as the numbers say               | after it had failed  |
+    | as in the newest attempt      | the task saw its success, and was cleared      | cleared, with other  |
+    |                               | since (`Tries.cleared_after`)                  | `retries`            |
+    | as in the newest attempt      | a try of this number or a later one saw its    | of a DAG run that    |
+    |                               | success                                        | was made again       |
+    | another, higher or lower      | any                                            | cleared              |
+    """
+    latest = newest(known)
+    if latest is None:
+        return now.max_tries
+    if latest.max_tries == now.max_tries and not _begins_anew(latest.end, now):
+        return latest.key.generation
+    return max(now.max_tries, latest.key.generation + 1)
+
+
+def _begins_anew(end: End | None, now: Tries) -> bool:
+    """Whether a success is older than the last clear of the task, or than its DAG run, though `max_tries` says no."""
+    if end is None or not end.succeeded or end.number is None:
+        return False
+    after = now.cleared_after
+    return now.number <= end.number or (after is not None and end.number <= after)

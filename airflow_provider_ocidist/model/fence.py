@@ -1,0 +1,17 @@
+"""The fence: an attempt's place among all attempts of one task."""
+
+from __future__ import annotations
+
+from airflow_provider_ocidist.backports import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Fence:
+    """An attempt among all attempts of one task; a later one is greater."""
+
+    generation: int = 0
+    attempt: int = 0
+    """From 1; 0 for what the version before has published."""
+
+
+LOWEST = Fence()

@@ -1,0 +1,308 @@
+"""TrainingJob: what to train, on how many nodes, where. Data only; `job_file` checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Annotated, Any, ClassVar, Literal
+
+from airflow_provider_ocidist.backports import dataclass
+
+STRICT = {"extra": "forbid", "use_attribute_docstrings": True, "coerce_numbers_to_str": True}
+"""How pydantic reads these classes at the door; without pydantic it means nothing."""
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """A lower limit that pydantic checks; a class of our own so that nodes need no pydantic."""
+
+    minimum: float
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return {**handler(source), "ge": self.minimum}
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Seconds, written as a number or as `90s`, `15m`, `2h`, `1d`."""
+
+    zero: bool = False
+    """Whether 0 means something too."""
+    UNITS: ClassVar = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+    @classmethod
+    def parse(cls, value: Any) -> Any:
+        text = str(value).strip()
+        if text[-1:] in cls.UNITS and text[:-1].replace(".", "", 1).isdigit():
+            return float(text[:-1]) * cls.UNITS[text[-1]]
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core import core_schema
+
+        least, above = (0, None) if self.zero else (None, 0)
+        seconds = core_schema.float_schema(ge=least, gt=above, allow_inf_nan=False)
+        return core_schema.no_info_before_validator_function(self.parse, seconds)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
+        return {
+            "anyOf": [
+                {"type": "number", "minimum" if self.zero else "exclusiveMinimum": 0},
+                {"type": "string", "pattern": r"^\d+(\.\d+)?[smhd]$"},
+            ]
+        }
+
+
+Seconds = Annotated[float, Duration()]
+SecondsOrZero = Annotated[float, Duration(zero=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """The user's code and how it is called."""
+
+    __pydantic_config__ = STRICT
+
+    script: str = ""
+    """Path of the entry script inside `source`; with `module` a module's name, with the launcher `command` an
+    executable. Needed, unless `container` says what starts."""
+    source: str | None = None
+    """A file, folder, zip or tar on this machine, a git URL, or any fsspec URI. None: the code is in the image."""
+    args: tuple[str, ...] = ()
+    """One list item for each argument; no shell ever sees them."""
+    module: bool = False
+    """Run `python -m script` instead of a file."""
+    working_dir: str | None = None
+    """Relative to the root of the code. None: the folder from which the path of the script was written."""
+    python_path: tuple[str, ...] = ()
+    """Folders that the program may import from, relative to the working directory, which is one of them anyway."""
+    source_secret: str | None = None
+    """OCID of a Vault secret that opens a private Git source: an SSH key, or a token. Only the nodes read it."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the code is on this machine and must be carried to the nodes."""
+        source = self.source
+        return source is not None and "://" not in source and not source.startswith("git@")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dependencies:
+    """Python packages that every node installs before the training starts."""
+
+    __pydantic_config__ = STRICT
+
+    requirements: str | None = None
+    """A requirements file, relative to the root of the code."""
+    packages: tuple[str, ...] = ()
+    """Requirements as pip takes them, `fire==0.4.0`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """What the container starts instead of the agent; an image of ours may start the agent by itself all the same.
+
+    Nodes that do not report are watched through the service alone: no progress, checkpoints, hangs or causes.
+    """
+
+    __pydantic_config__ = STRICT
+
+    entrypoint: tuple[str, ...] | None = None
+    """None: the image's own."""
+    command: tuple[str, ...] = ()
+    """Arguments of the entrypoint; none: the image's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LauncherOptions:
+    """What starts the processes of one node."""
+
+    __pydantic_config__ = STRICT
+
+    kind: str = "torchrun"
+    """As `torchrun`, or `command` for any executable; each has a section in `docs/launchers.md`."""
+    processes_per_node: Annotated[int, AtLeast(1)] | None = None
+    """None: one for each GPU that the node sees, or one where there is none."""
+    args: tuple[str, ...] = ()
+    """Arguments of the launcher itself; they win over those that we would set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """Data that every node fetches before the training starts."""
+
+    __pydantic_config__ = STRICT
+
+    source: str
+    """A file or folder at any fsspec URI; a folder ends in `/`."""
+    target: str
+    """Where it goes: absolute, or relative to the working directory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Files that nodes copy out when the training has ended."""
+
+    __pydantic_config__ = STRICT
+
+    path: str
+    """A file or folder: absolute, or relative to the working directory."""
+    uri: str
+    """The folder that receives it. `${NAME}` in it is a variable of the node's environment."""
+    required: bool = True
+    """Whether its absence on the main node makes the run a failure."""
+    nodes: Literal["main", "all"] = "main"
+    """`all`: the main node's files go to `uri`, those of any other to `node-<rank>/` in it."""
+    when: Literal["success", "always"] = "success"
+    """`always`: after a failure too, into `failed-<attempt>/` in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """Storage that the platform mounts on every node."""
+
+    __pydantic_config__ = STRICT
+
+    source: str
+    """On OCI a file system's export, `10.0.0.1:/export`, or a bucket, `oci://bucket@namespace/prefix`. A relative path
+    is a folder of `work_dir`."""
+    path: str
+    """Where it is seen; on OCI a name is a folder in `/mnt`."""
+
+    @property
+    def is_in_work_dir(self) -> bool:
+        """Whether `source` is a folder of the work directory."""
+        return ":" not in self.source and not self.source.startswith("/") and not is_placeholder(self.source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """Which checkpoint is the best."""
+
+    __pydantic_config__ = STRICT
+
+    metric: str = "loss"
+    """`loss`, or one that stands in the names: `val_loss` in `epoch=3-val_loss=0.42.ckpt`."""
+    mode: Literal["min", "max"] = "min"
+    """Whether the smallest or the largest value is the best."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """Checkpoints that the program writes to a folder and the agent carries to safety."""
+
+    __pydantic_config__ = STRICT
+
+    path: str = "checkpoints"
+    """Folder relative to the working directory; each file or folder in it is one, unless its name says otherwise."""
+    pattern: str | None = None
+    """Regular expression for the whole names of checkpoints, whose groups `step` and `epoch` are numbers; nothing else
+    in `path` is one then. None: known layouts, as `step-100.pt`, `epoch=3-step=200.ckpt`, `last.ckpt`."""
+    uri: str | None = None
+    """Where they go; None: under `work_dir`. The key of the task is appended, so runs never mix."""
+    keep: Annotated[int, AtLeast(1)] = 3
+    """How many stay at the target, the last that were saved; the newest valid one is never deleted."""
+    keep_every: Annotated[int, AtLeast(1)] | None = None
+    """Keep those too whose step is a multiple of this."""
+    keep_best: Best | None = None
+    """Keep that one too."""
+    resume: bool = True
+    """Fetch the newest valid checkpoint of this task before the training starts."""
+    resume_after_clear: bool = False
+    """Count what the task had before it was cleared as its own, while it has none: a clear then goes on."""
+    start_from: str = ""
+    """URI of a checkpoint of another run, to go on from while this task has none of its own; empty: begin anew."""
+    required: bool = True
+    """Whether a run that wrote none is a failure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long each stage may take, in seconds."""
+
+    __pydantic_config__ = STRICT
+
+    max_runtime: Seconds | None = None
+    """From submission to the end of the last node."""
+    start_timeout: Seconds = 1800.0
+    """From submission until every node runs; a gang that misses one node is ended then."""
+    capacity_timeout: SecondsOrZero | None = None
+    """How long an Airflow task that finds no machine asks again, before it fails. 0: it fails at once. None: 1 hour."""
+    join_timeout: Seconds = 600.0
+    """From a node's start until it has found all the others. One that still fetches code or data is waited for as long
+    as it gets further at least once in this time, and a store that does not answer is asked again for as long."""
+    hang_timeout: Seconds | None = 1800.0
+    """Without a line of output, progress or checkpoint on any node."""
+    lost_timeout: Seconds = 120.0
+    """Without a sign of life from a node that the service calls running."""
+    stop_grace: Seconds = 20.0
+    """Between SIGTERM and SIGKILL of the training."""
+    save_timeout: Seconds = 3600.0
+    """After a training that succeeded: for how long a node keeps its last checkpoints and outputs and goes on trying to
+    save them, when that fails."""
+    lease: SecondsOrZero | None = None
+    """Without a sign that anybody still waits for the run; then its nodes end it themselves. 0: never. None: as whoever
+    starts it thinks fit, which is 2 hours for an Airflow task and never for the command line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendOptions:
+    """Where to run; each backend extends this beside its own code."""
+
+    __pydantic_config__ = STRICT
+
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """One training, described once, for any backend."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    """For people; what is created is named after the Airflow task."""
+    nodes: Annotated[int, AtLeast(1)] = 1
+    """How many machines."""
+    program: Program = field(default_factory=Program)
+    backend: BackendOptions
+    work_dir: str | None = None
+    """Meeting point of the nodes: any URI that all of them reach. None: the connection's default."""
+    image: str | None = None
+    """Container image. None: the platform's own Python environment."""
+    launcher: LauncherOptions = field(default_factory=LauncherOptions)
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment of the training processes. Plain text at every platform: name secrets, do not put them here."""
+    inputs: tuple[Input, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    checkpoints: Checkpoints | None = None
+    """None: no checkpoint is carried away, resumed from or required."""
+    require_training: bool | None = None
+    """Whether a run that shows no step, loss, checkpoint or output is a failure; else it is a success with a warning
+    where it ended within a minute. None: as the connection says, which is no unless it is set there."""
+    limits: Limits = field(default_factory=Limits)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Of everything that is created."""
+    dependencies: Dependencies | None = None
+    """None: what the image or the environment holds is enough."""
+    container: Container | None = None
+    """What `image` starts; None: the agent."""
+    main_env: Mapping[str, str] = field(default_factory=dict)
+    """Laid over `env` on node 0."""
+    worker_env: Mapping[str, str] = field(default_factory=dict)
+    """Laid over `env` on all other nodes."""
+    mounts: tuple[Mount, ...] = ()
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the job as `job_file.build` takes it; defaults are left out."""
+        from airflow_provider_ocidist.model import codec
+
+        value = dict(codec.encode(self))
+        # A backend's options leave out their own kind, as it is their default.
+        options = {"kind": self.backend.kind, **value.pop("backend", {})}
+        return {**value, "backend": options}
+
+
+def is_placeholder(text: str) -> bool:
+    """Return whether Airflow has yet to fill in a part of the text."""
+    return "{{" in text or "{%" in text

@@ -1,0 +1,70 @@
+"""What a sensor was refused, from one of its processes to the next: in mode `reschedule` each look has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
+
+KEY = "ocidist_evidence"
+"""In Airflow's task state store (3.3)."""
+
+
+class Notes(Protocol):
+    """What Airflow's task state store offers."""
+
+    def get(self, key: str) -> Any: ...
+
+    def set(self, key: str, value: Any) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Missed:
+    """How often the service did not find a job run, and for how many seconds so far."""
+
+    answers: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """What speaks against going on to wait."""
+
+    unanswered: Unanswered = ANSWERED
+    missed: Mapping[str, Missed] = field(default_factory=dict)
+    """By the id of the job run."""
+
+    def after(self, seconds: float) -> Kept:
+        """Return it as it is when at least so many seconds have passed, in which nobody has asked."""
+        missed = {
+            run_id: replace(each, seconds=each.seconds + seconds) for run_id, each in self.missed.items()
+        }
+        return replace(self, missed=missed)
+
+
+NOTHING = Kept()
+
+
+def read(notes: Notes | None, subject: str) -> Kept:
+    """Return what was kept of a subject, which is one try of a task and what it waits for."""
+    try:
+        found = notes.get(KEY) if notes is not None else None
+        if isinstance(found, dict) and found.get("subject") == subject:
+            return codec.decode(Kept, found["kept"])
+    except Exception:  # noqa: BLE001 - Airflow's, or written by another version: evidence begins anew
+        return NOTHING
+    return NOTHING
+
+
+def write(notes: Notes | None, subject: str, kept: Kept) -> bool:
+    """Keep it; return whether that worked, without which the evidence begins anew."""
+    if notes is None:
+        return False
+    try:
+        notes.set(KEY, {"subject": subject, "kept": codec.encode(kept)})
+    except Exception:  # noqa: BLE001 - Airflow's
+        return False
+    return True

@@ -1,0 +1,146 @@
+"""NodeReport: what a node tells the outside, one small JSON file in the run directory."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+
+from airflow_provider_ocidist.backports import StrEnum, dataclass
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+
+NODES_FOLDER = "nodes"
+STOP_FILE = "stop.json"
+LEASE_FILE = "lease.json"
+
+
+class Phase(StrEnum):
+    """What a node is doing; in this order."""
+
+    STARTING = "STARTING"
+    FETCHING = "FETCHING"
+    """Code, inputs, and the checkpoint to resume from."""
+    JOINING = "JOINING"
+    """Waiting for the other nodes."""
+    TRAINING = "TRAINING"
+    SAVING = "SAVING"
+    """Last checkpoints and outputs."""
+    DONE = "DONE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far the training has come, as far as the program says."""
+
+    step: int | None = None
+    steps: int | None = None
+    """How many there will be."""
+    loss: float | None = None
+    throughput: float | None = None
+    """Each second, in whatever the program counts: tokens, samples, iterations."""
+    learning_rate: float | None = None
+    printed: bool = False
+    """Whether the step was read in the program's output, so that a log which has that need not repeat it."""
+    updated_at: float | None = None
+    """Unix time of the last output, step or checkpoint, by the node's own clock."""
+    idle: float | None = None
+    """Seconds since then, as the node has measured them: what a hang is judged by."""
+    complete: bool = False
+    """Whether the program says that there is nothing left to train."""
+    losses: tuple[tuple[float, float], ...] = ()
+    """Step and loss, from the first step of this attempt on, thinned evenly: what a plot needs, in at most 2 KB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What a node is doing with its machine."""
+
+    cores: float | None = None
+    """Processor cores that the training keeps busy."""
+    memory: int | None = None
+    """Bytes in use on the node, or in its container where that is limited."""
+    memory_limit: int | None = None
+    gpu: float | None = None
+    """Share of the time, 0 to 1, in which something ran on the GPUs; their mean."""
+    gpu_memory: float | None = None
+    """Share in use, 0 to 1, of the GPU that has least left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeReport:
+    """The state of one node, rewritten whole at every heartbeat. Times are Unix times, in seconds."""
+
+    rank: int
+    phase: Phase
+    address: str
+    """Where the other nodes reach this one; empty until it joins them."""
+    public_key: str | None = None
+    """Of this node, where the launcher logs in from one to another."""
+    main: bool = False
+    """Whether the process of global rank 0 runs on this node; it writes checkpoints and outputs."""
+    started_at: float
+    heartbeat_at: float
+    finished_at: float | None = None
+    exit_code: int | None = None
+    """Of the training on this node; negative for a signal."""
+    trained_for: float | None = None
+    """Seconds from the start of the program to its end."""
+    cause: Cause | None = None
+    """Set when this node failed by itself; not set on nodes that were told to stop."""
+    message: str | None = None
+    """One line for a person: the exception's last line, the signal, the missing file."""
+    tail: str | None = None
+    """Last lines of output, the traceback included; at most 4,000 characters."""
+    progress: Progress | None = None
+    usage: Usage | None = None
+    moved: int | None = None
+    """Grows as long as the node gets further with what comes before the training; None: an older agent."""
+    checkpoint: CheckpointRef | None = None
+    """Newest complete checkpoint that this node has written, or started from."""
+    starts_from: str | None = None
+    """Digest of the checkpoint that this node goes on from, empty for none; None before it has looked."""
+    outputs: tuple[str, ...] = ()
+    """URIs of the outputs that were copied."""
+
+    def to_json(self) -> bytes:
+        return json.dumps(codec.encode(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> NodeReport:
+        return codec.decode(cls, json.loads(text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renewal:
+    """A sign to all nodes that somebody waits for their run. That it changes counts, not what it says."""
+
+    renewed_at: float
+    """Unix time, by the clock of whoever waits."""
+    token: str
+    """Another at each renewal, whatever that clock does."""
+
+    @classmethod
+    def now(cls) -> Renewal:
+        return cls(renewed_at=time.time(), token=uuid.uuid4().hex)
+
+    def to_json(self) -> bytes:
+        return json.dumps(codec.encode(self)).encode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopRequest:
+    """A word to all nodes: end the training now."""
+
+    cause: Cause
+    message: str
+    rank: int | None = None
+    """The node that asks; None: the one who submitted."""
+
+    def to_json(self) -> bytes:
+        return json.dumps(codec.encode(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> StopRequest:
+        return codec.decode(cls, json.loads(text))

@@ -1,0 +1,1 @@
+"""OCI: who we are, requests with and without the SDK, and its errors as ours."""

@@ -1,0 +1,253 @@
+"""EndTrainingOperator: nothing of a training runs any more when this task has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
+
+from airflow_provider_ocidist.gangs.stop_flag import StopFlag
+from airflow_provider_ocidist.hooks.errors import as_airflow_errors
+from airflow_provider_ocidist.hooks.oci import OciHook
+
+# What only a running task needs is imported there, as in operators.py.
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.model.run import RunKey, RunRef
+
+OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
+"""States in which a task stays."""
+WITHOUT_FAILURES = {"all_success", "none_failed", "none_failed_min_one_success"}
+"""Rules by which nothing runs after a task that has failed."""
+SETTLED_AFTER = 15.0
+"""Seconds: Airflow gives the process of a task that was failed or cleared at most ten more, in which it may create."""
+
+
+class EndTrainingOperator(BaseOperator):
+    """End the run of a training task if it still lives, and wait until every node of it has ended.
+
+    For cleanups: Airflow starts the tasks after a training that was marked failed at once, while its nodes still run.
+    Tasks after this one start when no node runs any more. The run is found by what is recorded in the work
+    directory, also after a worker died before it could say what it had created, by the tags of what lives, and by
+    the XCom `run`. It does nothing to a training that has succeeded, and succeeds where there was none.
+
+    `train >> EndTrainingOperator(task_id="end", training=train).as_teardown()`; or without `as_teardown`, when the
+    outcome of the DAG run does not depend on this task alone. It waits on a worker. When it is a mapped task itself, as
+    in a mapped task group, it ends the run of its own map index only.
+
+    :param training: the training task of the same DAG, or its id
+    :param conn_id: Airflow connection of type `oci`; None: that of the training task, unless it is mapped over several
+    :param compartment_id: where its job names another compartment than the connection; needed when its worker may die
+        before it has said so in the XCom `run`
+    :param patience: seconds until nodes that do not end make this task fail
+    """
+
+    template_fields: Sequence[str] = ("conn_id", "compartment_id")
+    shallow_copy_attrs: Sequence[str] = ("_stop",)
+
+    def __init__(
+        self,
+        *,
+        training: Any,
+        conn_id: str | None = None,
+        compartment_id: str | None = None,
+        patience: float = 600.0,
+        trigger_rule: str = "all_done",
+        **kwargs: Any,
+    ) -> None:
+        # Before Airflow 3.3 a mapped task is told Airflow's own default.
+        if trigger_rule in WITHOUT_FAILURES and "_airflow_from_mapped" not in kwargs:
+            raise ValueError(
+                f"{kwargs.get('task_id')}: trigger_rule={str(trigger_rule)!r} would not let it run after a training "
+                "that failed, which is when it is needed; it may come from default_args: write "
+                'trigger_rule="all_done"'
+            )
+        super().__init__(trigger_rule=trigger_rule, **kwargs)
+        # A task of TaskFlow is known by what it returns.
+        task = getattr(training, "operator", training)
+        self.training: str = task if isinstance(task, str) else task.task_id
+        self.conn_id = conn_id or (None if isinstance(task, str) else _conn_id_of(task, self))
+        self.compartment_id = compartment_id
+        self.patience = patience
+        self._stop = StopFlag()
+
+    def as_teardown(self, *, setups: Any = None, **kwargs: Any) -> Any:
+        """Refuse the training as a setup: Airflow runs no teardown after a setup that failed."""
+        named = setups if isinstance(setups, Iterable) else [setups]
+        if self.training in {getattr(setup, "task_id", None) for setup in named}:
+            raise ValueError(
+                f"{self.task_id}: as_teardown(setups={self.training}) would not run after a training that failed, "
+                "for Airflow skips the teardown of a setup that did; write training >> end.as_teardown()"
+            )
+        return super().as_teardown(setups=setups, **kwargs)
+
+    def execute(self, context: Context) -> list[str]:
+        """Return the names of the runs that had to be ended."""
+        states = self._states(context)
+        living = sorted(f"{name} is {state}" for name, state in states.items() if state not in OVER)
+        if living:
+            raise AirflowException(
+                f"{', '.join(living)}: it ends its run itself when it is ended; put this task downstream of it"
+            )
+        # Of a training that was named by its id, the operator is known only now.
+        conn_id = self.conn_id or self.render_template(self._conn_id_in_dag(), context)
+        with as_airflow_errors():
+            ended = self._end_all(self._keys(states, context), conn_id)
+        self.log.info("no node of %s runs any more; ended: %s", self.training, ", ".join(ended) or "nothing")
+        return ended
+
+    def on_kill(self) -> None:
+        self._stop.set()
+
+    def _conn_id_in_dag(self) -> Any:
+        dag = self.get_dag()
+        task = dag.task_dict.get(self.training) if dag else None
+        if task is None:
+            raise AirflowException(
+                f"{self.task_id}: the connection of {self.training} is not known: name it, conn_id="
+            )
+        return _conn_id_of(task, self)
+
+    def _end_all(self, keys: Sequence[RunKey], conn_id: str) -> list[str]:
+        from airflow_provider_ocidist.gangs.submission import Ender
+
+        backend = OciHook(conn_id).backend()
+        ender = Ender(backend, self.log, self._stop)
+        begun = time.monotonic()
+        ended: dict[str, None] = {}
+        while True:
+            since = time.monotonic() - begun
+            found = self._gangs_of(keys, backend)
+            living = _living(backend, found)
+            ended |= dict.fromkeys(ref.key.name for ref in living)
+            ender.end(living, "for its task has ended", within=self.patience)
+            if since >= SETTLED_AFTER or (not living and _all_succeeded(backend, keys, found)):
+                return list(ended)
+            pause = max(0.0, begun + SETTLED_AFTER - time.monotonic())
+            self.log.info("looking once more in %.0f s, for its worker may still be creating nodes", pause)
+            self._stop.wait(pause)
+
+    def _gangs_of(self, keys: Sequence[RunKey], backend: Backend) -> list[RunRef]:
+        """Return all gangs of the training, the oldest first: recorded, alive, or named in its XCom."""
+        told = [run for key in keys if (run := _told_by(key))]
+        places = dict.fromkeys(
+            [(self.compartment_id, None), *((run.get("compartment_id"), run.get("run_dir")) for run in told)]
+        )
+        found = {ref.job_id: ref for place in places for ref in backend.gangs_of(keys, *place)}
+        digests = {key.task_digest for key in keys}
+        for job_id in {str(run["job_id"]) for run in told} - found.keys():
+            ref = _opened(backend, job_id)
+            # Whoever may write XComs could else have the run of somebody else ended.
+            if ref is not None and ref.key.task_digest in digests:
+                found[job_id] = ref
+        return sorted(found.values(), key=lambda ref: (ref.key.generation, ref.key.attempt))
+
+    def _states(self, context: Context) -> Mapping[str, str | None]:
+        """Return the states of the training task; of a mapped one by `<task id>_<map index>`, as Airflow does.
+
+        Raises AirflowException where the DAG run has no such task.
+        """
+        ti = context["ti"]
+        mapped = ti.map_index is not None and ti.map_index >= 0
+        found = self._states_of(ti, ti.map_index) if mapped else {}
+        if not found:
+            every = self._states_of(ti, None)
+            # A task that is mapped itself may follow one that is not; of others' map indexes it ends nothing.
+            found = {name: state for name, state in every.items() if not mapped or name == self.training}
+        if not found:
+            raise AirflowException(
+                f"{self.task_id}: this DAG run has no task {self.training}, or none of this map index: "
+                "correct training="
+            )
+        return found
+
+    def _states_of(self, ti: Any, map_index: int | None) -> Mapping[str, str | None]:
+        states = ti.get_task_states(
+            dag_id=ti.dag_id, task_ids=[self.training], run_ids=[ti.run_id], map_index=map_index
+        )
+        found: Mapping[str, str | None] = states.get(ti.run_id, {})
+        return found
+
+    def _keys(self, states: Mapping[str, str | None], context: Context) -> list[RunKey]:
+        from airflow_provider_ocidist.model.run import RunKey
+
+        ti = context["ti"]
+        indexes = [int(name.removeprefix(f"{self.training}_")) for name in states if name != self.training]
+        return [
+            RunKey(dag_id=ti.dag_id, run_id=ti.run_id, task_id=self.training, map_index=index)
+            for index in indexes or [-1]
+        ]
+
+
+def _conn_id_of(task: Any, asking: BaseOperator) -> Any:
+    """Return the connection of a training task, mapped or not, as it is written: a text, or what will become one.
+
+    Raises ValueError where its map indexes have several.
+    """
+    mapped = getattr(task, "partial_kwargs", None)
+    if mapped is None:
+        conn_id = getattr(task, "conn_id", OciHook.default_conn_name)
+        one_for_all = isinstance(conn_id, str) or _mapped_group(task) is _mapped_group(asking)
+    else:
+        conn_id = mapped.get("conn_id") or OciHook.default_conn_name
+        expanded = getattr(task, "expand_input", None)
+        one_for_all = "conn_id" in mapped or not _may_expand_connection(expanded)
+    if not one_for_all:
+        raise ValueError(
+            f"{asking.task_id}: {task.task_id} may have another connection for each map index: "
+            "name one here, conn_id="
+        )
+    return conn_id
+
+
+def _mapped_group(task: Any) -> Any:
+    """Return the mapped task group that a task is in, whose values it has."""
+    return task.get_closest_mapped_task_group() if task.task_group else None
+
+
+def _may_expand_connection(expanded: Any) -> bool:
+    """Whether `expand(...)` or `expand_kwargs(...)` gives connections, or may do so as soon as it is known."""
+    values = getattr(expanded, "value", {})
+    if isinstance(values, Mapping):
+        return "conn_id" in values
+    return not isinstance(values, Sequence) or any(
+        not isinstance(each, Mapping) or "conn_id" in each for each in values
+    )
+
+
+def _told_by(key: RunKey) -> Mapping[str, Any] | None:
+    """Return what the training has told of its newest gang."""
+    from airflow.providers.common.compat.sdk import XCom
+
+    run = XCom.get_one(
+        key="run", dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index
+    )
+    return run if isinstance(run, Mapping) and run.get("job_id") else None
+
+
+def _opened(backend: Backend, job_id: str) -> RunRef | None:
+    from airflow_provider_ocidist.errors import RunNotFound
+
+    try:
+        return backend.open(job_id).ref
+    except RunNotFound:
+        return None
+
+
+def _living(backend: Backend, refs: Sequence[RunRef]) -> list[RunRef]:
+    return [ref for ref, status in zip(refs, backend.status(refs), strict=True) if not status.ended]
+
+
+def _all_succeeded(backend: Backend, keys: Sequence[RunKey], refs: Sequence[RunRef]) -> bool:
+    """Return whether the newest gang of every task has succeeded: then nobody creates another."""
+    from airflow_provider_ocidist.model.run import NodeState
+
+    newest = {ref.key.task_digest: ref for ref in refs}
+    statuses = backend.status(list(newest.values()))
+    return len(newest) == len(keys) and all(
+        node.state is NodeState.SUCCEEDED for status in statuses for node in status.nodes
+    )

@@ -1,0 +1,109 @@
+"""KillableTask: ends the gang of a training task that is killed or gives up."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.operators.outcome_tasks import OutcomeTask
+
+# What only a running task needs is imported there, as in job_tasks.py.
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.gangs.kills import Killer
+    from airflow_provider_ocidist.gangs.stop_flag import StopFlag
+    from airflow_provider_ocidist.gangs.submission import Gang
+    from airflow_provider_ocidist.gangs.task_watch import TaskWatch
+    from airflow_provider_ocidist.model.run import RunKey, RunRef
+
+
+class KillableTask(OutcomeTask):
+    """A task whose gang ends before it does, whatever ends it; with success alone the gang has ended by itself."""
+
+    _stop: StopFlag
+    _killer: Killer | None
+
+    def on_kill(self) -> None:
+        """End the remote runs; Airflow kills this process five seconds after it has called this.
+
+        Airflow calls it in a signal handler: it neither asks Airflow anything nor logs (see `kills`). A gang that is
+        just being created, or reached, is ended when that is done, by the thread that was interrupted.
+        """
+        self._stop.set()
+        if self._killer is not None:
+            self._killer.kill_from_handler()
+
+    @contextlib.contextmanager
+    def _ending_what_is_given_up(self, watch: TaskWatch) -> Iterator[None]:
+        """End the gang before its task fails while it may live, for whatever reason that is."""
+        from airflow.providers.common.compat.sdk import TaskDeferred
+
+        from airflow_provider_ocidist.gangs.kills import end_before_giving_up
+
+        try:
+            yield
+        except TaskDeferred:
+            # Its trigger waits from here; a kill that still reaches this process ends the gang.
+            raise
+        except BaseException as error:
+            if self._stop.is_set():
+                self._end_killed()
+            elif watch.status is None or not watch.status.ended:
+                ref, number = watch.record.ref, self._number
+                end_before_giving_up(watch.backend, ref, number, error, self.log, self._stop, self._reconnect)
+            self._disarm()
+            raise
+        else:
+            self._disarm()
+
+    def _disarm(self) -> None:
+        """Let the thread go that would end the gang: it has ended."""
+        killer, self._killer = self._killer, None
+        if killer is not None:
+            killer.close()
+
+    def _leave_if_killed(self) -> None:
+        if self._stop.is_set():
+            self._end_killed()
+            raise AirflowFailException("the task was killed, and its run with it")
+
+    def _end_killed(self) -> None:
+        """Wait until the gang of a killed task is cancelled; Airflow kills this process when that takes too long."""
+        from airflow_provider_ocidist.gangs.kills import KILLED_PATIENCE
+
+        assert self._killer is not None
+        if not self._killer.kill(KILLED_PATIENCE):
+            self.log.warning(
+                "the run of this killed task could not be cancelled (%s); its nodes end by limits.lease",
+                self._killer.error or "no answer",
+            )
+
+    def _reached(self, ref: RunRef) -> Backend:
+        """Return the backend of a gang that lives: a connection that cannot be read now is no reason to leave it."""
+        from airflow_provider_ocidist.gangs.kills import Patience
+
+        patience = Patience(self._stop, self.log)
+        while True:
+            try:
+                return self._backend(ref.backend)
+            except Exception as error:  # noqa: BLE001 - Airflow's own, or the network's
+                patience.take(error, lambda: None)
+
+    def _call_off(self, gang: Gang, key: RunKey, error: BackendError) -> None:
+        """End what earlier tries may have left where no try comes after this one; add to the error what that is not."""
+        from airflow_provider_ocidist.errors import Overtaken
+
+        if self._number == 1 or isinstance(error, Overtaken):
+            return
+        is_last = self._number > key.generation or not error.retryable or self._stop.is_set()
+        if not is_last:
+            return
+        self.log.warning(
+            "ending what earlier tries of this task may have left, for none comes after this one"
+        )
+        if left := gang.call_off(key, self._number, error):
+            error.args = (f"{error}; STILL THERE, PERHAPS: {'; '.join(left)}", *error.args[1:])

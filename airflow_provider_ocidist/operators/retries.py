@@ -1,0 +1,52 @@
+"""TrainingRetries: how long to wait before the next attempt, by the cause of the last failure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+
+from airflow_provider_ocidist.errors import BackendError, Cause, TrainingFailed
+from airflow_provider_ocidist.gangs.capacity import ONLY_TIME_MENDS, pause_after
+from airflow_provider_ocidist.hooks.errors import HOPELESS
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+AT_ONCE = {Cause.NODE, Cause.PREEMPTED, Cause.ABANDONED}
+"""Causes that are gone with the node that had them, or now that somebody waits again."""
+
+
+class TrainingRetries(RetryPolicy):
+    """Retry a lost node at once, want of capacity ever later, a fault of the program never; needs Airflow 3.3.
+
+    The task's `retries` still count. All other failures keep the task's own `retry_delay`.
+    """
+
+    def evaluate(
+        self,
+        exception: BaseException,
+        try_number: int,
+        max_tries: int,  # noqa: ARG002 - Airflow's signature
+        context: Context | None = None,  # noqa: ARG002
+    ) -> RetryDecision:
+        if not isinstance(exception, TrainingFailed | BackendError):
+            return RetryDecision.default()
+        cause = exception.cause
+        if cause in HOPELESS:
+            return RetryDecision.fail(f"{cause}: the same again would fail again")
+        if cause in AT_ONCE:
+            return RetryDecision.retry(timedelta(0), f"{cause}: nothing to wait for")
+        if cause in ONLY_TIME_MENDS:
+            delay = timedelta(seconds=pause_after(try_number))
+            return RetryDecision.retry(delay, f"{cause}: looking again in {delay.total_seconds():.0f} s")
+        return RetryDecision.default()
+
+    def serialize(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> TrainingRetries:
+        del data
+        return cls()

@@ -1,0 +1,1 @@
+"""A store for each kind of place."""

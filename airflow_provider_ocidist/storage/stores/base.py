@@ -1,0 +1,232 @@
+"""Store: a folder somewhere; small things are read and written whole, large ones in ranges and parts."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Union
+
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.storage import locations
+
+Buffer = Union[bytes, memoryview]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One file in a store."""
+
+    name: str
+    """Relative to the store, with `/` between its parts."""
+    size: int | None
+    """In bytes; None where the place does not say before the end of the data."""
+    etag: str | None = None
+    """Changes when the content does."""
+    modified: float | None = None
+    """Unix time, in seconds."""
+    md5: str | None = None
+    """Base64 of the digest of the content, where a listing tells it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenUpload:
+    """A file that somebody has begun to send; it may still be on its way, or its sender be gone."""
+
+    name: str
+    """Relative to the store."""
+    id: str
+    begun_at: float
+    """Unix time, in seconds, by the clock of the place; where it only notes that, of the last write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where the content of a file comes from; a later attempt goes on only with the very same."""
+
+    uri: str
+    etag: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checksum:
+    """MD5 of a content, or of the digests of its parts, as OCI writes it."""
+
+    value: str
+    part_size: int | None = None
+    """Where the parts were cut, in bytes; None: `value` is the digest of the whole."""
+
+
+class Download(ABC):
+    """One file on its way out; ranges of it are read by several threads at a time."""
+
+    part_size: int
+    """Size of the ranges that should be asked for, in bytes."""
+    checksum: Checksum | None = None
+    """Of the whole, when the place knows it and nobody has checked it yet."""
+
+    @abstractmethod
+    def pieces(self, offset: int, length: int) -> Iterator[bytes]:
+        """Yield exactly this range. Raises StorageError if the file has changed since it was listed."""
+
+    def finish(self) -> None:  # noqa: B027 - most places have nothing to add
+        """Look at the whole once more, after every range was read. Raises StorageError when it has changed."""
+
+
+class Upload(ABC):
+    """One file on its way in; nothing is visible under its name before `commit`."""
+
+    ordered: bool = False
+    """Whether parts must be written one after the other."""
+    streams: bool = False
+    """Whether a part may come in pieces of any size, and can be read back."""
+
+    def missing(self, offset: int, length: int) -> Sequence[tuple[int, int]]:
+        """Return offsets and lengths of what an earlier attempt has not written of this part."""
+        return [(offset, length)]
+
+    @abstractmethod
+    def write(self, index: int, offset: int, data: Buffer) -> None:
+        """Take one part, or a piece of it; `index` is that of the part, from 0. The data is good until the return."""
+
+    def read_back(self, offset: int, length: int) -> Iterator[bytes]:
+        """Yield what was written there."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def commit(self) -> str | None:
+        """Make the file appear, whole; return its etag where it is known."""
+
+    def suspend(self) -> None:
+        """Leave what was written to a later attempt, where that can go on with it. Never raises."""
+        self.abort()
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Forget everything that was written. Never raises: there is a first error to report."""
+
+
+class Store(ABC):
+    """A folder at one place. Safe to share between threads.
+
+    Every method raises StorageError when the place cannot be reached, refuses, or is full.
+    """
+
+    uri: str
+    streams: bool = False
+    """Whether its uploads take a part in pieces."""
+    skipped: Sequence[str] = ()
+    """What the last `list` left out, for it cannot be copied."""
+    folder: Path | None = None
+    """Where the files are, for a store on this machine."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """Return the content. Raises FileNotFoundError when the store is there and the name is not."""
+
+    @abstractmethod
+    def write(self, name: str, data: Buffer) -> str | None:
+        """Replace the content, whole or not at all; return its new etag where it is known."""
+
+    def write_if(self, name: str, data: Buffer, etag: str | None) -> bool:
+        """Write in the place of what has this etag, None: where there is nothing; return False when another is there.
+
+        Here two writers may both succeed; places that can compare and write in one step do so.
+        """
+        try:
+            found = self.stat(name).etag
+        except FileNotFoundError:
+            found = None
+        if found != etag:
+            return False
+        self.write(name, data)
+        return True
+
+    @abstractmethod
+    def list(self, prefix: str = "") -> list[Entry]:
+        """Return all files, of subfolders too, whose name starts with the prefix, sorted by name."""
+
+    def list_each(self, prefixes: Sequence[str]) -> Mapping[str, Sequence[Entry]]:
+        """Return what `list` does for each of many prefixes, none of which begins another, in few requests."""
+        return {prefix: self.list(prefix) for prefix in prefixes}
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Remove a file; it need not exist."""
+
+    @abstractmethod
+    def stat(self, name: str) -> Entry:
+        """Return one entry. Raises FileNotFoundError as `read` does."""
+
+    def exists(self, name: str) -> bool:
+        """Return whether the file is there; an outage raises, it is never taken for absence."""
+        try:
+            self.stat(name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def place_of(self, name: str) -> str:
+        """Return where a file is, as messages may show it."""
+        return locations.shown(locations.join(self.uri, name))
+
+    @abstractmethod
+    def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:
+        """Start writing a large file in parts of this size, of which the last may be shorter.
+
+        With an origin, go on where an interrupted upload of the same has left off.
+        """
+
+    def open_uploads(self, prefix: str = "") -> Sequence[OpenUpload]:
+        """Return the uploads to names with this prefix that have not ended, as far as the place tells."""
+        del prefix
+        return []
+
+    def abort_upload(self, upload: OpenUpload) -> None:
+        """Forget what was sent of an upload; it may have ended by itself."""
+        raise NotImplementedError
+
+    def download(self, entry: Entry, part_size: int) -> Download | None:
+        """Start reading a large file in ranges; None where it can only be read from front to back."""
+        del entry, part_size
+        return None
+
+    def chunks(self, entry: Entry, size: int) -> Iterator[bytes]:
+        """Yield the content in order, in pieces of this size, of which the last may be shorter."""
+        raise NotImplementedError
+
+    def checksum(self, entry: Entry) -> Checksum | None:
+        """Return what the place knows of a content without reading it."""
+        return Checksum(value=entry.md5) if entry.md5 else None
+
+    def checksum_by_reading(self, entry: Entry, part_size: int | None) -> Checksum:
+        """Read a content that is on this machine and return its checksum, cut in parts of this size."""
+        raise NotImplementedError
+
+    def part_size_for(self, size: int | None, part_size: int) -> int:
+        """Return the size of the parts, at least as asked, in which the place takes a file of this size; in bytes."""
+        del size
+        return part_size
+
+    def takes_from(self, source: Store, entry: Entry) -> bool:
+        """Return whether the place itself can fetch this file from the source."""
+        del source, entry
+        return False
+
+    def take(self, source: Store, entry: Entry, name: str, stop: threading.Event) -> str | None:
+        """Let the place fetch a file by itself, and return its etag. Raises CannotTake when it will not."""
+        del stop
+        raise CannotTake(f"{self.uri} cannot copy {source.place_of(entry.name)} to {name}")
+
+
+class CannotTake(StorageError):
+    """A place will not fetch a file by itself: whoever wants it there must carry it."""
+
+
+def not_the_promised_size(place: str, expected: int | None, found: int) -> StorageError:
+    return StorageError(
+        f"{place}: expected {expected} bytes, got {found}: it changed while it was read", uri=place
+    )

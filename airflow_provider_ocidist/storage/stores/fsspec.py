@@ -1,0 +1,235 @@
+"""A folder at any other place that fsspec knows: s3, gs, az, http, memory. Correct rather than fast."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_ocidist.errors import OcidistError, StorageError
+from airflow_provider_ocidist.storage.locations import (
+    Location,
+    is_unfinished,
+    join,
+    safe_name,
+    shown_in,
+    unfinished_name,
+)
+from airflow_provider_ocidist.storage.stores.base import Buffer, Entry, Origin, Store, Upload
+
+_WHOLE_WRITES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"}
+"""Drivers whose single write appears whole or not at all."""
+_ONE_CONNECTION = {"ftp"}
+"""Drivers that two threads must not share: they would read each other's answers."""
+
+
+class FsspecStore(Store):
+    """Files below one fsspec URI; each is read as one stream."""
+
+    def __init__(self, uri: str, file_system: Any, root: str) -> None:
+        self.uri = uri
+        self._shared = file_system
+        self.root = root.rstrip("/")
+
+    @classmethod
+    def connect(cls, place: Location) -> FsspecStore:
+        with fsspec_errors(place.uri):
+            import fsspec
+
+            file_system, root = fsspec.core.url_to_fs(place.path)
+            return cls(place.uri, file_system, root)
+
+    def read(self, name: str) -> bytes:
+        with fsspec_errors(self.place_of(name)):
+            return bytes(self.file_system.cat_file(self._path(name)))
+
+    def write(self, name: str, data: Buffer) -> str | None:
+        with fsspec_errors(self.place_of(name)):
+            self._make_folder(name)
+            if self._protocols & _WHOLE_WRITES:
+                self.file_system.pipe_file(self._path(name), bytes(data))
+                return None
+        upload = self.upload(name, len(data), len(data))
+        try:
+            upload.write(0, 0, data)
+            return upload.commit()
+        except BaseException:
+            upload.abort()
+            raise
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        with fsspec_errors(self.uri):
+            # fsspec caches listings for the life of the process; another process's files would stay unseen.
+            self.file_system.invalidate_cache()
+            entries = [
+                self._entry(path, info)
+                for path, info in self._found(self.root)
+                if path.startswith(f"{self.root}/")
+            ]
+        wanted = [
+            entry for entry in entries if entry.name.startswith(prefix) and not is_unfinished(entry.name)
+        ]
+        return sorted(wanted, key=lambda entry: entry.name)
+
+    def delete(self, name: str) -> None:
+        with fsspec_errors(self.place_of(name)), contextlib.suppress(FileNotFoundError):
+            self.file_system.rm_file(self._path(name))
+
+    def stat(self, name: str) -> Entry:
+        with fsspec_errors(self.place_of(name)):
+            self.file_system.invalidate_cache()
+            info = self.file_system.info(self._path(name))
+        if info.get("type") == "directory":
+            raise FileNotFoundError(self.place_of(name))
+        return self._entry(self._path(name), info)
+
+    def chunks(self, entry: Entry, size: int) -> Iterator[bytes]:
+        options = {"block_size": size, "cache_type": "none"}  # large reads in order need no cache
+        with (
+            fsspec_errors(self.place_of(entry.name)),
+            self.file_system.open(self._path(entry.name), "rb", **options) as stream,
+        ):
+            while data := _read_fully(stream, size):
+                yield data
+
+    def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:  # noqa: ARG002 - contract
+        with fsspec_errors(self.place_of(name)):
+            self._make_folder(name)
+            return FsspecUpload(self.file_system, self._path(name), self.place_of(name))
+
+    def _found(self, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield all files below a folder that is there."""
+        driver = self.file_system
+        try:
+            if _finds_by_itself(driver):
+                yield from driver.find(folder, detail=True).items()
+                return
+            # fsspec's own walk takes a folder that cannot be listed for an empty one.
+            listed = driver.ls(folder, detail=True)
+        except FileNotFoundError as error:
+            if _is_outage(error.__cause__):
+                raise
+            return
+        for info in listed:
+            path = info["name"].rstrip("/")
+            if info["type"] != "directory":
+                yield path, info
+            elif path.startswith(f"{folder}/"):
+                yield from self._found(path)
+
+    @property
+    def file_system(self) -> Any:
+        """The driver; where it cannot be shared, this thread's own."""
+        if not self._protocols & _ONE_CONNECTION:
+            return self._shared
+        import fsspec
+
+        # fsspec itself keeps one of them for each thread.
+        return fsspec.core.url_to_fs(self.uri)[0]
+
+    @property
+    def _protocols(self) -> set[str]:
+        protocol = self._shared.protocol
+        return {protocol} if isinstance(protocol, str) else set(protocol)
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{safe_name(name)}"
+
+    def _make_folder(self, name: str) -> None:
+        self.file_system.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+
+    def _entry(self, path: str, info: dict[str, Any]) -> Entry:
+        changed = (
+            info.get("mtime") or info.get("LastModified") or info.get("last_modified") or info.get("created")
+        )
+        tag = info.get("ETag") or info.get("etag")
+        return Entry(
+            name=path[len(self.root) + 1 :],
+            size=info.get("size"),
+            etag=str(tag) if tag else None,
+            modified=changed.timestamp() if isinstance(changed, datetime) else changed,
+        )
+
+
+class FsspecUpload(Upload):
+    """A file that is written under another name and moved when it is whole."""
+
+    ordered = True
+
+    def __init__(self, file_system: Any, path: str, place: str) -> None:
+        self.file_system = file_system
+        self.path = path
+        self.place = place
+        folder, _, name = path.rpartition("/")
+        # Leaving `with open(...)` publishes what was written even after an error: never under the real name.
+        self.part = join(folder, unfinished_name(name))
+        self.stream = file_system.open(self.part, "wb")
+
+    def write(self, index: int, offset: int, data: Buffer) -> None:  # noqa: ARG002 - contract
+        with fsspec_errors(self.place):
+            self.stream.write(data)
+
+    def commit(self) -> None:
+        with fsspec_errors(self.place):
+            self.stream.close()
+            self.file_system.mv(self.part, self.path)
+
+    def abort(self) -> None:
+        with contextlib.suppress(Exception):
+            self.stream.close()
+        with contextlib.suppress(Exception):
+            self.file_system.rm_file(self.part)
+
+
+def _finds_by_itself(driver: Any) -> bool:
+    """Whether a driver lists a whole tree at once, as those of object stores do."""
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.spec import AbstractFileSystem
+
+    own = (kind for kind in type(driver).__mro__ if kind not in (AbstractFileSystem, AsyncFileSystem))
+    return any(vars(kind).keys() & {"find", "_find"} for kind in own)
+
+
+@contextmanager
+def fsspec_errors(place: str) -> Iterator[None]:
+    """Turn whatever a driver raises into one StorageError; absence stays FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if not _is_outage(error.__cause__):
+            raise
+        raise broken(place, error.__cause__) from error
+    except (OcidistError, GeneratorExit):
+        raise
+    except ImportError as error:
+        raise StorageError(f"{shown_in(place)}: its driver is not installed: {error}", uri=place) from error
+    except Exception as error:  # drivers share no base class for their errors
+        raise broken(place, error) from error
+
+
+def broken(place: str, error: BaseException | None, *, retryable: bool = False) -> StorageError:
+    """Return what a library said, in one line."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    text = shown_in(f"{place}: {type(error).__name__}: {first}")
+    return StorageError(text, uri=place, retryable=retryable)
+
+
+def _is_outage(cause: BaseException | None) -> bool:
+    """Whether this is no absence: the http driver says FileNotFoundError of a server out of reach, too."""
+    if cause is None or getattr(cause, "status", None) in (404, 410):
+        return False
+    import asyncio
+
+    # Before Python 3.11 a time-out of asyncio is no TimeoutError.
+    kinds = (TimeoutError, asyncio.TimeoutError, ConnectionError)
+    return type(cause).__module__.startswith("aiohttp") or isinstance(cause, kinds)
+
+
+def _read_fully(stream: Any, size: int) -> bytes:
+    pieces = []
+    while size > 0 and (piece := stream.read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)

@@ -1,0 +1,144 @@
+"""Ranges of one object of OCI Object Storage, all of the same version of it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_ocidist.errors import BackendError, StorageError
+from airflow_provider_ocidist.oci_client.errors import oci_errors
+from airflow_provider_ocidist.storage.stores import checksums
+from airflow_provider_ocidist.storage.stores.base import Checksum, Download, Entry, not_the_promised_size
+from airflow_provider_ocidist.storage.stores.oci_http import reading, storage_errors
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.storage.stores.oci import OciStore
+
+log = logging.getLogger(__name__)
+
+PART_SIZE_KEY = "opc-meta-ocidist-part-size"
+"""Tells a reader where the parts were cut, so that it can check the digest of the digests."""
+LARGEST_RANGE = 64 << 20
+_BODY_ATTEMPTS = 5
+_PIECE_WAITED_FOR = 64 << 10
+"""Where a read returns no less: what has come is lost when the connection breaks."""
+_PIECE = 512 << 10
+"""At most so much is written at a time; on a slow link it is what has come, so that a kill loses little."""
+
+
+class OciDownload(Download):
+    """One object on its way out."""
+
+    def __init__(self, store: OciStore, entry: Entry, part_size: int) -> None:
+        self.store = store
+        self.entry = entry
+        self.place = store.place_of(entry.name)
+        self.part_size = part_size
+        self.headers: Mapping[str, str] = {}
+
+    @classmethod
+    def begin(cls, store: OciStore, entry: Entry, part_size: int) -> OciDownload:
+        """Ask once for the checksums of an object that will be read in several ranges."""
+        made = cls(store, entry, min(part_size, LARGEST_RANGE))
+        if entry.size is None or entry.size <= made.part_size:
+            return made
+        head = head_of(store, entry.name)
+        made.entry = replace(entry, etag=head["etag"])
+        made.checksum = checksum_in(head)
+        if made.checksum and made.checksum.part_size:
+            made.part_size = made.checksum.part_size
+        return made
+
+    def pieces(self, offset: int, length: int) -> Iterator[bytes]:
+        with storage_errors(self.place):
+            yield from self.all_pieces() if length == self.entry.size else self._fetch(offset, length)
+
+    def all_pieces(self) -> Iterator[bytes]:
+        """Yield the whole object; at the end, hold it against its checksum where it has one."""
+        got, running = 0, hashlib.md5(usedforsecurity=False)
+        for piece in self._fetch(0, None):
+            got += len(piece)
+            running.update(piece)
+            yield piece
+        if self.entry.size is not None and got != self.entry.size:
+            raise not_the_promised_size(self.place, self.entry.size, got)
+        expected = self.headers.get("content-md5")
+        if expected:
+            checksums.check(self.place, Checksum(value=expected), [running.digest()])
+
+    def _fetch(self, offset: int, length: int | None) -> Iterator[bytes]:
+        """Yield a range (length None: the whole); go on where a body was cut."""
+        got = failures = 0
+        begun = False
+        while length is None or got < length or not begun:
+            before = got
+            try:
+                with reading(self.place):
+                    answer = self._ask(offset + got, None if length is None else length - got)
+                    begun = True
+                    length = int(answer.headers["content-length"]) if length is None else length
+                    for piece in _body(answer):
+                        got += len(piece)
+                        yield piece
+                break
+            except BackendError as error:
+                # What failed before the body was retried already; where an answer had begun, its body broke.
+                failures = 1 if got > before else failures + 1
+                if error.status_code is not None or not begun or failures == _BODY_ATTEMPTS:
+                    raise
+                log.info("%s; going on at byte %s", error, offset + got)
+                time.sleep(0.2 * failures)
+        if got != length:
+            raise not_the_promised_size(self.place, length, got)
+
+    def _ask(self, start: int, length: int | None) -> Any:
+        wanted = {"if-match": self.entry.etag} if self.entry.etag else {}
+        if length is not None:
+            wanted["range"] = f"bytes={start}-{start + length - 1}"
+        http = self.store.http
+        answer = http.get(http.object_path(self.store.object_name(self.entry.name)), wanted)
+        if not self.entry.etag:
+            self.entry = replace(self.entry, etag=answer.headers["etag"])
+        self.headers = self.headers or answer.headers
+        return answer
+
+
+def head_of(store: OciStore, name: str) -> Mapping[str, str]:
+    """Return what the service knows of an object. Raises FileNotFoundError when it is not there."""
+    place = store.place_of(name)
+    try:
+        with oci_errors(f"reading {place}"):
+            headers: Mapping[str, str] = store.client.head_object(
+                *store.bucket, store.object_name(name)
+            ).headers
+    except BackendError as error:
+        if error.status_code == 404:
+            raise FileNotFoundError(place) from error
+        raise StorageError(str(error), uri=place, retryable=error.retryable) from error
+    return headers
+
+
+def checksum_in(headers: Mapping[str, str]) -> Checksum | None:
+    """Return the checksum that an answer tells, None when it is none that can be checked."""
+    if headers.get("content-md5"):
+        return Checksum(value=headers["content-md5"])
+    cut = int(headers.get(PART_SIZE_KEY) or 0)
+    if 0 < cut <= LARGEST_RANGE and headers.get("opc-multipart-md5"):
+        return Checksum(value=headers["opc-multipart-md5"], part_size=cut)
+    return None
+
+
+def _body(answer: Any) -> Iterator[bytes]:
+    # urllib3 has read1 since 2.0, and the SDK brings 1.26 for Python 3.9.
+    read, size = (answer.read1, _PIECE) if hasattr(answer, "read1") else (answer.read, _PIECE_WAITED_FOR)
+    try:
+        while piece := read(size, decode_content=False):
+            yield piece
+    except GeneratorExit:
+        answer.close()
+        raise
+    answer.release_conn()

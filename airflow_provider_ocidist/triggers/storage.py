@@ -1,0 +1,356 @@
+"""Triggers that look at a place in storage: for new data under a prefix, for a new checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+
+from airflow_provider_ocidist.errors import BackendError, OcidistError, StorageError
+from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
+from airflow_provider_ocidist.triggers.threads import in_thread
+
+# What only a running trigger needs is imported there, as in operators.py.
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.gangs.watch import TaskLog
+    from airflow_provider_ocidist.storage.stores.base import Store
+    from airflow_provider_ocidist.storage.stores.opening import Stores
+
+DEFAULT_CONN_ID = "oci_default"
+SEEN = "ocidist_seen"
+"""Key in the asset's state store under which the data that has been told of is noted."""
+KEPT_FOR = 300.0
+"""Seconds after which a connection is read again: somebody may have edited it."""
+RENEW_EVERY = 30.0
+"""Seconds between two times that a refusal is answered with new credentials; the second in that time is told."""
+
+Found = TypeVar("Found")
+
+
+class Opener:
+    """Opens storage with a connection as it was at one moment; what lies in Object Storage by one client."""
+
+    def __init__(self, conn_id: str) -> None:
+        from airflow_provider_ocidist.hooks.oci import OciHook
+
+        self.hook = OciHook(conn_id)
+        self.made_at = time.monotonic()
+
+    def open(self, uri: str) -> Store:
+        """Return the store at a URI. Raises StorageError."""
+        from airflow_provider_ocidist.storage.stores.opening import open_store
+
+        return self._stores.open(uri) if uri.startswith("oci://") else open_store(uri)
+
+    @cached_property
+    def _stores(self) -> Stores:
+        from airflow_provider_ocidist.storage.stores.opening import Stores
+
+        return Stores(self.hook.access)
+
+
+class SharedOpener:
+    """What all triggers of a process open storage with that name one connection.
+
+    To make a client at every look would take 0.9 MB, a handshake, and the check of a key that stops the triggerer.
+    """
+
+    def __init__(self, conn_id: str) -> None:
+        self.conn_id = conn_id
+        self._lock = threading.Lock()
+        self._opener: Opener | None = None
+
+    def use(self, work: Callable[[Opener], Found]) -> Found:
+        """Return what the work does; refused, it is done once more with the connection as it is now. Blocks."""
+        opener = self._kept()
+        try:
+            return work(opener)
+        except (BackendError, StorageError) as error:
+            if not _is_refusal(error) or time.monotonic() - opener.made_at < RENEW_EVERY:
+                raise
+        return work(self._instead_of(opener))
+
+    def _kept(self) -> Opener:
+        with self._lock:
+            if self._opener is None or time.monotonic() - self._opener.made_at >= KEPT_FOR:
+                self._opener = Opener(self.conn_id)
+            return self._opener
+
+    def _instead_of(self, refused: Opener) -> Opener:
+        with self._lock:
+            if self._opener in (None, refused):
+                self._opener = Opener(self.conn_id)
+            assert self._opener is not None
+            return self._opener
+
+
+_openers: dict[str, SharedOpener] = {}
+
+
+def shared_opener(conn_id: str) -> SharedOpener:
+    """Return the one of this process."""
+    return _openers.setdefault(conn_id, SharedOpener(conn_id))
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether OCI has said that to ask again cannot help."""
+    refusal = error.__cause__ if isinstance(error, StorageError) else error
+    return isinstance(refusal, BackendError) and not refusal.retryable
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All files below a prefix at one moment, each by name and etag."""
+
+    files: frozenset[tuple[str, str | None]]
+    bytes: int = 0
+    uri: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Tells two listings apart; small enough to be kept anywhere."""
+        lines = sorted(f"{name}\0{etag}" for name, etag in self.files)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+class Deliveries:
+    """Decides from listings, one after the other, when new data is there as a whole. Pure."""
+
+    def __init__(self, told: str | None, settle: float) -> None:
+        """`told`: digest of what was told of last; None: what is found first is no news. `settle` is in seconds.
+
+        Of what was told of by somebody else only the digest is known: then any difference counts.
+        """
+        self.told = told
+        self._settle = settle
+        self._known: Listing | None = None
+        self._at_rest: Listing | None = None
+        self._since = 0.0
+
+    def complete(self, found: Listing, now: float) -> bool:
+        """Return whether to tell of what was found; files that are gone are no news."""
+        if found != self._at_rest:
+            self._at_rest, self._since = found, now
+        if self.told in (None, found.digest):
+            self._take(found)
+            return False
+        if now - self._since < self._settle:
+            return False
+        is_news = self._known is None or bool(found.files - self._known.files)
+        self._take(found)
+        return is_news
+
+    def _take(self, found: Listing) -> None:
+        self._known, self.told = found, found.digest
+
+
+class NewDataTrigger(BaseEventTrigger):
+    """Fires when files have been added or replaced under a prefix and none has changed for a while since.
+
+    For `AssetWatcher(name=..., trigger=NewDataTrigger("oci://bucket@namespace/incoming/"))`. Files that lie there
+    at the first look cause no event. On Airflow 3.3 what was reported is stored, so that data which lands while the
+    triggerer restarts causes an event afterwards.
+
+    :param uri: the prefix, at any place that a copy can read; a relative one lies in the connection's `work_dir`
+    :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
+    :param poll_interval: seconds between two looks
+    :param settle: seconds without a change after which a delivery is taken to be whole
+    """
+
+    def __init__(
+        self, uri: str, conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 60.0, settle: float = 120.0
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.uri = uri
+        self.conn_id = conn_id
+        self.poll_interval = poll_interval
+        self.settle = settle
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return _serialized(self, "uri", "conn_id", "poll_interval", "settle")
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        deliveries = Deliveries(await self._recall(), self.settle)
+        while True:
+            found = await self._look()
+            if found is not None:
+                before = deliveries.told
+                if deliveries.complete(found, time.monotonic()):
+                    yield TriggerEvent({"uri": found.uri, "files": len(found.files), "bytes": found.bytes})
+                if deliveries.told is not None and deliveries.told != before:
+                    # Noted after it was told: a triggerer that dies in between tells twice, not never.
+                    await self._note(deliveries.told)
+            await asyncio.sleep(self.poll_interval)
+
+    async def _look(self) -> Listing | None:
+        try:
+            found: Listing = await in_thread(self._listing)
+        except (OcidistError, OSError) as error:
+            self.log.warning("%s; will look again", error)
+            return None
+        return found
+
+    def _listing(self) -> Listing:
+        return shared_opener(self.conn_id).use(self._listing_by)
+
+    def _listing_by(self, opener: Opener) -> Listing:
+        from airflow_provider_ocidist.storage.locations import shown
+
+        store = opener.open(opener.hook.uri(self.uri))
+        entries = store.list()
+        files = frozenset((entry.name, entry.etag) for entry in entries)
+        # It goes into events, which many may read.
+        return Listing(files, sum(entry.size or 0 for entry in entries), shown(store.uri))
+
+    async def _recall(self) -> str | None:
+        store = getattr(self, "asset_state_store", None)
+        if store is None:
+            return None
+        try:
+            value = await store.aget(self._key)
+        except ValueError as error:
+            # Airflow keeps one for each asset; with several of them nobody says whose to take.
+            self.log.warning(
+                "which data was reported cannot be stored, and is forgotten when the triggerer restarts: %s",
+                error,
+            )
+            self.asset_state_store = None
+            return None
+        return value if isinstance(value, str) else None
+
+    async def _note(self, digest: str) -> None:
+        store = getattr(self, "asset_state_store", None)
+        if store is not None:
+            await store.aset(self._key, digest)
+
+    @property
+    def _key(self) -> str:
+        return f"{SEEN}_{hashlib.sha256(self.uri.encode()).hexdigest()[:12]}"
+
+
+FIRST_LOOK_AFTER = 10.0
+"""Seconds; whoever defers has just looked, and Airflow fails a task whose event comes before its executor knows that it
+has deferred."""
+
+
+class CheckpointTrigger(BaseTrigger):
+    """Fires once there is a whole checkpoint of a later step below a URI; with nothing, where that can never be seen.
+
+    :param uri: the folder that holds a run's checkpoints
+    :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
+    :param after_step: fire for steps above this one only
+    :param poll_interval: seconds between two looks
+    """
+
+    def __init__(self, uri: str, conn_id: str, after_step: int, poll_interval: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.uri = uri
+        self.conn_id = conn_id
+        self.after_step = after_step
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return _serialized(self, "uri", "conn_id", "after_step", "poll_interval")
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        await asyncio.sleep(FIRST_LOOK_AFTER)
+        look = CheckpointLook(self.uri, self.conn_id, self.after_step, self.log)
+        try:
+            while (found := await in_thread(look.look)) is None:  # noqa: ASYNC110 - what is waited for is in storage
+                await asyncio.sleep(self.poll_interval)
+        except OcidistError as error:
+            # The task looks once more and fails with this error in the right place.
+            self.log.warning("%s", error)
+            found = None
+        yield TriggerEvent(found)
+
+
+class CheckpointLook:
+    """Looks for a later checkpoint again and again; what refuses it is believed once it is evidence (`evidence`)."""
+
+    def __init__(
+        self,
+        uri: str,
+        conn_id: str,
+        after_step: int,
+        log: TaskLog,
+        *,
+        is_evident: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`is_evident`: somebody has gathered the evidence, so that the next refusal is the last."""
+        self._is_evident = is_evident
+        self._place = uri, conn_id, after_step
+        self._log = log
+        self._clock = clock
+        self._asked_at: float | None = None
+        self.unanswered: Unanswered = ANSWERED
+
+    def go_on_after(self, unanswered: Unanswered, seconds: float) -> None:
+        """Go on with what an earlier process was refused, at least so many seconds after its last look."""
+        self.unanswered = unanswered
+        self._asked_at = self._clock() - seconds if unanswered.questions else None
+
+    def look(self) -> dict[str, Any] | None:
+        """Return what `later_checkpoint` does; None, with a warning, where the place may be readable again later.
+
+        Raises StorageError or BackendError when it was refused so often, long and alike that to ask again is of no use,
+        or when the place or the credentials are wrong without anybody having been asked.
+        """
+        try:
+            found = later_checkpoint(*self._place)
+        except (OcidistError, OSError) as error:
+            self._note(error)
+            self._log.warning("%s; will look again", error)
+            return None
+        self._asked_at, self.unanswered = None, ANSWERED
+        return found
+
+    def _note(self, error: OcidistError | OSError) -> None:
+        """Count what was met. Raises it where it is conclusive."""
+        asked_at = self._clock()
+        seconds = 0.0 if self._asked_at is None else asked_at - self._asked_at
+        self._asked_at = asked_at
+        if not _is_refusal(error):
+            self.unanswered = self.unanswered.failed(seconds)
+            return
+        status = _status_of(error)
+        if status is None or self._is_evident:
+            raise error
+        # The opener reads the connection anew when it is refused.
+        self.unanswered = self.unanswered.refused(str(status), seconds).with_new_credentials()
+        if self.unanswered.is_conclusive:
+            raise error
+
+
+def _status_of(error: BaseException) -> int | None:
+    refusal = error.__cause__ if isinstance(error, StorageError) else error
+    return refusal.status_code if isinstance(refusal, BackendError) else None
+
+
+def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] | None:
+    """Return uri, step and loss of the newest whole checkpoint if its step is above `after_step`, else None.
+
+    One whose step nobody has said is taken where any will do, `after_step` being negative.
+
+    Raises StorageError or BackendError when the place cannot be read.
+    """
+    from airflow_provider_ocidist.model import codec
+    from airflow_provider_ocidist.storage import checkpoints
+
+    found = shared_opener(conn_id).use(lambda opener: checkpoints.newest_in(opener.open(uri)))
+    if found is None or (after_step >= 0 and (found.step is None or found.step <= after_step)):
+        return None
+    return dict(codec.encode(found))
+
+
+def _serialized(trigger: BaseTrigger, *names: str) -> tuple[str, dict[str, Any]]:
+    cls = type(trigger)
+    return f"{cls.__module__}.{cls.__qualname__}", {name: getattr(trigger, name) for name in names}

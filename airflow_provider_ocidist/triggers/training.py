@@ -1,0 +1,224 @@
+"""DistributedTrainingTrigger: watches a gang while no worker slot is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_ocidist.hooks.task_context import mask_secrets_told
+from airflow_provider_ocidist.triggers.connections import LogOf, SharedConnection, place_of, shared_connection
+from airflow_provider_ocidist.triggers.threads import in_thread, keep
+
+# What only a running trigger needs is imported there, as in operators.py.
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.gangs.watch import Watch
+    from airflow_provider_ocidist.model.run import RunRecord
+
+log = logging.getLogger(__name__)
+
+FIRST_EVENT_AFTER = 10.0
+"""Seconds; the executor notices up to 5 s late that a task has deferred, and fails a task whose event came first."""
+CAN_KILL = hasattr(BaseTrigger, "on_kill")
+"""Whether this Airflow (3.3 or later) tells a trigger that its task was killed."""
+LEAVE_WORD_LIMIT = 5.0
+"""Seconds that a triggerer which stops may be kept by this."""
+
+END_WITHIN = 1800.0
+"""Seconds for which a gang is tried to be ended that nobody waits for; then its nodes end by their lease."""
+END_PAUSE = 1.0
+"""Seconds after the first attempt that failed; doubles each time."""
+LONGEST_END_PAUSE = 30.0
+
+
+class DistributedTrainingTrigger(BaseTrigger):
+    """Fires when there is something to do about a gang; the task then does it. Creates nothing, and cancels only when a
+    user has ended the task.
+
+    :param conn_id: connection of the gang's backend
+    :param record: what is known of the gang, as JSON
+    :param owner: dag_id, run_id, task_id, map_index and try_number of the task; empty for watchers that own nothing
+    :param poll_interval: seconds between two looks
+    """
+
+    def __init__(
+        self, conn_id: str, record: Mapping[str, Any], owner: Mapping[str, Any], poll_interval: float
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.conn_id = conn_id
+        self._gang: str | Watch = json.dumps(record)
+        """Its record as text, until a watch knows more of it: a thousand triggers wait in one process."""
+        self.owner = dict(owner)
+        self.poll_interval = poll_interval
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        gang = self._gang
+        return dict(json.loads(gang)) if isinstance(gang, str) else gang.record.to_json()
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        arguments = {
+            "conn_id": self.conn_id,
+            "record": self.record,
+            "owner": self.owner,
+            "poll_interval": self.poll_interval,
+        }
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            record = await self._watch_until_action()
+        except asyncio.CancelledError as cancel:
+            # A message means that a user acted; a triggerer that only stops gives none. Not left to `on_kill` alone:
+            # Airflow does not reach it when its next cancel, a second later, comes before it has logged the first.
+            if cancel.args and CAN_KILL:
+                self._begin_ending()
+            else:
+                await self._leave_word()
+            raise
+        except Exception:
+            # Its task goes on waiting on a worker.
+            await self._leave_word()
+            raise
+        yield TriggerEvent(record.to_json())
+
+    async def _watch_until_action(self) -> RunRecord:
+        earliest = time.monotonic() + FIRST_EVENT_AFTER
+        poller = await self._connection.open()
+        watch: Watch = await in_thread(self._watch)
+        self._gang = watch
+        outcome = await poller.until_action(watch, self.poll_interval)
+        if isinstance(outcome, Exception):
+            # The task asks once more and fails with this error in the right place.
+            self.log.warning("%s", outcome)
+        await self._leave_word()
+        await asyncio.sleep(max(0.0, earliest - time.monotonic()))
+        return watch.record
+
+    def _watch(self) -> Watch:
+        from airflow_provider_ocidist.gangs.kills import make_ready
+        from airflow_provider_ocidist.gangs.task_watch import TaskWatch
+        from airflow_provider_ocidist.gangs.watch import Watch
+
+        backend, record = self._connection.backend, self._record()
+        if self.owner:
+            make_ready(backend, record.ref, self.log)
+        if record.ref.log_group_id is not None:  # else there are no lines to tell here
+            mask_secrets_told(backend, record.ref)
+        # Airflow drops what a trigger logs in the moment before its event.
+        watched = backend, record, LogOf(self.log)
+        number = self.owner.get("try_number")
+        if number is None:
+            return Watch(*watched, leaves_the_end=True)
+        return TaskWatch(*watched, number, leaves_the_end=True).go_on()
+
+    async def _leave_word(self) -> None:
+        """Note how far the task's log has come, for whoever goes on with it."""
+        if not isinstance(self._gang, str):
+            # Not `wait_for`: in Python 3.11 it can swallow a cancel, and by that a user's kill.
+            await asyncio.wait({keep(in_thread(self._gang.note_told))}, timeout=LEAVE_WORD_LIMIT)
+
+    def _record(self) -> RunRecord:
+        from airflow_provider_ocidist.model.run import RunRecord
+
+        return RunRecord.from_json(self.record)
+
+    async def on_kill(self) -> None:
+        """End the gang; called when a user fails, clears or marks the task while it is deferred.
+
+        Airflow 3.3 cancels this coroutine again every second, without a trace, and also calls it when the trigger
+        has only moved to another triggerer.
+        """
+        await asyncio.shield(self._begin_ending())
+
+    def _begin_ending(self) -> asyncio.Task[None]:
+        if self._ending is None:
+            self._ending = keep(self._end_gang_at_last())
+        return self._ending
+
+    async def _end_gang_at_last(self) -> None:
+        """Try until it has worked: nobody else will."""
+        give_up_at = time.monotonic() + END_WITHIN
+        pause, anew = END_PAUSE, False
+        while True:
+            try:
+                return await self._end_gang(anew=anew)
+            except Exception as error:
+                ref = self._record().ref
+                if time.monotonic() >= give_up_at:
+                    log.exception(
+                        "%s: could not be cancelled; its nodes may run until their lease ends (limits.lease); "
+                        "to end them: ocidist cancel %s",
+                        ref.key.name,
+                        ref.job_id,
+                    )
+                    raise
+                log.warning("%s: could not be cancelled yet (%s); trying again", ref.key.name, error)
+            await asyncio.sleep(pause)
+            pause, anew = min(2 * pause, LONGEST_END_PAUSE), True
+
+    async def _end_gang(self, *, anew: bool) -> None:
+        record = self._record()
+        if not self.owner or await in_thread(lambda: self._still_owned(record), ends_a_gang=True):
+            log.info("%s goes on: its task waits for it elsewhere", record.ref.key.name)
+            return
+        await in_thread(lambda: self._connection.at_once(anew=anew).cancel(record.ref), ends_a_gang=True)
+        log.info("%s: cancelled, since its task was killed", record.ref.key.name)
+
+    def _still_owned(self, record: RunRecord) -> bool:
+        """Return whether the task is deferred for this very gang: then the trigger was moved, not killed.
+
+        A task that is "running" is none: after a clear the next attempt runs with the old XCom for a moment.
+        """
+        from airflow.providers.common.compat.sdk import XCom
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        owner = self.owner
+        mapped = owner["map_index"] >= 0
+        states = RuntimeTaskInstance.get_task_states(
+            dag_id=owner["dag_id"],
+            task_ids=[owner["task_id"]],
+            run_ids=[owner["run_id"]],
+            map_index=owner["map_index"] if mapped else None,
+        ).get(owner["run_id"], {})
+        state = states.get(owner["task_id"]) or states.get(f"{owner['task_id']}_{owner['map_index']}")
+        if state != "deferred":
+            return False
+        run = XCom.get_one(
+            key="run",
+            dag_id=owner["dag_id"],
+            run_id=owner["run_id"],
+            task_id=owner["task_id"],
+            map_index=owner["map_index"] if mapped else -1,
+        )
+        return isinstance(run, dict) and run.get("job_id") == record.ref.job_id
+
+    @property
+    def _connection(self) -> SharedConnection:
+        ref = self.record["ref"]
+        place = place_of(ref["job_id"], ref.get("compartment_id"))
+        return shared_connection(self.conn_id, ref["backend"], place)
+
+
+class PauseTrigger(BaseTrigger):
+    """Fires at a moment, when a task asks for machines again.
+
+    :param until: Unix time
+    """
+
+    def __init__(self, until: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.until = until
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"until": self.until}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        await asyncio.sleep(max(0.0, self.until - time.time()))
+        yield TriggerEvent(None)

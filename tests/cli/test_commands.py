@@ -1,0 +1,365 @@
+"""ocidist, as it is called from a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.server
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist import __version__
+from airflow_provider_ocidist.cli import COMMANDS, EXIT_CODES, main
+from airflow_provider_ocidist.cli.files import load
+
+GOOD = """\
+name: retrain
+nodes: 2
+program: {script: gpt.py, source: train, args: [--text, "two words"]}
+env: {SEED: 1}
+checkpoints: {path: checkpoints}
+backend: {shape: VM.Standard.E4.Flex, ocpus: 1, memory_gb: 8}
+"""
+WRONG = "name: retrain\nnods: 2\nprogram: {script: gtp.py, source: train}\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "gpt.py").write_text("")
+    (tmp_path / "good.yaml").write_text(GOOD)
+    (tmp_path / "wrong.yaml").write_text(WRONG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ocidist(*arguments, **options):
+    command = [sys.executable, "-m", "airflow_provider_ocidist.cli", *arguments]
+    path = os.pathsep.join(filter(None, ["", *sys.path]))
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+        **options,
+    )
+
+
+# check
+
+
+def test_check_of_a_right_file_says_so(folder, capsys):
+    assert main(["check", "good.yaml"]) == 0
+    assert capsys.readouterr().out == "good.yaml: ok (retrain: 2 nodes, torchrun, on oci_data_science)\n"
+
+
+def test_check_prints_every_problem_on_its_own_line(folder, capsys):
+    assert main(["check", "good.yaml", "wrong.yaml"]) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "wrong.yaml:2: nods: unknown key 'nods'; did you mean 'nodes'?",
+        f"wrong.yaml:3: program.script: 'gtp.py' is not in {folder}/train; did you mean 'gpt.py'?",
+    ]
+
+
+def test_check_finds_what_only_the_backend_knows(folder, capsys):
+    (folder / "good.yaml").write_text(GOOD.replace("SEED: 1", f"BIG: {'x' * 30_000}"))
+    assert main(["check", "good.yaml"]) == 1
+    assert "the service allows 20000" in capsys.readouterr().out
+
+
+def test_check_as_json(folder, capsys):
+    assert main(["check", "--json", "good.yaml", "wrong.yaml", "absent.yaml"]) == 2
+    good, wrong, absent = json.loads(capsys.readouterr().out)
+    assert good == {"file": "good.yaml", "ok": True, "problems": [], "error": None}
+    assert wrong["problems"][0] == {
+        "path": "nods",
+        "message": "unknown key 'nods'; did you mean 'nodes'?",
+        "line": 2,
+    }
+    assert absent["error"] == "absent.yaml: cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize("command", ["check", "plan"])
+@pytest.mark.parametrize(
+    "file, message",
+    [
+        ("absent.yaml", "cannot be read: No such file or directory"),
+        ("train", "cannot be read: Is a directory"),
+        ("binary.yaml", "is not text in UTF-8"),
+        ("/dev/zero", "is longer than 1000000 characters"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_line_and_exit_code_2(folder, capsys, command, file, message):
+    (folder / "binary.yaml").write_bytes(b"\xff\xfe")
+    assert main([command, file]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"ocidist: {file}: {message}\n")
+
+
+# plan
+
+
+def test_plan_prints_requests_environments_and_a_launch_line(folder, capsys):
+    assert main(["plan", "good.yaml"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("nothing has been created; ")
+    for part in (
+        "# request 1: CreateJob\n",
+        "CreateJobRun",
+        "compartmentId: <compartment_id of the connection>",
+        "SEED: '1'",
+        "OCIDIST_NODE_RANK: '1'",
+        "python -m torch.distributed.run --nnodes=2",
+        "gpt.py --text 'two words'",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_plan_masks_secrets(folder, capsys, form):
+    secret = "hunter-22"
+    given = ["--set", f"env.DB_PASSWORD={secret}", "--set", f"env.URL=http://me:{secret}@host/"]
+    assert main(["plan", "good.yaml", *form, *given]) == 0
+    shown = capsys.readouterr().out
+    assert secret not in shown
+    assert "DB_PASSWORD" in shown
+
+
+def test_plan_takes_what_a_connection_would_say(folder, capsys):
+    fields = ["--field", "compartment_id=ocid1.compartment.oc1..a", "--field", "work_dir=oci://b@n/work"]
+    assert main(["plan", "good.yaml", "--json", "--nodes", "3", *fields]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["nodes"] == 3
+    assert plan["requests"][0]["body"]["compartmentId"] == "ocid1.compartment.oc1..a"
+    assert plan["requests"][0]["body"]["projectId"] == "<project_id of the connection>"
+    assert plan["run_dir"].startswith("oci://b@n/work/")
+    assert [environment["OCIDIST_NODE_RANK"] for environment in plan["environment"]] == ["0", "1", "2"]
+
+
+def test_plan_shows_a_few_of_many_nodes(folder, capsys):
+    assert main(["plan", "good.yaml", "--nodes", "64"]) == 0
+    assert "# and so on up to node 63" in capsys.readouterr().out
+
+
+def plan_of(capsys, *arguments):
+    assert main(["plan", "good.yaml", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_plan_shows_either_topology(folder, capsys):
+    one = plan_of(capsys, "--topology", "multi_node")
+    assert [request["verb"] for request in one["requests"]].count("CreateJobRun") == 1
+    many = plan_of(capsys, "--topology", "job_runs", "--set", "backend.subnet_id=ocid1.subnet.oc1..a")
+    assert [request["verb"] for request in many["requests"]].count("CreateJobRun") == 2
+
+
+def test_any_value_of_a_file_can_be_replaced(folder, capsys):
+    plan = plan_of(capsys, "--set", "nodes=4", "--set", "env.SEED=7")
+    assert (plan["nodes"], plan["environment"][3]["SEED"]) == (4, "7")
+    assert main(["plan", "good.yaml", "--set", "nodes"]) == 2
+    assert "write it as PATH=VALUE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "given,expected",
+    [
+        ('["200","0.5"]', ("200", "0.5")),
+        ("[]", ()),
+        ('["two words", "[1]", "a=b"]', ("two words", "[1]", "a=b")),
+    ],
+)
+def test_a_list_can_be_replaced_by_json(folder, given, expected):
+    options = argparse.Namespace(set=[f"program.args={given}"])
+    assert load("good.yaml", options).program.args == expected
+
+
+def test_a_section_can_be_replaced_by_json_and_what_is_none_is_told(folder, capsys):
+    options = argparse.Namespace(set=['env={"A": "1", "B": "x=y"}', "env.C={{ params.c }}"])
+    env = load("good.yaml", options, templates=True).env
+    assert {"A": "1", "B": "x=y", "C": "{{ params.c }}"}.items() <= env.items()
+    assert main(["plan", "good.yaml", "--set", 'program.args=["200"']) == 2
+    assert "--set program.args: begins as JSON and is none" in capsys.readouterr().err
+
+
+def test_plan_shows_the_environment_of_each_role(folder, capsys):
+    plan = plan_of(capsys, "--set", "main_env.ROLE=main", "--set", "worker_env.ROLE=worker")
+    assert [environment["ROLE"] for environment in plan["environment"]] == ["main", "worker"]
+
+
+def test_plan_of_a_container_shows_its_own_start(folder, capsys):
+    (folder / "good.yaml").write_text(
+        "name: own\nnodes: 2\nimage: iad.ocir.io/n/i:1\nprogram: {script: a.py}\n"
+        "container: {entrypoint: [bash, -c], command: [echo hi]}\nmain_env: {A: 1}\n"
+        "backend: {shape: VM.Standard2.1, subnet_id: ocid1.subnet.oc1..a}\n"
+    )
+    plan = plan_of(capsys)
+    assert plan["example_launch"] == "bash -c 'echo hi'"
+    assert [environment.get("A") for environment in plan["environment"]] == ["1", None]
+    assert [environment["OCIDIST_NODE_RANK"] for environment in plan["environment"]] == ["0", "1"]
+
+
+def test_a_job_file_may_lie_anywhere(folder, capsys):
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    (folder / "inline.yaml").write_text(GOOD.replace("source: train", f"source: {folder}/train"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}/inline.yaml"
+            code, out = main(["check", address]), capsys.readouterr().out
+        finally:
+            server.shutdown()
+    assert (code, out) == (0, f"{address}: ok (retrain: 2 nodes, torchrun, on oci_data_science)\n")
+
+
+def test_plan_of_a_wrong_file_says_what_is_wrong_and_nothing_else(folder, capsys):
+    assert main(["plan", "wrong.yaml"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("wrong.yaml:2: nods: unknown key")
+
+
+def test_plan_refuses_a_field_that_no_connection_has(folder, capsys):
+    assert main(["plan", "good.yaml", "--field", "compartement_id=ocid1.compartment.oc1..a"]) == 2
+    assert (
+        "compartement_id: a connection has no such field; did you mean compartment_id?"
+        in capsys.readouterr().err
+    )
+
+
+def test_plan_refuses_a_field_without_a_value(folder, capsys):
+    assert main(["plan", "good.yaml", "--field", "compartment_id"]) == 2
+    assert "write it as NAME=VALUE" in capsys.readouterr().err
+
+
+# the command itself
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"ocidist {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["chekc"], ["check"], ["plan", "a", "--nodes", "two"]])
+def test_a_wrong_command_line_is_exit_code_2_with_usage(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: ocidist" in capsys.readouterr().err
+
+
+def test_check_starts_without_airflow_oci_or_torch(folder):
+    code = (
+        "import sys; from airflow_provider_ocidist.cli import main; main(['check', 'good.yaml'])\n"
+        "heavy = {'airflow', 'oci', 'torch', 'fsspec', 'rich', 'starlette'} & set(sys.modules)\n"
+        "print(sorted(heavy))"
+    )
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_reader_that_leaves_early_is_no_error(folder):
+    line = f"{sys.executable} -m airflow_provider_ocidist.cli plan good.yaml --nodes 400 | head -1"
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        line, shell=True, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert done.stdout.startswith("nothing has been created")
+    assert done.stderr == ""
+
+
+def test_output_is_coloured_on_a_terminal_only(folder):
+    assert "\x1b[" not in ocidist("check", "good.yaml").stdout
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "airflow_provider_ocidist.cli", "check", "good.yaml"]
+    environ = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    environ |= {"PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"}
+    subprocess.run(command, stdout=slave, check=True, env=environ)
+    os.close(slave)
+    text = os.read(master, 10_000).decode()
+    os.close(master)
+    assert "\x1b[" in text
+    assert "ok (retrain" in text
+
+
+def completions(folder, line, **environ):
+    pytest.importorskip("argcomplete")
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": "completions",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        **environ,
+    }
+    command = [sys.executable, "-c", "from airflow_provider_ocidist.cli import main; main([])"]
+    subprocess.run(command, env=environ, check=True, capture_output=True, cwd=folder)
+    return [word.strip() for word in (folder / "completions").read_text().split("\x0b")]
+
+
+def test_the_shell_completes_commands_flags_files_notes_connections_and_kinds(folder):
+    (folder / "info.yaml").write_text("jobId: a\nmainJobRunId: b\n")
+    ids = {"AIRFLOW_CONN_OCI_PROD": "{}", "AIRFLOW_CONN_OCI_TEST": "{}"}
+    assert completions(folder, "ocidist pl") == ["plan"]
+    assert completions(folder, "ocidist plan --top") == ["--topology"]
+    assert completions(folder, "ocidist plan --topology m") == ["multi_node"]
+    assert completions(folder, "ocidist plan g") == ["good.yaml"]
+    assert set(completions(folder, "ocidist watch ")) >= {"info.yaml", "train/"}
+    assert "good.yaml" not in completions(folder, "ocidist watch ")
+    assert completions(folder, "ocidist list --conn-id oci_", **ids) == ["oci_prod", "oci_test"]
+    assert "torchrun" in completions(folder, "ocidist init --launcher ")
+
+
+def test_help_names_every_command_and_exit_code(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert [name for name in COMMANDS if not re.search(rf"^  {name} ", text, re.MULTILINE)] == []
+    documented = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+    codes = re.findall(r"^  (\d+)  ", EXIT_CODES, re.MULTILINE)
+    assert (
+        codes == re.findall(r"^\| (\d+) \|", documented, re.MULTILINE) == ["0", "1", "2", "3", "130", "143"]
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_and_all_but_the_emulator_print_json(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0
+    assert ("--json" in capsys.readouterr().out) == (command != "emulator")
+
+
+def test_where_the_connection_is_missing_it_is_named(folder, capsys):
+    assert main(["run", "good.yaml"]) == 1
+    *_, hint = capsys.readouterr().err.splitlines()
+    assert hint.startswith(
+        "there is no connection: AIRFLOW_CONN_OCI_DEFAULT is not set; put the connection there"
+    )
+    assert not (folder / "info.yaml").exists()
+
+
+def test_a_connection_that_is_not_set_is_told_with_those_that_are(folder, capsys, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_OCI_PROD", "{}")
+    assert main(["plan", "good.yaml", "--conn-id", "oci_prd"]) == 2
+    message = capsys.readouterr().err
+    assert "AIRFLOW_CONN_OCI_PRD is not set" in message
+    assert "oci_prod" in message

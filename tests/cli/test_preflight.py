@@ -1,0 +1,226 @@
+"""ocidist preflight: what would stop a job, found before it is started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.backends.base import Finding, Mark
+from airflow_provider_ocidist.backends.oci_data_science import preflight as module
+from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
+from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements import (
+    image_finding,
+    lets_nodes_talk,
+    limit_fits,
+    shape_finding,
+)
+from airflow_provider_ocidist.cli import main
+from airflow_provider_ocidist.cli.preflight import ref_finding
+from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model.git_source import Repository
+from airflow_provider_ocidist.oci_client.credentials import OciAccess, access_of
+from airflow_provider_ocidist.storage.stores.opening import open_store
+from scripts.emulator_process import Access
+from tests.training_jobs import BACKEND, a_job
+
+Preflight = Callable[..., dict[str, dict[str, Any]]]
+
+
+@pytest.fixture
+def preflight(
+    tmp_path: Path, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> Preflight:
+    """Run the command for a job and connection with these changes; return its findings by subject."""
+
+    def run(code: int, connection: dict[str, Any] | None = None, **changes: Any) -> dict[str, dict[str, Any]]:
+        extra = {**fields, **(connection or {})}
+        monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": extra}))
+        (tmp_path / "job.yaml").write_text(parsing.to_yaml(a_job(**changes)))
+        assert main(["preflight", str(tmp_path / "job.yaml"), "--json"]) == code
+        return {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
+
+    return run
+
+
+def failed(findings: dict[str, dict[str, Any]]) -> set[str]:
+    return {subject for subject, finding in findings.items() if finding["mark"] == "FAIL"}
+
+
+def test_a_job_that_can_run_passes_and_leaves_nothing_behind(preflight: Preflight, fields) -> None:
+    findings = preflight(0, checkpoints={"uri": f"{fields['work_dir']}/kept"})
+    passed = {subject for subject, finding in findings.items() if finding["mark"] == "PASS"}
+    assert passed >= {
+        "sign-in",
+        "compartment",
+        "project",
+        "subnet",
+        "shape",
+        "work_dir",
+        "checkpoints",
+        "log",
+    }
+    assert all(finding["fix"] for finding in findings.values() if finding["mark"] != "PASS")
+    assert open_store(fields["work_dir"], access_of(fields)).list() == []
+
+
+def test_a_checkpoint_to_start_from_that_is_not_there_is_found(preflight: Preflight, fields) -> None:
+    findings = preflight(1, checkpoints={"start_from": f"{fields['work_dir']}/nothing"})
+    assert failed(findings) == {"checkpoints"}
+    assert "there is no checkpoint at" in findings["checkpoints"]["message"]
+
+
+def test_everything_that_is_wrong_is_found_at_once(preflight: Preflight, emulator: Access) -> None:
+    findings = preflight(
+        1,
+        connection={"work_dir": f"oci://absent@{emulator.namespace}/work", "log_id": "ocid1.log.oc1..absent"},
+        image="registry.example/python:3",
+        inputs=[{"source": f"oci://{emulator.bucket}@{emulator.namespace}/absent.bin", "target": "data.bin"}],
+        outputs=[{"path": "out", "uri": f"oci://absent@{emulator.namespace}/out"}],
+        backend={
+            "kind": "oci_data_science",
+            "shape": "VM.Standard.E4.Felx.Flex",
+            "ocpus": 1,
+            "memory_gb": 8,
+            "subnet_id": "ocid1.subnet.oc1..absent",
+            "project_id": "ocid1.datascienceproject.oc1..absent",
+        },
+    )
+    assert failed(findings) == {"work_dir", "log", "image", "input", "output", "shape", "subnet", "project"}
+    assert "create the bucket" in findings["work_dir"]["fix"]
+    assert "VM.Standard.E4.Flex" in findings["shape"]["fix"]
+    assert "virtual-network-family" in findings["subnet"]["fix"]
+
+
+def test_without_a_sign_in_nothing_else_is_tried(
+    preflight: Preflight, emulator: Access, tmp_path: Path
+) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (tmp_path / "key.pem").write_bytes(pem)
+    config = Path(emulator.config_file).read_text()
+    lines = [line for line in config.splitlines() if not line.startswith("key_file")]
+    (tmp_path / "config").write_text("\n".join([*lines, f"key_file={tmp_path / 'key.pem'}"]))
+    (tmp_path / "config").chmod(0o600)
+    findings = preflight(1, connection={"config_file": str(tmp_path / "config")})
+    assert failed(findings) == set(findings) == {"sign-in"}
+    assert "does not accept these credentials" in findings["sign-in"]["message"]
+
+
+def test_a_branch_that_is_not_there_is_found(tmp_path: Path, preflight: Preflight) -> None:
+    folder = tmp_path / "code.git"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder)]
+    subprocess.run(["git", "init", "-q", "-b", "main", str(folder)], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    program = {"source": f"git+file://{folder}#absent", "script": "train.py"}
+    assert "has no branch or tag absent" in preflight(1, program=program)["git"]["message"]
+    program = {"source": f"git+file://{folder}#main", "script": "train.py"}
+    assert preflight(0, program=program)["git"]["mark"] == "PASS"
+
+
+def test_a_check_that_hangs_or_breaks_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+
+    def hangs(_: Any) -> Iterator[Finding]:
+        never.wait(60)
+        yield Finding("hangs", Mark.PASS, "at last")
+
+    def breaks(_: Any) -> Iterator[Finding]:
+        yield Finding("breaks", Mark.PASS, str({}["absent"]))
+
+    monkeypatch.setattr(module, "PATIENCE", 1.0)
+    monkeypatch.setattr(module, "SIGN_IN", lambda _: [])
+    fine = [Finding("fine", Mark.PASS, "here")]
+    checks = (("hangs", hangs), ("breaks", breaks), ("fine", lambda _: fine), ("silent", lambda _: []))
+    monkeypatch.setattr(module, "CHECKS", checks)
+    backend = {**BACKEND, "compartment_id": "ocid1.compartment.oc1..a", "project_id": "ocid1.project.oc1..a"}
+    job = a_job(backend=backend, work_dir="oci://bucket@namespace/work")
+    found = module.preflight(job, OciAccess(), Defaults())
+    never.set()
+    assert [(each.subject, each.mark) for each in found] == [
+        ("hangs", Mark.FAIL),
+        ("breaks", Mark.FAIL),
+        ("fine", Mark.PASS),
+    ]
+    assert found[0].message == "no answer within 1 s"
+
+
+@pytest.mark.parametrize(
+    "ref, mark",
+    [(None, Mark.PASS), ("v1", Mark.PASS), ("abcdef1", Mark.PASS), ("0123456", Mark.WARN), ("v2", Mark.FAIL)],
+)
+def test_what_git_lists_decides_whether_a_ref_is_there(ref: str | None, mark: Mark) -> None:
+    listing = "abcdef1234\tHEAD\nabcdef1234\trefs/heads/main\n99999999\trefs/tags/v1\n"
+    assert ref_finding(Repository(url="https://h/r.git", ref=ref), listing).mark is mark
+
+
+def rule(**values: Any) -> Any:
+    return SimpleNamespace(
+        **{
+            "protocol": "6",
+            "source": "10.0.0.0/16",
+            "source_type": "CIDR_BLOCK",
+            "tcp_options": None,
+            **values,
+        }
+    )
+
+
+def ports(low: int, high: int) -> Any:
+    return SimpleNamespace(destination_port_range=SimpleNamespace(min=low, max=high))
+
+
+@pytest.mark.parametrize(
+    "ingress, lets",
+    [
+        (rule(), True),
+        (rule(protocol="all"), True),
+        (rule(protocol="17"), False),
+        (rule(source="10.0.1.0/24"), True),
+        (rule(source="10.0.1.0/25"), False),
+        (rule(tcp_options=ports(22, 22)), False),
+        (rule(tcp_options=ports(1, 65535)), True),
+        (rule(source_type="NETWORK_SECURITY_GROUP", source="ocid1.x"), False),
+    ],
+)
+def test_a_rule_must_let_every_tcp_port_in_from_the_whole_subnet(ingress: Any, lets: bool) -> None:
+    assert lets_nodes_talk(ingress, "10.0.1.0/24") is lets
+
+
+@pytest.mark.parametrize(
+    "image, mark",
+    [
+        ("iad.ocir.io/namespace/team/train:1", Mark.PASS),
+        ("us-ashburn-1.ocir.io/namespace/train@sha256:00", Mark.PASS),
+        ("iad.ocir.io/namespace/train", Mark.WARN),
+        ("fra.ocir.io/namespace/train:1", Mark.WARN),
+        ("registry.example/python:3", Mark.FAIL),
+        ("python:3", Mark.FAIL),
+    ],
+)
+def test_an_image_must_lie_where_the_service_pulls_from(image: str, mark: Mark) -> None:
+    assert image_finding(image, "us-ashburn-1").mark is mark
+
+
+def test_a_shape_must_be_offered_in_the_size_that_is_asked_for() -> None:
+    shapes = {"VM.Standard.E4.Flex": SimpleNamespace(core_count=64, memory_in_gbs=1024)}
+    assert shape_finding("VM.Standard.E4.Flex", 64, 8, shapes).mark is Mark.PASS
+    assert "at most 64 OCPUs" in shape_finding("VM.Standard.E4.Flex", 65, 8, shapes).message
+    assert "VM.Standard.E4.Flex" in str(shape_finding("VM.Standard.E4", None, None, shapes).fix)
+
+
+def test_limits_are_known_by_the_family_of_the_shape() -> None:
+    assert limit_fits("ds-gpu-a10-count", "VM.GPU.A10.2")
+    assert not limit_fits("ds-gpu-a10-count", "VM.GPU.A100.2")
+    assert not limit_fits("ds-standard-e3-core-regional-count", "VM.Standard.E4.Flex")

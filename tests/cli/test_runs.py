@@ -1,0 +1,330 @@
+"""ocidist run, status, logs, watch, cancel, show-config and copy, against the emulator."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backends.oci_data_science.calls import pages
+from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model.run import RunKey, RunRecord
+from scripts.emulator_process import Access
+from tests.training_jobs import BACKEND, PROGRAMS, a_job
+
+
+class Terminal:
+    """A folder with a job file, and an `ocidist` that knows the emulator."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self.folder = folder
+        self.env = {**os.environ, **env}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "airflow_provider_ocidist.cli", *arguments]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, cwd=self.folder, env=self.env, text=True, **streams)
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}"
+        return out + err
+
+    def write_job(self, **changes) -> None:
+        (self.folder / "job.yaml").write_text(parsing.to_yaml(a_job(**changes)))
+
+
+@pytest.fixture
+def ocidist(tmp_path: Path, emulator: Access) -> Terminal:
+    terminal = Terminal(tmp_path, emulator.airflow_env())
+    terminal.write_job()
+    return terminal
+
+
+def test_a_run_is_followed_to_its_end_and_can_be_looked_at_afterwards(ocidist: Terminal) -> None:
+    text = ocidist("run", "job.yaml", "--wait", "--interval", "0.3")
+    assert "[node 0] " in text
+    assert "[node 1] " in text
+    assert "succeeded; newest checkpoint: oci://" in text
+    info = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
+    assert info["mainJobRunId"].startswith("ocid1.datasciencejobrun.")
+    assert len(info["otherJobRunIds"]) == 1
+    status = json.loads(ocidist("status", "--json"))
+    assert (status["ended"], [node["state"] for node in status["nodes"]]) == (True, ["SUCCEEDED"] * 2)
+    assert "nodes: 2 SUCCEEDED" in ocidist("status", info["otherJobRunIds"][0])
+    assert "[node 1] " in ocidist("logs")
+    assert yaml.safe_load(ocidist("show-config")) == info
+    assert "succeeded" in ocidist("watch", "info.yaml")
+    # The file is what runs; with another number of steps it is not.
+    assert ocidist("diff", "info.yaml", "job.yaml") == "no difference\n"
+    ocidist.write_job(seconds=7)
+    told = json.loads(ocidist("diff", info["jobId"], "job.yaml", "--json", code=1))
+    assert [item["path"].rpartition("OCIDIST_CONFIG.")[2] for item in told] == ["program.args.1"]
+
+
+def test_a_run_that_somebody_else_started_is_known_by_any_of_its_ids(
+    ocidist: Terminal, backend: OciDataScience, ends
+) -> None:
+    job = a_job(
+        seconds=60,
+        limits={"stop_grace": 1, "max_runtime": "1h"},
+        backend={**BACKEND, "topology": "multi_node"},
+    )
+    key = RunKey(dag_id=f"dag-{uuid.uuid4().hex[:6]}", run_id="manual", task_id="train")
+    plan = backend.plan(job, key)
+    ref = ends(backend.submit(plan))
+    worker = ref.run_ids[1]
+    shown = yaml.safe_load(ocidist("show-config", worker))
+    record = RunRecord.from_json(shown["record"])
+    assert record == RunRecord.of(ref, job, plan.expects)
+    assert (shown["jobId"], shown["mainJobRunId"]) == (ref.job_id, ref.run_ids[0])
+    (gang,) = json.loads(ocidist("list", key.dag_id, "--json"))
+    assert (gang["name"], gang["nodes"], gang["dag_id"], gang["job_id"]) == (
+        key.name,
+        2,
+        key.dag_id,
+        ref.job_id,
+    )
+    assert gang["state"] in ("PENDING", "RUNNING")
+    assert key.name in ocidist("list", "--limit", "1")
+    assert "no gang" in ocidist("list", "no-such-name")
+    watching = ocidist.start("watch", ref.main_run_id, "--interval", "0.3")
+    assert watching.stdout is not None
+    assert watching.stdout.readline().startswith("[node ")
+    watching.send_signal(signal.SIGINT)
+    _, said = watching.communicate(timeout=60)
+    assert (watching.returncode, "it goes on" in said) == (130, True)
+    ended = json.loads(ocidist("cancel", worker, "--interval", "0.3", "--json"))
+    assert {node["state"] for node in ended["nodes"]} == {"CANCELED"}
+
+
+@pytest.mark.parametrize(
+    "target, complaint",
+    [
+        ("ocid1.datasciencejobrun.oc1.iad.absent", "not found, or these credentials may not see it"),
+        ("ocid1.bucket.oc1.iad.a", "is no OCID of a job or of a job run"),
+    ],
+)
+def test_an_id_of_nothing_that_runs_is_one_line(ocidist: Terminal, target: str, complaint: str) -> None:
+    text = ocidist("status", target, code=2)
+    assert complaint in text
+    assert len(text.splitlines()) == 1
+
+
+def test_a_watch_goes_on_when_the_service_answers_again(ocidist: Terminal, emulator: Access) -> None:
+    ocidist.write_job(seconds=15)
+    ocidist("run", "job.yaml")
+    watching = ocidist.start("watch", "--json", "--interval", "0.3")
+    assert watching.stdout is not None
+    json.loads(watching.stdout.readline())
+    faults = f"{emulator.url}/_emulator/faults"
+    httpx.post(faults, json={"path": "/20190101/.*", "status": 503}).raise_for_status()
+    try:
+        events = [json.loads(watching.stdout.readline())]
+        while "will ask again" not in events[-1].get("text", ""):
+            events.append(json.loads(watching.stdout.readline()))
+    finally:
+        httpx.delete(faults).raise_for_status()
+    rest, _ = watching.communicate(timeout=120)
+    events += [json.loads(line) for line in rest.splitlines()]
+    assert watching.returncode == 0
+    assert (events[-1]["event"], events[-1]["outcome"]) == ("end", "SUCCEEDED")
+    assert events[-1]["result"]["checkpoint_uri"].startswith("oci://")
+    assert {event["event"] for event in events} >= {"message", "log", "status", "end"}
+
+
+def test_on_a_terminal_a_watch_keeps_its_summary_below_the_lines(ocidist: Terminal) -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 160, 0, 0))
+    command = [
+        sys.executable,
+        "-m",
+        "airflow_provider_ocidist.cli",
+        "run",
+        "job.yaml",
+        "--wait",
+        "--interval",
+        "0.3",
+    ]
+    environ = {name: value for name, value in ocidist.env.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
+    process = subprocess.Popen(
+        command, cwd=ocidist.folder, env=environ, stdout=slave, stderr=slave, stdin=slave
+    )
+    os.close(slave)
+    shown = b""
+    try:
+        # Linux tells the end of the other side as an error.
+        with suppress(OSError):
+            while piece := os.read(master, 65536):
+                shown += piece
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        os.close(master)
+    text = shown.decode()
+    assert re.search(r"steps-run-\w+-g0-a1 \| 0:\d\d \|", text)
+    assert "1: RUNNING" in text
+    assert "\x1b[?25h" in text, "the cursor is shown again"
+    assert "succeeded; newest checkpoint" in text.rpartition("a1 |")[2]
+
+
+def test_a_second_run_does_not_overwrite_the_note_of_the_first(ocidist: Terminal) -> None:
+    (ocidist.folder / "info.yaml").write_text("precious")
+    assert "is of an earlier run" in ocidist("run", "job.yaml", code=2)
+    assert (ocidist.folder / "info.yaml").read_text() == "precious"
+
+
+def test_cancel_ends_all_nodes(ocidist: Terminal) -> None:
+    ocidist.write_job(seconds=60)
+    ocidist("run", "job.yaml")
+    assert "CANCELED" in ocidist("cancel", "--interval", "0.3")
+    assert "CANCELED: " in ocidist("watch", code=3)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_ctrl_c_and_sigterm_end_a_run_that_is_waited_for(ocidist: Terminal, how: signal.Signals) -> None:
+    ocidist.write_job(seconds=60)
+    process = ocidist.start("run", "job.yaml", "--wait", "--interval", "0.3")
+    note = ocidist.folder / "info.yaml"
+    while not (note.exists() and "jobId" in note.read_text()):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(how)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + how
+    assert "nodes: 2 " in ocidist("status")
+    record = RunRecord.from_json(yaml.safe_load(note.read_text())["record"])
+    assert record.lease, "killed harder, it would leave nodes without an end"
+    assert "CANCELED" in ocidist("cancel", "--interval", "0.3")
+
+
+def test_a_run_without_a_log_group_has_no_logs_and_says_so(ocidist: Terminal, emulator: Access) -> None:
+    extra = json.loads(ocidist.env["AIRFLOW_CONN_OCI_DEFAULT"])["extra"]
+    extra.pop("log_group_id", None)
+    extra.pop("log_id", None)
+    ocidist.env["AIRFLOW_CONN_OCI_DEFAULT"] = json.dumps({"conn_type": "oci", "extra": extra})
+    ocidist("run", "job.yaml", "--set", "nodes=1")
+    assert "has no log group" in ocidist("logs", code=2)
+    note = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
+    assert RunRecord.from_json(note["record"]).lease is None, "nobody waits for it"
+    ocidist("cancel")
+
+
+@pytest.fixture
+def slow_answers(emulator: Access) -> Iterator[None]:
+    """Give a test the time to end a process while it creates a gang."""
+    rule = {"method": "POST", "path": "/20190101/.*", "latency_s": 1.5}
+    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    yield
+    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+
+
+@pytest.mark.usefixtures("slow_answers")
+@pytest.mark.parametrize("signals", [[signal.SIGKILL, signal.SIGINT], [signal.SIGINT]])
+def test_a_run_that_is_cut_off_while_it_is_created_goes_on_by_the_same_command(
+    ocidist: Terminal, backend: OciDataScience, signals: list[signal.Signals]
+) -> None:
+    ocidist.write_job(name=(name := f"cut-{uuid.uuid4().hex[:6]}"), seconds=60)
+    for delay, how in enumerate(signals):
+        process = ocidist.start("run", "job.yaml")
+        while not (ocidist.folder / "info.yaml").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        time.sleep(1.2 + 0.7 * delay)
+        process.send_signal(how)
+        process.communicate(timeout=60)
+        # Before Python has begun, Ctrl-C ends it without a word of ours.
+        assert process.returncode in ((130, -how) if how is signal.SIGINT else (-how,))
+        assert "goes on where it was" in ocidist("status", code=2)
+    ocidist("run", "job.yaml")
+    info = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
+    jobs = [job for job in jobs_of(backend) if job.display_name.startswith(name)]
+    assert [job.id for job in jobs] == [info["jobId"]]
+    ref = RunRecord.from_json(info["record"]).ref
+    active = [run.id for run in backend._runs(ref.job_id, ref.compartment_id) if not run.time_finished]
+    assert sorted(active) == sorted([info["mainJobRunId"], *info["otherJobRunIds"]])
+    backend.cancel(ref)
+
+
+def jobs_of(backend: OciDataScience) -> list[Any]:
+    place = backend.defaults.compartment_id
+    return [job for job in pages(backend._client.list_jobs, place) if job.lifecycle_state == "ACTIVE"]
+
+
+def test_where_no_note_can_be_written_nothing_is_created(ocidist: Terminal, backend: OciDataScience) -> None:
+    ocidist.write_job(name=(name := f"nowhere-{uuid.uuid4().hex[:6]}"))
+    text = ocidist("run", "job.yaml", "--info", "missing/info.yaml", code=2)
+    assert text == "ocidist: missing/info.yaml: No such file or directory; name another place with --info\n"
+    assert not any(job.display_name.startswith(name) for job in jobs_of(backend))
+
+
+def test_two_runs_at_the_same_moment_do_not_share_a_note(ocidist: Terminal) -> None:
+    ocidist.write_job(seconds=60)
+    pair = [ocidist.start("run", "job.yaml") for _ in range(2)]
+    told = [process.communicate(timeout=120)[1] for process in pair]
+    assert "CANCELED" in ocidist("cancel", "--interval", "0.3")
+    info = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
+    # Either one was refused, or both saw the same note and completed the same gang.
+    names = {line.split(":")[0] for text in told for line in text.splitlines() if "noted in" in line}
+    assert names == {RunRecord.from_json(info["record"]).ref.key.name}, told
+
+
+def test_a_failed_training_is_exit_code_3_with_its_cause(ocidist: Terminal) -> None:
+    program = {"source": str(PROGRAMS), "script": "steps.py", "args": ["--fail-rank", "1"]}
+    ocidist.write_job(program=program)
+    assert "USER: " in ocidist("run", "job.yaml", "--wait", "--interval", "0.3", code=3)
+
+
+def test_copy_brings_a_tree_to_a_bucket_and_back(ocidist: Terminal, emulator: Access) -> None:
+    (ocidist.folder / "tree").mkdir()
+    (ocidist.folder / "tree" / "a b.txt").write_text("hello")
+    bucket = f"oci://{emulator.bucket}@{emulator.namespace}/cli-copy/"
+    report = json.loads(ocidist("copy", "tree/", bucket, "--json").partition("copy:")[0])
+    assert (report["files"], report["bytes"]) == (1, 5)
+    ocidist("copy", bucket, "back/")
+    assert (ocidist.folder / "back" / "a b.txt").read_text() == "hello"
+
+
+@pytest.mark.parametrize(
+    "connection, complaint",
+    [
+        ("{", "AIRFLOW_CONN_OCI_DEFAULT holds no connection: it is no JSON"),
+        ('{"extra": {"auth": "nonsense"}}', "auth is 'nonsense'"),
+    ],
+)
+def test_a_wrong_connection_is_one_line_and_exit_code_2(ocidist: Terminal, connection, complaint) -> None:
+    ocidist.env["AIRFLOW_CONN_OCI_DEFAULT"] = connection
+    text = ocidist("copy", "oci://bucket@namespace/a", "b", code=2)
+    assert complaint in text
+    assert len(text.splitlines()) == 1
+
+
+def test_without_a_note_it_says_which_file_is_missing(ocidist: Terminal) -> None:
+    assert ocidist("status", code=2).startswith("ocidist: info.yaml: No such file")
+
+
+def test_copy_can_leave_alone_what_is_there_already(ocidist: Terminal, emulator: Access) -> None:
+    (ocidist.folder / "file.txt").write_text("hello")
+    target = f"oci://{emulator.bucket}@{emulator.namespace}/cli-changed/"
+    ocidist("copy", "file.txt", target)
+    assert "1 file there already" in ocidist("copy", "file.txt", target, "--mode", "changed")

@@ -1,0 +1,125 @@
+"""What a failed node is said to have died of, and who of several is at fault: each rule of the supervisor alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT, UNREADABLE_LIMIT, Fail, decide, node_of
+from airflow_provider_ocidist.model.report import Phase
+from airflow_provider_ocidist.model.run import Ending, Expectations, NodeState, NodeStatus, RunStatus
+from tests.test_supervisor import START, node, record, report, trained
+
+FAILED, MISSING, CANCELED, SUCCEEDED = (
+    NodeState.FAILED,
+    NodeState.MISSING,
+    NodeState.CANCELED,
+    NodeState.SUCCEEDED,
+)
+
+
+def judged(*nodes: NodeStatus, **changes: Any) -> Fail:
+    known = replace(record(len(nodes)), **changes)
+    action = decide(known, RunStatus(nodes=nodes), START + 100)
+    assert isinstance(action, Fail)
+    return action
+
+
+DIAGNOSES = {
+    "deleted": (node(0, MISSING), Cause.CANCELED, "node 0: job run run0 is gone: somebody deleted it"),
+    "cancelled": (
+        node(0, CANCELED, details="by me"),
+        Cause.CANCELED,
+        "node 0: the job run was cancelled outside this task (by me)",
+    ),
+    "the service's cause": (
+        node(0, FAILED, cause=Cause.CAPACITY, details="no host"),
+        Cause.CAPACITY,
+        "node 0: no host",
+    ),
+    "no reason": (
+        node(0, FAILED, cause=Cause.QUOTA),
+        Cause.QUOTA,
+        "node 0: the service gives no reason",
+    ),
+    "its own cause": (
+        node(
+            0, FAILED, cause=Cause.NODE, report=report(0, cause=Cause.OOM, message="no memory", exit_code=137)
+        ),
+        Cause.OOM,
+        "node 0: no memory (exit code 137)",
+    ),
+    "a cause alone": (node(0, FAILED, report=report(0, cause=Cause.HANG)), Cause.HANG, "node 0: failed"),
+    "a message alone": (
+        node(0, FAILED, report=report(0, message="it burns")),
+        Cause.NODE,
+        "node 0: it burns",
+    ),
+    "no report": (
+        node(0, FAILED, details="exit 1"),
+        Cause.NODE,
+        "node 0 ended before its agent could report: exit 1",
+    ),
+    "lost": (
+        node(0, FAILED, report=report(0, phase=Phase.TRAINING), details="gone"),
+        Cause.NODE,
+        "node 0 was lost in phase TRAINING: gone",
+    ),
+    "a success nobody reported": (
+        node(0, SUCCEEDED),
+        Cause.NODE,
+        "node 0: the service calls it SUCCEEDED, but its agent has never reported: what it did is not known",
+    ),
+    "a success that exited otherwise": (
+        node(0, SUCCEEDED, report=report(0, phase=Phase.DONE, exit_code=3)),
+        Cause.NODE,
+        "node 0: it exited with 3, though the service calls it SUCCEEDED",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIAGNOSES)
+def test_a_failure_has_its_cause_and_its_words(name: str) -> None:
+    failed, cause, message = DIAGNOSES[name]
+    assert judged(failed) == Fail(cause, message)
+    assert node_of(record(1), RunStatus(nodes=(failed,)), message) == failed
+    assert node_of(record(1), RunStatus(nodes=(failed,)), "another") is None
+
+
+def test_without_an_agent_the_log_says_more() -> None:
+    found = judged(node(0, FAILED, details="exit 1"), expects=Expectations(reports=False))
+    assert found == Fail(Cause.USER, "node 0: exit 1; its log says more")
+
+
+def test_the_root_of_the_trouble_is_named_first() -> None:
+    follower = node(0, FAILED, cause=Cause.NODE, finished_at=1.0, report=report(0, message="told to stop"))
+    root = node(1, FAILED, finished_at=9.0, report=report(1, cause=Cause.USER, message="ValueError: x"))
+    assert judged(follower, root).cause is Cause.USER
+    early = node(0, FAILED, finished_at=1.0, cause=Cause.NODE, details="early")
+    late = node(1, FAILED, finished_at=2.0, cause=Cause.NODE, details="late")
+    never = node(2, FAILED, cause=Cause.NODE, details="never")
+    for nodes in ((never, late, early), (late, early, never)):
+        assert judged(*nodes).message == "node 0: early"
+    assert judged(never, late).message == "node 1: late"
+
+
+def test_nodes_that_live_on_are_named_with_the_way_to_end_them() -> None:
+    ending = Ending(cause=Cause.HANG, message="no step", since=START)
+    known = replace(record(3), ending=ending, ending_limit=60.0)
+    alive = (trained(0), replace(node(1, NodeState.RUNNING), run_id=""), node(2, NodeState.ENDING))
+    found = decide(known, RunStatus(nodes=alive), START + 60)
+    assert isinstance(found, Fail)
+    assert found.cause is Cause.HANG
+    assert found.message.startswith("no step; STILL ALIVE 60 s after the first cancel")
+    assert "node 1 (RUNNING, no id), node 2 (ENDING, run2)" in found.message
+    assert "`ocidist cancel run2`" in found.message
+    nameless = decide(known, RunStatus(nodes=alive[:2]), START + 60)
+    assert isinstance(nameless, Fail)
+    assert "`ocidist cancel OCID`" in nameless.message
+
+
+def test_how_long_is_waited_is_as_documented() -> None:
+    assert (SAVING_LIMIT, UNREADABLE_LIMIT) == (120.0, 1800.0)

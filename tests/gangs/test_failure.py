@@ -1,0 +1,73 @@
+"""What a failed task hands on."""
+
+from __future__ import annotations
+
+import json
+
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.gangs.decisions import Fail, decide
+from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRecord, RunRef, RunStatus
+
+RECORD = RunRecord(
+    ref=RunRef(
+        backend="oci_data_science",
+        key=RunKey(dag_id="d", run_id="r", task_id="t"),
+        nodes=2,
+        job_id="job",
+        run_ids=("run-0", "run-1"),
+        run_dir="oci://b@n/w",
+        submitted_at=0.0,
+    )
+)
+
+
+def ended(*reports: NodeReport) -> RunStatus:
+    return RunStatus(
+        nodes=tuple(
+            NodeStatus(rank=report.rank, run_id=f"run-{report.rank}", state=NodeState.FAILED, report=report)
+            for report in reports
+        )
+    )
+
+
+def report(rank: int, **more: object) -> NodeReport:
+    return NodeReport(rank=rank, phase=Phase.DONE, address="", started_at=0.0, heartbeat_at=9.0, **more)
+
+
+def test_a_failure_names_the_node_and_what_it_said():
+    lines = "\n".join(f"line {number}" for number in range(50))
+    checkpoint = CheckpointRef(uri="oci://b@n/c/step-8", step=8)
+    status = ended(
+        report(0, checkpoint=checkpoint),
+        report(1, cause=Cause.USER, message="ValueError: boom", exit_code=1, tail=lines),
+    )
+    action = decide(RECORD, status, 10.0)
+    assert isinstance(action, Fail)
+    told = Failure.of(action.cause, action.message, RECORD, status).to_json()
+    assert (told["cause"], told["rank"], told["node"], told["exit_code"]) == ("USER", 1, "run-1", 1)
+    assert told["last_lines"] == [f"line {number}" for number in range(30, 50)]
+    assert told["checkpoint_uri"] == "oci://b@n/c/step-8"
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_a_failure_of_all_names_no_node():
+    told = Failure.of(Cause.DEADLINE, "not finished within 60 s", RECORD, ended(report(0), report(1)))
+    assert told.rank is None
+    assert "limits.max_runtime" in told.remedy
+
+
+def test_the_sentence_ends_in_what_to_do():
+    told = Failure(cause=Cause.CAPACITY, message="no machine was free.", remedy=remedy_of(Cause.CAPACITY, ""))
+    assert told.sentence.startswith("no machine was free. Remedy: wait for a later attempt")
+
+
+def test_an_error_whose_words_are_known_has_a_remedy_of_its_own():
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert "smaller batch" in remedy_of(Cause.OOM, oom)
+
+
+def test_every_cause_has_a_remedy():
+    assert all(remedy_of(cause, "") for cause in Cause)

@@ -1,0 +1,421 @@
+"""When a gang is ended, how long that is tried, and what is waited out before: docs/failures.md, on a clock of ours."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_ocidist.errors import (
+    BackendError,
+    CancelFailed,
+    Cause,
+    GaveUp,
+    StillAlive,
+    StorageError,
+)
+from airflow_provider_ocidist.gangs import kills
+from airflow_provider_ocidist.gangs.kills import Killer, Patience, end_before_giving_up, killer_of, may_pass
+from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
+
+LOG = logging.getLogger("test_kill_rules")
+QUARTER, HOUR = 900.0, 3600.0
+REF = RunRef(
+    backend="x",
+    key=RunKey(dag_id="d", run_id="r", task_id="t", generation=1, attempt=2),
+    nodes=3,
+    job_id="ocid1.job",
+    run_ids=("ocid1.run0", "", "ocid1.run0"),
+    run_dir="dir",
+    submitted_at=1.0,
+)
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 5000.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return 1_000_000.0 + self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+class Stop(threading.Event):
+    """What a task waits for between two tries; `at`: when it is killed, on that clock."""
+
+    def __init__(self, clock: Clock, at: float = float("inf")) -> None:
+        super().__init__()
+        self._clock = clock
+        self._at = at
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._clock.sleep(timeout)
+        if self._clock.now >= self._at:
+            self.set()
+        return self.is_set()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(kills, "time", found)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+class Service:
+    """Answers to cancels with these errors, one after the other, the last again and again."""
+
+    def __init__(self, *answers: Exception | None, claimed: int = 0) -> None:
+        self.answers = list(answers)
+        self.claimed = claimed
+        self.endings: list[Ending | None] = []
+        self.made_ready = 0
+
+    def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
+        assert ref is REF
+        self.endings.append(ending)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer is not None:
+            raise answer
+
+    def claimed_by(self, ref: RunRef) -> int:
+        assert ref is REF
+        return self.claimed
+
+    def ready_to_cancel(self, ref: RunRef) -> None:
+        assert ref is REF
+        self.made_ready += 1
+
+
+# What passes
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize("retryable", [True, False])
+def test_a_refusal_may_pass_whatever_it_is_called(status: int, retryable: bool) -> None:
+    assert may_pass(BackendError("no", status_code=status, retryable=retryable, cause=Cause.CONFIG))
+
+
+@pytest.mark.parametrize(
+    "error, passes",
+    [
+        (BackendError("busy", status_code=429, retryable=True, cause=Cause.SERVICE), True),
+        (BackendError("no way there", retryable=True, cause=Cause.SERVICE), True),
+        (BackendError("bad job", status_code=400, cause=Cause.SERVICE), False),
+        (BackendError("no machine", retryable=True, cause=Cause.CAPACITY), False),
+        (StillAlive("node 1 lives", retryable=True, cause=Cause.SERVICE), False),
+    ],
+    ids=["busy", "unreachable", "refused for good", "capacity", "waited for already"],
+)
+def test_only_what_speaks_of_the_moment_may_pass(error: BackendError, passes: bool) -> None:
+    assert may_pass(error) is passes
+
+
+# Waiting out what is refused
+
+
+def refusals(
+    clock: Clock,
+    *errors: Exception,
+    reconnect: Callable[[], object] = lambda: None,
+    killed_at: float = float("inf"),
+    each_takes: float = 0.0,
+) -> tuple[int, BackendError]:
+    """Be refused in turn until it is given up; return how often, and the error that says so."""
+    patience = Patience(Stop(clock, killed_at), LOG)
+    for number in range(1, 500):
+        try:
+            patience.take(errors[number % len(errors)], reconnect)
+        except BackendError as last:
+            return number, last
+        clock.now += each_takes
+    raise AssertionError("waited for ever")
+
+
+@pytest.mark.parametrize("status", [401, 404, 503])
+def test_what_refuses_is_asked_for_a_quarter_of_an_hour_with_new_credentials(
+    clock: Clock, status: int
+) -> None:
+    connections: list[int] = []
+    refusal = BackendError("not you", status_code=status)
+    number, last = refusals(clock, refusal, reconnect=lambda: connections.append(1))
+    assert isinstance(last, GaveUp)
+    assert QUARTER <= sum(clock.slept) <= QUARTER + 120
+    assert clock.slept[:4] == [10.0, 20.0, 40.0, 80.0]
+    assert len(connections) == len(clock.slept) == number - 1 >= 4
+    assert f"refused for {sum(clock.slept):.0f} s; at last: " in str(last)
+    assert "not you" in str(last)
+    assert last.__cause__ is refusal
+
+
+def test_what_is_no_answer_of_the_service_is_waited_out_the_same(clock: Clock) -> None:
+    _, last = refusals(clock, StorageError("no bucket"))
+    assert isinstance(last, GaveUp)
+    assert "no bucket" in str(last)
+    assert QUARTER <= sum(clock.slept) <= QUARTER + 120
+
+
+def test_answers_of_changing_kinds_are_waited_out_for_an_hour(clock: Clock) -> None:
+    _, last = refusals(
+        clock, BackendError("a", status_code=401), BackendError("b", status_code=404), StorageError("c")
+    )
+    assert isinstance(last, GaveUp)
+    assert HOUR <= sum(clock.slept) <= HOUR + 120
+
+
+def test_while_the_credentials_cannot_be_read_anew_it_is_asked_for_longer(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, last = refusals(clock, BackendError("not you", status_code=401), reconnect=lambda: 1 / 0)
+    assert isinstance(last, GaveUp)
+    assert HOUR <= sum(clock.slept) <= HOUR + 120
+    assert "the connection could not be read again: division by zero" in caplog.text
+
+
+def test_the_time_before_the_first_refusal_does_not_count(clock: Clock) -> None:
+    patience = Patience(Stop(clock), LOG)
+    clock.now += 10 * HOUR
+    for _ in range(5):
+        patience.take(BackendError("not you", status_code=401), lambda: None)
+
+
+def test_the_time_that_the_tries_take_counts(clock: Clock) -> None:
+    number, last = refusals(clock, BackendError("not you", status_code=401), each_takes=290)
+    assert number == 5
+    assert str(last).startswith("refused for 1310 s")
+
+
+def test_a_task_that_is_killed_waits_no_longer(clock: Clock) -> None:
+    refusal = BackendError("not you", status_code=401)
+    number, last = refusals(clock, refusal, killed_at=clock.now + 25)
+    assert number == 2
+    assert last.cause is Cause.CANCELED
+    assert not isinstance(last, GaveUp)
+    assert "stopped while it was refused: " in str(last)
+    assert "not you" in str(last)
+    assert last.__cause__ is refusal
+
+
+def test_each_wait_is_said(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    Patience(Stop(clock), LOG).take(BackendError("not you"), lambda: None)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "not you" in record.getMessage()
+    assert "asking again in 10 s" in record.getMessage()
+
+
+# The thread that ends a gang
+
+
+def test_a_killed_task_tries_for_a_minute_every_half_second(clock: Clock) -> None:
+    tried: list[float] = []
+
+    def end() -> None:
+        tried.append(clock.now)
+        raise BackendError("429")
+
+    killer = Killer(end)
+    assert not killer.kill(20)
+    assert str(killer.error) == "429"
+    assert tried == [5000.0 + 0.5 * number for number in range(121)]
+    assert not killer.kill(20), "it is over, and was not done"
+    assert len(tried) == 121
+
+
+def test_an_end_that_succeeds_later_is_done(clock: Clock) -> None:
+    answers: list[Exception | None] = [ValueError("odd"), OSError("odder"), None]
+
+    def end() -> None:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+
+    killer = Killer(end, patience=3.0)
+    assert killer.kill(20)
+    assert killer.error is None
+    assert answers == []
+    assert clock.slept == [0.5, 0.5]
+
+
+def test_the_thread_is_there_before_it_is_needed_and_keeps_no_process_alive() -> None:
+    before = set(threading.enumerate())
+    killer = Killer(lambda: None)
+    (thread,) = [each for each in set(threading.enumerate()) - before if each.name == "ocidist-killer"]
+    assert thread.daemon
+    killer.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert not killer.kill(0.01), "nobody ends anything any more"
+
+
+def test_what_was_asked_for_before_it_was_closed_is_done() -> None:
+    ended: list[int] = []
+    killer = Killer(lambda: ended.append(1))
+    killer._wanted = True
+    killer.close()
+    assert killer._over.wait(20)
+    assert ended == [1]
+
+
+def test_a_handler_waits_for_one_and_a_half_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    killer = Killer(lambda: None)
+    asked: list[float] = []
+    monkeypatch.setattr(killer, "kill", asked.append)
+    killer.kill_from_handler()
+    assert asked == [1.5]
+    killer.close()
+
+
+@pytest.mark.parametrize("claimed, ends", [(0, True), (3, True), (4, False)])
+def test_a_kill_ends_the_gang_unless_a_later_try_waits_for_it(claimed: int, ends: bool) -> None:
+    service = Service(None, claimed=claimed)
+    killer = killer_of(service, REF, 3, LOG)  # type: ignore[arg-type]
+    assert service.made_ready == 1, "connections are made before they are needed"
+    assert killer.kill(20)
+    assert len(service.endings) == int(ends)
+
+
+@pytest.mark.parametrize("error", [BackendError("no key"), StorageError("no bucket")])
+def test_what_cannot_be_made_ready_now_is_said_and_may_do_later(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Service(None)
+    service.ready_to_cancel = lambda _: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
+    killer = killer_of(service, REF, 1, LOG)  # type: ignore[arg-type]
+    assert f"nothing can be cancelled now: {error}" in caplog.text
+    assert killer.kill(20)
+    assert len(service.endings) == 1
+
+
+# A task that gives up
+
+
+def give_up(
+    service: Service,
+    clock: Clock,
+    *,
+    number: int = 3,
+    why: BaseException | None = None,
+    killed_at: float = float("inf"),
+    reconnect: Callable[[], object] = lambda: None,
+) -> None:
+    end_before_giving_up(
+        service,  # type: ignore[arg-type]
+        REF,
+        number,
+        why or ValueError("boom"),
+        LOG,
+        Stop(clock, killed_at),
+        reconnect,
+    )
+
+
+def test_a_task_that_gives_up_ends_its_gang_first_and_says_why(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Service(None)
+    give_up(service, clock)
+    (ending,) = service.endings
+    assert ending == Ending(
+        cause=Cause.SERVICE, message="its task has given up: ValueError: boom", since=clock.time()
+    )
+    assert f"ending {REF.key.name}, for its task gives up: boom" in caplog.text
+    assert clock.slept == []
+
+
+def test_the_reason_that_nodes_get_holds_no_secret_and_is_short(clock: Clock) -> None:
+    service = Service(None)
+    give_up(service, clock, why=ValueError(f"DB_PASS=hunter22 {'x' * 3000}"))
+    (ending,) = service.endings
+    assert ending
+    assert "hunter22" not in ending.message
+    assert len(ending.message) == 500
+    json.dumps(ending.message)
+
+
+@pytest.mark.parametrize("claimed", [3, 4])
+def test_a_gang_that_a_later_try_waits_for_goes_on(
+    clock: Clock, claimed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Service(None, claimed=claimed)
+    give_up(service, clock, number=3)
+    assert len(service.endings) == (0 if claimed > 3 else 1)
+    assert (f"{REF.key.name} goes on: a later try of its task waits for it" in caplog.text) == (claimed > 3)
+
+
+def test_a_stop_request_in_the_run_directory_is_enough(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = CancelFailed(BackendError("not you", status_code=401), stop_requested=True)
+    service = Service(refused)
+    give_up(service, clock)
+    assert len(service.endings) == 1
+    assert str(refused) in caplog.text
+    assert clock.slept == []
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        CancelFailed(BackendError("not you", status_code=401), stop_requested=False),
+        BackendError("unreachable", retryable=True),
+        OSError("broken pipe"),
+        ZeroDivisionError("odd"),
+    ],
+    ids=repr,
+)
+def test_while_neither_side_is_reached_it_is_tried_for_ten_minutes_and_then_named(
+    clock: Clock, caplog: pytest.LogCaptureFixture, failed: Exception
+) -> None:
+    connections: list[int] = []
+    service = Service(failed)
+    give_up(service, clock, reconnect=lambda: connections.append(1))
+    assert clock.slept == [15.0] * 40
+    assert len(connections) == 40
+    assert len(service.endings) == 41
+    said = [record.getMessage() for record in caplog.records]
+    assert f"{REF.key.name}: could not be ended yet ({failed}); trying again" in said
+    assert said[-1] == (
+        f"{REF.key.name}: its nodes may still run, until their lease ends (limits.lease): {failed}; "
+        "runs: ocid1.run0; to end them: ocidist cancel ocid1.job"
+    )
+
+
+def test_it_is_over_as_soon_as_one_try_succeeds_though_no_connection_can_be_read(clock: Clock) -> None:
+    service = Service(BackendError("unreachable"), BackendError("unreachable"), None)
+    give_up(service, clock, reconnect=lambda: 1 / 0)
+    assert len(service.endings) == 3
+    assert clock.slept == [15.0, 15.0]
+
+
+def test_a_task_that_is_killed_meanwhile_gives_up_at_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Service(BackendError("unreachable"))
+    give_up(service, clock, killed_at=clock.now + 20)
+    assert clock.slept == [15.0, 15.0]
+    assert "ocidist cancel ocid1.job" in caplog.text
+
+
+def test_each_run_is_named_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    assert replace(REF, run_ids=()).run_ids == ()
+    give_up(Service(BackendError("unreachable")), clock)
+    assert caplog.text.count("ocid1.run0") == 1

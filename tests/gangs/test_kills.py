@@ -1,0 +1,358 @@
+"""A task that is killed, or gives up, ends its gang first: at whatever line it was, whatever the service answers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp, Overtaken, StillAlive
+from airflow_provider_ocidist.gangs import kills
+from airflow_provider_ocidist.gangs.decisions import Wait
+from airflow_provider_ocidist.gangs.kills import Killer
+from airflow_provider_ocidist.gangs.watch import Watch
+from airflow_provider_ocidist.model import evidence
+from airflow_provider_ocidist.model.report import STOP_FILE
+from airflow_provider_ocidist.model.run import NodeState, RunRecord
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.storage.stores.opening import open_store
+from scripts.emulator_process import Access
+from scripts.idle_gangs import IdleGangs, idle_gangs
+from tests.training_jobs import a_key
+
+ROOT = Path(__file__).parents[2]
+CASES = 24
+CANCELS = r"/20190101/jobRuns/{run_id}/actions/cancelJobRun"
+
+
+@pytest.fixture(scope="module")
+def idle(emulator: Access) -> Iterator[IdleGangs]:
+    with idle_gangs(emulator, CASES + 8, 2) as gangs:
+        yield gangs
+
+
+@pytest.fixture
+def faults(emulator: Access) -> Iterator[Any]:
+    def add(**rule: Any) -> None:
+        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+
+    yield add
+    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+
+
+def ends(idle: IdleGangs, records: Sequence[RunRecord]) -> list[bool]:
+    """Return of each gang whether no node of it goes on."""
+    statuses = idle.backend.status([record.ref for record in records])
+    return [
+        all(node.state.terminal or node.state is NodeState.ENDING for node in status.nodes)
+        for status in statuses
+    ]
+
+
+def stop_requested(idle: IdleGangs, record: RunRecord) -> bool:
+    return open_store(record.ref.run_dir, idle.backend.access).exists(STOP_FILE)
+
+
+# killed at any line
+
+
+def test_a_task_that_is_killed_at_any_line_ends_its_gang_and_itself(idle: IdleGangs, tmp_path: Path) -> None:
+    records = idle.records[:CASES]
+    fields = idle.emulator.connection_fields(max_attempts=2)
+    cases = [
+        {"seed": seed, "record": record.to_json(), "fields": fields} for seed, record in enumerate(records)
+    ]
+    (tmp_path / "cases.json").write_text(json.dumps(cases))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.killed_tasks", str(tmp_path / "cases.json")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"seed"')]
+    assert [each["exit"] for each in told] == [0] * CASES, f"{done.stdout}\n{done.stderr}"
+    assert ends(idle, records) == [True] * CASES
+
+
+# giving up
+
+
+def task(conn_id: str) -> DistributedTrainingOperator:
+    return DistributedTrainingOperator(
+        task_id="train", job="unused.yaml", conn_id=conn_id, deferrable=False, poll_interval=0.05
+    )
+
+
+class Context(dict[str, Any]):
+    """What a task that waits asks of Airflow."""
+
+    def __init__(self) -> None:
+        self.pushed: dict[str, Any] = {}
+        super().__init__(ti=SimpleNamespace(xcom_push=self._push, try_number=1))
+
+    def _push(self, key: str, value: Any) -> None:
+        self.pushed[key] = value
+
+
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let evidence be old at once; how old it has to be is tested by itself."""
+    monkeypatch.setattr(evidence, "REFUSED_FOR", 0.0)
+    monkeypatch.setattr(evidence, "LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.watch.RENEW_EVERY", 0.0)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_task_that_is_refused_for_good_ends_its_gang_and_may_be_retried(
+    idle: IdleGangs, faults: Any, conn_id: str, no_patience: None, status: int
+) -> None:
+    record = idle.records[CASES + [401, 403, 404].index(status)]
+    faults(path="/20190101/jobRuns.*", method="GET", status=status, code="Refused")
+    context = Context()
+    with pytest.raises(GaveUp, match="the service has not said for") as caught:
+        task(conn_id)._supervise(record, context)  # type: ignore[arg-type]
+    assert caught.value.retryable
+    assert context.pushed["failure"]["cause"] == "SERVICE"
+    assert stop_requested(idle, record)
+    httpx.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
+    assert ends(idle, [record]) == [True]
+
+
+def test_where_the_service_refuses_everything_the_nodes_are_asked_to_stop(
+    idle: IdleGangs, faults: Any, conn_id: str, no_patience: None
+) -> None:
+    record = idle.records[CASES + 3]
+    faults(path="/20190101/.*", status=401, code="NotAuthenticated")
+    with pytest.raises(GaveUp):
+        task(conn_id)._supervise(record, Context())  # type: ignore[arg-type]
+    assert stop_requested(idle, record)
+    httpx.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
+    assert ends(idle, [record]) == [False]
+
+
+def test_a_task_that_fails_for_a_reason_nobody_thought_of_ends_its_gang(
+    idle: IdleGangs, conn_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = idle.records[CASES + 4]
+    failing = task(conn_id)
+    monkeypatch.setattr(failing, "_until_end", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        failing._supervise(record, Context())  # type: ignore[arg-type]
+    assert ends(idle, [record]) == [True]
+
+
+def test_a_task_that_is_killed_before_it_waits_ends_its_gang(idle: IdleGangs, conn_id: str) -> None:
+    record = idle.records[CASES + 5]
+    killed = task(conn_id)
+    killed.on_kill()
+    with pytest.raises(AirflowFailException, match="killed"):
+        killed._supervise(record, Context())  # type: ignore[arg-type]
+    assert ends(idle, [record]) == [True]
+
+
+def test_a_task_that_is_killed_while_it_looks_ends_its_gang_and_defers_no_more(
+    idle: IdleGangs, conn_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = idle.records[CASES + 6]
+    killed = task(conn_id)
+    killed.deferrable = True
+    # Just before the look, when everything else is ready.
+    monkeypatch.setattr(
+        "airflow_provider_ocidist.hooks.task_context.mask_secrets_told", lambda *_: killed.on_kill()
+    )
+    with pytest.raises(AirflowFailException, match="killed"):
+        killed._supervise(record, Context())  # type: ignore[arg-type]
+    assert ends(idle, [record]) == [True]
+
+
+class Service:
+    """Brings about a gang only after some answers of another kind."""
+
+    def __init__(self, *errors: BackendError) -> None:
+        self.errors = list(errors)
+
+    def adopt_or_submit(self, *_: Any) -> str:
+        if self.errors:
+            raise self.errors.pop(0)
+        return "the gang"
+
+    def call_off(self, *_: Any) -> list[str]:
+        return []
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503, None])
+def test_a_try_that_may_have_an_earlier_ones_gang_waits_out_what_passes(
+    conn_id: str, monkeypatch: pytest.MonkeyPatch, status: int | None
+) -> None:
+    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    retryable = status not in (401, 403, 404)
+    error = BackendError("not now", status_code=status, retryable=retryable)
+    retried = task(conn_id)
+    retried._number = 2
+    assert retried._brought_about(Service(error, error), a_key(), None) == "the gang"  # type: ignore[arg-type]
+    retried._number = 1
+    with pytest.raises(BackendError, match="not now"):
+        retried._brought_about(Service(error), a_key(), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(
+            BackendError("no machine", status_code=500, retryable=True, cause=cause)
+            for cause in (Cause.CAPACITY, Cause.QUOTA, Cause.CANCELED)
+        ),
+        BackendError("no machine", status_code=400),
+        # It was waited for already.
+        StillAlive("no machine", retryable=True),
+    ],
+    ids=["capacity", "quota", "killed", "refused", "still alive"],
+)
+def test_what_is_no_fault_of_the_moment_is_told_at_once(conn_id: str, error: BackendError) -> None:
+    retried = task(conn_id)
+    retried._number = 2
+    with pytest.raises(BackendError, match="no machine"):
+        retried._brought_about(Service(error), a_key(), None)  # type: ignore[arg-type]
+
+
+def test_credentials_that_cannot_be_loaded_for_a_moment_cost_no_gang(
+    idle: IdleGangs, conn_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = idle.records[CASES + 7]
+    waiting = task(conn_id)
+    backend = waiting._backend(record.ref.backend)
+    access = backend.access  # type: ignore[attr-defined]
+    backend.access = replace(access, config_file="/nowhere")  # type: ignore[attr-defined]
+
+    def looked(watch: Watch, _: Any) -> dict[str, Any]:
+        assert watch.look(1e9) == Wait()
+        assert watch.record.unanswered.is_refused
+        assert watch.look(1e9) == Wait()
+        assert not watch.record.unanswered.is_refused
+        return {}
+
+    monkeypatch.setattr(waiting, "_until_end", looked)
+    assert waiting._supervise(record, Context()) == {}  # type: ignore[arg-type]
+    assert ends(idle, [record]) == [False]
+
+
+# the thread that ends
+
+
+def test_what_is_not_taken_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kills, "AGAIN_AFTER", 0.01)
+    answers = iter([BackendError("409"), BackendError("429"), None])
+
+    def end() -> None:
+        if (error := next(answers)) is not None:
+            raise error
+
+    killer = Killer(end)
+    assert killer.kill(20)
+    assert killer.kill(20)
+    assert killer.error is None
+
+
+def test_a_handler_does_not_wait_for_an_end_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kills, "HANDLER_PATIENCE", 0.05)
+    goes_on = threading.Event()
+    killer = Killer(lambda: goes_on.wait(60))
+    killer.kill_from_handler()
+    assert not goes_on.is_set()
+    goes_on.set()
+    assert killer.kill(20)
+
+
+def test_a_thread_that_nobody_asked_ends_nothing() -> None:
+    ended: list[int] = []
+    killer = Killer(lambda: ended.append(1))
+    killer.close()
+    until_gone = [each for each in threading.enumerate() if each.name == "ocidist-killer"]
+    for thread in until_gone:
+        thread.join(20)
+    assert ended == []
+
+
+def test_a_gang_that_nobody_can_reach_is_left_to_its_lease_and_named(
+    idle: IdleGangs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kills, "GIVE_UP_WITHIN", 0.0)
+
+    class Unreachable:
+        def cancel(self, *_: Any) -> None:
+            raise BackendError("cannot reach the service", retryable=True)
+
+        def claimed_by(self, _: Any) -> int:
+            return 0
+
+    ref = idle.records[0].ref
+    why = ValueError("boom")
+    kills.end_before_giving_up(
+        Unreachable(),  # type: ignore[arg-type]
+        ref,
+        1,
+        why,
+        logging.getLogger("test"),
+        threading.Event(),
+        lambda: None,
+    )
+    assert f"ocidist cancel {ref.job_id}" in caplog.text
+    assert all(run_id in caplog.text for run_id in ref.run_ids)
+
+
+# the last try
+
+
+class Left:
+    """Refuses every try, and notes what was called off."""
+
+    def __init__(self, error: BackendError, left: Sequence[str] = ()) -> None:
+        self.error, self.left = error, list(left)
+        self.called_off: list[int] = []
+
+    def adopt_or_submit(self, *_: Any) -> Any:
+        raise self.error
+
+    def call_off(self, _: Any, number: int, why: BaseException) -> list[str]:
+        assert str(self.error) in str(why)
+        self.called_off.append(number)
+        return self.left
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_try_after_which_none_comes_ends_what_earlier_ones_have_left_and_no_other_does(
+    conn_id: str, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(evidence, "REFUSED_FOR", 0.0)
+    monkeypatch.setattr(evidence, "LONGEST_PAUSE", 0.01)
+    number, max_tries = dice.randint(1, 4), dice.randint(0, 3)
+    status = dice.choice([400, 401, 404, 403])
+    overtaken = dice.random() < 0.2
+    error = Overtaken("overtaken", 9) if overtaken else BackendError("not now", status_code=status)
+    left = Left(error, dice.choice([(), ("g0-a1 may live: end it with ocidist cancel OCID",)]))
+    trying = task(conn_id)
+    trying._number = number
+    with pytest.raises(BackendError) as caught:
+        trying._brought_about(left, replace(a_key(), generation=max_tries), None)  # type: ignore[arg-type]
+    # What is refused for good is not tried again by Airflow; what was waited out is.
+    is_last = number > max_tries or status == 400
+    expected = [number] if number > 1 and is_last and not overtaken else []
+    assert left.called_off == expected
+    assert all(each in str(caught.value) for each in (left.left if expected else ()))

@@ -1,0 +1,821 @@
+"""Exactly once, on a service in memory: what a task does with what others have left, step by step."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, Overtaken
+from airflow_provider_ocidist.gangs import submission as module
+from airflow_provider_ocidist.gangs.submission import LEFT_OVER, NOTE, Gang, end_unless_claimed
+from airflow_provider_ocidist.job import TrainingJob
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, RunStatus, Tries
+from tests.service_in_memory import DONE, FAILED, LIVE, Model
+from tests.training_jobs import a_job, a_key
+
+LOG = logging.getLogger("test")
+
+
+class Notes(dict[str, Any]):
+    """A task state store; `log` has all that was written into it."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.log: list[Any] = []
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+        self.log.append(value)
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        return [Attempt.from_json(each) for each in self[NOTE]["attempts"]]
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the pauses between two looks pass at once."""
+    monkeypatch.setattr(module.Ender, "_pause", _without_waiting(module.Ender._pause))
+
+
+def _without_waiting(pause: Callable[[Any], None]) -> Callable[[Any], None]:
+    class Now:
+        def __init__(self, event: threading.Event) -> None:
+            self.event = event
+
+        def wait(self, seconds: float) -> bool:
+            assert 0 < seconds <= 2
+            return self.event.is_set()
+
+    def at_once(self: Any) -> None:
+        event, self._stop = self._stop, Now(self._stop)
+        try:
+            pause(self)
+        finally:
+            self._stop = event
+
+    return at_once
+
+
+def submit(
+    model: Model,
+    key: RunKey,
+    *,
+    notes: Notes | None = None,
+    number: int = 1,
+    job: TrainingJob | None = None,
+    stop: threading.Event | None = None,
+    retries: int | None = None,
+    deadline: float | None = None,
+) -> RunRecord:
+    gang = Gang(model, job or a_job(), LOG, notes, stop or threading.Event())
+    return gang.adopt_or_submit(key, deadline, number, retries)
+
+
+def end(succeeded: bool, number: int = 1) -> End:
+    return End(succeeded=succeeded, number=number)
+
+
+def recorded(model: Model, made: RunRef, /, **fields: Any) -> Attempt:
+    """Record an attempt as its try has left it."""
+    place = Place(
+        backend="model", run_dir=made.run_dir, compartment_id=made.compartment_id, region=model.region
+    )
+    found = Attempt(**{"key": made.key, "place": place, "ref": made, **fields})
+    model.recorded.append(found)
+    return found
+
+
+# What is there is waited for; what has ended badly is made again
+
+
+def test_where_nothing_is_there_a_gang_is_made_and_noted_before_and_after(model: Model) -> None:
+    key, notes = a_key(), Notes()
+    record = submit(model, key, notes=notes)
+    assert record.ref.key == key
+    assert list(model.gangs) == [record.ref.job_id]
+    assert model.done("cancel") == model.done("claim") == model.done("claimed_by") == []
+    before, again, after = ([Attempt.from_json(each) for each in noted["attempts"]] for noted in notes.log)
+    assert [(each.key, each.ref) for each in before] == [(key, None)]
+    assert again == before
+    assert [(each.key, each.ref) for each in after] == [(key, record.ref)]
+
+
+@pytest.mark.parametrize("state", [NodeState.PENDING, LIVE, NodeState.UNKNOWN])
+def test_a_gang_that_lives_is_adopted(
+    model: Model, state: NodeState, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = a_key()
+    ref = model.has(key, [state, LIVE])
+    with caplog.at_level(logging.INFO):
+        assert submit(model, key).ref.job_id == ref.job_id
+    assert model.done("cancel") == []
+    assert len(model.gangs) == 1
+    assert f"found {key.name} of an earlier attempt" in caplog.text
+    assert model.calls[-1][3] == [ref], "what was found is handed on, so that nobody looks twice"
+
+
+def test_a_gang_that_has_succeeded_is_adopted(model: Model) -> None:
+    key = a_key()
+    ref = model.has(key, [DONE, DONE])
+    job = a_job(checkpoints={"required": False})
+    assert submit(model, key, job=job).ref.job_id == ref.job_id
+
+
+@pytest.mark.parametrize("state", [FAILED, NodeState.CANCELED, NodeState.MISSING])
+def test_a_gang_that_has_failed_is_made_again_as_the_next_attempt(model: Model, state: NodeState) -> None:
+    key = a_key()
+    ref = model.has(key, [DONE, state])
+    record = submit(model, key)
+    assert record.ref.key == dataclasses.replace(key, attempt=2)
+    assert ("close", ref.job_id, End(succeeded=False)) in model.calls
+    assert submit(model, key).ref.job_id == record.ref.job_id
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_a_failure_that_nobody_waited_for_is_not_met_again_where_it_is_one_for_good(
+    model: Model, cause: Cause
+) -> None:
+    key = a_key()
+    ref = model.has(key, [DONE, FAILED])
+    model.reports[1] = NodeReport(
+        rank=1,
+        phase=Phase.DONE,
+        address="a",
+        started_at=0.0,
+        heartbeat_at=1.0,
+        exit_code=1,
+        cause=cause,
+        message="it failed",
+    )
+    is_for_good = cause in (Cause.USER, Cause.OOM, Cause.DATA, Cause.CONFIG)
+    assert submit(model, key, number=2).ref.key.attempt == (1 if is_for_good else 2)
+    assert (model.done("claim") == [key.name]) == is_for_good
+    # Once a try has seen the end, whoever comes then has it made again.
+    recorded(model, ref, end=end(succeeded=False))
+    assert submit(model, key, number=3).ref.key.attempt == 2
+
+
+def test_a_gang_that_is_ending_is_waited_for_to_its_end_and_made_again(model: Model) -> None:
+    key = a_key()
+    ref = model.has(key, [NodeState.ENDING, LIVE])
+    assert submit(model, key).ref.key.attempt == 2
+    assert model.done("cancel") == [ref.job_id]
+
+
+def test_the_newest_gang_counts_and_the_others_are_ended(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = a_key()
+    gangs = [model.has(dataclasses.replace(key, attempt=number), [LIVE, LIVE]) for number in (1, 2, 3)]
+    assert submit(model, key).ref.job_id == gangs[2].job_id
+    assert model.done("cancel") == [gangs[0].job_id, gangs[1].job_id]
+    assert f"ending {gangs[0].key.name}, {LEFT_OVER}" in caplog.text
+
+
+def test_what_others_have_begun_meanwhile_is_not_taken_for_the_next_attempt(model: Model) -> None:
+    key = a_key()
+    for number in (1, 2, 5):
+        model.has(dataclasses.replace(key, attempt=number), [FAILED, FAILED])
+    assert submit(model, key).ref.key.attempt == 6
+
+
+# A clear
+
+
+def test_after_a_clear_the_old_gang_has_ended_before_the_new_one_is_made(model: Model) -> None:
+    key = a_key()
+    old = model.has(key, [LIVE, LIVE])
+    recorded(model, old, tries=Tries(number=1, max_tries=0))
+    seen: list[bool] = []
+    model.on_submit = lambda: seen.append(
+        all(state.terminal for state in model.states[old.job_id])
+        and ("close", old.job_id, End(succeeded=False)) in model.calls
+    )
+    new = submit(model, dataclasses.replace(key, generation=3), number=2)
+    assert seen == [True]
+    assert new.ref.key == dataclasses.replace(key, generation=3)
+    assert model.claims == {new.ref.key.name: 2}
+
+
+def test_attempts_are_counted_anew_after_a_clear(model: Model) -> None:
+    key = a_key()
+    for number in (1, 2, 3):
+        ref = model.has(dataclasses.replace(key, attempt=number), [FAILED, FAILED])
+        recorded(model, ref, tries=Tries(number=number, max_tries=0), end=end(succeeded=False))
+    assert submit(model, dataclasses.replace(key, generation=5)).ref.key.attempt == 1
+
+
+def test_a_success_of_before_a_clear_is_no_success_of_now(model: Model) -> None:
+    key = a_key()
+    ref = model.has(key, [DONE, DONE])
+    recorded(model, ref, tries=Tries(number=1, max_tries=0, retries=0), end=end(succeeded=True))
+    job = a_job(checkpoints={"required": False})
+    new = submit(model, dataclasses.replace(key, generation=1), number=2, retries=0, job=job)
+    assert new.ref.key.generation == 1
+    assert new.ref.job_id != ref.job_id
+
+
+# What is recorded leads to what may live
+
+
+def test_who_comes_after_a_crash_looks_at_the_attempt_that_was_begun(model: Model) -> None:
+    key, notes = a_key(), Notes()
+    model.refusals["submit"] = [BackendError("the worker dies here")]
+    with pytest.raises(BackendError, match="dies here"):
+        submit(model, key, notes=notes)
+    (noted,) = notes.attempts
+    assert (noted.key, noted.ref, noted.end) == (key, None, None)
+    record = submit(model, key, notes=notes)
+    assert record.ref.key == key
+    _, _, known = next(call for call in reversed(model.calls) if call[0] == "begin")
+    assert known == [noted]
+
+
+def test_an_attempt_that_is_known_to_have_failed_is_not_begun_again(model: Model) -> None:
+    key = a_key()
+    ref = model.has(dataclasses.replace(key, attempt=4), [FAILED, FAILED])
+    recorded(model, ref, end=end(succeeded=False))
+    del model.gangs[ref.job_id]
+    assert submit(model, key).ref.key.attempt == 5
+    plan = model.calls[[call[0] for call in model.calls].index("begin")][1]
+    assert plan.key.attempt == 5
+
+
+def test_an_attempt_whose_end_nobody_saw_is_looked_at_first(model: Model) -> None:
+    key = a_key()
+    ref = model.has(dataclasses.replace(key, attempt=4), [LIVE, LIVE])
+    recorded(model, ref)
+    assert submit(model, key).ref.job_id == ref.job_id
+
+
+def test_only_what_may_live_and_the_success_of_this_generation_are_looked_at(model: Model) -> None:
+    key = dataclasses.replace(a_key(), generation=2)
+    tries = Tries(number=1, max_tries=2)
+    old = dataclasses.replace(key, generation=0)
+
+    def put(which: RunKey, **fields: Any) -> Attempt:
+        ref = RunRef(
+            backend="model", key=which, nodes=1, job_id="j", run_ids=("r",), run_dir="d", submitted_at=1.0
+        )
+        return recorded(model, ref, **fields)
+
+    put(dataclasses.replace(old, attempt=1), end=end(succeeded=True))
+    put(dataclasses.replace(old, attempt=2), end=end(succeeded=False))
+    lives = put(dataclasses.replace(old, attempt=3))
+    put(dataclasses.replace(key, attempt=1), tries=tries, end=end(succeeded=False))
+    success = put(dataclasses.replace(key, attempt=2), tries=tries, end=end(succeeded=True))
+    notes = Notes()
+    submit(model, key, notes=notes, number=2)
+    _, plan, known = next(call for call in model.calls if call[0] == "begin")
+    assert known == [lives, success]
+    assert plan.key == success.key
+    first = [Attempt.from_json(each) for each in notes.log[0]["attempts"]]
+    assert first[:2] == [lives, success]
+    assert first[2].key == plan.key
+
+
+def test_a_note_of_the_version_before_is_understood(model: Model) -> None:
+    key = dataclasses.replace(a_key(), generation=2)
+    notes = Notes({NOTE: {"generation": 2, "attempt": 3}})
+    assert submit(model, key, notes=notes).ref.key.attempt == 3
+    (noted,) = model.calls[0][2]
+    expected = dataclasses.replace(key, attempt=3)
+    assert (noted.key, noted.place.run_dir, noted.tries) == (
+        expected,
+        f"{model.run_dir}/{expected.name}",
+        None,
+    )
+
+
+@pytest.mark.parametrize("noted", [None, "what is this", ["x"]])
+def test_a_note_that_cannot_be_read_is_none(model: Model, noted: Any) -> None:
+    key = a_key()
+    assert submit(model, key, notes=Notes({NOTE: noted})).ref.key == key
+
+
+def test_without_a_store_for_notes_the_records_suffice(model: Model) -> None:
+    key = a_key()
+    ref = model.has(key, [LIVE, LIVE])
+    recorded(model, ref)
+    assert submit(model, key).ref.job_id == ref.job_id
+
+
+# Changed settings
+
+
+@pytest.mark.parametrize(
+    "change", [{"compartment_id": "elsewhere"}, {"run_dir": "oci://b@n/other"}, {"region": "iad"}]
+)
+def test_a_gang_that_was_begun_elsewhere_and_never_answered_is_not_waited_for(
+    model: Model, change: dict[str, str]
+) -> None:
+    key = a_key()
+    ref = model.has(key, [LIVE, LIVE])
+    recorded(model, ref, ref=None)
+    for name, value in change.items():
+        setattr(model, name, value)
+    new = submit(model, key)
+    assert model.done("cancel") == [ref.job_id]
+    assert new.ref.key.attempt == 2
+
+
+@pytest.mark.parametrize(
+    "change", [{"compartment_id": "elsewhere"}, {"run_dir": "oci://b@n/other"}, {"region": "iad"}]
+)
+def test_a_gang_that_lives_elsewhere_is_waited_for_where_it_is(model: Model, change: dict[str, str]) -> None:
+    key = a_key()
+    ref = model.has(key, [LIVE, LIVE])
+    recorded(model, ref)
+    for name, value in change.items():
+        setattr(model, name, value)
+    assert submit(model, key).ref.job_id == ref.job_id
+    assert model.done("cancel") == []
+
+
+def test_an_attempt_that_was_begun_elsewhere_is_not_begun_here_under_its_name(model: Model) -> None:
+    key = a_key()
+    ref = model.has(key, [FAILED, FAILED])
+    recorded(model, ref, ref=None)
+    del model.gangs[ref.job_id]
+    model.compartment_id = "elsewhere"
+    assert submit(model, key).ref.key.attempt == 2
+    again = Model()
+    recorded(again, ref, ref=None)
+    assert submit(again, key).ref.key.attempt == 1
+
+
+# Half a gang
+
+
+@pytest.mark.parametrize("states,missing", [([LIVE], 1), ([NodeState.PENDING], 1), ([], 2)])
+def test_half_a_gang_is_completed_while_its_nodes_live(
+    model: Model, states: list[NodeState], missing: int
+) -> None:
+    key = a_key()
+    ref = model.has(key, states, missing=missing)
+    record = submit(model, key, number=2)
+    assert record.ref.job_id == ref.job_id
+    assert model.done("cancel") == model.done("delete") == []
+    assert model.done("claim") == [ref.key.name]
+
+
+@pytest.mark.parametrize("state", [FAILED, NodeState.CANCELED, DONE, NodeState.ENDING])
+def test_half_a_gang_that_lost_a_node_is_given_up_and_its_job_removed(model: Model, state: NodeState) -> None:
+    key = a_key()
+    ref = model.has(key, [LIVE, state], missing=1)
+    record = submit(model, key, job=a_job(nodes=3))
+    assert record.ref.key.attempt == 2
+    assert model.done("delete") == [ref.job_id]
+    assert ("close", ref.job_id, End(succeeded=False)) in model.calls
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nodes": 3, "run_ids": ("r", "", "")},
+        {"run_dir": "oci://x@y/z"},
+        {"compartment_id": "x"},
+        {"topology": "multi_node"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_half_a_gang_that_this_plan_cannot_complete_is_given_up(model: Model, change: dict[str, Any]) -> None:
+    key = a_key()
+    ref = model.has(key, [LIVE], missing=1, **change)
+    model.states[ref.job_id] = [LIVE, LIVE, LIVE]
+    assert submit(model, key).ref.key.attempt == 2
+    assert model.done("cancel") == model.done("delete") == [ref.job_id]
+
+
+def test_a_whole_gang_is_waited_for_also_where_this_plan_would_make_another(model: Model) -> None:
+    key = a_key()
+    ref = model.has(key, [LIVE, LIVE, LIVE])
+    record = submit(model, key, job=a_job(nodes=2))
+    assert record.ref.job_id == ref.job_id
+
+
+# Ending what is left over
+
+
+class Clock:
+    """A clock that goes a second further with every look at it."""
+
+    def __init__(self, step: float = 1.0) -> None:
+        self.now = 1000.0
+        self.step = step
+
+    def monotonic(self) -> float:
+        self.now += self.step
+        return self.now
+
+    def time(self) -> float:
+        return time.time()
+
+
+def ender(model: Model, stop: threading.Event | None = None) -> module.Ender:
+    return module.Ender(model, LOG, stop or threading.Event())
+
+
+def after_looks(model: Model, ref: RunRef, looks: int) -> None:
+    """Let a gang end only after it was looked at so many times."""
+    model.ends_at_once = False
+    status = model.status
+
+    def counted(refs: Sequence[RunRef]) -> list[RunStatus]:
+        if len(model.done("status")) >= looks:
+            model.end(ref)
+        return status(refs)
+
+    model.status = counted  # type: ignore[method-assign]
+
+
+def test_a_gang_that_takes_its_time_to_end_is_cancelled_again_every_15_s(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = model.has(a_key(), [LIVE])
+    clock = Clock(0.5)
+    monkeypatch.setattr(module, "time", clock)
+    after_looks(model, ref, 40)
+    ender(model).end([ref], "it is old")
+    # A look takes a second and a half of this clock, or two where it cancels.
+    assert 3 <= len(model.done("cancel")) <= 5
+    assert model.done("close") == [ref.job_id]
+
+
+def test_a_cancel_that_was_not_taken_is_sent_again_at_the_next_look(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    ref = model.has(a_key(), [LIVE])
+    model.refusals["cancel"] = [CancelFailed(refused(409), stop_requested=True) for _ in range(3)]
+    ender(model).end([ref], "it is old")
+    assert len(model.done("cancel")) == 4
+    assert caplog.text.count("reaches the nodes all the same; will cancel again") == 3
+
+
+def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "time", Clock(60))
+    ref, ended = model.has(a_key(), [LIVE, DONE, NodeState.PENDING]), model.has(a_key(), [DONE])
+    model.ends_at_once = False
+    with pytest.raises(BackendError) as caught:
+        ender(model).end([ended, ref], "it is old")
+    runs = f"{ref.run_ids[0]} (RUNNING), {ref.run_ids[2]} (PENDING)"
+    said = str(caught.value)
+    assert f"nodes have not ended within 1800 s, though they were cancelled: {runs}; end them" in said
+    assert f"ocidist cancel {ref.job_id}, or delete the job" in said
+    assert ended.job_id not in said
+    assert caught.value.retryable
+    assert len(model.done("status")) > 20
+    with pytest.raises(BackendError, match="within 7 s"):
+        ender(model).end([ref], "it is old", within=7)
+
+
+def test_whoever_is_stopped_waits_no_longer(model: Model) -> None:
+    stop = threading.Event()
+    stop.set()
+    ref = model.has(a_key(), [LIVE])
+    model.ends_at_once = False
+    with pytest.raises(BackendError, match=r"^stopped while an earlier gang was ending$") as caught:
+        ender(model, stop).end([ref], "it is old")
+    assert caught.value.cause is Cause.CANCELED
+    assert model.done("cancel") == [ref.job_id], "it is cancelled all the same"
+
+
+def test_nothing_left_over_costs_nothing(model: Model) -> None:
+    ender(model).end([], "it is old")
+    assert model.calls == []
+
+
+def refused(status: int) -> BackendError:
+    return BackendError(f"refused with {status}", status_code=status)
+
+
+def test_a_job_that_was_never_complete_is_removed_however_often_it_is_refused(model: Model) -> None:
+    ref = model.has(a_key(), [DONE], missing=1)
+    model.refusals["delete"] = [refused(409), refused(409)]
+    ender(model).end([ref], "it is old")
+    assert model.done("delete") == [ref.job_id] * 3
+    assert model.done("cancel") == [ref.job_id] * 2, "it has got a node since it was looked at"
+    assert ref.job_id not in model.gangs
+
+
+def test_a_job_that_is_gone_already_is_removed(model: Model) -> None:
+    ref = model.has(a_key(), [DONE], missing=1)
+    model.refusals["delete"] = [refused(404)]
+    ender(model).end([ref], "it is old")
+    assert model.done("close") == [ref.job_id]
+
+
+def test_another_refusal_is_an_error(model: Model) -> None:
+    ref = model.has(a_key(), [DONE], missing=1)
+    model.refusals["delete"] = [refused(500)]
+    with pytest.raises(BackendError, match="refused with 500"):
+        ender(model).end([ref], "it is old")
+
+
+def test_a_job_that_cannot_be_removed_is_named_at_the_end(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "time", Clock(1))
+    ref = model.has(a_key(), [DONE], missing=1)
+    model.refusals["delete"] = [refused(409) for _ in range(200)]
+    with pytest.raises(BackendError) as caught:
+        ender(model).end([ref], "it is old", within=60)
+    said = str(caught.value)
+    assert (
+        f"{ref.key.name} was never complete, and its job {ref.job_id} could not be deleted within 60 s"
+        in said
+    )
+    assert caught.value.retryable
+    assert 50 < len(model.done("delete")) < 70
+
+
+def test_a_whole_job_stays_in_the_books(model: Model) -> None:
+    ref = model.has(a_key(), [LIVE, LIVE])
+    ender(model).end([ref], "it is old")
+    assert model.done("delete") == []
+
+
+# What was created is not lost with its note
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_note_that_airflow_does_not_take_costs_no_gang_that_was_created(
+    model: Model, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full(Notes):
+        def set(self, key: str, value: Any) -> None:
+            if model.gangs:
+                raise RuntimeError("the API server does not answer")
+            super().set(key, value)
+
+    record = submit(model, a_key(), notes=Full(), number=number)
+    assert list(model.gangs) == [record.ref.job_id]
+    assert model.done("cancel") == []
+    assert "the API server does not answer" in caplog.text
+
+
+def test_a_task_whose_time_is_over_while_it_notes_its_gang_ends_it(model: Model) -> None:
+    class Late(Notes):
+        def set(self, key: str, value: Any) -> None:
+            if model.gangs:
+                raise TimeIsOver
+            super().set(key, value)
+
+    class TimeIsOver(BaseException):
+        """As Airflow's AirflowTaskTimeout: no Exception."""
+
+    with pytest.raises(TimeIsOver):
+        submit(model, a_key(), notes=Late())
+    assert model.done("cancel") == list(model.gangs)
+
+
+# A task that is killed
+
+
+def test_a_task_that_is_killed_just_when_its_gang_is_complete_ends_it(model: Model) -> None:
+    stop = threading.Event()
+    model.on_submit = stop.set
+    with pytest.raises(BackendError, match=r"^stopped just when the gang was complete$") as caught:
+        submit(model, a_key(), stop=stop)
+    assert caught.value.cause is Cause.CANCELED
+    (job_id,) = model.gangs
+    assert model.done("cancel") == [job_id]
+    assert all(state.terminal for state in model.states[job_id])
+
+
+def test_a_task_that_is_killed_then_leaves_a_gang_that_a_later_try_waits_for(model: Model) -> None:
+    key, stop = a_key(), threading.Event()
+    ref = model.has(key, [LIVE, LIVE])
+    model.on_submit = lambda: model.claims.update({key.name: 3})
+    stop.set()
+    with pytest.raises(BackendError, match="stopped just when"):
+        submit(model, key, stop=stop, number=1)
+    assert model.done("cancel") == []
+    with pytest.raises(BackendError, match="stopped just when"):
+        submit(model, key, stop=stop, number=3)
+    assert model.done("cancel") == [ref.job_id]
+
+
+@pytest.mark.parametrize(
+    "claimed,number,ends", [(0, 1, True), (1, 1, True), (2, 2, True), (2, 1, False), (3, 2, False)]
+)
+def test_a_killed_try_ends_its_gang_unless_a_later_one_waits_for_it(
+    model: Model, claimed: int, number: int, ends: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ref = model.has(a_key(), [LIVE])
+    if claimed:
+        model.claims[ref.key.name] = claimed
+    with caplog.at_level(logging.INFO):
+        end_unless_claimed(model, ref, number, LOG)
+    assert model.done("cancel") == ([ref.job_id] if ends else [])
+    expected = "cancelled, since its task was killed" if ends else f"goes on: try {claimed} of its task waits"
+    assert expected in caplog.text
+    assert caplog.messages[-1].startswith(ref.key.name)
+
+
+@pytest.mark.parametrize("how", ["slow", "error"])
+def test_a_claim_that_cannot_be_read_in_time_lets_no_gang_live_on(
+    model: Model, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(module, "CLAIM_PATIENCE", 0.1)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    ref, answer = model.has(a_key(), [LIVE]), threading.Event()
+
+    def unreadable(_: RunRef) -> int:
+        if how == "error":
+            raise BackendError("the store is down")
+        answer.wait(60)
+        return 9
+
+    model.claimed_by = unreadable  # type: ignore[method-assign]
+    began = time.monotonic()
+    end_unless_claimed(model, ref, 1, LOG)
+    assert time.monotonic() - began < 30
+    assert model.done("cancel") == [ref.job_id]
+    answer.set()
+
+
+def test_a_later_try_that_adopts_a_gang_claims_it_before_it_goes_on(model: Model) -> None:
+    key = a_key()
+    ref = model.has(key, [LIVE, LIVE])
+    submit(model, key, number=1)
+    assert model.done("claim") == []
+    submit(model, key, number=2)
+    assert ("claim", ref.key.name, 2) in model.calls
+    verbs = [call[0] for call in model.calls]
+    assert verbs.index("claim") < len(verbs) - 1 - verbs[::-1].index("submit")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_try_that_is_late_touches_nothing_of_a_later_one(model: Model, seed: int) -> None:
+    """Retried or cleared meanwhile, with whichever settings: the later try's gang lives on, and is the only one."""
+    print("seed", seed)
+    dice = random.Random(seed)
+    key, late = a_key(), dice.randint(1, 3)
+    number = late + dice.randint(1, 3)
+    asked = replace(key, generation=dice.randint(0, 3))
+    theirs = replace(
+        key, generation=dice.choice([asked.generation, dice.randint(0, 5)]), attempt=dice.randint(1, 3)
+    )
+    tries = Tries(number=number, max_tries=theirs.generation, retries=dice.choice([None, 0, 2]))
+    states = dice.choice(
+        [[LIVE, LIVE], [LIVE, DONE], [NodeState.PENDING, LIVE], [NodeState.ENDING, LIVE], None]
+    )
+    if states is None:
+        # It is just creating its gang.
+        place = recorded(model, model.has(theirs, [LIVE])).place
+        model.recorded[:] = [Attempt(key=theirs, place=place, tries=tries)]
+        model.gangs.clear()
+    else:
+        recorded(model, model.has(theirs, states), tries=tries)
+    gangs, claims = dict(model.gangs), dict(model.claims)
+    with pytest.raises(
+        Overtaken, match=rf"try {number} of this task has begun .* this is try {late}"
+    ) as caught:
+        submit(model, asked, number=late)
+    assert caught.value.number == number
+    assert model.gangs == gangs
+    assert model.claims == claims
+    assert not any(model.done(verb) for verb in ("begin", "submit", "cancel", "delete", "close", "claim"))
+
+
+@pytest.mark.parametrize("later_has_ended", ["recorded", "seen"])
+def test_the_tries_of_a_dag_run_that_was_made_again_count_anew(model: Model, later_has_ended: str) -> None:
+    key = a_key()
+    ended = end(succeeded=False, number=4) if later_has_ended == "recorded" else None
+    recorded(model, model.has(key, [FAILED, FAILED]), tries=Tries(number=4, max_tries=0), end=ended)
+    assert submit(model, key, number=1).ref.key.attempt == 2
+
+
+# Where there is no gang to adopt, a first try looks for no claim.
+@pytest.mark.parametrize("number, adopts", [(1, True), (2, True), (2, False)])
+def test_a_try_that_is_overtaken_while_it_looks_gives_up_before_it_creates_or_ends(
+    model: Model, number: int, adopts: bool
+) -> None:
+    key = a_key()
+    if adopts:
+        model.has(key, [LIVE, LIVE])
+        # One more, which would be ended.
+        model.has(replace(key, generation=1), [LIVE])
+    model.claims[key.name] = 3
+    with pytest.raises(Overtaken, match="try 3 of this task waits for"):
+        submit(model, key, number=number)
+    assert not any(model.done(verb) for verb in ("submit", "cancel", "delete", "close"))
+    assert model.claims[key.name] == 3
+
+
+def test_a_try_that_creates_a_gang_claims_it_before_its_nodes_exist(model: Model) -> None:
+    key = a_key()
+    submit(model, key, number=2)
+    verbs = [call[0] for call in model.calls]
+    assert verbs.index("claim") < verbs.index("submit")
+    assert model.claims == {key.name: 2}
+
+
+def test_what_an_earlier_try_begins_meanwhile_is_looked_at_again(model: Model) -> None:
+    key, earlier = a_key(), [Overtaken("try 1 has begun something", 1)]
+    model.refusals["begin"] = list(earlier)
+    assert submit(model, key, number=2).ref.complete
+    assert len(model.done("begin")) == 2
+
+
+def test_what_a_later_try_begins_meanwhile_is_left_alone(model: Model) -> None:
+    model.refusals["begin"] = [Overtaken("try 3 has begun something", 3)]
+    with pytest.raises(Overtaken):
+        submit(model, a_key(), number=2)
+    assert not model.done("submit")
+
+
+# The record
+
+
+def test_deadlines_are_the_services_time(model: Model) -> None:
+    model.clock = 500.0
+    job = a_job(limits={"start_timeout": 100})
+    here = time.time() + 60
+    record = submit(model, a_key(), job=job, deadline=here)
+    assert record.deadline == pytest.approx(here + 500, abs=20)
+    assert record.start_deadline == record.ref.submitted_at + 100
+    assert submit(model, a_key(), job=a_job()).deadline is None
+
+
+def test_what_is_submitted_knows_its_try_and_may_be_stopped(model: Model) -> None:
+    key, stop, job = a_key(), threading.Event(), a_job()
+    record = submit(model, key, job=job, number=3, retries=2, stop=stop)
+    tries = Tries(number=3, max_tries=0, retries=2)
+    (call,) = [call for call in model.calls if call[0] == "submit"]
+    assert call[1].tries == tries
+    assert call[2] is stop
+    assert call[3] == [], "it was looked, and nothing was found"
+    assert record.expects == model.plan(job, key).expects
+    assert next(call for call in model.calls if call[0] == "begin")[1].tries == tries
+
+
+def test_the_deadline_of_the_task_holds_for_a_gang_that_was_adopted(model: Model) -> None:
+    key = a_key()
+    model.has(key, [LIVE, LIVE])
+    here = time.time() + 60
+    assert submit(model, key, deadline=here).deadline == pytest.approx(here, abs=20)
+
+
+def test_a_note_that_is_too_long_for_airflow_leaves_out_what_is_recorded_elsewhere(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, notes = a_key(), Notes()
+    submit(model, key, notes=notes)
+    length = len(json.dumps(notes[NOTE]))
+    assert notes.attempts[0].ref is not None
+    # Far shorter: the note of the next submission is shorter by a digit of its time now and then.
+    monkeypatch.setattr(module, "LONGEST_NOTE", length // 2)
+    submit(model, key, notes=notes)
+    (noted,) = notes.attempts
+    assert (noted.key, noted.ref) == (key, None)
+    assert module.NOTE == "ocidist_run"
+    assert module.LONGEST_NOTE < 65_536
+
+
+def test_a_note_that_cannot_be_decoded_is_left_out_and_said(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = a_key()
+    assert submit(model, key, notes=Notes({NOTE: {"attempts": [{"x": 1}]}})).ref.key == key
+    assert "noted of this task cannot be read, and is left out: " in caplog.text
+    assert "left out: None" not in caplog.text
+
+
+def test_an_answer_that_takes_too_long_is_no_claim_of_any_try(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLAIM_PATIENCE", 0.05)
+    ref, answer = model.has(a_key(), [LIVE]), threading.Event()
+    asking: list[threading.Thread] = []
+
+    def slow(_: RunRef) -> int:
+        asking.append(threading.current_thread())
+        answer.wait(60)
+        return 9
+
+    model.claimed_by = slow  # type: ignore[method-assign]
+    end_unless_claimed(model, ref, 0, LOG)
+    assert model.done("cancel") == [ref.job_id]
+    assert [thread.daemon for thread in asking] == [True], "a process that is killed does not wait for it"
+    answer.set()

@@ -1,0 +1,315 @@
+"""What counts as a success: every cell of the product, against a table written from the documents.
+
+Rows are what the service says of the node in question and what the node itself reported; columns are what there is
+of checkpoints. Another node, which did all its part, stands beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.gangs.decisions import Action, Fail, Succeed, Wait, decide
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
+from airflow_provider_ocidist.model.run import (
+    Ending,
+    Expectations,
+    NodeState,
+    NodeStatus,
+    RunKey,
+    RunRecord,
+    RunRef,
+    RunStatus,
+    TrainingResult,
+)
+
+NOW = 1_000_000.0
+OWN = CheckpointRef(uri="oci://b@n/c/own", step=20, fence=Fence(generation=1, attempt=2), sequence=1)
+FORMER = CheckpointRef(uri="oci://b@n/c/former", step=10, fence=Fence(generation=1, attempt=1), sequence=9)
+OUTPUT = "oci://b@n/out"
+
+SERVICE = ["SUCCEEDED", "FAILED", "CANCELED", "MISSING", "UNKNOWN"]
+TOLD = ["exit 0", "exit 1", "cause", "stopped", "not done", "never", "unreadable", "nobody reports"]
+CHECKPOINT = ["own", "former", "former, complete", "none", "damaged", "unreadable"]
+OUTPUTS = ["none wanted", "there", "missing"]
+
+
+def expected(service: str, told: str, checkpoint: str, wanted: bool, outputs: str) -> str:
+    """Return the verdict as the documents promise it."""
+    if service == "UNKNOWN":
+        return "wait"
+    if service == "FAILED" and told == "unreadable":
+        return "wait, then fail NODE"
+    if service != "SUCCEEDED" or told in ("exit 1", "cause", "stopped"):
+        return "fail"
+    if told == "never":
+        return "fail NODE"
+    if told == "unreadable":
+        return "wait, then fail SERVICE"
+    if checkpoint == "unreadable":
+        return "wait, then fail SERVICE"
+    if checkpoint == "damaged":
+        return "fail USER"
+    if wanted and checkpoint in ("none", "former"):
+        return "fail NODE" if told == "not done" else "fail USER"
+    if outputs == "missing" and told != "not done":
+        return "fail USER"
+    return "succeed"
+
+
+def report(rank: int, told: str, checkpoint: str, outputs: str) -> NodeReport | None:
+    found = {"own": OWN, "damaged": OWN, "unreadable": OWN, "none": None}.get(checkpoint, FORMER)
+    base = NodeReport(
+        rank=rank,
+        phase=Phase.DONE,
+        address="",
+        started_at=NOW,
+        heartbeat_at=NOW,
+        finished_at=NOW + 600,
+        exit_code=0,
+        moved=3,
+        progress=Progress(step=10, steps=10 if checkpoint == "former, complete" else 30, loss=1.0),
+        checkpoint=found,
+        outputs=(OUTPUT,) if outputs == "there" else (),
+    )
+    changes: dict[str, dict[str, object] | None] = {
+        "exit 0": {},
+        "exit 1": {"exit_code": 1},
+        "cause": {"cause": Cause.OOM, "exit_code": None},
+        "stopped": {"exit_code": None, "message": "told to stop"},
+        "not done": {"phase": Phase.SAVING, "exit_code": None, "finished_at": None},
+    }
+    change = changes.get(told)
+    return None if change is None else replace(base, **change)  # type: ignore[arg-type]
+
+
+def status_of(service: str, told: str, checkpoint: str, outputs: str) -> RunStatus:
+    problem = {"damaged": "x.pt has 3 bytes", "unreadable": "the store does not answer"}.get(checkpoint)
+    well = "nobody reports" if told == "nobody reports" else "exit 0"
+    nodes = (
+        NodeStatus(
+            rank=0, run_id="run0", state=NodeState(service), report=report(0, told, checkpoint, outputs)
+        ),
+        NodeStatus(
+            rank=1, run_id="run1", state=NodeState.SUCCEEDED, report=report(1, well, "none", "none wanted")
+        ),
+    )
+    if told == "unreadable":
+        nodes = tuple(replace(node, report=None) for node in nodes)
+    return RunStatus(
+        nodes=nodes,
+        reports_readable=told != "unreadable",
+        checkpoint_problem=problem,
+        checkpoint_readable=checkpoint != "unreadable",
+    )
+
+
+def record(wanted: bool = True, outputs: str = "none wanted", **changes: object) -> RunRecord:
+    ref = RunRef(
+        backend="x",
+        key=RunKey(dag_id="d", run_id="r", task_id="t", generation=1, attempt=2),
+        nodes=2,
+        job_id="job",
+        run_ids=("run0", "run1"),
+        run_dir="dir",
+        submitted_at=NOW,
+    )
+    expects = Expectations(checkpoint=wanted, outputs=() if outputs == "none wanted" else (OUTPUT,))
+    return replace(RunRecord(ref=ref, expects=expects), **changes)  # type: ignore[arg-type]
+
+
+def short(action: Action) -> str:
+    match action:
+        case Fail(cause, _):
+            return f"fail {cause}"
+        case Succeed():
+            return "succeed"
+        case Wait():
+            return "wait"
+    raise AssertionError(action)
+
+
+CELLS = [
+    cell
+    for cell in itertools.product(SERVICE, TOLD, CHECKPOINT, [True, False], OUTPUTS)
+    # Without a report nothing is told of checkpoints and outputs.
+    if cell[1] not in ("never", "unreadable", "nobody reports")
+    or (cell[2] == "none" and cell[4] == "none wanted")
+]
+
+
+@pytest.mark.parametrize("service, told, checkpoint, wanted, outputs", CELLS)
+def test_every_cell_is_as_the_documents_promise(
+    service: str, told: str, checkpoint: str, wanted: bool, outputs: str
+) -> None:
+    known = record(wanted, outputs)
+    promise = expected(service, told, checkpoint, wanted, outputs)
+    if told == "nobody reports":
+        known = replace(known, expects=Expectations(reports=False))
+        promise = {"SUCCEEDED": "succeed", "UNKNOWN": "wait"}.get(service, "fail")
+    status = status_of(service, told, checkpoint, outputs)
+    found = short(decide(known, status, NOW))
+    if promise.startswith("wait, then "):
+        assert found == "wait"
+        late = replace(known, unread_since=NOW - 1801)
+        assert short(decide(late, status, NOW)) == promise.removeprefix("wait, then ")
+    elif promise == "fail":
+        assert found.startswith("fail ")
+    else:
+        assert found == promise
+
+
+@pytest.mark.parametrize("told", ["exit 1", "cause", "stopped", "never"])
+def test_a_gang_that_was_being_ended_fails_for_that_reason_whatever_the_service_calls_it(told: str) -> None:
+    ending = Ending(cause=Cause.HANG, message="stuck", since=NOW)
+    status = status_of("SUCCEEDED", told, "own", "none wanted")
+    assert decide(record(ending=ending), status, NOW) == Fail(Cause.HANG, "stuck")
+
+
+def test_a_node_that_failed_ends_the_others_though_the_service_calls_it_succeeded() -> None:
+    status = status_of("SUCCEEDED", "exit 1", "own", "none wanted")
+    alive = replace(status, nodes=(status.nodes[0], replace(status.nodes[1], state=NodeState.RUNNING)))
+    action = decide(record(), alive, NOW)
+    assert "node 0" in getattr(action, "ending").message  # noqa: B009 - a Cancel
+
+
+def test_a_last_report_that_was_lost_is_made_up_for_by_what_is_stored() -> None:
+    lost = status_of("SUCCEEDED", "not done", "none", "none wanted")
+    assert short(decide(record(), replace(lost, stored=OWN), NOW)) == "succeed"
+    assert short(decide(record(), replace(lost, stored=FORMER), NOW)) == "fail NODE"
+    assert replace(lost, stored=OWN).checkpoint == OWN
+
+
+def test_the_nodes_whose_last_reports_were_lost_are_named() -> None:
+    lost = status_of("SUCCEEDED", "not done", "none", "none wanted")
+    both = replace(lost, nodes=(lost.nodes[0], replace(lost.nodes[0], rank=1, run_id="run1")))
+    action = decide(record(), both, NOW)
+    assert isinstance(action, Fail)
+    assert action.message.startswith("the last report of node 0, 1 was lost, and there is no checkpoint")
+
+
+@pytest.mark.parametrize(
+    "found, wanted, there",
+    [
+        ("oci://b@n/out/", "oci://b@n/out", True),
+        ("oci://b@n/out", "oci://b@n/out//", True),
+        ("oci://b@n/out", "oci://b@n/out/deep/er", False),
+        ("oci://b@n/out", "oci://b@n/out-2", False),
+        ("oci://b@n/out", "oci://b@n/outX", False),
+        ("oci://b@n/outX", "oci://b@n/out", False),
+        ("oci://b@n/out/deep", "oci://b@n/out", True),
+    ],
+)
+def test_an_output_is_there_when_it_or_something_in_it_was_copied(
+    found: str, wanted: str, there: bool
+) -> None:
+    status = status_of("SUCCEEDED", "exit 0", "own", "there")
+    (main, other) = status.nodes
+    assert main.report
+    copied = replace(main, report=replace(main.report, outputs=(found,)))
+    known = record(expects=Expectations(checkpoint=True, outputs=(wanted,)))
+    action = decide(known, replace(status, nodes=(copied, other)), NOW)
+    if there:
+        assert action == Succeed()
+    else:
+        assert isinstance(action, Fail)
+        assert action.cause is Cause.USER
+        assert action.message.endswith(f"these outputs are missing: {wanted}")
+
+
+def test_a_retry_that_trains_nothing_says_what_it_had_and_what_to_do() -> None:
+    action = decide(record(), status_of("SUCCEEDED", "exit 0", "former", "none wanted"), NOW)
+    assert isinstance(action, Fail)
+    assert "attempt 1" in action.message
+    assert '{"complete": true}' in action.message
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [Progress(step=10, steps=10), Progress(steps=10), Progress(complete=True), Progress(step=12, steps=10)],
+)
+def test_a_retry_of_a_training_that_was_complete_ends_well(progress: Progress) -> None:
+    status = status_of("SUCCEEDED", "exit 0", "former", "none wanted")
+    (main, other) = status.nodes
+    assert main.report
+    told = replace(status, nodes=(replace(main, report=replace(main.report, progress=progress)), other))
+    assert short(decide(record(), told, NOW)) == "succeed"
+
+
+def test_a_checkpoint_of_an_agent_of_the_version_before_counts_as_its_own() -> None:
+    old = CheckpointRef(uri="oci://b@n/c/step-10", step=10)
+    status = status_of("SUCCEEDED", "exit 0", "own", "none wanted")
+    # A node of this version that had fetched within a moment has not said that it moved.
+    for moved, starts_from, verdict in (
+        (None, None, "succeed"),
+        (3, None, "fail USER"),
+        (None, "0123abcd", "fail USER"),
+    ):
+        reports = [
+            replace(node.report, checkpoint=old, moved=moved, starts_from=starts_from)
+            for node in status.nodes
+            if node.report
+        ]
+        nodes = tuple(
+            replace(node, report=report) for node, report in zip(status.nodes, reports, strict=True)
+        )
+        assert short(decide(record(), replace(status, nodes=nodes), NOW)) == verdict
+
+
+# Without `checkpoints` in the job
+
+
+SIGNS = {
+    "step": {"progress": Progress(step=3)},
+    "loss": {"progress": Progress(loss=0.5)},
+    "checkpoint": {"checkpoint": OWN},
+    "output": {"outputs": (OUTPUT,)},
+}
+
+
+@pytest.mark.parametrize("took", [2.0, 59.0, 60.0, 61.0, None])
+@pytest.mark.parametrize("sign", ["nothing", "former", *SIGNS])
+@pytest.mark.parametrize("required", [False, True])
+def test_a_short_run_that_shows_nothing_is_warned_of_and_where_that_is_asked_for_a_failure(
+    took: float | None, sign: str, required: bool
+) -> None:
+    bare = NodeReport(
+        rank=0,
+        phase=Phase.DONE,
+        address="",
+        started_at=NOW,
+        heartbeat_at=NOW,
+        finished_at=NOW + 5 if took is None else NOW + 4000,
+        exit_code=0,
+        moved=1,
+        trained_for=took,
+        checkpoint=FORMER if sign == "former" else None,
+    )
+    told = replace(bare, **SIGNS.get(sign, {}))  # type: ignore[arg-type]
+    status = RunStatus(nodes=(NodeStatus(rank=0, run_id="run0", state=NodeState.SUCCEEDED, report=told),))
+    known = record(expects=Expectations(training=required))
+    action = decide(known, status, NOW)
+    if sign in SIGNS:
+        assert action == Succeed()
+    elif required:
+        assert isinstance(action, Fail)
+        assert action.cause is Cause.USER
+        assert "require_training" in action.message
+    elif took in (60.0, 61.0):
+        assert action == Succeed()
+    else:
+        assert isinstance(action, Succeed)
+        assert action.warning
+        assert f"after {5 if took is None else took:.0f} s and showed no step, loss" in action.warning
+        result = TrainingResult.of(known, status, action.warning).to_json()
+        assert result["warning"] == action.warning
+
+
+def test_a_run_without_an_agent_is_not_warned_of() -> None:
+    status = RunStatus(nodes=(NodeStatus(rank=0, run_id="run0", state=NodeState.SUCCEEDED),))
+    assert decide(record(expects=Expectations(reports=False, training=True)), status, NOW) == Succeed()

@@ -1,0 +1,214 @@
+"""A gang that is watched, against the emulator."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
+from airflow_provider_ocidist.gangs import watch as watch_module
+from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait, decide
+from airflow_provider_ocidist.gangs.watch import Watch
+from airflow_provider_ocidist.model.run import (
+    Ending,
+    Expectations,
+    NodeState,
+    NodeStatus,
+    RunKey,
+    RunRecord,
+    RunRef,
+    RunStatus,
+)
+from scripts.emulator_process import Access
+from tests.service_in_memory import Model
+from tests.training_jobs import a_job, a_key, wait_until
+
+
+def test_a_gang_that_cannot_be_ended_now_is_ended_later(
+    fields: dict[str, Any], emulator: Access, ends: Callable[[RunRef], RunRef]
+) -> None:
+    backend = OciDataScience.connect({**fields, "max_attempts": 1})
+    job = a_job(seconds=60)
+    ref = ends(backend.submit(backend.plan(job, a_key())))
+    watch = Watch(backend, RunRecord.of(ref, job, Expectations()), logging.getLogger("test"))
+    ending = Ending(cause=Cause.DEADLINE, message="too late", since=time.time())
+    rules = (
+        {"path": f".*/{ref.main_run_id}/actions/cancelJobRun", "status": 503},
+        {"path": ".*/o/.*", "status": 503},
+    )
+    for rule in rules:
+        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    try:
+        assert not watch.end(ending)
+    finally:
+        httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    assert watch.record.ending is not None
+    assert watch.record.ending.first == ending.since
+    assert isinstance(decide(watch.record, status_of(backend, ref), ending.since), Cancel)
+    assert watch.end(ending)
+    assert watch.record.ending == ending
+    wait_until(backend, ref, lambda status: status.ended)
+
+
+def status_of(backend: Backend, ref: RunRef) -> RunStatus:
+    (status,) = backend.status([ref])
+    return status
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_cancel_that_is_refused_is_not_repeated_without_end(seed: int) -> None:
+    """Whatever refuses it, after half an hour the task fails for the reason of the cancel and names what lives."""
+    print("seed", seed)
+    dice = random.Random(seed)
+    service = Model()
+    service.ends_at_once = False
+    job = a_job(nodes=dice.randint(1, 4), limits={"stop_grace": dice.randint(1, 600)})
+    ref = service.has(a_key(), [NodeState.RUNNING] * job.nodes)
+    refused = CancelFailed(
+        BackendError("no", status_code=dice.choice([401, 403, 409, 429, 500])), stop_requested=False
+    )
+    service.refusals["cancel"] = [refused] * 100_000
+    record = replace(RunRecord.of(ref, job, Expectations()), deadline=1000.0, start_deadline=None)
+    watch = Watch(service, record, logging.getLogger("test"))
+    now, first = 1000.0 + dice.uniform(0, 100), None
+    action = watch.look(now)
+    while not isinstance(action, Fail):
+        if isinstance(action, Cancel):
+            first = now if first is None else first
+            assert not watch.end(action.ending)
+            # As in the triggerer, on another worker.
+            watch = Watch(service, RunRecord.from_json(watch.record.to_json()), logging.getLogger("test"))
+        now += dice.uniform(1, 120)
+        assert now < 10_000, "without end"
+        action = watch.look(now)
+    assert first is not None
+    limit = 1800 + job.limits.stop_grace
+    assert limit <= now - first <= limit + 120
+    assert len(service.done("cancel")) >= limit / 120
+    assert action.cause is Cause.DEADLINE
+    assert all(run_id in action.message for run_id in ref.run_ids)
+    assert f"ocidist cancel {ref.run_ids[0]}" in action.message
+
+
+class Late(Backend):
+    """A gang that has ended, and its log: answers of the log service, the last one again and again."""
+
+    def __init__(self, *answers: LogPart | BackendError) -> None:
+        self.answers = list(answers)
+        self.asked: list[Sequence[float]] = []
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        node = NodeStatus(rank=0, run_id="run", state=NodeState.SUCCEEDED)
+        return [RunStatus(nodes=(node,)) for _ in refs]
+
+    def logs_of(self, wanted: Any, most: int = 0) -> list[LogPart]:
+        self.asked += [since for _, since in wanted]
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, BackendError):
+            raise answer
+        return [answer]
+
+    connect = plan = submit = find = logs = cancel = delete = None  # type: ignore[assignment]
+
+
+Late.__abstractmethods__ = frozenset()
+
+
+def ended(backend: Backend) -> Watch:
+    key = RunKey(dag_id="dag", run_id="run", task_id="train")
+    began = time.time() - 100
+    ref = RunRef(
+        backend="x",
+        key=key,
+        nodes=1,
+        job_id="job",
+        run_ids=("run",),
+        run_dir="dir",
+        submitted_at=began,
+        log_group_id="g",
+    )
+    record = RunRecord(ref=ref, expects=Expectations(reports=False), logs_since=(began,))
+    return Watch(backend, record, logging.getLogger("test"))
+
+
+def a_line(number: int) -> LogLine:
+    return LogLine(str(number), time.time() - 50 + number, 0, f"line {number}")
+
+
+class Unreadable(Late):
+    """A gang that has ended long ago, and whose reports cannot be read as long as the test says so."""
+
+    readable = False
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        return [replace(status, reports_readable=self.readable) for status in super().status(refs)]
+
+
+def test_reports_that_cannot_be_read_are_waited_for_from_the_first_look_that_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backend = Unreadable(LogPart([]))
+    watch = ended(backend)
+    watch.record = replace(watch.record, expects=Expectations(checkpoint=True))
+    now = time.time()
+    assert watch.look(now) == Wait()
+    assert (
+        "the nodes have ended, but what they reported cannot be read, in dir; will ask again" in caplog.text
+    )
+    assert watch.look(now + 1799) == Wait()
+    failed = watch.look(now + 1801)
+    assert isinstance(failed, Fail)
+    assert failed.cause is Cause.SERVICE
+    backend.readable = True
+    assert isinstance(watch.look(now + 1802), Fail)
+    assert watch.record.unread_since is None
+
+
+def test_the_last_lines_are_told_though_the_log_fails_at_the_end_and_has_some_late(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch_module, "LAST_LINES_AFTER", 0.01)
+    caplog.set_level(logging.INFO)
+    first, second, third = map(a_line, range(3))
+    cut = LogPart([first, second], {0: second.time})
+    log_fails = BackendError("the log search does not answer", retryable=True)
+    backend = Late(log_fails, log_fails, cut, LogPart([second, third]))
+    watch = ended(backend)
+    assert watch.look(time.time()) == Succeed()
+    watch.tell_the_rest()
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("[node")]
+    assert told == [f"[node 0] line {number}" for number in range(3)]
+    assert backend.asked[-1] == [second.time]
+
+
+def test_a_line_that_is_found_only_after_the_end_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch_module, "LAST_LINES_AFTER", 0.01)
+    caplog.set_level(logging.INFO)
+    early, late = a_line(5), a_line(4)
+    watch = ended(Late(LogPart([early]), LogPart([late, early])))
+    watch.look(time.time())
+    watch.tell_the_rest()
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("[node")]
+    assert told == ["[node 0] line 5", "[node 0] line 4"]
+
+
+def test_a_log_service_that_stays_silent_does_not_hold_up_the_outcome(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch_module, "LAST_LINES_AFTER", 0.01)
+    monkeypatch.setattr(watch_module, "LAST_LINES_PATIENCE", 0.1)
+    watch = ended(Late(BackendError("the log search does not answer", retryable=True)))
+    watch.look(time.time())
+    watch.tell_the_rest()
+    assert "lines may be missing here" in caplog.text

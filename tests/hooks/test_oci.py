@@ -1,0 +1,144 @@
+"""What becomes of a connection of type `oci`: its fields, in either form, and its secrets."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+from airflow.providers.common.compat.sdk import redact
+
+from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.hooks import OciHook
+from airflow_provider_ocidist.hooks.oci import unknown_fields
+from airflow_provider_ocidist.oci_client.credentials import access_of, credentials, fields_of
+from scripts.emulator_process import Access
+
+
+@pytest.fixture
+def hook_of(monkeypatch: pytest.MonkeyPatch):
+    """Make a hook of a connection that stands in the environment, as text."""
+
+    def make(connection: str | dict[str, object]) -> OciHook:
+        text = (
+            connection
+            if isinstance(connection, str)
+            else json.dumps({"conn_type": "oci", "extra": connection})
+        )
+        monkeypatch.setenv("AIRFLOW_CONN_TRIED", text)
+        return OciHook("tried")
+
+    return make
+
+
+def test_both_forms_of_a_connection_reach_the_service(emulator: Access, hook_of):
+    fields = emulator.connection_fields()
+    for form in (
+        fields,
+        f"oci://?{urlencode(fields)}",
+        f"oci://?{urlencode({'__extra__': json.dumps(fields)})}",
+    ):
+        assert hook_of(form).test_connection() == (
+            True,
+            f"connected: Object Storage namespace {emulator.namespace}",
+        )
+
+
+def test_numbers_in_a_uri_are_numbers(hook_of):
+    assert hook_of("oci://?max_attempts=3&pool_size=4").access.max_attempts == 3
+    with pytest.raises(BackendError, match="max_attempts is 'many'; it must be a whole number"):
+        _ = hook_of("oci://?max_attempts=many").access
+
+
+def test_wrong_credentials_are_told_of(emulator: Access, hook_of):
+    connected, message = hook_of(emulator.connection_fields(profile="NONE")).test_connection()
+    assert not connected
+    assert "profile NONE" in message
+
+
+def test_a_misspelt_field_is_told_of(emulator: Access, hook_of):
+    connected, message = hook_of(emulator.connection_fields(compartmentid="x")).test_connection()
+    assert not connected
+    assert "compartmentid (did you mean compartment_id?)" in message
+
+
+def test_no_field_of_the_form_is_unknown():
+    from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
+    from airflow_provider_ocidist.provider_info import CONNECTION_FIELDS
+
+    assert unknown_fields(dict.fromkeys(CONNECTION_FIELDS)) == []
+    assert set(Defaults.__dataclass_fields__) <= set(CONNECTION_FIELDS)
+
+
+@pytest.mark.parametrize(
+    "name, ours", [("key_content", "private_key_content"), ("pass_phrase", "passphrase")]
+)
+def test_a_secret_that_airflow_would_show_is_refused_with_its_other_name(hook_of, name, ours):
+    with pytest.raises(
+        BackendError, match=f"named {name} as it is; name it {ours}, or add {name} to the setting"
+    ):
+        _ = hook_of({name: "canary-123"}).fields
+
+
+def test_a_secret_that_airflow_was_told_to_hide_may_have_the_name_of_oci(hook_of, monkeypatch):
+    from airflow.sdk._shared.secrets_masker import _secrets_masker
+
+    masker = _secrets_masker()
+    monkeypatch.setattr(
+        masker, "sensitive_variables_fields", [*masker.sensitive_variables_fields, "key_content"]
+    )
+    assert hook_of({"key_content": "canary-123"}).access.key_content == "canary-123"
+
+
+def test_secrets_are_kept_from_logs_line_by_line(hook_of):
+    line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"
+    key = f"-----BEGIN PRIVATE KEY-----\n{line}\n-----END PRIVATE KEY-----"
+    assert (
+        hook_of({"private_key_content": key, "passphrase": "canary-pass"}).access.pass_phrase == "canary-pass"
+    )
+    assert redact(f"read {line} with canary-pass") == "read *** with ***"
+
+
+def test_a_key_in_a_file_needs_no_config_file(emulator: Access):
+    import configparser
+
+    profile = configparser.ConfigParser()
+    profile.read(emulator.config_file)
+    given = profile[emulator.profile] if emulator.profile != "DEFAULT" else profile.defaults()
+    names = ("tenancy", "user", "fingerprint", "key_file")
+    access = access_of(
+        fields_of({"auth": "api_key", "region": "us-ashburn-1", **{name: given[name] for name in names}})
+    )
+    _, signer = credentials(access)
+    assert signer.api_key.startswith(given["tenancy"])
+
+
+def test_a_session_token_needs_no_config_file(emulator: Access, tmp_path: Path):
+    import configparser
+
+    profile = configparser.ConfigParser()
+    profile.read(emulator.config_file)
+    (tmp_path / "token").write_text("a.b.c\n")
+    key_file = dict(
+        profile.defaults(), **(profile[emulator.profile] if emulator.profile != "DEFAULT" else {})
+    )["key_file"]
+    access = access_of(
+        {
+            "auth": "session_token",
+            "security_token_file": str(tmp_path / "token"),
+            "key_file": key_file,
+            "region": "r",
+        }
+    )
+    _, signer = credentials(access)
+    assert signer.api_key == "ST$a.b.c"
+
+
+def test_both_forms_in_the_documentation_are_the_same_connection(hook_of):
+    text = (Path(__file__).parents[2] / "docs" / "connection.md").read_text()
+    json_form, uri_form = re.findall(r"AIRFLOW_CONN_OCI_DEFAULT='(.*?)'\n", text, re.DOTALL)
+    assert hook_of(json_form).fields == hook_of(uri_form).fields
+    assert unknown_fields(hook_of(uri_form).fields) == []
+    assert hook_of(uri_form).fields["work_dir"] == "oci://bucket@namespace/ocidist"

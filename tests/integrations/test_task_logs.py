@@ -1,0 +1,121 @@
+"""Task logs in a bucket, sent and read as Airflow does it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.integrations.task_logs import OciTaskLogs, place_of
+from scripts.emulator_process import Access
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "connection.md"
+NAME = "dag_id=d/run_id=r/task_id=t/attempt=1.log"
+
+
+@pytest.fixture
+def logs(emulator: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OciTaskLogs:
+    for name, value in emulator.airflow_env("logging").items():
+        monkeypatch.setenv(name, value)
+    folder = f"oci://logging@{emulator.bucket}/task-logs/{uuid.uuid4().hex[:8]}/"
+    return OciTaskLogs(folder, conn_id=None, local_folder=tmp_path / "logs")
+
+
+def write(logs: OciTaskLogs, text: str, name: str = NAME) -> str:
+    path = logs.local_folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return name
+
+
+def read(logs: OciTaskLogs, name: str = NAME) -> list[str]:
+    return [line for stream in logs.stream(name, None)[1] for line in stream]
+
+
+def test_a_log_is_read_back_when_the_worker_is_gone(logs):
+    logs.upload(write(logs, "one\ntwo\n"))
+    shutil.rmtree(logs.local_folder)
+    assert read(logs) == ["one", "two"]
+    assert logs.stream(NAME, None)[0] == [f"{logs.uri}/{NAME}"]
+    assert logs.read(NAME, None)[1] == ["one\ntwo"]
+
+
+def test_a_task_that_was_resumed_on_the_same_worker_has_no_line_twice(logs):
+    logs.upload(write(logs, "one\n"))
+    logs.upload(write(logs, "one\ntwo\n"))
+    logs.upload(NAME)
+    assert read(logs) == ["one", "two"]
+
+
+def test_a_task_that_was_resumed_on_another_worker_has_the_lines_of_both(logs):
+    logs.upload(write(logs, "one\n"))
+    logs.upload(write(logs, "two\n"))
+    logs.upload(NAME)
+    assert read(logs) == ["one", "two"]
+
+
+def test_a_task_that_came_back_to_a_worker_has_no_line_twice(logs):
+    logs.upload(write(logs, "one\n"))
+    logs.upload(write(logs, "two\n"))
+    logs.upload(write(logs, "one\nthree\n"))
+    logs.upload(write(logs, "two\nfour"))
+    logs.upload(write(logs, "one\nthree\nfive\n"))
+    logs.upload(NAME)
+    assert read(logs) == ["one", "two", "three", "four", "five"]
+
+
+def test_the_log_of_the_trigger_is_read_too_and_that_of_another_attempt_is_not(logs):
+    for name in (NAME, f"{NAME}.trigger.7.log", NAME.replace("=1.", "=10.")):
+        logs.upload(write(logs, f"{name}\n", name))
+    assert read(logs) == [NAME, f"{NAME}.trigger.7.log"]
+
+
+def test_the_local_copy_is_deleted_where_airflow_is_told_to(logs):
+    logs.delete_local = True
+    logs.upload(write(logs, "one\n"))
+    assert not (logs.local_folder / NAME).exists()
+    assert read(logs) == ["one"]
+
+
+def test_an_unreadable_place_is_told_of_where_the_log_would_be(logs):
+    broken = OciTaskLogs("oci://logging@no-such-bucket/x", conn_id=None, local_folder=logs.local_folder)
+    sources, lines = broken.stream(NAME, None)
+    assert lines == []
+    assert "no-such-bucket" in sources[0]
+
+
+@pytest.mark.parametrize(
+    "folder, conn_id, expected",
+    [
+        ("oci://prod@bucket/logs/", None, ("prod", "oci://bucket/logs")),
+        ("oci://prod@bucket/logs", "prod", ("prod", "oci://bucket/logs")),
+        ("oci://bucket@space/logs", "prod", ("prod", "oci://bucket@space/logs")),
+        ("oci://bucket/logs", "", ("oci_default", "oci://bucket/logs")),
+    ],
+)
+def test_the_place_names_the_connection(folder, conn_id, expected):
+    assert place_of(folder, conn_id) == expected
+
+
+def test_another_kind_of_place_is_refused():
+    with pytest.raises(ValueError, match="write oci://connection@bucket/logs"):
+        place_of("oci:///logs", None)
+
+
+def test_airflow_starts_with_the_documented_settings_and_finds_who_keeps_its_logs(tmp_path):
+    settings = dict(re.findall(r"^export (AIRFLOW__LOGGING__\w+)=(\S+)$", DOCUMENT.read_text(), re.MULTILINE))
+    program = (
+        "from airflow.sdk.log import load_remote_conn_id, load_remote_log_handler; "
+        "print(type(load_remote_log_handler()).__name__, load_remote_log_handler().uri, load_remote_conn_id())"
+    )
+    env = {**os.environ, **settings, "AIRFLOW_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == ["OciTaskLogs oci://bucket/logs oci_default"], done.stderr

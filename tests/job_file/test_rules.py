@@ -1,0 +1,136 @@
+"""Rules across fields: what no single field can tell is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.errors import JobFileError
+from airflow_provider_ocidist.job_file import parsing
+
+GIT = "git+https://host/repo.git"
+SECRET = "ocid1.vaultsecret.oc1..aaaa"
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Build a job with code of its own and these values."""
+    (tmp_path / "train" / "requirements").mkdir(parents=True)
+    (tmp_path / "train" / "gpt.py").touch()
+    (tmp_path / "train" / "requirements" / "gpu.txt").touch()
+
+    def built(program: dict[str, Any] | None = None, **values: Any):
+        code = {"source": "train", "script": "gpt.py", **(program or {})}
+        return parsing.build({"name": "x", "program": code, **values}, base_dir=tmp_path)
+
+    return built
+
+
+def in_image(**program: Any) -> dict[str, Any]:
+    return {"program": {"source": None, "script": "/opt/a.py", **program}, "image": "i"}
+
+
+RIGHT = [
+    {
+        "dependencies": {
+            "requirements": "requirements/gpu.txt",
+            "packages": ["fire==0.4.0", "x @ git+https://h/x.git", "a; python_version<'4'"],
+        }
+    },
+    {"dependencies": {"requirements": "gpu.txt"}, "program": {"working_dir": "requirements"}},
+    {"program": {"python_path": ["src", "lib/x", "../libs", "/opt/lib"]}},
+    {"dependencies": {"packages": ["--extra-index-url", "https://x", "a", "--no-deps", "-i https://y"]}},
+    {"program": {"source": GIT, "source_secret": SECRET}},
+    {"program": {"source": "{{ params.code }}", "source_secret": "{{ params.secret }}"}},
+    in_image(working_dir="/workspace", python_path=["/opt/lib"]),
+    {"program": {"script": "./train.sh"}, "launcher": {"kind": "command"}},
+    {"program": {"script": "/bin/bash", "args": ["-c", "echo"]}, "launcher": {"kind": "command"}},
+    {"program": {"script": "run"}, "launcher": {"kind": "torchrun", "args": ["--no-python"]}},
+    {"image": "i", "program": {"script": "", "source": None}, "container": {"command": ["--fast"]}},
+    {
+        "mounts": [
+            {"source": "10.0.0.1:/export", "path": "data"},
+            {"source": "oci://b@n/x", "path": "/models"},
+        ]
+    },
+    {"mounts": [{"source": "volumes/data", "path": "/opt/out"}]},
+    {"outputs": [{"path": "out", "uri": "${RESULTS}/x", "nodes": "all", "when": "always"}]},
+    {"outputs": [{"path": "out", "uri": "oci://b@n/${JOB_RUN_OCID}/"}]},
+    {"nodes": 2, "main_env": {"A": "1"}, "worker_env": {"A": "2"}},
+]
+
+
+@pytest.mark.parametrize("values", RIGHT)
+def test_what_is_right_passes(build, values):
+    assert build(**values)
+
+
+WRONG = [
+    ({"dependencies": {}}, "dependencies: is empty: name requirements or packages"),
+    ({"dependencies": {"requirements": "no.txt"}}, "dependencies.requirements: 'no.txt' is not in "),
+    ({"dependencies": {"requirements": "../no.txt"}}, "dependencies.requirements: must not leave its folder"),
+    (
+        {"dependencies": {"packages": ["--index-url=https://x"]}},
+        "dependencies.packages: holds options of pip and no package",
+    ),
+    (
+        {"dependencies": {"packages": ["a", "-i 'https://x"]}},
+        "dependencies.packages.1: cannot be split into arguments",
+    ),
+    (
+        {"dependencies": {"packages": ["a --hash=x"]}},
+        "dependencies.packages.0: must be one package without pip's options",
+    ),
+    ({"dependencies": {"packages": ["a\n-r x"]}}, "dependencies.packages.0: must be one package"),
+    ({"program": {"python_path": ["src", "a:b"]}}, "program.python_path.1: must be one folder"),
+    (
+        {"program": {"source": "https://user:t0ken@host/repo.git"}},
+        "program.source: holds a password, which the service would keep as plain text",
+    ),
+    ({"program": {"source_secret": SECRET}}, "program.source_secret: is for code that comes from Git"),
+    (
+        {"program": {"source": GIT, "source_secret": "ghp_token"}},
+        "program.source_secret: must be the OCID of a secret",
+    ),
+    ({"container": {"command": ["a"]}}, "container: needs an image"),
+    ({"image": "i", "container": {"entrypoint": []}}, "container.entrypoint: is empty"),
+    ({"image": "i", "container": {"command": ["a\0"]}}, "container.command.0: no program can be given"),
+    ({"launcher": {"args": ["a\0"]}}, "launcher.args.0: no program can be given"),
+    ({"main_env": {"1A": "x"}}, "main_env.1A: is no name for an environment variable"),
+    (
+        {"nodes": 2, "worker_env": {"OCIDIST_X": "x"}},
+        "worker_env.OCIDIST_X: names that begin with OCIDIST_ are ours",
+    ),
+    ({"worker_env": {"A": "x"}}, "worker_env: is for the nodes after the first, and there is only one"),
+    ({"mounts": [{"source": "/etc", "path": "x"}]}, "mounts.0.source: must be a relative path"),
+    ({"mounts": [{"source": "../x", "path": "x"}]}, "mounts.0.source: must not leave its folder"),
+    ({"mounts": [{"source": "a", "path": "/"}]}, "mounts.0.path: must name a folder"),
+    ({"mounts": [{"source": "a", "path": "/x/../y"}]}, "mounts.0.path: must not leave its folder"),
+    (
+        {"mounts": [{"source": "a", "path": "x"}, {"source": "b", "path": "x/"}]},
+        "mounts.1.path: is the path of mounts.0 too",
+    ),
+    ({"outputs": [{"path": "out", "uri": "x/${A}"}]}, "outputs.0.uri: must be a URI"),
+    (
+        {"outputs": [{"path": "a", "uri": "oci://b@n/", "nodes": "some"}]},
+        "outputs.0.nodes: must be one of 'main', 'all', not 'some'",
+    ),
+    (
+        {"outputs": [{"path": "a", "uri": "oci://b@n/", "when": "never"}]},
+        "outputs.0.when: must be one of 'success', 'always', not 'never'",
+    ),
+]
+
+
+@pytest.mark.parametrize("values, problem", WRONG, ids=[item[1][:50] for item in WRONG])
+def test_what_is_wrong_is_told_once_with_its_path(build, values, problem):
+    with pytest.raises(JobFileError) as caught:
+        build(**values)
+    assert [str(item)[: len(problem)] for item in caught.value.problems] == [problem]
+
+
+def test_a_token_in_place_of_a_secrets_ocid_is_not_shown(build):
+    with pytest.raises(JobFileError) as caught:
+        build({"source": GIT, "source_secret": "ghp_0123456789"})
+    assert "ghp_" not in str(caught.value)

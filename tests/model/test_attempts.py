@@ -1,0 +1,126 @@
+"""Which generation a try belongs to, over whole lives of a task: retries, clears, edits, by Airflow's numbers. Pure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place, generation_of, merged, newest
+from airflow_provider_ocidist.model.run import RunKey, RunRef, Tries
+
+SEED = random.randrange(1_000_000)
+LIVES = 400
+KEY = RunKey(dag_id="dag", run_id="run", task_id="train")
+
+
+def an_attempt(generation: int = 0, attempt: int = 1, **values: object) -> Attempt:
+    key = RunKey(dag_id="dag", run_id="run", task_id="train", generation=generation, attempt=attempt)
+    return Attempt(**{"key": key, "place": Place(backend="b", run_dir=f"oci://b@n/{key.name}"), **values})
+
+
+@dataclass
+class Task:
+    """A task in Airflow 3: how its numbers change, from `taskinstance.py`; and what its tries record."""
+
+    retries: int
+    max_tries: int = -1
+    number: int = 0
+    generation: int | None = None
+    known: list[Attempt] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.max_tries = self.retries
+
+    def clear(self) -> None:
+        self.max_tries = self.number + self.retries
+        self.story.append(f"clear(retries={self.retries})")
+
+    def run(self, *, end: bool | None) -> None:
+        """Run one try; `end`: it sees success or failure of its gang, None: it is killed before."""
+        self.number += 1
+        now = Tries(number=self.number, max_tries=self.max_tries, retries=self.retries)
+        self.generation = generation_of(now, self.known)
+        latest = newest(each for each in self.known if each.key.generation == self.generation)
+        failed = latest is not None and latest.end is not None and not latest.end.succeeded
+        number = (latest.key.attempt + failed) if latest else 1
+        place_of = an_attempt(self.generation, number)
+        seen = End(succeeded=end, number=self.number) if end is not None else latest and latest.end
+        record = Attempt(key=place_of.key, place=place_of.place, tries=now, end=seen)
+        self.known = merged(self.known, [record])
+        self.story.append(f"try {self.number} of {self.max_tries}: generation {self.generation}, {end}")
+
+    @property
+    def succeeded(self) -> bool:
+        latest = newest(self.known)
+        return latest is not None and latest.end is not None and latest.end.succeeded
+
+
+@pytest.mark.parametrize("number", range(LIVES))
+def test_a_clear_after_a_success_trains_again_whatever_retries_say_and_a_retry_never_does(
+    number: int,
+) -> None:
+    seed = SEED + number
+    chance = random.Random(seed)
+    task = Task(retries=chance.randint(0, 4))
+    for _ in range(chance.randint(2, 12)):
+        cleared = bool(task.number) and (chance.random() < 0.4 or task.number > task.max_tries)
+        before, had_succeeded = task.generation, task.succeeded
+        if cleared:
+            # Edited or not: what the task says when it is cleared is what its tries then read.
+            task.retries = chance.randint(0, 5)
+            task.clear()
+        task.run(end=chance.choice([True, True, False, None]))
+        told = f"seed {seed}: {'; '.join(task.story)}"
+        if before is None:
+            continue
+        if cleared and had_succeeded:
+            assert task.generation > before, told
+        if not cleared:
+            assert task.generation == before, told
+        assert task.generation >= before, told
+
+
+def test_a_try_that_failed_after_its_training_had_succeeded_goes_on_with_that_success() -> None:
+    known = [an_attempt(2, end=End(succeeded=True, number=1), tries=Tries(number=1, max_tries=2, retries=2))]
+    assert generation_of(Tries(number=2, max_tries=2, retries=2), known) == 2
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2, 4, 5])
+def test_editing_retries_amid_a_training_that_has_not_succeeded_begins_nothing_anew(retries: int) -> None:
+    known = [an_attempt(3, tries=Tries(number=1, max_tries=3, retries=3))]
+    assert generation_of(Tries(number=2, max_tries=3, retries=retries), known) == 3
+    known = [an_attempt(3, end=End(succeeded=False, number=1), tries=Tries(number=1, max_tries=3, retries=3))]
+    assert generation_of(Tries(number=2, max_tries=3, retries=retries), known) == 3
+
+
+def test_a_clear_that_lowers_max_tries_still_makes_the_generation_grow() -> None:
+    known = [an_attempt(5, tries=Tries(number=1, max_tries=5, retries=5))]
+    assert generation_of(Tries(number=2, max_tries=1, retries=0), known) == 6
+
+
+def test_a_dag_run_that_was_made_again_trains_again() -> None:
+    known = [an_attempt(1, end=End(succeeded=True, number=1), tries=Tries(number=1, max_tries=1, retries=1))]
+    assert generation_of(Tries(number=1, max_tries=1, retries=1), known) == 2
+
+
+def test_what_an_older_version_left_is_of_the_generation_that_airflow_names() -> None:
+    assert generation_of(Tries(number=2, max_tries=3, retries=3), [an_attempt(3)]) == 3
+    assert generation_of(Tries(number=3, max_tries=5, retries=3), [an_attempt(3)]) == 5
+    assert generation_of(Tries(number=1, max_tries=2), []) == 2
+
+
+def test_a_record_survives_json_and_the_fuller_of_two_wins() -> None:
+    ref = RunRef(backend="b", key=KEY, nodes=2, job_id="j", run_ids=("r", ""), run_dir="d", submitted_at=1.0)
+    bare = an_attempt(tries=Tries(number=1, max_tries=0))
+    fuller = Attempt(key=bare.key, place=bare.place, ref=ref)
+    ended = Attempt(key=bare.key, place=bare.place, end=End(succeeded=False))
+    elsewhere = Attempt(
+        key=bare.key, place=Place(backend="b", run_dir=bare.place.run_dir, compartment_id="c")
+    )
+    assert [Attempt.from_json(each.to_json()) for each in (bare, fuller, ended)] == [bare, fuller, ended]
+    assert merged([bare], [fuller]) == merged([fuller], [bare]) == [fuller]
+    assert merged([ended], [fuller]) == [ended]
+    assert len(merged([bare], [elsewhere])) == 2

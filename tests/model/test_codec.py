@@ -1,0 +1,96 @@
+"""Dataclasses survive the trip through JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import pytest
+
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.job import (
+    Checkpoints,
+    Input,
+    LauncherOptions,
+    Limits,
+    Output,
+    Program,
+    TrainingJob,
+)
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    cause: Cause | None = None
+    message: str = ""
+    parts: tuple[Outcome, ...] = ()
+    seen: dict[str, int] = field(default_factory=dict)
+
+
+JOB = TrainingJob(
+    name="train",
+    program=Program(script="train.py", source="/code", args=("--steps", "3")),
+    backend=OciDataScienceOptions(shape="VM.GPU.A10.1"),
+    nodes=4,
+    env={"SEED": "1"},
+    inputs=(Input(source="oci://b@n/data/", target="data/"),),
+    outputs=(Output(path="out", uri="oci://b@n/out/", required=False),),
+    checkpoints=Checkpoints(keep=1),
+    launcher=LauncherOptions(kind="python", processes_per_node=2),
+    limits=Limits(max_runtime=60.0, hang_timeout=None),
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Outcome(),
+        Outcome(cause=Cause.OOM, message="no memory", parts=(Outcome(message="inner"),), seen={"a": 1}),
+        JOB.program,
+        JOB.launcher,
+        JOB.limits,
+        JOB.checkpoints,
+        JOB.backend,
+        AgentConfig(
+            run_name="r",
+            nodes=2,
+            run_dir="oci://b@n/r",
+            program=JOB.program,
+            inputs=JOB.inputs,
+            outputs=JOB.outputs,
+            checkpoints=JOB.checkpoints,
+            limits=JOB.limits,
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_decode_gives_back_what_encode_wrote(value):
+    assert codec.decode(type(value), json.loads(json.dumps(codec.encode(value)))) == value
+
+
+def test_fields_that_hold_their_default_are_left_out():
+    assert codec.encode(Limits()) == {}
+    assert codec.encode(Program(script="a.py", args=())) == {"script": "a.py"}
+
+
+def test_enums_become_their_values():
+    assert codec.encode(Outcome(cause=Cause.HANG)) == {"cause": "HANG"}
+
+
+def test_keys_of_a_newer_version_are_dropped():
+    assert codec.decode(Program, {"script": "a.py", "invented_later": 1}) == Program(script="a.py")
+
+
+def test_a_default_that_is_none_can_be_set_to_none():
+    assert codec.decode(Limits, {"hang_timeout": None}) == Limits(hang_timeout=None)
+
+
+def test_what_is_no_object_is_a_type_error():
+    from airflow_provider_ocidist.model.run import RunRecord
+
+    for value in (5, {"ref": 5}, None):
+        with pytest.raises(TypeError):
+            RunRecord.from_json(value)  # type: ignore[arg-type]

@@ -1,0 +1,184 @@
+"""Which values are secrets under which names, and what of arguments, lists and JSON is masked: docs/security.md."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import pytest
+
+from airflow_provider_ocidist.model.masking import (
+    is_secret_name,
+    masked,
+    masked_text,
+    secrets_in,
+    shown,
+    without,
+)
+from airflow_provider_ocidist.model.masking.names import Weight, weight_of
+from airflow_provider_ocidist.model.masking.values import is_secret, looks_made
+
+RANDOM = "Xk29fLq8ZpW3vTy7"
+"""As a machine draws it."""
+WORD = "correcthorse"
+SURE, LIKELY, POSSIBLE, NONE = "DB_PASSWORD", "DB_PASS", "some_key", "sort_key"
+
+
+@pytest.mark.parametrize(
+    "value, secret_under",
+    [
+        (RANDOM, {SURE, LIKELY, POSSIBLE}),
+        (WORD, {SURE, LIKELY}),
+        ("x", {SURE, LIKELY}),
+        # Small numbers and the names of methods are settings.
+        *((number, {SURE}) for number in ("3", "12", "-300", "0.5", "+.25", "1.5e-4")),
+        *((number, {SURE, LIKELY}) for number in ("1234", "1.5e", "--3", "12a")),
+        *((method, {SURE}) for method in ("basic", "api_key", "instance-principal", "resource_principal")),
+        *((word, {SURE, LIKELY}) for word in ("basics", "Basic", "basic_x", "basic key", "_basic")),
+        # Nothing, references, paths: no secret under any name.
+        *(
+            (nothing, set())
+            for nothing in ("", "None", "null", "off", "AUTO", "true", "***", "'none'", '"no"')
+        ),
+        *(
+            (reference, set())
+            for reference in ("ocid1.vaultsecret.oc1..x", "{{ x }}", "{% x %}", "oci://b@n/x")
+        ),
+        *(
+            (reference, set())
+            for reference in ("${X}", "$(x)", "<your key>", "vault://x/y", "%(x)s", "$HOME_1")
+        ),
+        *((path, set()) for path in ("/run/secrets/db", "~/x.pem", "./a/b/", "../key", "/a")),
+        *((word, {SURE, LIKELY}) for word in ("$1", "a/b", "/a//b", "x ocid1.", "$A-B", "X", "/")),
+        (f"/run/{RANDOM}", {SURE, LIKELY, POSSIBLE}),
+        # What names a thing is not drawn.
+        ("550e8400-e29b-41d4-a716-446655440000", {SURE, LIKELY}),
+        ("550E8400-E29B-41D4-A716-446655440000", {SURE, LIKELY}),
+        ("0123456789abcdef" * 2, {SURE, LIKELY}),
+        ("0123456789abcdef" * 8, {SURE, LIKELY}),
+        ("0123456789abcdef" * 8 + "0", {SURE, LIKELY, POSSIBLE}),
+        ("0123456789abcdef0123456789abcde", {SURE, LIKELY, POSSIBLE}),
+        ("abcdefghijklmnop", {SURE, LIKELY}),
+        ("2839471650283947", {SURE, LIKELY}),
+        ("aaaaaaaaaaaaaaa1", {SURE, LIKELY}),
+        ("Xk29fLq8ZpW3vTy", {SURE, LIKELY}),
+        ("Xk29 fLq8ZpW3vTy7", {SURE, LIKELY}),
+    ],
+)
+def test_how_sure_a_name_is_says_which_values_under_it_are_secrets(value: str, secret_under: set[str]):
+    assert {name for name in (SURE, LIKELY, POSSIBLE, NONE) if is_secret(name, value)} == secret_under
+    for name in (SURE, LIKELY, POSSIBLE, NONE):
+        assert masked({name: value}) == {name: "***" if name in secret_under else value}
+
+
+@pytest.mark.parametrize(
+    "value, is_one",
+    [(999, False), (1000, True), (-1000, True), (-999, False), (123456, True), (True, False), (None, False)],
+)
+def test_a_number_is_a_password_from_four_digits_on_under_a_name_that_is_sure(value: object, is_one: bool):
+    assert is_secret(SURE, value) is is_one
+    for name in (LIKELY, POSSIBLE, NONE):
+        assert is_secret(name, value) is False
+    assert is_secret(SURE, [RANDOM]) is False
+
+
+@pytest.mark.parametrize("weight", Weight)
+def test_a_sure_name_weighs_more_than_a_likely_one_and_that_more_than_a_possible_one(weight: Weight):
+    names = {Weight.SURE: SURE, Weight.LIKELY: LIKELY, Weight.POSSIBLE: POSSIBLE, Weight.NONE: NONE}
+    assert weight_of(names[weight]) is weight
+    assert is_secret_name(names[weight]) == (weight >= Weight.LIKELY)
+    assert sorted([SURE, NONE, LIKELY, POSSIBLE], key=weight_of) == [NONE, POSSIBLE, LIKELY, SURE]
+
+
+@pytest.mark.parametrize(
+    "text, is_made",
+    [("abc12345", True), ("abc1234", False), ("abcdefgh", False), ("12345678", False), ("ab c12345", False)],
+)
+def test_a_word_of_letters_and_digits_of_the_length_of_a_token_is_made(text: str, is_made: bool):
+    assert looks_made(text) is is_made
+    assert (text not in masked_text(f"token: {text}")) is is_made
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+def test_a_secret_of_five_characters_is_masked_wherever_it_occurs(size: int):
+    secret = "q7Zr4Xw9K"[:size]
+    assert masked({"DB_PASSWORD": secret, "note": f"it is {secret}."})["DB_PASSWORD"] == "***"
+    assert (secret not in masked({"DB_PASSWORD": secret, "note": f"<{secret}>"})["note"]) == (size >= 5)
+
+
+@pytest.mark.parametrize("size", range(9, 15))
+def test_a_line_of_a_longer_secret_is_masked_by_itself_from_twelve_characters_on(size: int):
+    line = "Ab3dEf6hIj9kLm2"[:size]
+    secrets = secrets_in({"KEY_CONTENT": f"{line}\nother line of it all"})
+    assert (line in secrets) == (size >= 12)
+
+
+@pytest.mark.parametrize(
+    "arguments, hidden",
+    [
+        (["--password", "hunter22"], {1}),
+        (["--password=hunter22"], {0}),
+        (["++password=hunter22"], {0}),
+        (["+password=hunter22"], {0}),
+        (["-p", "hunter22"], set()),
+        (["--password", "--verbose"], set()),
+        (["--password=", "hunter22"], set()),
+        (["--epochs", "3", "--password", "hunter22"], {3}),
+        (["-u", "me:hunter22"], {1}),
+        (["--user", "me:hunter22"], {1}),
+        (["--proxy-user", "me:hunter22"], {1}),
+        (["--user", "me:80"], set()),
+        (["--user", "me"], set()),
+        (["--user", "a/b:c"], set()),
+        (["--use", "me:hunter22"], set()),
+        (["DB_PASSWORD=hunter22"], {0}),
+        (["db.password=hunter22"], {0}),
+        (["9DB_PASSWORD hunter22"], set()),
+        (["sh", "-c", "echo DB_PASSWORD"], set()),
+    ],
+)
+def test_which_arguments_hold_a_secret(arguments: list[str], hidden: set[int]):
+    shown_ones = masked(arguments)
+    assert {number for number, item in enumerate(shown_ones) if item != arguments[number]} == hidden
+    assert "hunter22" not in "".join(shown_ones) or not hidden
+    for number in hidden:
+        assert shown_ones[number].endswith("***")
+        assert arguments[number].startswith(shown_ones[number].removesuffix("***"))
+
+
+def test_what_a_page_shows_is_masked_as_a_log_is_and_by_name_and_where_it_is_known():
+    value = {
+        "DB_PASSWORD": "hunter22",
+        "lines": ["export DB_PASS=hunter33", "known-one here", {"x": ("known-one",)}],
+        "count": 3,
+        "none": None,
+    }
+    assert shown(value, {"known-one"}) == {
+        "DB_PASSWORD": "***",
+        "lines": ["export DB_PASS=***", "*** here", {"x": ["***"]}],
+        "count": 3,
+        "none": None,
+    }
+
+
+def test_a_list_under_a_name_that_is_sure_is_a_list_of_secrets():
+    assert masked({"passwords": ["hunter22", "correct"]}) == {"passwords": "***"}
+    assert secrets_in({"passwords": ["hunter22", "correct"]}) == {"hunter22", "correct"}
+    for value in ([], ["hunter22", 3], ["hunter22", "none"], "none"):
+        assert masked({"passwords": value}) == {"passwords": value}
+
+
+def test_what_is_held_as_json_is_masked_within_it():
+    text = json.dumps({"DB_PASSWORD": "hunter22", "x": ["ü", 1]})
+    assert masked([text]) == ['{"DB_PASSWORD":"***","x":["ü",1]}']
+    assert secrets_in([text]) == {"hunter22"}
+    assert masked(["{no json", "[", "3"]) == ["{no json", "[", "3"]
+
+
+def test_a_secret_is_found_in_the_forms_in_which_texts_have_it():
+    secret = 'a"b/c d\u00fc'.encode().decode("unicode_escape")
+    for text in (secret, json.dumps(secret)[1:-1], quote(secret), quote(secret, safe="")):
+        assert without(f"<{text}>", {secret}) == "<***>"
+    assert without("ab abc", {"ab", "abc"}) == "*** ***", "the longer one first"
+    assert without("x", {""}) == "x"
+    assert without(3, {"3"}) == 3

@@ -1,0 +1,247 @@
+"""Both sensors in poke, reschedule and deferrable: one outcome, whatever the mode."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    TaskDeferred,
+)
+
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.backports import UTC
+from airflow_provider_ocidist.model import evidence
+from airflow_provider_ocidist.model.run import NodeState, RunRef
+from airflow_provider_ocidist.sensors import CheckpointSensor, DistributedTrainingSensor
+from airflow_provider_ocidist.triggers import storage
+from scripts.emulator_process import Access
+from tests.airflow_exceptions import AirflowRescheduleException
+from tests.training_jobs import a_job, a_key, wait_until
+
+MODES = [{"mode": "poke"}, {"mode": "reschedule"}, {"deferrable": True}]
+TRIGGER_TIMEOUT = ("__fail__", {"error": "Trigger timeout"})
+
+pytestmark = pytest.mark.airflow
+
+
+def modes(name: str = "arguments") -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(name, MODES, ids=["poke", "reschedule", "deferrable"])
+
+
+@pytest.fixture(autouse=True)
+def _connection(emulator: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in emulator.airflow_env().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(storage, "_openers", {})
+
+
+@pytest.fixture
+def started(backend: OciDataScience, ends: Callable[[RunRef], RunRef]) -> Callable[..., RunRef]:
+    def start(seconds: float = 0.5, **changes: Any) -> RunRef:
+        plan = backend.plan(a_job(nodes=1, seconds=seconds, **changes), a_key())
+        return ends(backend.submit(plan))
+
+    return start
+
+
+def context(begun: timedelta = timedelta()) -> Any:
+    """What a sensor asks of Airflow: when its task has begun, and was rescheduled for the first time."""
+    start = datetime.now(UTC) - begun
+    return {"ti": SimpleNamespace(start_date=start, get_first_reschedule_date=lambda _: None)}
+
+
+def sensor(run: Any, **arguments: Any) -> DistributedTrainingSensor:
+    return DistributedTrainingSensor(task_id="wait", run=run, poke_interval=0.3, **arguments)
+
+
+def outcome(made: DistributedTrainingSensor | CheckpointSensor) -> Any:
+    """Return what a sensor returns in the end, as Airflow would bring it there."""
+    while True:
+        try:
+            return made.execute(context())
+        except AirflowRescheduleException:
+            # Each look of this mode has a process of its own.
+            made = type(made)(**_arguments(made))
+        except TaskDeferred as deferred:
+            payload = asyncio.run(_event(deferred.trigger))
+            return made.resume_execution(deferred.method_name, {"event": payload}, context())
+
+
+def _arguments(made: Any) -> dict[str, Any]:
+    names = ("task_id", "run", "uri", "after_step", "mode", "poke_interval", "require_checkpoint")
+    return {name: getattr(made, name) for name in names if hasattr(made, name)}
+
+
+async def _event(trigger: Any) -> Any:
+    events: Any = trigger.run()
+    try:
+        return (await asyncio.wait_for(anext(events), 60)).payload
+    finally:
+        await events.aclose()
+
+
+def test_all_modes_return_the_result_of_a_run_that_was_still_going_on(
+    started: Callable[..., RunRef], quick_events: None
+) -> None:
+    ref = started(seconds=2)
+    # Jinja writes a run as Python does, a trigger over the REST API as JSON.
+    forms = (ref.to_json(), str(ref.to_json()), json.dumps(ref.to_json()))
+    made = [
+        sensor(form, require_checkpoint=True, **arguments)
+        for form, arguments in zip(forms, MODES, strict=True)
+    ]
+    with ThreadPoolExecutor(len(made)) as pool:
+        results = list(pool.map(outcome, made))
+    assert results[0] == results[1] == results[2]
+    assert results[0]["job_id"] == ref.job_id
+    assert results[0]["checkpoint"]["step"] > 0
+
+
+@pytest.fixture
+def quick_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No executor looks on here; fire as soon as there is something to tell."""
+    monkeypatch.setattr("airflow_provider_ocidist.triggers.training.FIRST_EVENT_AFTER", 0.0)
+    monkeypatch.setattr(storage, "FIRST_LOOK_AFTER", 0.0)
+
+
+def test_a_run_that_failed_ends_the_wait_for_good_or_skips(
+    backend: OciDataScience, started: Callable[..., RunRef]
+) -> None:
+    ref = started(program={**a_job().to_mapping()["program"], "args": ["--fail-rank", "0"]})
+    wait_until(backend, ref, lambda status: status.ended)
+    for arguments in MODES:
+        with pytest.raises(AirflowFailException, match=r"USER: node 0: ValueError: boom"):
+            sensor(ref.to_json(), **arguments).execute(context())
+        with pytest.raises(AirflowSkipException):
+            sensor(ref.to_json(), soft_fail=True, **arguments).execute(context())
+
+
+def test_what_a_node_prints_of_its_secrets_is_masked_in_the_log_of_a_sensor(
+    started: Callable[..., RunRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masked: list[Any] = []
+    monkeypatch.setattr("airflow.sdk.log.mask_secret", masked.append)
+    sensor(started(env={"HF_TOKEN": "hf_abcdef"}).to_json()).poke(context())
+    assert masked[-1] == "hf_abcdef"
+
+
+def test_a_run_that_was_deleted_is_named(backend: OciDataScience, started: Callable[..., RunRef]) -> None:
+    ref = started()
+    backend.cancel(ref)
+    wait_until(backend, ref, lambda status: status.ended)
+    backend.delete(ref)
+    wait_until(backend, ref, lambda status: status.nodes[0].state is NodeState.MISSING)
+    for arguments in MODES:
+        with pytest.raises(
+            AirflowFailException, match=rf"job run {ref.main_run_id} is gone: somebody deleted it"
+        ):
+            sensor(ref.to_json(), **arguments).execute(context())
+
+
+@pytest.mark.parametrize("run", [None, "None", "", "{{ nothing }}", {"job_id": "x"}, "[1, 2]"])
+def test_what_names_no_run_is_told_with_its_remedy(run: Any) -> None:
+    with pytest.raises(AirflowFailException, match=r'which names no run .*train.output\["run"\]'):
+        sensor(run).execute(context())
+
+
+def test_waiting_in_vain_says_for_what(started: Callable[..., RunRef]) -> None:
+    ref = started(seconds=30)
+    waiting = sensor(ref.to_json(), deferrable=True, timeout=60)
+    with pytest.raises(
+        AirflowSensorTimeout, match=rf"the run {ref.key.name} has not ended within 60 s \(timeout\)"
+    ):
+        waiting.resume_execution(*TRIGGER_TIMEOUT, context())
+    soft = sensor(ref.to_json(), deferrable=True, timeout=60, soft_fail=True)
+    with pytest.raises(AirflowSkipException, match=r"has not ended within 60 s \(timeout\); skipped"):
+        soft.resume_execution(*TRIGGER_TIMEOUT, context())
+    hasty = sensor(ref.to_json(), deferrable=True, execution_timeout=timedelta(seconds=20))
+    with pytest.raises(AirflowTaskTimeout, match=r"within 20 s \(execution_timeout\)"):
+        hasty.resume_execution(*TRIGGER_TIMEOUT, context())
+
+
+def test_a_sensor_that_defers_again_does_not_wait_longer(started: Callable[..., RunRef]) -> None:
+    ref = started(seconds=30)
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(ref.to_json(), deferrable=True, timeout=60).execute(context(begun=timedelta(seconds=40)))
+    assert deferred.value.timeout
+    assert 15 < deferred.value.timeout.total_seconds() <= 20
+    with pytest.raises(AirflowSensorTimeout):
+        sensor(ref.to_json(), deferrable=True, timeout=60).execute(context(begun=timedelta(seconds=70)))
+
+
+def test_a_sensor_renews_no_lease(started: Callable[..., RunRef]) -> None:
+    ref = started(seconds=30, limits={"lease": "2h"})
+    assert ref.lease == 7200
+    waiting = sensor(ref.to_json())
+    assert not waiting.poke(context())
+    assert waiting._watched is not None
+    assert waiting._watched.record.lease is None
+
+
+# checkpoints
+
+
+@pytest.fixture
+def folder(emulator: Access) -> str:
+    return f"oci://{emulator.bucket}@{emulator.namespace}/sensed/{uuid.uuid4().hex[:8]}"
+
+
+@modes()
+def test_a_checkpoint_that_comes_later_is_found(
+    emulator: Access, folder: str, arguments: dict[str, Any], quick_events: None, tmp_path: Any
+) -> None:
+    import threading
+
+    from tests.test_watchers import published
+
+    late = threading.Timer(1.0, published, [emulator, folder, tmp_path, 7])
+    late.start()
+    try:
+        found = outcome(
+            CheckpointSensor(task_id="w", uri=folder, after_step=5, poke_interval=0.3, **arguments)
+        )
+    finally:
+        late.join()
+    assert found["step"] == 7
+
+
+@modes()
+def test_a_place_that_cannot_be_read_for_good_ends_the_wait(
+    emulator: Access, arguments: dict[str, Any], quick_events: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How old and often is tested by itself; where each look has its own process in model/test_kept_evidence.py."""
+    monkeypatch.setattr(evidence, "REFUSED_FOR", 0.0)
+    if arguments.get("mode") == "reschedule":
+        monkeypatch.setattr(evidence, "REFUSALS_NEEDED", 1)
+    nowhere = f"oci://no-such-bucket@{emulator.namespace}/x"
+    with pytest.raises(AirflowFailException, match="no-such-bucket"):
+        outcome(CheckpointSensor(task_id="w", uri=nowhere, poke_interval=0.1, **arguments))
+
+
+def test_credentials_that_are_wrong_in_themselves_are_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = json.dumps({"config_file": str(tmp_path / "nowhere")})
+    monkeypatch.setenv("AIRFLOW_CONN_WRONG", json.dumps({"conn_type": "oci", "extra": extra}))
+    sensor = CheckpointSensor(task_id="w", uri="oci://bucket@namespace/x", conn_id="wrong", poke_interval=0.1)
+    with pytest.raises(AirflowFailException, match="nowhere"):
+        outcome(sensor)
+
+
+def test_a_checkpoint_that_never_comes_is_named(folder: str) -> None:
+    waiting = CheckpointSensor(task_id="w", uri=folder, after_step=5, deferrable=True, timeout=60)
+    with pytest.raises(AirflowSensorTimeout, match="there is no whole checkpoint after step 5 below oci://"):
+        waiting.resume_execution(*TRIGGER_TIMEOUT, context())

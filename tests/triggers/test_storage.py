@@ -1,0 +1,213 @@
+"""New data under a prefix, and new checkpoints: what is told of, when, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.oci_client import clients as oci_clients
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.sensors import CheckpointSensor
+from airflow_provider_ocidist.triggers import storage
+from airflow_provider_ocidist.triggers.storage import CheckpointTrigger, Deliveries, Listing, NewDataTrigger
+from scripts.emulator_process import Access
+from tests.storage.published import publish
+
+
+@pytest.fixture(autouse=True)
+def _connections_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_openers", {})
+
+
+def listing(**files: str) -> Listing:
+    return Listing(frozenset(files.items()))
+
+
+def test_what_is_there_at_first_is_no_news():
+    deliveries = Deliveries(None, settle=10)
+    assert not deliveries.complete(listing(a="1"), 0)
+    assert not deliveries.complete(listing(a="1"), 100)
+
+
+def test_a_delivery_is_told_of_once_and_only_when_it_has_come_to_rest():
+    deliveries = Deliveries(None, settle=10)
+    deliveries.complete(listing(), 0)
+    assert not deliveries.complete(listing(a="1"), 5)
+    assert not deliveries.complete(listing(a="1", b="1"), 12), "it was still growing"
+    assert not deliveries.complete(listing(a="1", b="1"), 20)
+    assert deliveries.complete(listing(a="1", b="1"), 22)
+    assert not deliveries.complete(listing(a="1", b="1"), 60)
+
+
+def test_a_replaced_file_is_news_and_a_removed_one_is_not():
+    deliveries = Deliveries(None, settle=0)
+    deliveries.complete(listing(a="1", b="1"), 0)
+    assert not deliveries.complete(listing(a="1"), 1)
+    assert deliveries.complete(listing(a="2"), 2)
+
+
+def test_what_landed_while_nobody_looked_is_told_of():
+    before = listing(a="1")
+    deliveries = Deliveries(before.digest, settle=0)
+    assert deliveries.complete(listing(a="1", b="1"), 0)
+    assert not Deliveries(before.digest, settle=0).complete(before, 0)
+
+
+class Memory:
+    """The state store of one asset."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    async def aget(self, key: str) -> Any:
+        return self.values.get(key)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.values[key] = value
+
+
+def watched(uri: str, memory: Memory | None = None) -> NewDataTrigger:
+    path, arguments = NewDataTrigger(uri, poll_interval=0.05, settle=0.2).serialize()
+    assert path == "airflow_provider_ocidist.triggers.storage.NewDataTrigger"
+    made = NewDataTrigger(**arguments)
+    made.asset_state_store = memory  # type: ignore[assignment]
+    return made
+
+
+def test_a_file_that_lands_in_a_folder_fires_even_if_the_triggerer_was_away(tmp_path: Path):
+    memory = Memory()
+
+    async def first() -> dict[str, Any]:
+        events = watched(str(tmp_path), memory).run()
+        waiting = asyncio.create_task(anext(events))
+        while not memory.values:
+            await asyncio.sleep(0.01)
+        (tmp_path / "day1.csv").write_text("1,2,3\n")
+        event = await asyncio.wait_for(waiting, 20)
+        waiting = asyncio.create_task(anext(events))
+        await asyncio.sleep(0.5)
+        waiting.cancel()
+        return event.payload
+
+    assert asyncio.run(first()) == {"uri": str(tmp_path), "files": 1, "bytes": 6}
+    (tmp_path / "day2.csv").write_text("4\n")
+    event = asyncio.run(asyncio.wait_for(anext(watched(str(tmp_path), memory).run()), 20))
+    assert event.payload["files"] == 2
+
+
+def test_a_relative_place_lies_in_the_work_dir_of_the_connection(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": {"work_dir": str(tmp_path)}})
+    )
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "incoming" / "day1.csv").write_text("1,2,3\n")
+    found = NewDataTrigger("incoming")._listing()
+    assert (found.uri, found.bytes) == (f"{tmp_path}/incoming", 6)
+
+
+def test_a_relative_place_without_a_work_dir_is_refused(monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": {}}))
+    with pytest.raises(
+        StorageError, match="'incoming' is relative, and the connection 'oci_default' has no work_dir"
+    ):
+        NewDataTrigger("incoming")._listing()
+
+
+def test_an_event_does_not_tell_what_opens_a_web_address():
+    address = "https://objectstorage.us-ashburn-1.oraclecloud.com/p/the-secret/n/ns/b/bucket/o"
+    store = SimpleNamespace(list=list, uri=address)
+    opener: Any = SimpleNamespace(hook=SimpleNamespace(uri=str), open=lambda _: store)
+    assert NewDataTrigger(address)._listing_by(opener).uri == address.replace("the-secret", "***")
+
+
+@pytest.fixture
+def folder(emulator: Access, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in emulator.airflow_env().items():
+        monkeypatch.setenv(name, value)
+    return f"oci://{emulator.bucket}@{emulator.namespace}/watched/{uuid.uuid4().hex[:8]}"
+
+
+def published(emulator: Access, folder: str, tmp_path: Path, step: int) -> None:
+    from airflow_provider_ocidist.oci_client.credentials import access_of
+
+    file = tmp_path / f"step-{step}.pt"
+    file.write_bytes(b"x")
+    publish(file, folder, step=step, access=access_of(emulator.connection_fields()))
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The services for which a client was made, from here on."""
+    made: list[str] = []
+    real = oci_clients.client
+
+    def client(access: OciAccess, service: Any) -> Any:
+        made.append(service)
+        return real(access, service)
+
+    monkeypatch.setattr(oci_clients, "client", client)
+    return made
+
+
+def test_all_looks_by_one_connection_share_a_client(folder: str, clients: list[str], monkeypatch):
+    for number in range(3):
+        assert not CheckpointSensor(task_id="wait", uri=f"{folder}/{number}").poke({})
+        assert not NewDataTrigger(f"{folder}/{number}/")._listing().files
+    assert clients == ["object_storage"]
+    monkeypatch.setattr(storage, "KEPT_FOR", 0.0)
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": {"auth": "none"}})
+    )
+    with pytest.raises(StorageError, match="auth is 'none'"):
+        NewDataTrigger(folder)._listing()
+
+
+def test_a_refusal_is_met_with_the_connection_as_it_is_now(
+    emulator: Access, folder: str, clients: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    rule = {"path": f".*/{emulator.bucket}/o.*", "status": 401, "times": 2}
+    NewDataTrigger(folder)._listing()
+    httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+    with pytest.raises(StorageError, match="does not accept these credentials"):
+        NewDataTrigger(folder)._listing()
+    assert len(clients) == 1, "it was made a moment ago"
+    monkeypatch.setattr(storage, "RENEW_EVERY", 0.0)
+    assert not NewDataTrigger(folder)._listing().files
+    assert len(clients) == 2
+
+
+def test_the_sensor_waits_for_a_later_checkpoint(emulator: Access, folder: str, tmp_path: Path):
+    sensor = CheckpointSensor(task_id="wait", uri=folder, after_step=10)
+    assert not sensor.poke({})
+    published(emulator, folder, tmp_path, 10)
+    assert not sensor.poke({})
+    published(emulator, folder, tmp_path, 20)
+    assert sensor.poke({})
+    assert sensor.execute({})["step"] == 20
+
+
+def test_the_trigger_finds_a_checkpoint_that_comes_later(
+    emulator: Access, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, arguments = CheckpointTrigger(folder, "oci_default", 5, 0.05).serialize()
+
+    async def wait() -> dict[str, Any]:
+        monkeypatch.setattr("airflow_provider_ocidist.triggers.storage.FIRST_LOOK_AFTER", 0.0)
+        waiting = asyncio.create_task(anext(CheckpointTrigger(**arguments).run()))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        await asyncio.to_thread(published, emulator, folder, tmp_path, 7)
+        return (await asyncio.wait_for(waiting, 20)).payload
+
+    found = asyncio.run(wait())
+    assert found["step"] == 7
+    assert found["uri"].startswith(folder)
+    assert path.endswith("CheckpointTrigger")

@@ -1,0 +1,463 @@
+"""The trigger alone, on a service in memory: what it hands on, when it ends a gang, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.gangs.task_watch import TaskWatch
+from airflow_provider_ocidist.gangs.watch import Watch
+from airflow_provider_ocidist.model.run import RunRecord, RunRef
+from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
+from airflow_provider_ocidist.triggers import training as module
+from airflow_provider_ocidist.triggers.training import PauseTrigger
+from tests.service_in_memory import LIVE, Model
+from tests.training_jobs import a_job, a_key
+
+OWNER = {"dag_id": "dag", "run_id": "run", "task_id": "train", "map_index": -1, "try_number": 2}
+KILLED = "__airflow_user_action__"
+
+
+class Connection:
+    """What the triggers of a process share, as a test wants it."""
+
+    def __init__(self, model: Model) -> None:
+        self.backend: Backend = model
+        self.model = model
+        self.asked_anew: list[bool] = []
+        self.watches: list[tuple[Watch, float]] = []
+        self.outcome: Exception | None = None
+        self.waits = False
+
+    async def open(self) -> Connection:
+        return self
+
+    async def until_action(self, watch: Watch, interval: float) -> Exception | None:
+        self.watches.append((watch, interval))
+        if self.waits:
+            await asyncio.sleep(600)
+        watch.record = dataclasses.replace(watch.record, deadline=4.0)
+        return self.outcome
+
+    def at_once(self, *, anew: bool) -> Backend:
+        self.asked_anew.append(anew)
+        return self.backend
+
+
+class Trigger(DistributedTrainingTrigger):
+    """A trigger with a connection of the test's, whose Airflow answers as the test says."""
+
+    shared: Connection
+    owned: list[bool | Exception]
+
+    def _still_owned(self, record: RunRecord) -> bool:
+        answer = self.owned.pop(0) if len(self.owned) > 1 else self.owned[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @property
+    def _connection(self) -> Any:
+        return self.shared
+
+
+@pytest.fixture
+def ref() -> RunRef:
+    return Model().has(a_key(), [LIVE, LIVE], log_group_id="group")
+
+
+@pytest.fixture
+def trigger(ref: RunRef, monkeypatch: pytest.MonkeyPatch) -> Trigger:
+    monkeypatch.setattr(module, "FIRST_EVENT_AFTER", 0.0)
+    monkeypatch.setattr(module, "END_PAUSE", 0.001)
+    return a_trigger(ref)
+
+
+def a_trigger(ref: RunRef, **changes: Any) -> Trigger:
+    model = Model()
+    model.gangs[ref.job_id], model.states[ref.job_id] = ref, [LIVE, LIVE]
+    record = RunRecord.of(ref, a_job(), model.plan(a_job(), ref.key).expects)
+    arguments = {
+        "conn_id": "oci_x",
+        "record": record.to_json(),
+        "owner": OWNER,
+        "poll_interval": 0.5,
+        **changes,
+    }
+    found = Trigger(**arguments)
+    found.shared, found.owned = Connection(model), [False]
+    return found
+
+
+async def first(events: AsyncIterator[Any]) -> Any:
+    return await anext(events)
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(work, 60))
+
+
+# What it hands on
+
+
+def test_a_trigger_survives_the_way_through_airflows_database(ref: RunRef) -> None:
+    found = DistributedTrainingTrigger("oci_x", {"ref": {"job_id": "j"}}, OWNER, 7.0)
+    path, arguments = found.serialize()
+    assert path == "airflow_provider_ocidist.triggers.DistributedTrainingTrigger"
+    assert json.loads(json.dumps(arguments)) == arguments
+    assert arguments == {
+        "conn_id": "oci_x",
+        "record": {"ref": {"job_id": "j"}},
+        "owner": OWNER,
+        "poll_interval": 7.0,
+    }
+    assert DistributedTrainingTrigger(**arguments).serialize() == (path, arguments)
+
+
+def test_the_event_is_the_record_as_it_is_by_then(trigger: Trigger, ref: RunRef) -> None:
+    event = run(first(trigger.run()))
+    record = RunRecord.from_json(event.payload)
+    assert record.deadline == 4.0
+    assert record.ref.job_id == ref.job_id
+    assert trigger.record == event.payload, "what is serialized from then on is what is known by then"
+    ((watch, interval),) = trigger.shared.watches
+    assert isinstance(watch, TaskWatch)
+    assert watch.leaves_the_end
+    assert watch._number == 2
+    assert interval == 0.5
+    assert trigger.shared.model.done("cancel") == []
+
+
+def test_whoever_owns_nothing_watches_without_a_log_of_a_try(ref: RunRef, trigger: Trigger) -> None:
+    watcher = a_trigger(ref, owner={})
+    run(first(watcher.run()))
+    ((watch, _),) = watcher.shared.watches
+    assert not isinstance(watch, TaskWatch)
+    assert watch.leaves_the_end
+    assert watch.record.ref == trigger._record().ref
+
+
+def test_an_error_of_the_service_is_logged_and_left_to_the_task(trigger: Trigger) -> None:
+    trigger.shared.outcome = BackendError("the service is down")
+    warned: list[str] = []
+
+    class Log:
+        def warning(self, text: str, *arguments: object) -> None:
+            warned.append(text % arguments)
+
+    trigger._log = Log()  # Airflow's own writes where no test looks
+    assert run(first(trigger.run())).payload["deadline"] == 4.0
+    assert warned == ["the service is down"]
+
+
+def test_no_event_comes_before_the_executor_has_seen_that_the_task_deferred(
+    trigger: Trigger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_EVENT_AFTER", 0.3)
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(seconds)
+
+    monkeypatch.setattr(module.asyncio, "sleep", noted)
+    run(first(trigger.run()))
+    assert 0 < slept[-1] <= 0.3
+    monkeypatch.setattr(module, "FIRST_EVENT_AFTER", -5.0)
+    run(first(a_trigger(trigger._record().ref).run()))
+    assert slept[-1] == 0.0
+
+
+def test_the_secrets_of_nodes_are_masked_where_their_lines_are_told(
+    trigger: Trigger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Backend, RunRef]] = []
+    monkeypatch.setattr(module, "mask_secrets_told", lambda backend, ref: asked.append((backend, ref)))
+    run(first(trigger.run()))
+    ref = trigger._record().ref
+    assert asked == [(trigger.shared.backend, ref)]
+    asked.clear()
+    run(first(a_trigger(dataclasses.replace(ref, log_group_id=None)).run()))
+    assert asked == []
+
+
+# When it ends a gang
+
+
+async def cancelled(trigger: Trigger, *message: str) -> None:
+    """Run the trigger, cancel it as Airflow does, and wait for what it has begun."""
+    trigger.shared.waits = True
+    watching = asyncio.create_task(first(trigger.run()))
+    while not trigger.shared.watches:
+        await asyncio.sleep(0.005)
+    watching.cancel(*message)
+    with pytest.raises(asyncio.CancelledError):
+        await watching
+    if trigger._ending:
+        await asyncio.wait({trigger._ending})
+
+
+def test_a_users_cancel_ends_the_gang(
+    trigger: Trigger, ref: RunRef, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        run(cancelled(trigger, KILLED))
+    assert trigger.shared.model.done("cancel") == [ref.job_id]
+    assert trigger.shared.asked_anew == [False]
+    assert f"{ref.key.name}: cancelled, since its task was killed" in caplog.text
+
+
+def test_on_an_airflow_that_tells_of_no_kills_a_cancel_ends_nothing(
+    trigger: Trigger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CAN_KILL", False)
+    run(cancelled(trigger, KILLED))
+    assert trigger.shared.model.done("cancel") == []
+
+
+def _noting(told: list[Watch]) -> Callable[[Watch], None]:
+    """Return a method that notes whose word is left."""
+
+    def note(self: Watch) -> None:
+        told.append(self)
+
+    return note
+
+
+@pytest.mark.parametrize("message,leaves_word", [((), True), ((KILLED,), False)])
+def test_a_triggerer_that_stops_leaves_word_and_ends_nothing(
+    trigger: Trigger, monkeypatch: pytest.MonkeyPatch, message: tuple[str, ...], leaves_word: bool
+) -> None:
+    told: list[Watch] = []
+    monkeypatch.setattr(TaskWatch, "note_told", _noting(told))
+    run(cancelled(trigger, *message))
+    assert (len(told) == 1) == leaves_word
+    assert bool(trigger.shared.model.done("cancel")) != leaves_word
+
+
+def test_word_is_left_at_the_end_and_when_the_trigger_breaks(
+    trigger: Trigger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Watch] = []
+    monkeypatch.setattr(TaskWatch, "note_told", _noting(told))
+    run(first(trigger.run()))
+    assert len(told) == 1
+
+    async def breaks(*_: object) -> None:
+        raise ImportError("no such package")
+
+    broken = a_trigger(trigger._record().ref)
+    monkeypatch.setattr(broken.shared, "until_action", breaks)
+    with pytest.raises(ImportError, match="no such package"):
+        run(first(broken.run()))
+    assert len(told) == 2 - (not isinstance(broken._gang, Watch))
+
+
+def test_word_that_cannot_be_left_in_time_keeps_no_triggerer(
+    trigger: Trigger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEAVE_WORD_LIMIT", 0.05)
+    monkeypatch.setattr(TaskWatch, "note_told", lambda _: time.sleep(0.5))
+    began = time.monotonic()
+
+    async def timed() -> float:
+        await first(trigger.run())
+        return time.monotonic() - began
+
+    assert run(timed()) < 0.5
+
+
+def test_a_trigger_that_only_moved_ends_nothing(
+    trigger: Trigger, ref: RunRef, caplog: pytest.LogCaptureFixture
+) -> None:
+    trigger.owned = [True]
+    with caplog.at_level(logging.INFO):
+        run(trigger.on_kill())
+    assert trigger.shared.model.done("cancel") == []
+    assert f"{ref.key.name} goes on: its task waits for it elsewhere" in caplog.text
+
+
+def test_a_watcher_that_owns_nothing_ends_nothing(ref: RunRef, trigger: Trigger) -> None:
+    watcher = a_trigger(ref, owner={})
+    run(watcher.on_kill())
+    assert watcher.shared.model.done("cancel") == []
+
+
+def test_it_is_ended_once_however_often_airflow_says_so(trigger: Trigger, ref: RunRef) -> None:
+    async def thrice() -> None:
+        await asyncio.gather(*(trigger.on_kill() for _ in range(3)))
+
+    run(thrice())
+    assert trigger.shared.model.done("cancel") == [ref.job_id]
+
+
+def test_a_kill_that_is_cancelled_itself_still_ends_the_gang(trigger: Trigger, ref: RunRef) -> None:
+    async def cut_short() -> None:
+        killing = asyncio.create_task(trigger.on_kill())
+        await asyncio.sleep(0)
+        killing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await killing
+        assert trigger._ending
+        await asyncio.wait({trigger._ending})
+
+    run(cut_short())
+    assert trigger.shared.model.done("cancel") == [ref.job_id]
+
+
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let pauses pass at once; return how long they would have been."""
+    slept: list[float] = []
+
+    async def at_once(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(module.asyncio, "sleep", at_once)
+    return slept
+
+
+def test_ending_is_tried_again_ever_later_with_the_connection_read_anew(
+    trigger: Trigger, ref: RunRef, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "END_PAUSE", 1.0)
+    slept = pauses(monkeypatch)
+    trigger.shared.model.refusals["cancel"] = [BackendError("401") for _ in range(7)]
+    run(trigger.on_kill())
+    assert trigger.shared.model.done("cancel") == [ref.job_id] * 8
+    assert slept == [1, 2, 4, 8, 16, 30, 30]
+    assert trigger.shared.asked_anew == [False, *[True] * 7]
+    assert caplog.text.count(f"{ref.key.name}: could not be cancelled yet (401); trying again") == 7
+
+
+def test_it_is_asked_again_whether_the_task_waits_elsewhere(
+    trigger: Trigger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses(monkeypatch)
+    trigger.owned = [RuntimeError("database is locked"), OSError("refused"), True]
+    run(trigger.on_kill())
+    assert trigger.shared.model.done("cancel") == []
+
+
+def test_ending_is_given_up_in_the_end_with_the_way_to_do_it(
+    trigger: Trigger, ref: RunRef, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slept = pauses(monkeypatch)
+    monkeypatch.setattr(module, "END_WITHIN", 0.2)
+    trigger.shared.model.refusals["cancel"] = [BackendError("down") for _ in range(100)]
+
+    async def slowly(seconds: float) -> None:
+        slept.append(seconds)
+        time.sleep(0.05)
+
+    monkeypatch.setattr(module.asyncio, "sleep", slowly)
+    with pytest.raises(BackendError, match="down"):
+        run(trigger.on_kill())
+    assert 1 <= len(slept) <= 8
+    assert f"{ref.key.name}: could not be cancelled; its nodes may run until their lease ends" in caplog.text
+    assert f"to end them: ocidist cancel {ref.job_id}" in caplog.text
+
+
+# Whether the task waits elsewhere
+
+
+class Airflow:
+    """What Airflow tells of tasks and XComs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from airflow.providers.common.compat.sdk import XCom
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        self.states: dict[str, dict[str, str]] = {"run": {"train": "deferred"}}
+        self.xcom: Any = None
+        self.asked: list[dict[str, Any]] = []
+        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", self._states)
+        monkeypatch.setattr(XCom, "get_one", self._xcom)
+
+    def _states(self, **asked: Any) -> dict[str, dict[str, str]]:
+        self.asked.append(asked)
+        return self.states
+
+    def _xcom(self, **asked: Any) -> Any:
+        self.asked.append(asked)
+        return self.xcom
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch, ref: RunRef) -> Airflow:
+    found = Airflow(monkeypatch)
+    found.xcom = {"job_id": ref.job_id}
+    return found
+
+
+def still_owned(ref: RunRef, **owner: Any) -> bool:
+    record = a_trigger(ref).record
+    trigger = DistributedTrainingTrigger("oci_x", record, {**OWNER, **owner}, 1.0)
+    return trigger._still_owned(trigger._record())
+
+
+def test_a_task_that_is_deferred_for_this_gang_waits_elsewhere(airflow: Airflow, ref: RunRef) -> None:
+    assert still_owned(ref) is True
+    states, xcom = airflow.asked
+    assert states == {"dag_id": "dag", "task_ids": ["train"], "run_ids": ["run"], "map_index": None}
+    assert xcom == {"key": "run", "dag_id": "dag", "run_id": "run", "task_id": "train", "map_index": -1}
+
+
+@pytest.mark.parametrize("name", ["train", "train_3"])
+def test_a_mapped_task_is_asked_for_by_its_index(airflow: Airflow, ref: RunRef, name: str) -> None:
+    airflow.states = {"run": {name: "deferred"}}
+    assert still_owned(ref, map_index=3) is True
+    states, xcom = airflow.asked
+    assert (states["map_index"], xcom["map_index"]) == (3, 3)
+    airflow.states = {"run": {"train_4": "deferred"}}
+    assert still_owned(ref, map_index=3) is False
+    airflow.states = {"run": {"train_0": "deferred"}}
+    assert still_owned(ref, map_index=0) is True
+    assert (airflow.asked[-2]["map_index"], airflow.asked[-1]["map_index"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "states", [{}, {"run": {}}, {"other": {"train": "deferred"}}, {"run": {"train": "running"}}]
+)
+def test_a_task_in_another_state_does_not_wait(airflow: Airflow, ref: RunRef, states: dict[str, Any]) -> None:
+    airflow.states = states
+    assert still_owned(ref) is False
+
+
+@pytest.mark.parametrize("xcom", [None, "text", {}, {"job_id": "another"}, ["job_id"]])
+def test_a_task_that_waits_for_another_gang_does_not_wait_for_this_one(
+    airflow: Airflow, ref: RunRef, xcom: Any
+) -> None:
+    airflow.xcom = xcom
+    assert still_owned(ref) is False
+
+
+def test_triggers_of_one_connection_and_place_share_it(ref: RunRef) -> None:
+    record = a_trigger(ref).record
+    one, two = (DistributedTrainingTrigger("oci_x", record, OWNER, 1.0)._connection for _ in range(2))
+    assert one is two
+    assert (one.conn_id, one.kind) == ("oci_x", "model")
+    other = DistributedTrainingTrigger("oci_y", record, OWNER, 1.0)._connection
+    assert other is not one
+
+
+# Pauses
+
+
+@pytest.mark.parametrize("ahead,expected", [(60.0, 60.0), (-60.0, 0.0)])
+def test_a_pause_ends_at_its_moment(monkeypatch: pytest.MonkeyPatch, ahead: float, expected: float) -> None:
+    slept = pauses(monkeypatch)
+    until = time.time() + ahead
+    found = PauseTrigger(until)
+    assert found.serialize() == ("airflow_provider_ocidist.triggers.training.PauseTrigger", {"until": until})
+    assert run(first(found.run())).payload is None
+    assert slept == [pytest.approx(expected, abs=5)]
