@@ -11,7 +11,7 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT, UNREADABLE_LIMIT, Fail, decide, node_of
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import Ending, Expectations, NodeState, NodeStatus, RunStatus
-from tests.test_supervisor import START, node, record, report, trained
+from tests.gangs.test_decisions import START, node, record, report, trained
 
 FAILED, MISSING, CANCELED, SUCCEEDED = (
     NodeState.FAILED,

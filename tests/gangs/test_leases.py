@@ -23,7 +23,7 @@ from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.report import LEASE_FILE
 from airflow_provider_ocidist.model.run import Ending, RunRecord, RunRef
 from scripts.emulator_process import Access
-from tests.test_supervisor import record as a_record
+from tests.gangs.test_decisions import record as a_record
 from tests.training_jobs import a_job, a_key, wait_until
 
 LEASE = 7200.0

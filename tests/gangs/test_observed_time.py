@@ -19,7 +19,7 @@ from airflow_provider_ocidist.gangs.decisions import Action, Cancel, Fail, Wait
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRecord, RunRef, RunStatus
-from tests.test_watch import Late
+from tests.gangs.test_watch import Late
 
 START = 1_000_000.0
 POLL = 10.0

@@ -8,16 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_ocidist import codec, job_file
-from airflow_provider_ocidist.agent.report import NodeReport, Phase, Progress, Renewal, StopRequest, Usage
 from airflow_provider_ocidist.backends.base import ToldLines
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.plans import KEY_VARIABLE
-from airflow_provider_ocidist.capacity import CapacitySearch
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.failure import Failure
-from airflow_provider_ocidist.run import (
+from airflow_provider_ocidist.gangs.capacity import CapacitySearch
+from airflow_provider_ocidist.gangs.failure import Failure
+from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Renewal, StopRequest, Usage
+from airflow_provider_ocidist.model.run import (
     Ending,
     Expectations,
     NodeState,
@@ -28,9 +30,9 @@ from airflow_provider_ocidist.run import (
     RunStatus,
     TrainingResult,
 )
-from airflow_provider_ocidist.storage.checkpoints import CheckpointRef
-from airflow_provider_ocidist.triggers import DistributedTrainingTrigger, PauseTrigger
-from airflow_provider_ocidist.watchers import CheckpointTrigger, NewDataTrigger
+from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
+from airflow_provider_ocidist.triggers.storage import CheckpointTrigger, NewDataTrigger
+from airflow_provider_ocidist.triggers.training import PauseTrigger
 
 NOW = 1_790_000_000.0
 KEY = RunKey(
@@ -123,7 +125,7 @@ def everything() -> dict[str, Any]:
     ended = RunRecord(
         ref=ref("multi_node"), ending=Ending(cause=Cause.HANG, message="stood still", since=NOW)
     )
-    plan = OciDataScience.connect(CONNECTION).plan(job_file.build(JOB), KEY)
+    plan = OciDataScience.connect(CONNECTION).plan(parsing.build(JOB), KEY)
     environment = plan.requests[0].body["jobConfigurationDetails"]["environmentVariables"]
     new_data = NewDataTrigger(
         uri="oci://data@space/in/", conn_id="oci_default", poll_interval=60.0, settle=30.0

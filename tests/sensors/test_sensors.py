@@ -205,7 +205,7 @@ def test_a_checkpoint_that_comes_later_is_found(
 ) -> None:
     import threading
 
-    from tests.test_watchers import published
+    from tests.triggers.test_storage import published
 
     late = threading.Timer(1.0, published, [emulator, folder, tmp_path, 7])
     late.start()

@@ -15,9 +15,9 @@ from airflow_provider_ocidist.storage.open_uploads import abort_left_behind
 from airflow_provider_ocidist.storage.retention import Retention, retain
 from airflow_provider_ocidist.storage.stores.base import Origin
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from tests.oci_client.test_rest import store_at
 from tests.storage.published import publish
 from tests.storage.unruly_proxy import Fault
-from tests.test_oci_rest import store_at
 
 SEED = int(os.environ.get("UPLOADS_SEED", "20261122"))
 PART = 1 << 20
