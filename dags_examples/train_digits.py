@@ -42,7 +42,7 @@ JOB = TrainingJob(
         conda_slug="your_pytorch_p311_env",  # with torch; the emulator, which knows it not, takes its own Python
     ),
 )
-"""Like any job it can be written as YAML: `print(JOB.to_yaml())`. Nodes that lack scikit-learn install it from PyPI."""
+"""`job_file.dump(JOB)` is the same as YAML. Nodes that lack scikit-learn install it from PyPI."""
 
 with DAG(
     dag_id="train_digits",

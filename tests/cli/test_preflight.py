@@ -42,7 +42,7 @@ def preflight(
     def run(code: int, connection: dict[str, Any] | None = None, **changes: Any) -> dict[str, dict[str, Any]]:
         extra = {**fields, **(connection or {})}
         monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": extra}))
-        (tmp_path / "job.yaml").write_text(parsing.to_yaml(a_job(**changes)))
+        (tmp_path / "job.yaml").write_text(parsing.dump(a_job(**changes)))
         assert main(["preflight", str(tmp_path / "job.yaml"), "--json"]) == code
         return {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
 

@@ -50,7 +50,7 @@ class Terminal:
         return out + err
 
     def write_job(self, **changes) -> None:
-        (self.folder / "job.yaml").write_text(parsing.to_yaml(a_job(**changes)))
+        (self.folder / "job.yaml").write_text(parsing.dump(a_job(**changes)))
 
 
 @pytest.fixture

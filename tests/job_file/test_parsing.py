@@ -473,7 +473,7 @@ def test_a_hand_made_job_is_checked_again(folder):
 
 def test_a_job_written_as_yaml_reads_back_as_the_same_job(folder):
     job = parsing.parse(FULL, base_dir=folder)
-    text = parsing.to_yaml(job)
+    text = parsing.dump(job)
     assert parsing.parse(text) == job
     assert "kind: oci_data_science" in text
     assert "lost_timeout" not in text

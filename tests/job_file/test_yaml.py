@@ -172,22 +172,22 @@ def jobs() -> list[TrainingJob]:
 
 def test_every_job_survives_yaml_mappings_and_the_nodes(jobs):
     for job in jobs:
-        assert TrainingJob.from_yaml(job.to_yaml()) == job
+        assert parsing.parse(parsing.dump(job)) == job
         assert parsing.build(job) == job
         assert parsing.build(json.loads(json.dumps(job.to_mapping()))) == job
 
 
 def test_every_job_fits_the_schema(jobs, validator):
     for job in jobs:
-        validator.validate(yaml.safe_load(job.to_yaml()))
+        validator.validate(yaml.safe_load(parsing.dump(job)))
 
 
-def test_yaml_is_told_from_a_path_by_its_line_breaks(tmp_path):
+def test_a_file_is_read_as_its_text_is(tmp_path):
     text = "name: x\nimage: i\nprogram: {script: a.py}\n"
     (tmp_path / "job.yaml").write_text(text)
     place = tmp_path / "job.yaml"
-    assert TrainingJob.from_yaml(text) == TrainingJob.from_yaml(place) == TrainingJob.from_yaml(str(place))
-    assert TrainingJob.from_yaml(place, overrides={"nodes": 3}).nodes == 3
+    assert parsing.parse(text) == parsing.load(place) == parsing.load(str(place))
+    assert parsing.load(place, overrides={"nodes": 3}).nodes == 3
 
 
 # the schema

@@ -134,10 +134,10 @@ def test_no_output_shows_a_secret(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(terminal, "_hidden", set())
     file = tmp_path / "job.yaml"
-    file.write_text(parsing.to_yaml(told.job))
+    file.write_text(parsing.dump(told.job))
     other = tmp_path / "other.yaml"
     changed = {**told.job.env, **environment(told.canaries)}
-    other.write_text(parsing.to_yaml(replace(told.job, env=changed)))
+    other.write_text(parsing.dump(replace(told.job, env=changed)))
     texts = [
         json.dumps(task_context.handed_on(failed.to_json())),
         failed.sentence,
