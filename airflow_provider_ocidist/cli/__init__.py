@@ -37,15 +37,15 @@ GROUPS = {
         "preflight": ("preflight", "ask the service what would stop a job, and say how to mend it"),
     },
     "run": {
-        "run": ("start", "start a job; what was created is noted in a file"),
-        "watch": ("follow", "follow the logs of all nodes to the end; Ctrl-C leaves the run alone"),
-        "cancel": ("end", "end all nodes of a run, and wait until they have ended"),
+        "run": ("run", "start a job; what was created is noted in a file"),
+        "watch": ("watch", "follow the logs of all nodes to the end; Ctrl-C leaves the run alone"),
+        "cancel": ("cancel", "end all nodes of a run, and wait until they have ended"),
     },
     "look": {
-        "list": ("look", "list the gangs of the connection's compartment, newest first"),
-        "status": ("look", "say how a run is doing"),
-        "logs": ("look", "print what the nodes of a run have written"),
-        "show-config": ("look", "print what was created, as the note of a run says it"),
+        "list": ("status", "list the gangs of the connection's compartment, newest first"),
+        "status": ("status", "say how a run is doing"),
+        "logs": ("status", "print what the nodes of a run have written"),
+        "show-config": ("status", "print what was created, as the note of a run says it"),
     },
     "more": {
         "copy": (
