@@ -15,8 +15,9 @@ import httpx
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backports import UTC
-from airflow_provider_ocidist.model.report import NODES_FOLDER, NodeReport, Phase, Progress
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.model.run import Expectations, RunKey, RunRecord, RunRef
+from airflow_provider_ocidist.model.work_dir import NODES_FOLDER
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store

@@ -14,7 +14,9 @@ from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import Missed
+from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.run import Ending, Plan, Request, RunKey, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +43,6 @@ class LogPart:
     """In order of time."""
     unread_from: Mapping[int, float] = field(default_factory=dict)
     """By rank, where there was more than is read in one look: the Unix time from which on lines were left."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToldLines:
-    """How far the log of one try of a task has come: with it another process goes on, and neither loses nor repeats."""
-
-    number: int
-    """The try; another try has a log of its own, which begins anew."""
-    newest: tuple[float, ...]
-    """By rank: the Unix time of the newest line that was told."""
-    since: tuple[float, ...]
-    """By rank: whatever is older was told, or is given up."""
-    lines: tuple[Mapping[str, float], ...]
-    """By rank: those that were told and are younger than that, their Unix times by their ids."""
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for what no task has left: nodes may write where it lies."""
-        if not len(self.newest) == len(self.since) == len(self.lines):
-            raise ValueError("newest, since and lines are not of as many nodes")
 
 
 class Mark(StrEnum):
@@ -100,6 +83,9 @@ class Backend(ABC):
 
     Making one does no I/O; `plan` neither. Everything else raises BackendError when the service does not play along.
     """
+
+    directories: RunDirectories
+    """What its gangs' run directories hold for nodes, other tries, and the process that waits next."""
 
     @classmethod
     @abstractmethod
@@ -202,31 +188,27 @@ class Backend(ABC):
         The place stays: whoever edits it means new gangs, and those that are watched are where they are.
         """
 
+    # what lies in run directories, the same for every backend
+
     def renew(self, ref: RunRef) -> None:
         """Show the nodes of a gang that somebody waits for it (`limits.lease`)."""
-        raise BackendError(f"{ref.key.name}: this backend knows no leases", cause=Cause.CONFIG)
+        self.directories.renew(ref)
 
     def claim(self, gang: Plan | RunRef, number: int) -> int:
-        """Leave word that the task's try of this number waits for a gang, which an earlier one may have created.
-
-        Returns the number of the try that waits for it now: a later one keeps it. Where no word can be left, a kill of
-        the earlier try ends the gang.
-        """
-        del gang
-        return number
+        """Record that the try of this number now owns the gang; return the number of the try that does."""
+        return self.directories.claim(gang, number)
 
     def claimed_by(self, gang: Plan | RunRef) -> int:
-        """Return the number of the latest try that left word; 0 when none has, or when it cannot be read."""
-        del gang
-        return 0
+        """Return the number of the latest try that owns the gang; 0 when none does, or when it cannot be read."""
+        return self.directories.claimed_by(gang)
 
-    def note_told(self, ref: RunRef, told: ToldLines) -> None:  # noqa: B027 - without it, whoever is next begins earlier
-        """Leave word up to where a task's log has come, for whoever goes on with it."""
+    def save_cursor(self, ref: RunRef, cursor: LogCursor) -> None:
+        """Save how far a task's log has come, for the process that goes on with it."""
+        self.directories.save_cursor(ref, cursor)
 
-    def told(self, ref: RunRef) -> ToldLines | None:
-        """Return what was left last by `note_told`; None when nothing was, or when it cannot be read."""
-        del ref
-        return None
+    def load_cursor(self, ref: RunRef) -> LogCursor | None:
+        """Return what `save_cursor` saved last; None when there is nothing, or when it cannot be read."""
+        return self.directories.load_cursor(ref)
 
     @abstractmethod
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:

@@ -50,8 +50,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from airflow_provider_ocidist.agent.__main__ import main
 sys.exit(main())
 """)
-CODE_ARCHIVE, AGENT_ARCHIVE = "code.zip", "agent.zip"
-"""In the run directory, for containers: `code_bundle`, and `agent_bundle` for images that do not hold this version."""
 BOOT_SCRIPT = _filled("""
 import io, sys, tempfile, zipfile
 config = json.loads(os.environ["OCIDIST_CONFIG"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from airflow_provider_ocidist.backends.base import Backend, LogLine, ToldLines
+from airflow_provider_ocidist.backends.base import Backend, LogLine
 from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.run import RunRef
 
 MOST_IDS = 2000
@@ -38,14 +39,14 @@ class LogFollower:
         self._unread_from: dict[int, float] = {}
 
     @classmethod
-    def after(cls, told: ToldLines) -> Self:
+    def after(cls, told: LogCursor) -> Self:
         """Return one that goes on where another process has stopped."""
         follower = cls(told.since)
         follower._newest = list(told.newest)
         follower._seen = tuple(dict(lines) for lines in told.lines)
         return follower
 
-    def told(self, number: int) -> ToldLines:
+    def told(self, number: int) -> LogCursor:
         """Return how far the log of the try of this number has come."""
         since = [
             max(first, newest - self.OVERLAP) for first, newest in zip(self._from, self._newest, strict=True)
@@ -60,7 +61,7 @@ class LogFollower:
         for time, id_, rank in recent:
             if time > since[rank]:
                 kept[rank][id_] = time
-        return ToldLines(number, tuple(self._newest), tuple(since), kept)
+        return LogCursor(number, tuple(self._newest), tuple(since), kept)
 
     @property
     def is_behind(self) -> bool:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart, ToldLines
+from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.backports import UTC, Self
 from airflow_provider_ocidist.gangs.log_cursor import LogFollower
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
+from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.run import RunRecord
 
@@ -44,7 +45,7 @@ class TaskWatch(Watch):
         """Begin where another process has stopped, if it left word; one request. Raises nothing."""
         if self.record.ref.log_group_id is None:
             return self
-        told = self.backend.told(self.record.ref)
+        told = self.backend.load_cursor(self.record.ref)
         if told is not None and told.number == self._number and _is_as_far(told, self.record):
             self.follower = LogFollower.after(told)
             self.record = replace(self.record, logs_since=told.newest)
@@ -55,16 +56,16 @@ class TaskWatch(Watch):
         due = self.lease_due_at
         kept = super().keep_lease()
         if kept and self.lease_due_at > due:
-            self.note_told()
+            self.save_cursor()
         return kept
 
-    def note_told(self) -> None:
+    def save_cursor(self) -> None:
         """Leave word up to where the log has come, if it has come further. Raises nothing. Blocks."""
         with self._telling:
             told = self.follower.told(self._number) if self._has_told else None
             self._has_told = False
         if told is not None:
-            self.backend.note_told(self.record.ref, told)
+            self.backend.save_cursor(self.record.ref, told)
 
     def _take(self, part: LogPart, now: float) -> None:
         # What is noted as told must be told: whoever is killed in between would lose it.
@@ -109,7 +110,7 @@ class LineMoments:
         return BEGINNING + timedelta(milliseconds=turn * self._nodes + line.rank, microseconds=apart)
 
 
-def _is_as_far(told: ToldLines, record: RunRecord) -> bool:
+def _is_as_far(told: LogCursor, record: RunRecord) -> bool:
     return len(told.newest) == len(record.logs_since) and all(
         newest >= since for newest, since in zip(told.newest, record.logs_since, strict=True)
     )

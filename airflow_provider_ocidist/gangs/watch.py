@@ -114,7 +114,7 @@ class Watch:
         """Show the nodes, when it is time, that somebody waits for them; return False where the store refused."""
         return self._renewals.keep_up(self.record)
 
-    def note_told(self) -> None:
+    def save_cursor(self) -> None:
         """Leave word up to where the log has come: none here, for nobody goes on with this watch."""
 
     def observe(self, status: RunStatus, part: LogPart | None, now: float) -> Action:

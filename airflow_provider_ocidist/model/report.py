@@ -11,10 +11,6 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 
-NODES_FOLDER = "nodes"
-STOP_FILE = "stop.json"
-LEASE_FILE = "lease.json"
-
 
 class Phase(StrEnum):
     """What a node is doing; in this order."""

@@ -336,7 +336,7 @@ class DistributedTrainingOperator(KillableTask):
             self._stop.wait(watch.pause(self.poll_interval))
             self._leave_if_killed()
             return
-        watch.note_told()
+        watch.save_cursor()
         self.defer(
             trigger=DistributedTrainingTrigger(
                 conn_id=self.conn_id,

@@ -122,7 +122,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         """Note how far the task's log has come, for whoever goes on with it."""
         if not isinstance(self._gang, str):
             # Not `wait_for`: in Python 3.11 it can swallow a cancel, and by that a user's kill.
-            await asyncio.wait({keep(in_thread(self._gang.note_told))}, timeout=LEAVE_WORD_LIMIT)
+            await asyncio.wait({keep(in_thread(self._gang.save_cursor))}, timeout=LEAVE_WORD_LIMIT)
 
     def _record(self) -> RunRecord:
         from airflow_provider_ocidist.model.run import RunRecord

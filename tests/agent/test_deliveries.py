@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.join.heartbeat import report_name
 from airflow_provider_ocidist.agent.save import deliveries
 from airflow_provider_ocidist.agent.save.checkpoints import resume
 from airflow_provider_ocidist.agent.save.deliveries import (
@@ -34,6 +33,7 @@ from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import LOWEST
 from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.work_dir import report_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import newest
 from airflow_provider_ocidist.storage.retention import Retention, retain
@@ -316,7 +316,7 @@ class Nodes:
 
     def report(self, rank: int, phase: Phase = Phase.TRAINING) -> None:
         report = NodeReport(rank=rank, phase=phase, address="", started_at=0.0, heartbeat_at=0.0)
-        self.store.write(report_name(rank), report.to_json())
+        self.store.write(report_of(rank), report.to_json())
 
 
 @pytest.fixture

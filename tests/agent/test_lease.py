@@ -8,7 +8,8 @@ from pathlib import Path
 from airflow_provider_ocidist.agent.monitor.lease import LOOKS, LeaseWatch
 from airflow_provider_ocidist.errors import Cause, StorageError
 from airflow_provider_ocidist.job import Checkpoints, Limits, Output
-from airflow_provider_ocidist.model.report import LEASE_FILE, Phase, Renewal
+from airflow_provider_ocidist.model.report import Phase, Renewal
+from airflow_provider_ocidist.model.work_dir import LEASE_FILE
 from tests.agent.gangs import Gang
 
 HOUR = 3600.0

@@ -17,8 +17,8 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs.submission import NOTE, Gang
 from airflow_provider_ocidist.model.attempts import Attempt, End
-from airflow_provider_ocidist.model.report import STOP_FILE
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
+from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key
 

@@ -16,11 +16,11 @@ import oci
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
-from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StorageError
-from airflow_provider_ocidist.model.report import STOP_FILE
 from airflow_provider_ocidist.model.run import Ending, RunRef
+from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.training_jobs import a_key
 
 LIVE, ENDING, ENDED = "IN_PROGRESS", "CANCELING", "CANCELED"

@@ -13,8 +13,8 @@ import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import CancelFailed, Cause
-from airflow_provider_ocidist.model.report import STOP_FILE
 from airflow_provider_ocidist.model.run import Ending, NodeState, RunRef
+from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
-from airflow_provider_ocidist.backends.oci_data_science.claims import FILE as CLAIM_FILE
 from airflow_provider_ocidist.model.run import RunRef
+from airflow_provider_ocidist.work_dir.claims import FILE as CLAIM_FILE
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from scripts.emulator_process import Access
 from tests.training_jobs import a_key
 
@@ -64,7 +64,7 @@ def test_a_store_that_is_down_gives_no_word_and_takes_none_without_an_error(
 ) -> None:
     assert backend.claimed_by(ref) == 0
     backend.claim(ref, 2)
-    assert "no word could be left for earlier tries" in caplog.text
+    assert "could not record ownership in the work directory" in caplog.text
 
 
 @pytest.fixture(params=["bucket", "folder"])

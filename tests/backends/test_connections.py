@@ -13,12 +13,12 @@ import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
-from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, JobFileError
-from airflow_provider_ocidist.model.report import STOP_FILE
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
+from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.triggers.connections import place_of, shared_connection
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.training_jobs import BACKEND, a_job, a_key
 
 BEFORE = {"region": "us-ashburn-1", "tenancy": "ocid1.tenancy.oc1..a", "profile": "OLD", "work_dir": "old"}

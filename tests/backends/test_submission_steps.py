@@ -14,13 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_ocidist.backends.bundle import AGENT_ARCHIVE, CODE_ARCHIVE
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science import submission as module
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.model.report import LEASE_FILE, STOP_FILE
 from airflow_provider_ocidist.model.run import Plan
+from airflow_provider_ocidist.model.work_dir import AGENT_ARCHIVE, CODE_ARCHIVE, LEASE_FILE, STOP_FILE
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key
 

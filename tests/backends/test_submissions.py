@@ -21,12 +21,12 @@ from airflow_provider_ocidist.backends.oci_data_science.ads_variables import (
     wants_main_run,
     with_main_run,
 )
-from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs.submission import Gang
-from airflow_provider_ocidist.model.report import STOP_FILE
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
+from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.oci_client import clients
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, a_job, a_key, wait_until
 

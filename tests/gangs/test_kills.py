@@ -24,8 +24,8 @@ from airflow_provider_ocidist.gangs.decisions import Wait
 from airflow_provider_ocidist.gangs.kills import Killer
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model import evidence
-from airflow_provider_ocidist.model.report import STOP_FILE
 from airflow_provider_ocidist.model.run import NodeState, RunRecord
+from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access

@@ -21,8 +21,6 @@ import pytest
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine
 from airflow_provider_ocidist.backends.oci_data_science.log_searches import LogSearches
-from airflow_provider_ocidist.backends.oci_data_science.reports import READS_PER_S, SAVED_READS, Reports
-from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp
 from airflow_provider_ocidist.gangs import poller as poller_module
@@ -37,6 +35,8 @@ from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.triggers import DistributedTrainingTrigger, training
 from airflow_provider_ocidist.triggers.connections import LogOf
+from airflow_provider_ocidist.work_dir.reports import READS_PER_S, SAVED_READS, Reports
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
 

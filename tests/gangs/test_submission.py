@@ -14,13 +14,13 @@ import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs import submission as gang_module
 from airflow_provider_ocidist.gangs.submission import NOTE, Gang, end_unless_claimed
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRef
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key, wait_until
 

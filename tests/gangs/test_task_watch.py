@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart, ToldLines
+from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.gangs import log_cursor
 from airflow_provider_ocidist.gangs.task_watch import LineMoments, TaskWatch
 from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.run import Plan, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
 from tests.gangs.test_decisions import record as a_record
@@ -50,12 +51,12 @@ class Place(Backend):
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
         return sorted((each for each in self.lines if each.time >= min(since)), key=lambda each: each.time)
 
-    def note_told(self, ref: RunRef, told: ToldLines) -> None:
+    def save_cursor(self, ref: RunRef, told: LogCursor) -> None:
         self.notes += 1
         self.note = json.dumps(codec.encode(told)).encode()
 
-    def told(self, ref: RunRef) -> ToldLines | None:
-        return None if self.note is None else codec.decode(ToldLines, json.loads(self.note))
+    def load_cursor(self, ref: RunRef) -> LogCursor | None:
+        return None if self.note is None else codec.decode(LogCursor, json.loads(self.note))
 
     def renew(self, ref: RunRef) -> None:
         """Nobody counts."""
@@ -103,7 +104,7 @@ def test_the_next_process_tells_only_what_is_new_and_what_was_found_late() -> No
     place = Place(*(a_line(number, number % NODES) for number in range(1, 100)))
     first, told_first = a_watch(place)
     look(first, at=100)
-    first.note_told()
+    first.save_cursor()
     place.lines += [a_line(200, at=70.5), a_line(101), a_line(102, 1)]
     second, told_second = a_watch(place)
     second.go_on()
@@ -120,8 +121,8 @@ def test_a_chatty_gang_leaves_a_note_of_bounded_size_and_no_line_is_told_twice(
     place = Place(*(a_line(number, number % NODES, at=number / 100) for number in range(1, 5000)))
     first, told_first = a_watch(place)
     look(first, at=50)
-    first.note_told()
-    assert sum(map(len, place.told(first.record.ref).lines)) <= 50  # type: ignore[union-attr]
+    first.save_cursor()
+    assert sum(map(len, place.load_cursor(first.record.ref).lines)) <= 50  # type: ignore[union-attr]
     place.lines.append(a_line(6000, at=49.98))
     second, told_second = a_watch(place)
     second.go_on()
@@ -136,7 +137,7 @@ def test_a_node_that_is_behind_one_that_writes_much_loses_nothing(monkeypatch: p
     place = Place(*(a_line(number, at=number / 100) for number in range(1, 5000)))
     first, told_first = a_watch(place)
     look(first, at=50)
-    first.note_told()
+    first.save_cursor()
     # Found late, as all of this node.
     place.lines += [a_line(9000 + number, 1, at=number) for number in range(1, 50)]
     second, told_second = a_watch(place)
@@ -151,7 +152,7 @@ def test_a_line_that_is_found_late_is_told_by_the_next_process_however_long_nobo
     place = Place(*(a_line(number) for number in range(1, 100)))
     first, _ = a_watch(place)
     look(first, at=100)
-    first.note_told()
+    first.save_cursor()
     place.lines += [a_line(500, at=95.5), *(a_line(number) for number in range(100, 400))]
     second, told = a_watch(place)
     second.go_on()
@@ -171,7 +172,7 @@ def test_another_try_has_a_log_of_its_own_that_begins_anew() -> None:
     place = Place(a_line(1), a_line(2, 1))
     first, _ = a_watch(place, number=1)
     look(first, at=10)
-    first.note_told()
+    first.save_cursor()
     second, told = a_watch(place, number=2)
     look(second.go_on(), at=20)
     assert set(texts(told)) == {"[node 0] line 1", "[node 1] line 2"}
@@ -181,7 +182,7 @@ def test_a_note_that_is_behind_what_the_task_knows_is_not_followed() -> None:
     place = Place(a_line(1), a_line(2, 1))
     first, _ = a_watch(place)
     look(first, at=10)
-    first.note_told()
+    first.save_cursor()
     place.lines += [a_line(5), a_line(6, 1)]
     later, told = a_watch(place, replace(gang(), logs_since=(BEGAN + 5, BEGAN + 6)))
     look(later.go_on(), at=20)
@@ -270,10 +271,10 @@ def test_the_run_directory_holds_what_was_noted(
     backend: OciDataScience, ends: Callable[[RunRef], RunRef]
 ) -> None:
     ref = ends(backend.submit(backend.plan(a_job(nodes=1, seconds=30), a_key())))
-    assert backend.told(ref) is None
-    told = ToldLines(2, (BEGAN,), (BEGAN - 120,), ({"a": BEGAN - 1, "b": BEGAN},))
-    backend.note_told(ref, told)
-    assert backend.told(ref) == told
+    assert backend.load_cursor(ref) is None
+    told = LogCursor(2, (BEGAN,), (BEGAN - 120,), ({"a": BEGAN - 1, "b": BEGAN},))
+    backend.save_cursor(ref, told)
+    assert backend.load_cursor(ref) == told
     broken = [
         b"{",
         b"[]",
@@ -282,7 +283,7 @@ def test_the_run_directory_holds_what_was_noted(
     ]
     for text in broken:
         backend._run_dirs.write(ref.run_dir, "told.json", text)
-        assert backend.told(ref) is None
+        assert backend.load_cursor(ref) is None
 
 
 def test_a_triggerer_that_stops_leaves_word_and_the_next_goes_on_from_there(
@@ -312,7 +313,7 @@ def test_a_triggerer_that_stops_leaves_word_and_the_next_goes_on_from_there(
         return sum(text.startswith("[node") for _, text in log.lines) > 3
 
     asyncio.run(run_until(has_lines))
-    assert backend.told(ref) is not None
+    assert backend.load_cursor(ref) is not None
     asyncio.run(run_until(has_lines))
     told = [{entry for entry in log.lines if entry[1].startswith("[node")} for log in logs]
     assert not told[0] & told[1]

@@ -20,7 +20,6 @@ import pytest
 import structlog
 import yaml
 
-from airflow_provider_ocidist.backends.base import ToldLines
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.errors import Cause
@@ -29,8 +28,10 @@ from airflow_provider_ocidist.gangs.submission import NOTE, Gang
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.report import LEASE_FILE, NodeReport, Phase, StopRequest
+from airflow_provider_ocidist.model.log_cursor import LogCursor
+from airflow_provider_ocidist.model.report import NodeReport, Phase, StopRequest
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.model.work_dir import LEASE_FILE
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.plugin import view
 from airflow_provider_ocidist.plugin.looks import Look
@@ -187,7 +188,7 @@ def test_a_gang_of_then_is_found_by_what_was_noted_and_waited_for_to_its_end(
     assert found.ref.job_id == ref.job_id
     written = as_written(found.to_json(), left("records")[0])
     backend._run_dirs.write(ref.run_dir, LEASE_FILE, json.dumps(left("lease")).encode())
-    told = codec.decode(ToldLines, left("told"))
+    told = codec.decode(LogCursor, left("told"))
     assert (told.number, len(told.newest)) == (2, 3)
     trigger = training.DistributedTrainingTrigger(conn_id, written, {}, 0.2)
 

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_ocidist.backends.base import ToldLines
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.plans import KEY_VARIABLE
 from airflow_provider_ocidist.cli import note
@@ -18,6 +17,7 @@ from airflow_provider_ocidist.gangs.failure import Failure
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Renewal, StopRequest, Usage
 from airflow_provider_ocidist.model.run import (
     Ending,
@@ -146,7 +146,7 @@ def everything() -> dict[str, Any]:
         "stop": json.loads(StopRequest(cause=Cause.USER, message="it failed", rank=1).to_json()),
         "lease": json.loads(Renewal(renewed_at=NOW, token="0123").to_json()),
         "told": codec.encode(
-            ToldLines(2, (NOW, NOW, NOW), (NOW - 9, NOW - 9, NOW - 9), ({"a": NOW}, {}, {}))
+            LogCursor(2, (NOW, NOW, NOW), (NOW - 9, NOW - 9, NOW - 9), ({"a": NOW}, {}, {}))
         ),
         "note": note.info_of(RECORD),
         "begun": {"begun": codec.encode(KEY)},

@@ -239,7 +239,7 @@ def test_a_triggerer_that_stops_leaves_word_and_ends_nothing(
     trigger: Trigger, monkeypatch: pytest.MonkeyPatch, message: tuple[str, ...], leaves_word: bool
 ) -> None:
     told: list[Watch] = []
-    monkeypatch.setattr(TaskWatch, "note_told", _noting(told))
+    monkeypatch.setattr(TaskWatch, "save_cursor", _noting(told))
     run(cancelled(trigger, *message))
     assert (len(told) == 1) == leaves_word
     assert bool(trigger.shared.model.done("cancel")) != leaves_word
@@ -249,7 +249,7 @@ def test_word_is_left_at_the_end_and_when_the_trigger_breaks(
     trigger: Trigger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Watch] = []
-    monkeypatch.setattr(TaskWatch, "note_told", _noting(told))
+    monkeypatch.setattr(TaskWatch, "save_cursor", _noting(told))
     run(first(trigger.run()))
     assert len(told) == 1
 
@@ -267,7 +267,7 @@ def test_word_that_cannot_be_left_in_time_keeps_no_triggerer(
     trigger: Trigger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LEAVE_WORD_LIMIT", 0.05)
-    monkeypatch.setattr(TaskWatch, "note_told", lambda _: time.sleep(0.5))
+    monkeypatch.setattr(TaskWatch, "save_cursor", lambda _: time.sleep(0.5))
     began = time.monotonic()
 
     async def timed() -> float:

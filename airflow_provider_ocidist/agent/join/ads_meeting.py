@@ -14,7 +14,7 @@ from airflow_provider_ocidist.agent.join.ads_contract import Told
 from airflow_provider_ocidist.agent.join.topology import own_address
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
-from airflow_provider_ocidist.model.report import NODES_FOLDER
+from airflow_provider_ocidist.model.work_dir import NODES_FOLDER
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store

@@ -11,7 +11,8 @@ from typing import Any
 
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import Cause, OcidistError
-from airflow_provider_ocidist.model.report import LEASE_FILE, NODES_FOLDER, STOP_FILE, NodeReport, StopRequest
+from airflow_provider_ocidist.model.report import NodeReport, StopRequest
+from airflow_provider_ocidist.model.work_dir import LEASE_FILE, STOP_FILE, report_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -123,7 +124,7 @@ class Heartbeat:
     def _write(self) -> bool:
         self.update(heartbeat_at=time.time())
         try:
-            self.hasty.write(report_name(self.report.rank), self.report.to_json())
+            self.hasty.write(report_of(self.report.rank), self.report.to_json())
         except (OcidistError, OSError) as error:
             if not self._failing:
                 logger.warning("the run directory cannot be written, training goes on: %s", error)
@@ -144,10 +145,6 @@ def _stop_request(store: Store) -> StopRequest | None:
     except (OcidistError, OSError, ValueError, TypeError) as error:
         logger.debug("stop request not readable: %s", error)
         return None
-
-
-def report_name(rank: int) -> str:
-    return f"{NODES_FOLDER}/{rank}.json"
 
 
 def stop_for(request: StopRequest) -> Stop:

@@ -17,12 +17,13 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat, report_name
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import NODES_FILE_VARIABLE, Place, place_of
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
 from airflow_provider_ocidist.launchers.base import MASTER_PORT, Topology
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.report import NODES_FOLDER, NodeReport, Phase
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, report_of
 from airflow_provider_ocidist.storage.stores.base import Store
 
 logger = logging.getLogger(__name__)
@@ -252,7 +253,7 @@ class Gathering:
             logger.debug("run directory not readable: %s", error)
             return set()
         names = {entry.name for entry in entries}
-        return {rank for rank in self.awaited if report_name(rank) in names}
+        return {rank for rank in self.awaited if report_of(rank) in names}
 
     def _read(self, ranks: Sequence[int]) -> list[NodeReport]:
         if len(ranks) < 2:
@@ -267,7 +268,7 @@ class Gathering:
 def read_report(store: Store, rank: int) -> NodeReport | None:
     """Return a node's report; None when there is none, or it cannot be read just now."""
     try:
-        return NodeReport.from_json(store.read(report_name(rank)))
+        return NodeReport.from_json(store.read(report_of(rank)))
     except (OcidistError, OSError, ValueError, TypeError):
         return None
 

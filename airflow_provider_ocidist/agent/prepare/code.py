@@ -20,6 +20,7 @@ from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import Program
+from airflow_provider_ocidist.model.work_dir import COMMIT
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.locations import shown, shown_in
 from airflow_provider_ocidist.storage.stores.base import Store
@@ -27,7 +28,6 @@ from airflow_provider_ocidist.storage.stores.base import Store
 logger = logging.getLogger(__name__)
 
 CODE_VARIABLE = "OCIDIST_CODE_DIR"
-COMMIT = "commit"
 """Name in the run directory."""
 
 

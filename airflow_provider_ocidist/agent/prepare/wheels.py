@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.model.work_dir import WHEELS
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "wheels"
 MANIFEST = "manifest.json"
 LOOK_INTERVAL_S = 0.5
 WAIT_S = 180.0
@@ -180,7 +180,7 @@ class WheelCache:
     def _uri(self) -> str:
         from airflow_provider_ocidist.storage.locations import join
 
-        return f"{join(self.run_dir, FOLDER)}/"
+        return f"{join(self.run_dir, WHEELS)}/"
 
 
 def _tells_what_it_does() -> bool:

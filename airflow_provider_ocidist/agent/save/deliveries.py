@@ -48,6 +48,7 @@ from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import LOWEST, Fence
 from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.work_dir import SHARDS
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoints import ManifestFile
 from airflow_provider_ocidist.storage.stores.base import Store
@@ -56,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 LAST_TRIES = 4
-BOARD_FILE = "shards/board.json"
+BOARD_FILE = f"{SHARDS}/board.json"
 LOOK_INTERVAL = 1.0
 IDLE_INTERVAL = 10.0
 """Seconds between looks at the board on a node that has no shards."""
@@ -570,7 +571,7 @@ def _metadata(path: Path) -> dict[str, bytes]:
 
 
 def _part_name(call: Call, rank: int) -> str:
-    return f"shards/{call.number}/{rank}.json"
+    return f"{SHARDS}/{call.number}/{rank}.json"
 
 
 def _write(store: Store, name: str, value: Board | Part) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,12 +10,10 @@ from dataclasses import fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, Finding, LogLine, LogPart, ToldLines
-from airflow_provider_ocidist.backends.oci_data_science import claims
+from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, Finding, LogLine, LogPart
 from airflow_provider_ocidist.backends.oci_data_science.answers import log_line
-from airflow_provider_ocidist.backends.oci_data_science.attempt_index import work_dir_of
 from airflow_provider_ocidist.backends.oci_data_science.calling_off import CallingOff
-from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel, pages
+from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.created import job_request, run_request
 from airflow_provider_ocidist.backends.oci_data_science.gangs import Gangs
@@ -31,22 +28,17 @@ from airflow_provider_ocidist.backends.oci_data_science.refs import (
     runs_of,
     with_runs,
 )
-from airflow_provider_ocidist.backends.oci_data_science.reports import Reported, Reports
-from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.backends.oci_data_science.run_states import RunStates, RunSummary
 from airflow_provider_ocidist.backends.oci_data_science.service_clock import ServiceClock
-from airflow_provider_ocidist.backends.oci_data_science.stored import with_checkpoint
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES, topology_of
 from airflow_provider_ocidist.backports import Self
-from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
-from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import Missed
 from airflow_provider_ocidist.model.masking import secrets_in
-from airflow_provider_ocidist.model.report import LEASE_FILE, Renewal
 from airflow_provider_ocidist.model.run import (
     Ending,
     NodeState,
@@ -62,14 +54,17 @@ from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.oci_client.credentials import OciAccess, region_in_profile
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.attempt_index import work_dir_of
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
+from airflow_provider_ocidist.work_dir.reports import Reported, Reports
+from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.stored import with_checkpoint
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.stores.base import Store
 
 log = logging.getLogger(__name__)
-
-TOLD_FILE = "told.json"
-"""In the run directory: how far the log of the task has come that waits."""
 
 
 class OciDataScience(Backend):
@@ -92,7 +87,8 @@ class OciDataScience(Backend):
         self._elsewhere: dict[str, Self] = {}
         # What ends nodes has connections of its own, and waits seconds at most for a service that asks for patience.
         self._cancel_dirs = RunDirs(lambda run_dir: open_store(run_dir, _urgent(self.access)))
-        self._cancels = Cancels(lambda: self._cancel_client, self._cancel_dirs)
+        self.directories = RunDirectories(self._run_dirs, self._cancel_dirs)
+        self._cancels = Cancels(lambda: self._cancel_client, self.directories)
         self._states: dict[str, tuple[NodeState, ...]] = {}
         """What the service said last of the nodes of each run directory."""
 
@@ -339,43 +335,6 @@ class OciDataScience(Backend):
         from airflow_provider_ocidist.backends.oci_data_science.preflight import preflight
 
         return preflight(job, self.access, self.defaults)
-
-    # while somebody waits
-
-    def renew(self, ref: RunRef) -> None:
-        try:
-            self._run_dirs.write(ref.run_dir, LEASE_FILE, Renewal.now().to_json())
-        except (StorageError, OSError) as error:
-            raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
-
-    def claim(self, gang: Plan | RunRef, number: int) -> int:
-        try:
-            return claims.claim(*self._run_dirs.at(gang.run_dir), number)
-        except (StorageError, BackendError, OSError) as error:
-            log.warning("%s: no word could be left for earlier tries: %s", gang.key.name, error)
-            return number
-
-    def claimed_by(self, gang: Plan | RunRef) -> int:
-        try:
-            return claims.claimed_by(*self._cancel_dirs.at(gang.run_dir))
-        except (StorageError, BackendError, OSError):
-            return 0
-
-    def note_told(self, ref: RunRef, told: ToldLines) -> None:
-        try:
-            self._run_dirs.write(ref.run_dir, TOLD_FILE, json.dumps(codec.encode(told)).encode())
-        except (StorageError, BackendError, OSError) as error:
-            log.warning("%s: no word could be left of how far its log has come: %s", ref.key.name, error)
-
-    def told(self, ref: RunRef) -> ToldLines | None:
-        try:
-            store, prefix = self._run_dirs.at(ref.run_dir)
-            return codec.decode(ToldLines, json.loads(store.read(prefix + TOLD_FILE)))
-        except FileNotFoundError:
-            return None
-        except (StorageError, BackendError, OSError, ValueError, TypeError, LookupError) as error:
-            log.warning("%s: how far its log has come cannot be read: %s", ref.key.name, error)
-            return None
 
     # end
 

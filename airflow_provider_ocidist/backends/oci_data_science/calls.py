@@ -1,15 +1,11 @@
-"""Calls to the service, page by page and side by side."""
+"""Calls to the service, page by page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 PAGE = 100
-PARALLEL = 32
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def pages(call: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -21,23 +17,3 @@ def pages(call: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         page = answer.headers.get("opc-next-page")
         if not page:
             return
-
-
-def in_parallel(
-    work: Callable[[Item], Result], items: Iterable[Item], at_a_time: int = PARALLEL
-) -> list[Result]:
-    """Run one call for each item, side by side; every one is finished before the first error is raised."""
-    items = list(items)
-    if not items:
-        return []
-    with ThreadPoolExecutor(max_workers=min(at_a_time, len(items))) as pool:
-        futures = [pool.submit(work, item) for item in items]
-    return [future.result() for future in futures]
-
-
-def both(first: Callable[[], Item], second: Callable[[], Result]) -> tuple[Item, Result]:
-    """Run two calls at the same time, the second in a thread that starts before the first; return both results."""
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        other = pool.submit(second)
-        result = first()
-    return result, other.result()

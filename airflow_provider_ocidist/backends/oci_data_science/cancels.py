@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from airflow_provider_ocidist.backends.oci_data_science.answers import state_of
-from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
-from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
-from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StorageError
-from airflow_provider_ocidist.model.report import STOP_FILE, StopRequest
+from airflow_provider_ocidist.backends.oci_data_science.calls import pages
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
+from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, NodeState, RunKey, RunRef
 from airflow_provider_ocidist.oci_client.errors import oci_errors
+from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
+from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +23,9 @@ CANCELED = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
 class Cancels:
     """Cancels runs with a client and a store of its own, which no other request keeps waiting."""
 
-    def __init__(self, client: Callable[[], Any], run_dirs: RunDirs) -> None:
+    def __init__(self, client: Callable[[], Any], directories: RunDirectories) -> None:
         self._client = client
-        self._run_dirs = run_dirs
+        self._directories = directories
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
         """Cancel every run, and leave a stop request. Raises CancelFailed when the service did not take all of it."""
@@ -82,17 +83,12 @@ class Cancels:
         return BackendError(f"{conflict}; it is {state}", status_code=409, code=conflict.code, retryable=True)
 
     def request_stop(self, key: RunKey, run_dir: str, ending: Ending | None) -> bool:
-        """Leave word for nodes that are just starting, and for those that the service does not signal.
+        """Leave a stop request for nodes that are just starting, and for those that the service does not signal.
 
         Returns False where that could not be written.
         """
         request = StopRequest(cause=ending.cause, message=ending.message) if ending else CANCELED
-        try:
-            self._run_dirs.write(run_dir, STOP_FILE, request.to_json())
-        except (StorageError, BackendError, OSError) as error:
-            log.warning("%s: no stop request could be left for the nodes: %s", key.name, error)
-            return False
-        return True
+        return self._directories.request_stop(key, run_dir, request)
 
 
 def _is_ending(state: NodeState) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
-from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
 from airflow_provider_ocidist.oci_client.errors import oci_errors
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
 log = logging.getLogger(__name__)
 

@@ -9,19 +9,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.backends.oci_data_science.attempt_index import FOLDER, AttemptIndex, work_dir_of
-from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
+from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.backends.oci_data_science.cleanup import WITHIN, Cleanup, still_alive
 from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, key_of
 from airflow_provider_ocidist.backends.oci_data_science.refs import ref_of, runs_of, with_runs
-from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.backends.oci_data_science.run_states import LIVE
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken, RunNotFound, StorageError
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged
-from airflow_provider_ocidist.model.report import STOP_FILE, StopRequest
+from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
+from airflow_provider_ocidist.model.work_dir import ATTEMPTS, STOP_FILE
 from airflow_provider_ocidist.oci_client.errors import oci_errors
+from airflow_provider_ocidist.work_dir.attempt_index import AttemptIndex, work_dir_of
+from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 log = logging.getLogger(__name__)
 
@@ -373,7 +375,7 @@ def _out_of_sight(attempt: Attempt, error: BackendError) -> BackendError:
         f"an earlier attempt of this task may live, {what} in compartment {place.compartment_id}"
         f"{f' of {place.region}' if place.region else ''}, and cannot be seen with this connection: {error}; "
         "see that it has ended (ocidist cancel with a connection that may see it, or the console), then remove "
-        f"the records of attempt {attempt.key.attempt} below {work_dir_of(place.run_dir)}/{FOLDER}/"
+        f"the records of attempt {attempt.key.attempt} below {work_dir_of(place.run_dir)}/{ATTEMPTS}/"
         f"{attempt.key.task_digest}/",
         status_code=error.status_code,
         retryable=True,

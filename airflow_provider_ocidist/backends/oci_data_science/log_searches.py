@@ -10,9 +10,9 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
 from airflow_provider_ocidist.backports import UTC, moment
 from airflow_provider_ocidist.oci_client.errors import oci_errors
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
 RUNS_AT_A_TIME = 40
 """Named in one search; a query of some 5,000 characters. The service names no limit."""

@@ -9,11 +9,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel, pages
+from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.oci_client.errors import oci_errors
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
 OPEN = re.compile(r"<(?P<what>mount target at|export|log group of) (?P<of>.+)>")
 """As `mounts` and `plans` write it."""

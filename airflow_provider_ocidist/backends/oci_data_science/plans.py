@@ -9,13 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.agent.save.outputs import fixed_part
-from airflow_provider_ocidist.backends.bundle import (
-    BOOT_VARIABLE,
-    CODE_ARCHIVE,
-    ENTRYPOINT,
-    START_SCRIPT,
-    boot_text,
-)
+from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, ENTRYPOINT, START_SCRIPT, boot_text
 from airflow_provider_ocidist.backends.oci_data_science import ads_variables, mounts
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults, OciDataScienceOptions
 from airflow_provider_ocidist.backends.oci_data_science.rules import container_arguments
@@ -27,6 +21,7 @@ from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import Container, TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.model.run import Expectations, Plan, Request, RunKey
+from airflow_provider_ocidist.model.work_dir import CHECKPOINTS, CODE_ARCHIVE
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.locations import join
 
@@ -145,7 +140,7 @@ def _agent_config(
         source = join(run_dir, CODE_ARCHIVE) if job.image else None
     kept, stem = job.checkpoints, None
     if kept is not None:
-        base = kept.uri or join(str(job.work_dir), "checkpoints")
+        base = kept.uri or join(str(job.work_dir), CHECKPOINTS)
         stem = join(base, key.stem) if kept.resume_after_clear else None
         kept = replace(kept, uri=join(base, key.task_name))
     return AgentConfig(

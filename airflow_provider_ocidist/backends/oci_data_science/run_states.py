@@ -12,12 +12,13 @@ from itertools import islice
 from typing import Any
 
 from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
-from airflow_provider_ocidist.backends.oci_data_science.calls import PAGE, in_parallel, pages
+from airflow_provider_ocidist.backends.oci_data_science.calls import PAGE, pages
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import RunNotFound
 from airflow_provider_ocidist.model.evidence import Absent
 from airflow_provider_ocidist.model.kept_evidence import Missed
 from airflow_provider_ocidist.oci_client.errors import oci_errors
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
 log = logging.getLogger(__name__)
 

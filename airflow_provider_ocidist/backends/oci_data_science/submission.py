@@ -11,15 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from airflow_provider_ocidist.backends.bundle import AGENT_ARCHIVE, CODE_ARCHIVE, agent_bundle, code_bundle
+from airflow_provider_ocidist.backends.bundle import agent_bundle, code_bundle
 from airflow_provider_ocidist.backends.oci_data_science.ads_variables import wants_main_run, with_main_run
-from airflow_provider_ocidist.backends.oci_data_science.calls import both, in_parallel, pages
+from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.backends.oci_data_science.rules import MAX_ARTIFACT
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
-from airflow_provider_ocidist.model.report import LEASE_FILE, NODES_FOLDER, STOP_FILE, Renewal
+from airflow_provider_ocidist.model.report import Renewal
 from airflow_provider_ocidist.model.run import Plan, Request
+from airflow_provider_ocidist.model.work_dir import (
+    AGENT_ARCHIVE,
+    CODE_ARCHIVE,
+    LEASE_FILE,
+    NODES_FOLDER,
+    STOP_FILE,
+)
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
 
 log = logging.getLogger(__name__)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.model.work_dir import CLAIM
 from airflow_provider_ocidist.storage.stores.base import Store
 
-FILE = "claim"
-"""In the run directory: the number of the try that waits for the gang."""
 _TRIES = 20
 
 
@@ -16,7 +15,7 @@ def claimed_by(store: Store, prefix: str) -> int:
     Raises StorageError when the store cannot be read.
     """
     try:
-        return int(store.read(prefix + FILE))
+        return int(store.read(prefix + CLAIM))
     except (FileNotFoundError, ValueError):
         return 0
 
@@ -31,13 +30,15 @@ def claim(store: Store, prefix: str, number: int) -> int:
         # What was read has to be what bears this etag, or newer.
         if etag is not None and (holder := claimed_by(store, prefix)) >= number:
             return holder
-        if store.write_if(prefix + FILE, str(number).encode(), etag):
+        if store.write_if(prefix + CLAIM, str(number).encode(), etag):
             return number
-    raise StorageError(f"{store.place_of(prefix + FILE)} changes all the time", uri=store.uri, retryable=True)
+    raise StorageError(
+        f"{store.place_of(prefix + CLAIM)} changes all the time", uri=store.uri, retryable=True
+    )
 
 
 def _etag(store: Store, prefix: str) -> str | None:
     try:
-        return store.stat(prefix + FILE).etag
+        return store.stat(prefix + CLAIM).etag
     except FileNotFoundError:
         return None

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
-from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.errors import BackendError, StorageError
-from airflow_provider_ocidist.model.report import NODES_FOLDER, NodeReport
+from airflow_provider_ocidist.model.report import NodeReport
+from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, rank_of
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class _RunDir:
         return {
             rank: replace(known, is_newest=known.at == now, sign=_sign(entry, known))
             for entry in self.entries
-            if (rank := _rank_in(entry.name)) is not None and (known := self.known.get(entry.name))
+            if (rank := rank_of(entry.name)) is not None and (known := self.known.get(entry.name))
         }
 
     @property
@@ -194,12 +195,6 @@ class Reports:
         report = _report_in(store.place_of(entry.name), text)
         self._dirs[run_dir].known[entry.name] = Reported(report, entry.etag, now)
         return False
-
-
-def _rank_in(name: str) -> int | None:
-    """Return whose report a file is, `.../nodes/3.json`; None: nobody's."""
-    stem = name.rpartition("/")[2].removesuffix(".json")
-    return int(stem) if stem.isdecimal() else None
 
 
 def _sign(entry: Entry, known: Reported) -> str:

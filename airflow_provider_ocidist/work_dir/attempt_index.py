@@ -9,18 +9,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_provider_ocidist.backends.oci_data_science.calls import in_parallel
-from airflow_provider_ocidist.backends.oci_data_science.run_dirs import RunDirs
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.run import RunKey
+from airflow_provider_ocidist.model.work_dir import ATTEMPTS
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 Kind = TypeVar("Kind")
-FOLDER = "attempts"
-"""In the work directory: a folder for each task, in it a file for each attempt and place, and one more at its end."""
 _RECORD = re.compile(r"g(?P<generation>\d+)-a(?P<attempt>\d+)-[0-9a-f]{8}\.json")
 
 
@@ -84,7 +83,7 @@ class AttemptIndex:
             store.write(prefix + name, json.dumps(codec.encode(value)).encode())
 
     def _folder(self, key: RunKey) -> tuple[Store, str]:
-        return self._run_dirs.below(self._work_dir, f"{FOLDER}/{key.task_digest}")
+        return self._run_dirs.below(self._work_dir, f"{ATTEMPTS}/{key.task_digest}")
 
 
 def _names(store: Store, prefix: str) -> set[str]:

@@ -1,0 +1,26 @@
+"""How far a task's log has come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_provider_ocidist.backports import dataclass
+
+
+@dataclass(frozen=True)
+class LogCursor:
+    """How far the log of one try of a task has come: with it another process goes on, and neither loses nor repeats."""
+
+    number: int
+    """The try; another try has a log of its own, which begins anew."""
+    newest: tuple[float, ...]
+    """By rank: the Unix time of the newest line that was logged."""
+    since: tuple[float, ...]
+    """By rank: all that is older was logged, or is given up."""
+    lines: tuple[Mapping[str, float], ...]
+    """By rank: the lines that were logged and are younger than that, their Unix times by their ids."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what no task has saved: nodes may write where it lies."""
+        if not len(self.newest) == len(self.since) == len(self.lines):
+            raise ValueError("newest, since and lines are not of as many nodes")

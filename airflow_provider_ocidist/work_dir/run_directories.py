@@ -1,0 +1,84 @@
+"""What is left in run directories for nodes, for other tries of the task, and for the process that waits next."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from airflow_provider_ocidist.errors import BackendError, StorageError
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.log_cursor import LogCursor
+from airflow_provider_ocidist.model.report import Renewal, StopRequest
+from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
+from airflow_provider_ocidist.model.work_dir import LEASE_FILE, LOG_CURSOR, STOP_FILE
+from airflow_provider_ocidist.work_dir import claims
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+
+log = logging.getLogger(__name__)
+
+
+class RunDirectories:
+    """Leases, claims, log cursors and stop requests of many gangs. Safe to share between threads."""
+
+    def __init__(self, run_dirs: RunDirs, urgent: RunDirs) -> None:
+        """`urgent` is for what ends nodes: no other request keeps it waiting."""
+        self._run_dirs = run_dirs
+        self._urgent = urgent
+
+    def renew(self, ref: RunRef) -> None:
+        """Show the nodes of a gang that somebody waits for it (`limits.lease`). Raises BackendError."""
+        try:
+            self._run_dirs.write(ref.run_dir, LEASE_FILE, Renewal.now().to_json())
+        except (StorageError, OSError) as error:
+            raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
+
+    def claim(self, gang: Plan | RunRef, try_number: int) -> int:
+        """Record that this try now owns the gang, so that killing an earlier try does not cancel it.
+
+        Returns the number of the try that owns it afterwards: a later one keeps it. Where nothing can be recorded, that
+        is logged, and killing the earlier try cancels the gang.
+        """
+        try:
+            return claims.claim(*self._run_dirs.at(gang.run_dir), try_number)
+        except (StorageError, BackendError, OSError) as error:
+            log.warning(
+                "%s: could not record ownership in the work directory; "
+                "if Airflow kills an earlier try, it may cancel this gang: %s",
+                gang.key.name,
+                error,
+            )
+            return try_number
+
+    def claimed_by(self, gang: Plan | RunRef) -> int:
+        """Return the number of the latest try that owns a gang; 0 where none does, or where it cannot be read."""
+        try:
+            return claims.claimed_by(*self._urgent.at(gang.run_dir))
+        except (StorageError, BackendError, OSError):
+            return 0
+
+    def save_cursor(self, ref: RunRef, cursor: LogCursor) -> None:
+        """Save how far a task's log has come, for the process that goes on with it."""
+        try:
+            self._run_dirs.write(ref.run_dir, LOG_CURSOR, json.dumps(codec.encode(cursor)).encode())
+        except (StorageError, BackendError, OSError) as error:
+            log.warning("%s: how far its log has come could not be saved: %s", ref.key.name, error)
+
+    def load_cursor(self, ref: RunRef) -> LogCursor | None:
+        """Return what `save_cursor` saved last; None where there is nothing, or where it cannot be read."""
+        try:
+            store, prefix = self._run_dirs.at(ref.run_dir)
+            return codec.decode(LogCursor, json.loads(store.read(prefix + LOG_CURSOR)))
+        except FileNotFoundError:
+            return None
+        except (StorageError, BackendError, OSError, ValueError, TypeError, LookupError) as error:
+            log.warning("%s: how far its log has come cannot be read: %s", ref.key.name, error)
+            return None
+
+    def request_stop(self, key: RunKey, run_dir: str, request: StopRequest) -> bool:
+        """Leave a stop request for the nodes, those too that are just starting. Returns False where that failed."""
+        try:
+            self._urgent.write(run_dir, STOP_FILE, request.to_json())
+        except (StorageError, BackendError, OSError) as error:
+            log.warning("%s: no stop request could be left for the nodes: %s", key.name, error)
+            return False
+        return True
