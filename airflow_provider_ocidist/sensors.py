@@ -258,7 +258,8 @@ class DistributedTrainingSensor(Waiting):
         backend = self._hook.backend(record.ref.backend)
         mask_secrets_told(backend, record.ref)
         watch = Watch(backend, record, self.log)
-        watch.reconnect = lambda: backend.reconnect(OciHook(self.conn_id).fields)
+        if backend.needs_connection:
+            watch.reconnect = lambda: backend.reconnect(OciHook(self.conn_id).fields)
         return watch
 
     @cached_property

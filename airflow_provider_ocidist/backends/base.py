@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_provider_ocidist.backports import Self, StrEnum
 from airflow_provider_ocidist.errors import BackendError, Cause
@@ -84,6 +84,8 @@ class Backend(ABC):
     Making one does no I/O; `plan` neither. Everything else raises BackendError when the service does not play along.
     """
 
+    needs_connection: ClassVar[bool] = True
+    """Whether nothing can be done without the fields of an Airflow connection."""
     directories: RunDirectories
     """What its gangs' run directories hold for nodes, other tries, and the process that waits next."""
 

@@ -54,6 +54,8 @@ def links_of_run(ref: RunRef, access: OciAccess) -> dict[str, str]:
 
     An emulator's runs are on its own status page, where a job's page has the logs as well.
     """
+    if ref.backend != "oci_data_science":
+        return {}
     if access.endpoint:
         page = f"{access.endpoint.rstrip('/')}/#/jobs/{quote(ref.job_id, safe='')}"
         return {JobRunLink.xcom_key: page, LogsLink.xcom_key: page}

@@ -29,9 +29,11 @@ class OciHook(BaseHook):
     conn_type = "oci"
     hook_name = "Oracle Cloud Infrastructure"
 
-    def __init__(self, conn_id: str = default_conn_name, **kwargs: Any) -> None:
+    def __init__(self, conn_id: str = default_conn_name, *, kind: str | None = None, **kwargs: Any) -> None:
+        """`kind`: of the backend that it is for; one that needs no connection takes the absence of the default one."""
         super().__init__(**kwargs)
         self.conn_id = conn_id
+        self._kind = kind
 
     @cached_property
     def fields(self) -> Mapping[str, Any]:
@@ -43,13 +45,28 @@ class OciHook(BaseHook):
 
         from airflow_provider_ocidist.oci_client.credentials import fields_of, secrets_of
 
-        extra = self.get_connection(self.conn_id).extra_dejson
+        extra = self._extra()
         refuse_shown_secrets(self.conn_id, extra)
         fields = fields_of(extra)
         # Airflow registers the text of the whole extra with its masker, and none of the values in it.
         for secret in secrets_of(fields):
             mask_secret(secret)
         return fields
+
+    def _extra(self) -> dict[str, Any]:
+        from airflow.providers.common.compat.sdk import AirflowNotFoundException
+
+        try:
+            extra: dict[str, Any] = self.get_connection(self.conn_id).extra_dejson
+        except AirflowNotFoundException:
+            if (
+                self.conn_id != self.default_conn_name
+                or self._kind is None
+                or _backend_class(self._kind).needs_connection
+            ):
+                raise
+            return {}
+        return extra
 
     @cached_property
     def access(self) -> OciAccess:
@@ -58,10 +75,10 @@ class OciHook(BaseHook):
 
         return access_of(self.fields)
 
-    def backend(self, kind: str = "oci_data_science") -> Backend:
+    def backend(self, kind: str | None = None) -> Backend:
         """Return a backend of a kind, for this connection; no request is sent yet."""
-        backend: Backend = kinds.load("backends", kind).BACKEND.connect(self.fields)
-        return backend
+        self._kind = kind or self._kind or "oci_data_science"
+        return _backend_class(self._kind).connect(self.fields)
 
     def uri(self, place: str) -> str:
         """Return a place as a URI: a relative path lies in the connection's `work_dir`. A `/` at its end stays.
@@ -100,6 +117,11 @@ class OciHook(BaseHook):
         if unknown := unknown_fields(self.get_connection(self.conn_id).extra_dejson):
             return False, f"{found}; but a connection has no field {', '.join(unknown)}"
         return True, found
+
+
+def _backend_class(kind: str) -> type[Backend]:
+    backend: type[Backend] = kinds.load("backends", kind).BACKEND
+    return backend
 
 
 def refuse_shown_secrets(conn_id: str, extra: Mapping[str, Any]) -> None:

@@ -195,6 +195,9 @@ def _override(
 ) -> list[Problem]:
     """Put values in their places; return those for which there is none."""
     misplaced = []
+    if overrides.get("backend.kind", _kind_in(mapping)) != _kind_in(mapping):
+        # What the file says is for another kind.
+        mapping["backend"] = {}
     for path, given in overrides.items():
         value = _plain(yaml_document.numbers(given, str), path, problems)
         holder: Any = mapping
@@ -208,6 +211,13 @@ def _override(
         else:
             misplaced.append(Problem(path, "there is no such place in the job to put this value"))
     return misplaced
+
+
+def _kind_in(mapping: Mapping[str, Any]) -> Any:
+    backend = mapping.get("backend")
+    return (
+        backend.get("kind", schema.DEFAULT_BACKEND) if isinstance(backend, dict) else schema.DEFAULT_BACKEND
+    )
 
 
 def _entered(holder: Any, part: str) -> Any:

@@ -87,18 +87,20 @@ class JobTask(BaseOperator):
 
         page = None
         if self._ref is not None:
-            page = links_of_run(self._ref, OciHook(self.conn_id).access).get(JobRunLink.xcom_key)
+            page = links_of_run(self._ref, OciHook(self.conn_id, kind=self._ref.backend).access).get(
+                JobRunLink.xcom_key
+            )
         return lineage_of_training(*self._planned, self._ref, self._result, self._failure, page)
 
     def _backend(self, kind: str) -> Backend:
         """Return the connected backend; made once, so that `on_kill` finds it warm."""
         if self._connected is None:
-            self._connected = OciHook(self.conn_id).backend(kind)
+            self._connected = OciHook(self.conn_id, kind=kind).backend()
         return self._connected
 
     def _reconnect(self) -> None:
         """Let the backend use the connection as it is now."""
-        if self._connected is not None:
+        if self._connected is not None and self._connected.needs_connection:
             self._connected.reconnect(OciHook(self.conn_id).fields)
 
     def _training_job(self, context: Context) -> TrainingJob:

@@ -43,7 +43,7 @@ class OutcomeTask(JobTask):
                 "or the job (log_group_id)"
             )
         ti.xcom_push(key="run", value=ref.to_json())
-        for key, url in links_of_run(ref, OciHook(self.conn_id).access).items():
+        for key, url in links_of_run(ref, OciHook(self.conn_id, kind=ref.backend).access).items():
             ti.xcom_push(key=key, value=url)
 
     def _succeed(self, watch: Watch, warning: str | None, context: Context) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class OutcomeTask(JobTask):
     def _hand_on_checkpoint(self, uri: str | None, ref: RunRef, context: Context) -> None:
         ti = context["ti"]
         ti.xcom_push(key="checkpoint_uri", value=uri)
-        if uri and (url := checkpoint_url(uri, ref, OciHook(self.conn_id).access)):
+        if uri and (url := checkpoint_url(uri, ref, OciHook(self.conn_id, kind=ref.backend).access)):
             ti.xcom_push(key=CheckpointLink.xcom_key, value=url)
 
 

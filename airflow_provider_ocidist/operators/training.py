@@ -191,7 +191,9 @@ class DistributedTrainingOperator(KillableTask):
             deadline = self._task_deadline(context["ti"].start_date if self._search else None)
             self._search = self._search or _new_search(job, time.time(), deadline)
             if self.outlets:
-                task_context.note_data_versions(job, OciHook(self.conn_id), context, self.log)
+                task_context.note_data_versions(
+                    job, OciHook(self.conn_id, kind=job.backend.kind), context, self.log
+                )
             gang = Gang(
                 self._backend(job.backend.kind), job, self.log, context.get("task_state_store"), self._stop
             )

@@ -55,8 +55,8 @@ class SharedConnection:
             if self._backend is None:
                 from airflow_provider_ocidist.hooks.oci import OciHook
 
-                hook = OciHook(self.conn_id)
-                self._fields, self._backend = hook.fields, hook.backend(self.kind)
+                hook = OciHook(self.conn_id, kind=self.kind)
+                self._fields, self._backend = hook.fields, hook.backend()
             return self._backend
 
     def at_once(self, *, anew: bool) -> Backend:
@@ -68,7 +68,7 @@ class SharedConnection:
 
         backend = self._backend
         if backend is None:
-            return OciHook(self.conn_id).backend(self.kind)
+            return OciHook(self.conn_id, kind=self.kind).backend()
         if anew:
             try:
                 self.reconnect(anew=True)
@@ -80,7 +80,7 @@ class SharedConnection:
         """Let the backend use the connection as it is now; `anew`: also where its fields are the same. Blocks."""
         from airflow_provider_ocidist.hooks.oci import OciHook
 
-        fields = OciHook(self.conn_id).fields
+        fields = OciHook(self.conn_id, kind=self.kind).fields
         if anew or fields != self._fields:
             self._fields = fields
             self.backend.reconnect(fields)

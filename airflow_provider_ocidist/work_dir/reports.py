@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
 from airflow_provider_ocidist.model.report import NodeReport
+from airflow_provider_ocidist.model.run import NodeStatus
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, rank_of
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -45,6 +46,13 @@ class Reported:
     """Whether it still is, by the last list."""
     sign: str | None = None
     """Changes whenever the node writes, whether that was read or not."""
+
+
+def signed(node: NodeStatus, reported: Reported | None) -> NodeStatus:
+    """Return a node with what the list of its run directory says of its report."""
+    return (
+        node if reported is None else replace(node, report_is_newest=reported.is_newest, sign=reported.sign)
+    )
 
 
 @dataclass(slots=True)

@@ -41,3 +41,46 @@ def test_the_example_retrains_a_gpt_by_torchrun_and_hands_on_its_checkpoint(
     assert summary["steps"] == 20
     assert summary["val_loss_last"] < summary["val_loss_first"]
     assert (results / "sample.txt").read_text()
+
+
+LOCAL = """
+from airflow.sdk import DAG
+
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
+
+JOB = {{
+    "name": "steps",
+    "nodes": 2,
+    "program": {{"source": {programs!r}, "script": "steps.py", "args": ["--seconds", "1"]}},
+    "launcher": {{"kind": "python"}},
+    "checkpoints": {{}},
+    "work_dir": {work_dir!r},
+    "backend": {{"kind": "local"}},
+}}
+with DAG(dag_id="local_training", schedule=None):
+    DistributedTrainingOperator(task_id="train", job=JOB)
+"""
+
+
+@pytest.mark.timeout(600)
+def test_backend_local_trains_in_an_airflow_without_any_connection(tmp_path: Path, database: Path) -> None:
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    programs = str(Path(__file__).parent / "programs")
+    text = LOCAL.format(programs=programs, work_dir=str(tmp_path / "work"))
+    (dags / "local_training.py").write_text(text)
+    airflow = LocalAirflow(tmp_path / "airflow", dags=dags, env={}, database=database)
+    airflow.prepare()
+    done = subprocess.run(
+        [sys.executable, "-m", "airflow", "dags", "test", "local_training"],
+        env=airflow.env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-4000:]
+    assert "[node 1]" in output, output[-4000:]
+    assert list((tmp_path / "work" / "checkpoints").glob("*/*/manifest.json"))

@@ -56,7 +56,7 @@ from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir.attempt_index import work_dir_of
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
-from airflow_provider_ocidist.work_dir.reports import Reported, Reports
+from airflow_provider_ocidist.work_dir.reports import Reported, Reports, signed
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from airflow_provider_ocidist.work_dir.stored import with_checkpoint
@@ -386,11 +386,7 @@ def _status_of(
         return RunStatus(nodes=by_service, reports_readable=False)
     reports = {rank: told.report for rank, told in reported.items() if told.report is not None}
     nodes = TOPOLOGIES[ref.topology].nodes(ref, runs, reports)
-    return RunStatus(nodes=tuple(_with_signs(node, reported.get(node.rank)) for node in nodes))
-
-
-def _with_signs(node: NodeStatus, told: Reported | None) -> NodeStatus:
-    return node if told is None else replace(node, report_is_newest=told.is_newest, sign=told.sign)
+    return RunStatus(nodes=tuple(signed(node, reported.get(node.rank)) for node in nodes))
 
 
 def _log_place(ref: RunRef) -> str:

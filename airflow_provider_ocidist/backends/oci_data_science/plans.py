@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.agent.save.outputs import fixed_part
 from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, ENTRYPOINT, START_SCRIPT, boot_text
+from airflow_provider_ocidist.backends.node_config import expectations, node_config
 from airflow_provider_ocidist.backends.oci_data_science import ads_variables, mounts
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults, OciDataScienceOptions
 from airflow_provider_ocidist.backends.oci_data_science.rules import container_arguments
@@ -20,8 +20,8 @@ from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import Container, TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
-from airflow_provider_ocidist.model.run import Expectations, Plan, Request, RunKey
-from airflow_provider_ocidist.model.work_dir import CHECKPOINTS, CODE_ARCHIVE
+from airflow_provider_ocidist.model.run import Plan, Request, RunKey
+from airflow_provider_ocidist.model.work_dir import CODE_ARCHIVE
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.locations import join
 
@@ -69,20 +69,6 @@ def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str |
         lease=config.limits.lease or None,
         compartment_id=options.compartment_id,
         region=defaults.region,
-    )
-
-
-def expectations(config: AgentConfig) -> Expectations:
-    """Return what must be there at the end, from what the nodes are told."""
-    if not config.reports:
-        return Expectations(reports=False)
-    return Expectations(
-        checkpoint=bool(config.checkpoints and config.checkpoints.required),
-        training=config.require_training,
-        # What a variable holds is known to the nodes alone; they fail themselves when an output is missing.
-        outputs=tuple(
-            folder for output in config.outputs if output.required and (folder := fixed_part(output.uri))
-        ),
     )
 
 
@@ -134,36 +120,18 @@ def _filled(options: OciDataScienceOptions, defaults: Defaults) -> dict[str, Any
 def _agent_config(
     job: TrainingJob, options: OciDataScienceOptions, key: RunKey, topology: Topology, endpoint: str | None
 ) -> AgentConfig:
-    run_dir = join(str(job.work_dir), key.name)
     source = job.program.source
     if job.program.is_local:
-        source = join(run_dir, CODE_ARCHIVE) if job.image else None
-    kept, stem = job.checkpoints, None
-    if kept is not None:
-        base = kept.uri or join(str(job.work_dir), CHECKPOINTS)
-        stem = join(base, key.stem) if kept.resume_after_clear else None
-        kept = replace(kept, uri=join(base, key.task_name))
-    return AgentConfig(
-        run_name=key.name,
-        nodes=job.nodes,
-        run_dir=run_dir,
-        program=replace(job.program, source=source),
-        launcher=job.launcher,
-        inputs=job.inputs,
-        outputs=job.outputs,
-        checkpoints=kept,
-        checkpoints_stem=stem,
-        generation=key.generation,
-        attempt=key.attempt,
-        limits=job.limits,
-        dependencies=job.dependencies,
+        source = join(str(job.work_dir), key.name, CODE_ARCHIVE) if job.image else None
+    return node_config(
+        job,
+        key,
+        source,
         main_env=_role_environment(job, options, topology, main=True),
         worker_env=_role_environment(job, options, topology, main=False),
         secrets_apart=not topology.is_one_run and bool(secrets_in([job.main_env, job.worker_env])),
-        mounts=tuple(mount.path for mount in job.mounts),
         one_run=topology.is_one_run and job.nodes > 1,
         reports=job.container is None,
-        require_training=bool(job.require_training),
         oci_endpoint=endpoint,
     )
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_ocidist.backends.node_config import expectations
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND
-from airflow_provider_ocidist.backends.oci_data_science.plans import KEY_VARIABLE, expectations
+from airflow_provider_ocidist.backends.oci_data_science.plans import KEY_VARIABLE
 from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLOGIES, topology_of
 from airflow_provider_ocidist.errors import Cause, RunNotFound
 from airflow_provider_ocidist.model import codec

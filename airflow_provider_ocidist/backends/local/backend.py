@@ -1,0 +1,275 @@
+"""Gangs of processes on this machine; all that is known of them lies in their run directories."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.backends.bundle import agent_bundle
+from airflow_provider_ocidist.backends.local import node
+from airflow_provider_ocidist.backends.local.plans import KIND, make_plan
+from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.report import StopRequest
+from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRef, RunStatus
+from airflow_provider_ocidist.oci_client.credentials import access_of
+from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.attempt_index import AttemptIndex, work_dir_of
+from airflow_provider_ocidist.work_dir.reports import Reported, Reports, signed
+from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.stored import with_checkpoint
+
+FOLDER = "local"
+"""In the run directory: a folder for each node's process, by rank."""
+GANG, LOCK, CANCELED, GRACE = "gang.json", "lock", "canceled", "grace.json"
+PATIENCE = 60.0
+"""Seconds in which a process starts; and after which, beyond `limits.stop_grace`, a cancel that is repeated kills."""
+
+
+class Local(Backend):
+    """Starts the nodes of a gang as processes that outlive the one which started them; their lease ends them."""
+
+    needs_connection = False
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+        self._access = access_of(fields)
+        self._run_dirs = RunDirs(open_store)
+        self._reports = Reports(self._run_dirs)
+        self.directories = RunDirectories(self._run_dirs, self._run_dirs)
+
+    @classmethod
+    def connect(cls, fields: Mapping[str, Any]) -> Self:
+        """`work_dir` is used where it is a folder, credentials for data in Object Storage; all of it may be absent."""
+        return cls(fields)
+
+    def plan(self, job: TrainingJob, key: RunKey) -> Plan:
+        return make_plan(job, key, self._fields)
+
+    # submit
+
+    def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
+        return merged(noted, self._index(plan.run_dir).read(plan.key))
+
+    def find(self, plan: Plan) -> list[RunRef]:
+        found = [_gang_in(attempt.place.run_dir) for attempt in self.attempts(plan)]
+        return [ref for ref in found if ref is not None]
+
+    def begin(self, plan: Plan, known: Sequence[Attempt] | None = None) -> list[RunRef]:
+        del known
+        self._index(plan.run_dir).write(Attempt.of(plan, _gang_in(plan.run_dir)))
+        return self.find(plan)
+
+    def submit(
+        self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
+    ) -> RunRef:
+        del stop, found
+        with _locked(Path(plan.run_dir)):
+            ref = _gang_in(plan.run_dir) or _started(plan)
+        self._index(plan.run_dir).write(Attempt.of(plan, ref))
+        return ref
+
+    def close(self, ref: RunRef, end: End) -> None:
+        self._index(ref.run_dir).end(ref.key, Place(backend=ref.backend, run_dir=ref.run_dir), end)
+
+    def _index(self, run_dir: str) -> AttemptIndex:
+        return AttemptIndex(self._run_dirs, work_dir_of(run_dir))
+
+    # look
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        reported = self._reports.read({ref.run_dir: True for ref in refs})
+        return [self._status(ref, reported.get(ref.run_dir)) for ref in refs]
+
+    def _status(self, ref: RunRef, reported: Mapping[int, Reported] | None) -> RunStatus:
+        nodes = []
+        for rank in range(ref.nodes):
+            told = (reported or {}).get(rank)
+            found = replace(_node(ref, rank), report=told.report if told else None)
+            nodes.append(signed(found, told))
+        status = RunStatus(nodes=tuple(nodes), reports_readable=reported is not None, at=time.time())
+        return with_checkpoint(status, ref, self._access)
+
+    def forget(self, ref: RunRef) -> None:
+        self._reports.forget(ref.run_dir)
+
+    def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
+        lines = [line for rank in range(ref.nodes) for line in _lines(ref, rank) if line.time >= since[rank]]
+        return sorted(lines, key=lambda line: line.time)
+
+    # end
+
+    def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
+        cause, message = (
+            (ending.cause, ending.message) if ending else (Cause.CANCELED, "the run was cancelled")
+        )
+        self.directories.request_stop(ref.key, ref.run_dir, StopRequest(cause=cause, message=message))
+        for rank in range(ref.nodes):
+            if _node(ref, rank).state.terminal:
+                continue
+            mark = _folder(ref.run_dir, rank) / CANCELED
+            mark.touch(exist_ok=True)
+            grace = (_read(Path(ref.run_dir, FOLDER, GRACE)) or {}).get("seconds", 0.0) + PATIENCE
+            hard = time.time() - mark.stat().st_mtime > grace
+            _signal(_folder(ref.run_dir, rank), signal.SIGKILL if hard else signal.SIGTERM)
+
+    def delete(self, ref: RunRef) -> None:
+        shutil.rmtree(Path(ref.run_dir) / FOLDER, ignore_errors=True)
+
+
+def _started(plan: Plan) -> RunRef:
+    """Start every node that is not there yet; the gang's own file comes last, and says that it is whole."""
+    archive = _archive(plan)
+    limits = AgentConfig.from_env(plan.requests[0].body["environment"]).limits
+    node.write(Path(plan.run_dir, FOLDER, GRACE), {"seconds": limits.stop_grace})
+    for rank, request in enumerate(plan.requests):
+        folder = _folder(plan.run_dir, rank)
+        if not (folder / node.STARTED).exists():
+            _start(folder, archive, request.body)
+    ref = RunRef(
+        backend=KIND,
+        key=plan.key,
+        nodes=plan.nodes,
+        job_id=plan.run_dir,
+        run_ids=tuple(f"{plan.key.name}-{rank}" for rank in range(plan.nodes)),
+        run_dir=plan.run_dir,
+        submitted_at=time.time(),
+        checkpoints_uri=plan.checkpoints_uri,
+        topology=plan.topology,
+        lease=plan.lease,
+    )
+    node.write(Path(plan.run_dir, FOLDER, GANG), ref.to_json())
+    return ref
+
+
+def _archive(plan: Plan) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(io.BytesIO(agent_bundle(plan.code)))
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise BackendError(f"the code cannot be read: {error}", cause=Cause.CONFIG) from error
+
+
+def _start(folder: Path, archive: zipfile.ZipFile, body: Mapping[str, Any]) -> None:
+    archive.extractall(folder / "app")
+    with (folder / node.ERROR).open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, node.__file__, str(folder), body["python"]],
+            env={**os.environ, **body["environment"]},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            start_new_session=True,
+        )
+    # While this process lives, somebody has to take note that its child has ended.
+    threading.Thread(target=process.wait, name="node", daemon=True).start()
+    _wait_for(folder / node.STARTED, folder / node.ERROR)
+
+
+def _wait_for(file: Path, errors: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not file.exists():
+        if time.monotonic() > deadline:
+            raise BackendError(f"a node did not start: {errors.read_text()[-500:] or errors}", retryable=True)
+        time.sleep(0.02)
+
+
+def _gang_in(run_dir: str) -> RunRef | None:
+    try:
+        return RunRef.from_json(json.loads(Path(run_dir, FOLDER, GANG).read_text()))
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _locked(run_dir: Path) -> Iterator[None]:
+    """Let one process at a time start the gang of a run directory."""
+    folder = run_dir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _folder(run_dir: str, rank: int) -> Path:
+    return Path(run_dir, FOLDER, str(rank))
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    with suppress(FileNotFoundError):
+        return dict(json.loads(file.read_text()))
+    return None
+
+
+def _node(ref: RunRef, rank: int) -> NodeStatus:
+    folder = _folder(ref.run_dir, rank)
+    started, ended = _read(folder / node.STARTED), _read(folder / node.ENDED)
+    canceled = (folder / CANCELED).exists()
+    if ended is None and started is not None and not _lives(started):
+        # It may just have ended.
+        ended = _read(folder / node.ENDED)
+    found = NodeStatus(rank=rank, run_id=ref.run_ids[rank], state=NodeState.PENDING)
+    if started is None:
+        return found if Path(ref.run_dir, FOLDER).exists() else replace(found, state=NodeState.MISSING)
+    found = replace(found, started_at=started["at"])
+    if ended is not None:
+        code = ended["exit_code"]
+        state = NodeState.SUCCEEDED if code == 0 else NodeState.CANCELED if canceled else NodeState.FAILED
+        return replace(found, state=state, details=f"exit code {code}", finished_at=ended["at"])
+    if _lives(started):
+        return replace(found, state=NodeState.ENDING if canceled else NodeState.RUNNING)
+    gone = NodeState.CANCELED if canceled else NodeState.FAILED
+    return replace(found, state=gone, details="its process is gone", cause=None if canceled else Cause.NODE)
+
+
+def _lives(started: Mapping[str, Any]) -> bool:
+    try:
+        os.kill(started["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return bool(started["began"] == node.began(started["pid"]))
+
+
+def _signal(folder: Path, number: int) -> None:
+    """Signal a node, and all of its processes where it has to be killed."""
+    started = _read(folder / node.STARTED)
+    if started is None or not _lives(started):
+        return
+    with suppress(ProcessLookupError):
+        if number == signal.SIGKILL:
+            os.killpg(started["pid"], number)
+        else:
+            os.kill(started["pid"], number)
+
+
+def _lines(ref: RunRef, rank: int) -> Iterator[LogLine]:
+    try:
+        text = (_folder(ref.run_dir, rank) / node.LOG).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    for number, line in enumerate(text.splitlines()):
+        with suppress(ValueError, LookupError):
+            # The last one may just be on its way.
+            found = json.loads(line)
+            yield LogLine(id=f"{rank}-{number}", time=found["time"], rank=rank, text=found["text"])

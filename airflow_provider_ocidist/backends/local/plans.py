@@ -1,0 +1,97 @@
+"""What a job says about this machine, and from it to the processes to start. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_ocidist.backends.node_config import expectations, node_config
+from airflow_provider_ocidist.errors import JobFileError, Problem
+from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
+from airflow_provider_ocidist.model.job import BackendOptions, TrainingJob
+from airflow_provider_ocidist.model.run import Plan, Request, RunKey
+
+KIND = "local"
+WORK_DIR = "~/.ocidist"
+START = "StartProcess"
+ADDRESSES_VARIABLE = "OCIDIST_ADDRESSES"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalOptions(BackendOptions):
+    """Nodes as processes of this machine."""
+
+    kind: str = KIND
+    python: str | None = None
+    """Interpreter that has torch; None: the one that starts the nodes."""
+
+
+def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
+    """Return the plan of a gang. Raises JobFileError when `work_dir` is no folder of this machine."""
+    work_dir = str(job.work_dir or _folder_in(fields) or Path(WORK_DIR).expanduser())
+    if "://" in work_dir:
+        problem = Problem(
+            "work_dir", f"must be a folder of this machine for backend {KIND!r}, not {work_dir}"
+        )
+        raise JobFileError([problem], job.name)
+    training = fields.get("require_training") if job.require_training is None else job.require_training
+    job = replace(job, work_dir=work_dir, require_training=str(training).lower() in ("true", "1", "yes"))
+    source = None if job.program.is_local else job.program.source
+    config = node_config(job, key, source, main_env=job.main_env, worker_env=job.worker_env)
+    python = getattr(job.backend, "python", None) or sys.executable
+    environment = {**job.env, **config.to_env()}
+    if job.nodes > 1:
+        environment[ADDRESSES_VARIABLE] = ",".join(_addresses(key, job.nodes))
+    ignored = f"; image {job.image} is not used" if job.image else ""
+    return Plan(
+        key=key,
+        backend=KIND,
+        nodes=job.nodes,
+        topology="processes",
+        reason=f"topology processes: each node is a process of this machine, run by {python}{ignored}",
+        requests=tuple(
+            Request(
+                verb=START, body={"python": python, "environment": {**environment, RANK_VARIABLE: str(rank)}}
+            )
+            for rank in range(job.nodes)
+        ),
+        run_dir=config.run_dir,
+        checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
+        code=job.program.source if job.program.is_local else None,
+        expects=expectations(config),
+        lease=config.limits.lease or None,
+    )
+
+
+def _folder_in(fields: Mapping[str, Any]) -> str | None:
+    """Return the connection's work directory where that is a folder: another backend's may be a bucket."""
+    work_dir = fields.get("work_dir")
+    return work_dir if work_dir and "://" not in work_dir else None
+
+
+def _addresses(key: RunKey, nodes: int) -> list[str]:
+    """Return a loopback address for each node, others than those of another gang on this machine."""
+    first, second = hashlib.sha256(key.name.encode()).digest()[:2]
+    return [f"127.{1 + first % 254}.{second}.{1 + rank}" for rank in range(nodes)]
+
+
+def _rules(job: TrainingJob) -> Iterator[Problem]:
+    if job.container is not None:
+        yield Problem("container", f"cannot be started by backend {KIND!r}: name a program instead")
+    for number, mount in enumerate(job.mounts):
+        yield Problem(
+            f"mounts.{number}", f"is made by no backend {KIND!r}: let {mount.path} be a folder here"
+        )
+    if job.nodes > 1 and not sys.platform.startswith("linux"):
+        yield Problem(
+            "nodes", f"must be 1 for backend {KIND!r} here: only Linux has an address for each node"
+        )
+    if job.nodes > 254:
+        yield Problem("nodes", f"must be at most 254 for backend {KIND!r}")
+
+
+RULES = (_rules,)

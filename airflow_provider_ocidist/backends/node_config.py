@@ -1,0 +1,57 @@
+"""What every backend tells its nodes of a job, and what must be there when they have ended. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_ocidist.agent.save.outputs import fixed_part
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.run import Expectations, RunKey
+from airflow_provider_ocidist.model.work_dir import CHECKPOINTS
+from airflow_provider_ocidist.storage.locations import join
+
+
+def node_config(job: TrainingJob, key: RunKey, source: str | None, **own: Any) -> AgentConfig:
+    """Return what the nodes of an attempt are told. `job.work_dir` is known by now.
+
+    `source` is where they find the code; None: beside the agent. `own`: what only this backend says.
+    """
+    kept, stem = job.checkpoints, None
+    if kept is not None:
+        base = kept.uri or join(str(job.work_dir), CHECKPOINTS)
+        stem = join(base, key.stem) if kept.resume_after_clear else None
+        kept = replace(kept, uri=join(base, key.task_name))
+    return AgentConfig(
+        run_name=key.name,
+        nodes=job.nodes,
+        run_dir=join(str(job.work_dir), key.name),
+        program=replace(job.program, source=source),
+        launcher=job.launcher,
+        inputs=job.inputs,
+        outputs=job.outputs,
+        checkpoints=kept,
+        checkpoints_stem=stem,
+        generation=key.generation,
+        attempt=key.attempt,
+        limits=job.limits,
+        dependencies=job.dependencies,
+        mounts=tuple(mount.path for mount in job.mounts),
+        require_training=bool(job.require_training),
+        **own,
+    )
+
+
+def expectations(config: AgentConfig) -> Expectations:
+    """Return what must be there at the end, from what the nodes are told."""
+    if not config.reports:
+        return Expectations(reports=False)
+    return Expectations(
+        checkpoint=bool(config.checkpoints and config.checkpoints.required),
+        training=config.require_training,
+        # What a variable holds is known to the nodes alone; they fail themselves when an output is missing.
+        outputs=tuple(
+            folder for output in config.outputs if output.required and (folder := fixed_part(output.uri))
+        ),
+    )

@@ -1,0 +1,278 @@
+"""Gangs of processes on this machine: the same contract as on a service, and no service."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.backends.local import Local, node
+from airflow_provider_ocidist.backends.local.backend import FOLDER
+from airflow_provider_ocidist.errors import Cause, JobFileError
+from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, RunStatus
+from tests.agent.gangs import processes_with
+from tests.training_jobs import PROGRAMS, a_key, wait_until
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Local:
+    return Local.connect({"work_dir": str(tmp_path / "work")})
+
+
+@pytest.fixture
+def ends(backend: Local) -> Iterator[Callable[[RunRef], RunRef]]:
+    """Registers gangs that the test leaves behind."""
+    refs: list[RunRef] = []
+
+    def register(ref: RunRef) -> RunRef:
+        refs.append(ref)
+        return ref
+
+    yield register
+    for ref in refs:
+        backend.cancel(ref)
+    for ref in refs:
+        deadline = time.monotonic() + 60
+        while processes_with(ref.key.name) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for pid in processes_with(ref.key.name):
+            os.kill(pid, signal.SIGKILL)
+
+
+def a_job(nodes: int = 2, seconds: float = 0.5, script: str = "steps.py", **changes: Any) -> TrainingJob:
+    return parsing.build(
+        {
+            "name": "steps",
+            "nodes": nodes,
+            "program": {"source": str(PROGRAMS), "script": script, "args": ["--seconds", str(seconds)]},
+            "launcher": {"kind": "python"},
+            "checkpoints": {},
+            "limits": {"stop_grace": 1},
+            "backend": {"kind": "local"},
+            **changes,
+        }
+    )
+
+
+def submitter(backend: Local, job: TrainingJob) -> Gang:
+    return Gang(backend, job, logging.getLogger("test"), None, threading.Event())
+
+
+def running(status: RunStatus) -> bool:
+    return all(item.state is NodeState.RUNNING and item.report for item in status.nodes)
+
+
+def pids(ref: RunRef) -> list[int]:
+    return [
+        found["pid"]
+        for rank in range(ref.nodes)
+        if (found := json.loads(Path(ref.run_dir, FOLDER, str(rank), node.STARTED).read_text()))
+    ]
+
+
+def node_processes(ref: RunRef) -> list[int]:
+    """Return the living processes of a gang that run a node."""
+    found = []
+    for pid in processes_with(ref.key.name):
+        with suppress(OSError):
+            if b"local/node.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def test_two_nodes_train_to_a_checkpoint_and_each_line_arrives_once(
+    backend: Local, ends: Callable[[RunRef], RunRef]
+) -> None:
+    ref = ends(backend.submit(backend.plan(a_job(), a_key())))
+    status = wait_until(backend, ref, lambda found: found.ended)
+    assert [item.state for item in status.nodes] == [NodeState.SUCCEEDED] * 2
+    assert status.checkpoint is not None
+    assert Path(status.checkpoint.uri, "manifest.json").exists()
+    lines = backend.logs(ref, [0.0, 0.0])
+    assert {line.rank for line in lines} == {0, 1}
+    assert len({line.id for line in lines}) == len(lines)
+    after = max(line.time for line in lines) + 1
+    assert backend.logs(ref, [after, after]) == []
+
+
+def test_whoever_submits_and_how_often_there_is_one_gang(
+    backend: Local, ends: Callable[[RunRef], RunRef]
+) -> None:
+    plan = backend.plan(a_job(seconds=60), a_key())
+    with ThreadPoolExecutor(4) as pool:
+        refs = list(pool.map(lambda _: Local.connect({}).submit(plan), range(4)))
+    ends(refs[0])
+    assert len({ref.run_ids for ref in refs}) == 1
+    wait_until(backend, refs[0], running)
+    assert sorted(node_processes(refs[0])) == sorted(pids(refs[0]))
+
+
+KILLED = """
+import os, sys, threading
+sys.path.insert(0, sys.argv[1])
+from airflow_provider_ocidist.backends import local
+from airflow_provider_ocidist.backends.local import backend as module
+from airflow_provider_ocidist.model import codec
+from tests.backends.test_local import a_job
+from airflow_provider_ocidist.model.run import RunKey
+number = int(sys.argv[4])
+real, left = getattr(module, sys.argv[5]), [number]
+def last(*args, **kwargs):
+    left[0] -= 1
+    if left[0] < 0:
+        os._exit(9)
+    return real(*args, **kwargs)
+setattr(module, sys.argv[5], last)
+backend = local.Local.connect({"work_dir": sys.argv[2]})
+backend.submit(backend.plan(a_job(nodes=3, seconds=60), RunKey(dag_id="dag", run_id=sys.argv[3], task_id="train")))
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("step, number", [("_start", 0), ("_start", 1), ("_wait_for", 0), ("_wait_for", 2)])
+def test_a_submitter_that_is_killed_amid_its_submission_leaves_one_gang_to_the_next(
+    backend: Local, ends: Callable[[RunRef], RunRef], tmp_path: Path, step: str, number: int
+) -> None:
+    key = a_key()
+    root = str(Path(__file__).parents[2])
+    arguments = [root, str(tmp_path / "work"), key.run_id, str(number), step]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], cwd=root, check=False, timeout=120)
+    assert killed.returncode == 9
+    ref = ends(backend.submit(backend.plan(a_job(nodes=3, seconds=60), key)))
+    status = wait_until(backend, ref, running)
+    assert len(status.nodes) == 3
+    assert sorted(node_processes(ref)) == sorted(pids(ref))
+
+
+def test_a_retry_adopts_and_a_clear_ends_the_gang_and_begins_another(
+    backend: Local, ends: Callable[[RunRef], RunRef]
+) -> None:
+    key, job = a_key(), a_job(nodes=1, seconds=60)
+    first = submitter(backend, job).adopt_or_submit(replace(key, generation=1), None, 1).ref
+    ends(first)
+    again = submitter(backend, job).adopt_or_submit(replace(key, generation=1), None, 2).ref
+    assert (again.key, again.run_ids) == (first.key, first.run_ids)
+    cleared = submitter(backend, job).adopt_or_submit(replace(key, generation=4), None, 3).ref
+    ends(cleared)
+    assert cleared.key.generation > first.key.generation
+    assert backend.status([first])[0].ended
+    assert backend.claimed_by(first) == 2
+
+
+def test_cancel_ends_every_process_and_may_be_repeated(
+    backend: Local, ends: Callable[[RunRef], RunRef]
+) -> None:
+    ref = ends(backend.submit(backend.plan(a_job(seconds=60), a_key())))
+    wait_until(backend, ref, running)
+    for _ in range(3):
+        backend.cancel(ref)
+    status = wait_until(backend, ref, lambda found: found.ended)
+    assert {item.state for item in status.nodes} == {NodeState.CANCELED}
+    assert not node_processes(ref)
+    backend.cancel(ref)
+    backend.delete(ref)
+    assert {item.state for item in backend.status([ref])[0].nodes} == {NodeState.MISSING}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_node_whose_process_is_killed_has_failed_and_its_number_is_nobodys(
+    backend: Local, ends: Callable[[RunRef], RunRef], seed: int
+) -> None:
+    ref = ends(backend.submit(backend.plan(a_job(seconds=60), a_key())))
+    wait_until(backend, ref, running)
+    victim = random.Random(seed).randrange(2)
+    os.kill(pids(ref)[victim], signal.SIGKILL)
+    status = wait_until(backend, ref, lambda found: found.nodes[victim].state is NodeState.FAILED)
+    assert status.nodes[victim].cause is Cause.NODE
+    # The number of a process that is gone may be given to another: that one is never signalled.
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        started = Path(ref.run_dir, FOLDER, str(victim), node.STARTED)
+        told = json.loads(started.read_text())
+        node.write(started, {**told, "pid": stranger.pid})
+        backend.cancel(ref)
+        assert backend.status([ref])[0].nodes[victim].state.terminal
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_program_that_fails_is_reported_with_its_exception(
+    backend: Local, ends: Callable[[RunRef], RunRef], tmp_path: Path
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("raise ValueError('boom')\n")
+    program = {"source": str(tmp_path / "code"), "script": "train.py"}
+    ref = ends(backend.submit(backend.plan(a_job(nodes=1, program=program), a_key())))
+    status = wait_until(backend, ref, lambda found: found.ended)
+    assert status.nodes[0].state is NodeState.FAILED
+    assert status.nodes[0].report is not None
+    assert "ValueError: boom" in str(status.nodes[0].report.message)
+
+
+def test_nodes_end_by_their_lease_when_nobody_waits(backend: Local, ends: Callable[[RunRef], RunRef]) -> None:
+    limits = {"stop_grace": 1, "lease": 60}
+    ref = ends(backend.submit(backend.plan(a_job(nodes=1, seconds=600, limits=limits), a_key())))
+    wait_until(backend, ref, running)
+    assert ref.lease == 60
+    backend.renew(ref)
+    assert Path(ref.run_dir, "lease.json").exists()
+
+
+def test_gangs_of_one_machine_have_addresses_of_their_own(backend: Local) -> None:
+    keys = [replace(a_key(), run_id=str(number)) for number in range(50)]
+    found = [
+        request.body["environment"]["OCIDIST_ADDRESSES"]
+        for key in keys
+        for request in backend.plan(a_job(nodes=3), key).requests[:1]
+    ]
+    assert len(set(found)) == 50
+    assert all(address.startswith("127.") for text in found for address in text.split(","))
+
+
+@pytest.mark.parametrize(
+    "changes, path",
+    [
+        ({"image": "iad.ocir.io/ns/i:1", "container": {"command": ["x"]}, "program": {}}, "container"),
+        ({"mounts": [{"source": "oci://b@n/x", "path": "/data"}]}, "mounts.0"),
+        ({"nodes": 255}, "nodes"),
+    ],
+)
+def test_what_this_machine_cannot_do_is_named_by_its_path(changes: dict[str, Any], path: str) -> None:
+    with pytest.raises(JobFileError) as caught:
+        a_job(**changes)
+    assert path in {problem.path for problem in caught.value.problems}
+
+
+def test_a_work_directory_elsewhere_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(JobFileError, match="must be a folder of this machine"):
+        Local.connect({}).plan(a_job(work_dir="oci://bucket@namespace/work"), a_key())
+    # What the connection says may be meant for another backend.
+    plan = Local.connect({"work_dir": "oci://bucket@namespace/work"}).plan(a_job(), a_key())
+    assert Path(plan.run_dir).is_absolute()
+
+
+def test_the_record_of_a_gang_survives_json(backend: Local, ends: Callable[[RunRef], RunRef]) -> None:
+    job = a_job(nodes=1)
+    plan = backend.plan(job, a_key())
+    record = RunRecord.of(ends(backend.submit(plan)), job, plan.expects)
+    assert RunRecord.from_json(record.to_json()).ref == record.ref
+    assert isinstance(record.ref.key, RunKey)
