@@ -323,7 +323,7 @@ class CopyJob(DistributedTrainingOperator):
             folder = Path(place) / FOLDER
             folder.mkdir()
             (folder / ORDER).write_text(self.order, encoding="utf-8")
-            self.overrides = {**(self.overrides or {}), "copy_program.source": str(folder)}
+            self.overrides = {**(self.overrides or {}), "program.source": str(folder)}
             return super()._begin(context)
 
     def _succeed(self, watch: Watch, warning: str | None, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it has no checkpoint to tell of

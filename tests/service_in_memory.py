@@ -8,11 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine
-from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End
+from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRef, RunStatus
+from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 LIVE, DONE, FAILED = NodeState.RUNNING, NodeState.SUCCEEDED, NodeState.FAILED
 
@@ -27,8 +31,33 @@ _REPORTS = {
 """What nodes have reported, by their state and rank."""
 
 
+class NoDirectories(RunDirectories):
+    """Nothing is kept in run directories, and nothing found there."""
+
+    def __init__(self) -> None:
+        nowhere = RunDirs(open_store)
+        super().__init__(nowhere, nowhere)
+
+    def renew(self, ref: RunRef) -> None:
+        raise BackendError(f"{ref.key.name}: knows no leases", cause=Cause.CONFIG)
+
+    def claim(self, gang: Plan | RunRef, try_number: int) -> int:
+        return try_number
+
+    def claimed_by(self, gang: Plan | RunRef) -> int:
+        return 0
+
+    def save_cursor(self, ref: RunRef, cursor: LogCursor) -> None:
+        pass
+
+    def load_cursor(self, ref: RunRef) -> LogCursor | None:
+        return None
+
+
 class Model(Backend):
     """A service in memory. What was asked of it is in `calls`."""
+
+    directories = NoDirectories()
 
     def __init__(self) -> None:
         self.gangs: dict[str, RunRef] = {}

@@ -70,7 +70,7 @@ def test_the_schema_of_this_airflow_accepts_it():
 @pytest.mark.parametrize("name", OUR_NAMES)
 def test_every_name_in_it_can_be_imported(name):
     module, _, attribute = name.rpartition(".")
-    if (FOLDER / f"{attribute}.py").exists():
+    if (FOLDER.parent / f"{name.replace('.', '/')}.py").exists():
         importlib.import_module(name)
     else:
         assert hasattr(importlib.import_module(module), attribute)
@@ -80,16 +80,21 @@ def test_every_name_in_it_can_be_imported(name):
 def test_no_module_is_forgotten(kind):
     listed = {module for entry in get_provider_info()[kind] for module in entry["python-modules"]}
     ending = kind.removesuffix("s").capitalize()
-    assert {f"{PACKAGE}.{path.stem}" for path in FOLDER.glob("*.py") if defines(path, ending)} == listed
+    found = {module_of(path) for path in FOLDER.glob("**/*.py") if defines(path, ending)}
+    assert found == listed
 
 
 def test_no_link_is_forgotten():
     links = {
-        f"{PACKAGE}.links.{node.name}"
-        for node in ast.walk(ast.parse((FOLDER / "links.py").read_text()))
+        f"{PACKAGE}.hooks.links.{node.name}"
+        for node in ast.walk(ast.parse((FOLDER / "hooks" / "links.py").read_text()))
         if isinstance(node, ast.ClassDef) and any(keyword_of(node, "xcom_key"))
     }
     assert links == set(get_provider_info()["extra-links"])
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(FOLDER.parent).with_suffix("").parts)
 
 
 def defines(path: Path, ending: str) -> bool:

@@ -28,6 +28,7 @@ Render = Callable[[str], Any]
 
 __all__ = ["build", "folder_of", "load", "parse", "read", "shown", "dump"]
 
+DIALECTS = "job_file.dialects"
 BESIDE_A_QUERY = (
     "is relative to the job file, but an address with a query opens that one file alone: write a whole URI"
 )
@@ -146,14 +147,14 @@ def _checked(
 
 
 def _translated(mapping: Mapping[str, Any]) -> Translation:
-    for name in kinds.names("job_file.dialects"):
-        dialect = kinds.load("job_file.dialects", name).DIALECT
+    for name in kinds.names(DIALECTS):
+        dialect = kinds.load(DIALECTS, name).DIALECT
         if dialect.matches(mapping):
             translation: Translation = dialect.translate(mapping)
             return translation
     if "kind" in mapping and "spec" in mapping:
         known = (
-            f"there are {', '.join(kinds.names('dialects'))}, and our own form, which has no kind at its top"
+            f"there are {', '.join(kinds.names(DIALECTS))}, and our own form, which has no kind at its top"
         )
         what = f"job files of kind {schema.shown(mapping['kind'])} are not supported yet; {known}"
         return Translation(mapping=mapping, problems=(Problem("kind", what),), readable=False)

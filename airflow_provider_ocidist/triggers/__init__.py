@@ -1,6 +1,6 @@
 """Triggers: the same waits in the triggerer."""
 
-from airflow_provider_ocidist.triggers.storage import NewDataTrigger
-from airflow_provider_ocidist.triggers.training import DistributedTrainingTrigger
+from airflow_provider_ocidist.triggers.storage import CheckpointTrigger, NewDataTrigger
+from airflow_provider_ocidist.triggers.training import DistributedTrainingTrigger, PauseTrigger
 
-__all__ = ["DistributedTrainingTrigger", "NewDataTrigger"]
+__all__ = ["CheckpointTrigger", "DistributedTrainingTrigger", "NewDataTrigger", "PauseTrigger"]

@@ -216,7 +216,7 @@ def test_packages_of_a_job_leave_those_of_the_interpreter_alone(tmp_path: Path, 
         check=True,
     )
     assert done.stdout == "packaging tinyleaf\n"
-    there = f"import sys; sys.path.insert(0, {str(Path(packages.__file__).parents[2])!r}); import packaging; "
+    there = f"import sys; sys.path.insert(0, {str(Path(packages.__file__).parents[3])!r}); import packaging; "
     told = subprocess.run(
         [sys.executable, "-c", there + "print(packaging.__version__)"],
         capture_output=True,

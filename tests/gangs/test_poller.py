@@ -39,6 +39,7 @@ from airflow_provider_ocidist.work_dir.reports import READS_PER_S, SAVED_READS, 
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
+from tests.service_in_memory import NoDirectories
 
 GANGS = 30
 NODES = 2
@@ -108,6 +109,8 @@ def test_a_service_that_cannot_answer_for_a_week_is_still_asked_again():
 
 class Gangs(Backend):
     """A backend whose answers the test sets."""
+
+    directories = NoDirectories()
 
     def __init__(self) -> None:
         self.looks: list[list[str]] = []

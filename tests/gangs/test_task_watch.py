@@ -22,6 +22,7 @@ from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.run import Plan, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
 from tests.gangs.test_decisions import record as a_record
+from tests.service_in_memory import NoDirectories
 from tests.training_jobs import a_job, a_key
 
 BEGAN = 1_000_000.0
@@ -42,6 +43,8 @@ class TaskLog:
 
 class Place(Backend):
     """A gang that writes lines, some of them found late; and its run directory."""
+
+    directories = NoDirectories()
 
     def __init__(self, *lines: LogLine) -> None:
         self.lines = list(lines)

@@ -29,7 +29,7 @@ from airflow_provider_ocidist.model.run import (
     RunStatus,
 )
 from scripts.emulator_process import Access
-from tests.service_in_memory import Model
+from tests.service_in_memory import Model, NoDirectories
 from tests.training_jobs import a_job, a_key, wait_until
 
 
@@ -101,6 +101,8 @@ def test_a_cancel_that_is_refused_is_not_repeated_without_end(seed: int) -> None
 
 class Late(Backend):
     """A gang that has ended, and its log: answers of the log service, the last one again and again."""
+
+    directories = NoDirectories()
 
     def __init__(self, *answers: LogPart | BackendError) -> None:
         self.answers = list(answers)

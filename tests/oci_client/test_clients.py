@@ -346,7 +346,7 @@ def test_importing_the_module_loads_the_standard_library_only():
         "known = set(sys.stdlib_module_names) | {'airflow_provider_ocidist', '__main__'}\n"
         "print([name for name in sys.modules if name.split('.')[0] not in known])\n"
     )
-    root = Path(clients.__file__).parents[1]
+    root = Path(clients.__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-S", "-c", program],
         cwd=root,

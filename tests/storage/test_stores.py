@@ -179,7 +179,7 @@ def test_another_process_sees_new_files_at_once(store):
 def test_a_local_write_leaves_nothing_when_the_disk_is_full(tmp_path):
     program = (
         "import resource, sys\n"
-        "from airflow_provider_ocidist.storage.stores.base import open_store\n"
+        "from airflow_provider_ocidist.storage.stores.opening import open_store\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "try: open_store(sys.argv[1]).write('x', b'1' * 5000)\n"
         "except Exception as error: print(type(error).__name__, error)\n"
@@ -360,12 +360,12 @@ def test_opening_stores_loads_neither_oci_nor_fsspec():
         "import sys\n"
         "import airflow_provider_ocidist.storage.transfer, airflow_provider_ocidist.storage.checkpoints\n"
         "import airflow_provider_ocidist.storage.progress\n"
-        "from airflow_provider_ocidist.storage.stores.base import open_store\n"
+        "from airflow_provider_ocidist.storage.stores.opening import open_store\n"
         "open_store('/tmp').exists('x')\n"
         "known = set(sys.stdlib_module_names) | {'airflow_provider_ocidist', '__main__'}\n"
         "print([name for name in sys.modules if name.split('.')[0] not in known])\n"
     )
-    root = Path(base.__file__).parents[2]
+    root = Path(base.__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-S", "-c", program], cwd=root, capture_output=True, text=True, check=True
     )

@@ -22,7 +22,7 @@ from airflow_provider_ocidist.model.run import Plan
 from tests.training_jobs import a_key
 
 GOLDEN = Path(__file__).with_name("golden")
-DOC = Path(__file__).parents[2] / "docs" / "ads.md"
+DOC = Path(__file__).parents[3] / "docs" / "ads.md"
 SUBNET = "ocid1.subnet.oc1.iad.connection"
 CONNECTION = {"work_dir": "oci://work@ns/jobs", "region": "us-ashburn-1"}
 FIRST_RUN = "ocid1.datasciencejobrun.oc1.iad.stub1"
