@@ -143,7 +143,7 @@ def every_text(value: Any) -> Iterable[str]:
     if isinstance(value, Mapping):
         for item in value.values():
             yield from every_text(item)
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, (list, tuple)):
         for item in value:
             yield from every_text(item)
     elif isinstance(value, str):

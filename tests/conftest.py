@@ -80,6 +80,12 @@ LONGEST = (
 )
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """With TEST_SEED, what a file draws as it is imported does not depend on the files before it."""
+    if TEST_SEED is not None:
+        random.seed(f"{TEST_SEED} {collector.nodeid}")
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest: each goes to one worker, which it would keep when the others are done."""

@@ -74,13 +74,14 @@ def test_a_copy_that_breaks_off_goes_on_as_long_as_it_gets_further(
     objects = oci_emulator.client("object_storage")
     for number in range(6):
         objects.put_object(*place, f"corpus/{number}.bin", CONTENT)
-    # More failures than one attempt at a file bears.
-    oci_emulator.fault(path="/n/.*/o/corpus.*3.bin", method="GET", drop="body", body_bytes=1000, times=9)
+    # More failures than one attempt at a file bears, each before its first byte.
+    oci_emulator.fault(path="/n/.*/o/corpus.*3.bin", method="GET", drop="body", body_bytes=0, times=9)
     access = OciAccess(config_file=oci_emulator.access.config_file, endpoint=oci_emulator.url, max_attempts=2)
     item = Input(source=f"oci://{place[1]}@{place[0]}/corpus/", target="corpus")
     fetch_inputs([item], tmp_path, access, StopSwitch())
     assert [path.read_bytes() == CONTENT for path in sorted(tmp_path.glob("corpus/*.bin"))] == [True] * 6
-    assert "going on" in caplog.text
+    said = [record.getMessage() for record in caplog.records if record.name == inputs.__name__]
+    assert [line for line in said if "broke off after" in line and line.endswith("; going on")]
 
 
 def test_one_that_cannot_be_had_ends_the_others_and_shows_no_signature(
