@@ -202,7 +202,7 @@ def test_wheels_install_without_an_index(tmp_path):
     )
     run(source, tmp_path)
     run(install.text.replace(" install ", " install --no-deps --quiet --target here "), tmp_path)
-    assert (tmp_path / "here" / "airflow_provider_ocidist" / "job_file.py").exists()
+    assert (tmp_path / "here" / "airflow_provider_ocidist" / "job_file" / "parsing.py").exists()
 
 
 def test_the_first_run_trains(tmp_path: Path, emulator: Access) -> None:
