@@ -99,10 +99,14 @@ class Connection(HttpToolsProtocol):
         self._refuse(400, "InvalidRequest", f"{msg} The bytes sent are not HTTP/1.1.")
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """Answer what never became a request as the services answer, and close."""
+        """Answer what is no request, or breaks off in its body, as the services answer, and close."""
         if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.abort()
-            return
+            if self.cycle.response_started or self.pipeline:
+                self.transport.abort()
+                return
+            # The application has not answered yet; what it answers now goes nowhere.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         body = encode_json({"code": code, "message": message})
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
