@@ -30,6 +30,10 @@ SHORT = {
     "jobNodeConfigurationDetails.jobNodeGroupConfigurationDetailsList.0": "group",
     "jobConfigurationDetails.environmentVariables": "environment",
     "jobConfigurationOverrideDetails.environmentVariables": "environment",
+    "jobNodeConfigurationDetails": "nodes",
+    "jobInfrastructureConfigurationDetails": "infrastructure",
+    "jobConfigurationDetails": "configuration",
+    "jobConfigurationOverrideDetails": "override",
 }
 """Long paths and how the document abbreviates them."""
 
