@@ -78,7 +78,7 @@ CHANGES = {
     ("> LIMIT", ">= LIMIT"): ("killed", "test_a.py::test_short[3]"),
     ("> LIMIT", "> LIMIT + 1"): ("killed", "test_a.py::test_long"),
     ("> LIMIT", "> LIMIT + 0"): ("survived", ""),
-    ("LIMIT = 3", "LIMIT = 2"): ("killed", "test_a.py::test_long"),
+    ("LIMIT = 3", "LIMIT = 4"): ("killed", "test_a.py::test_long"),
     ("LIMIT = 3", "LIMIT = 1 // 0"): ("killed", "test_a.py"),
     ("return name", "return 1"): ("killed", "test_a.py::test_program"),
     ('f"<{name}>"', '"XX"'): ("killed", "test_a.py::test_program"),
