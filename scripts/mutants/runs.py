@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType, FrameType
@@ -53,7 +54,7 @@ def serve_afresh(connection: Connection) -> None:
     """Answer requests by runs that import ours anew: a Run as `run`, and its limits."""
     while True:
         request = connection.recv()
-        connection.send(in_fork(lambda request=request: _run_afresh(request), request["limit_s"]))
+        connection.send(in_fork(partial(_run_afresh, request), request["limit_s"]))
 
 
 def _run_afresh(request: dict[str, Any]) -> Answer:
