@@ -24,27 +24,28 @@ pytestmark = [pytest.mark.launchers, pytest.mark.torch, pytest.mark.slow, pytest
 JOBS = REPOSITORY / "dags_examples" / "jobs"
 TRAINED_BY_DAGS = {"demand.yaml", "examine_demand.yaml", "retrain_gpt.yaml"}
 """By tests/examples."""
-CHECKED_ONLY = {"digits_deepspeed.yaml"}
-"""It names an image; tests/train/test_examples.py trains its program."""
 SLUG = "your_pytorch_p311_env"
 FEW = ("--images", "128")
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "digits.yaml": {"args": (*FEW, "--workers", "0")},
     "digits_accelerate.yaml": {"args": FEW},
+    # An image needs a registry; its packages are in the environment that the emulator has for SLUG.
+    "digits_deepspeed.yaml": {"args": (*FEW, "--epochs", "1"), "overrides": {"image": None}},
     "gpt_fsdp.yaml": {"args": ("--steps", "20", "--layers", "1", "--width", "32")},
 }
 """Fewer data and steps than in the file, as arguments behind the file's own."""
+EXPORT = "10.0.0.5:/training"
 
 
 @pytest.fixture(scope="module")
 def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
-    options = ("--conda", f"{SLUG}={Path(PYTHON).parents[1]}")
+    options = ("--conda", f"{SLUG}={Path(PYTHON).parents[1]}", "--file-system", EXPORT)
     with EmulatorProcess(tmp_path_factory.mktemp("emulator"), options=options) as found:
         yield found
 
 
-def test_every_job_file_is_trained_or_known_to_be_checked_only() -> None:
-    assert {path.name for path in JOBS.glob("*.yaml")} == {*CHANGES, *TRAINED_BY_DAGS, *CHECKED_ONLY}
+def test_every_job_file_is_trained_by_some_test() -> None:
+    assert {path.name for path in JOBS.glob("*.yaml")} == {*CHANGES, *TRAINED_BY_DAGS}
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -62,7 +63,7 @@ def test_a_job_file_trains_with_its_own_launcher(access: Access, name: str) -> N
 
     shipped = job_file.load(JOBS / name, render=render)
     args = [*shipped.program.args, *CHANGES[name]["args"]]
-    overrides = {"program.args": args, "backend.conda_slug": SLUG}
+    overrides = {"program.args": args, "backend.conda_slug": SLUG, **CHANGES[name].get("overrides", {})}
     job = job_file.load(JOBS / name, render=render, overrides=overrides)
 
     ref = backend.submit(backend.plan(job, a_key()))
