@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -187,10 +187,15 @@ class Gang:
 
     def call_off(self, key: RunKey, number: int, why: BaseException) -> list[str]:
         """End what earlier tries may have left, for this one gives up and none comes after it (`Backend.call_off`)."""
+        return self.calling_off(key, number, why)()
+
+    def calling_off(self, key: RunKey, number: int, why: BaseException) -> Callable[[], list[str]]:
+        """Return what does so later, also while this try waits for an answer: it asks Airflow nothing any more."""
         draft = self._plan(key, Tries(number=number, max_tries=key.generation))
         message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
         ending = Ending(cause=Cause.SERVICE, message=message, since=time.time())
-        return self._backend.call_off(draft, self._noted(draft), ending, number)
+        noted = self._noted(draft)
+        return lambda: self._backend.call_off(draft, noted, ending, number)
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
         """Return the newest gang of the plan's generation, where it is worth waiting for."""

@@ -199,7 +199,8 @@ class Checkpoints:
     __pydantic_config__ = STRICT
 
     path: str = "checkpoints"
-    """Folder relative to the working directory; each file or folder in it is one, unless its name says otherwise."""
+    """Folder relative to the working directory, or absolute, as on a mount; each file or folder in it is one, unless
+    its name says otherwise."""
     pattern: str | None = None
     """Regular expression for the whole names of checkpoints, whose groups `step` and `epoch` are numbers; nothing else
     in `path` is one then. None: known layouts, as `step-100.pt`, `epoch=3-step=200.ckpt`, `last.ckpt`."""

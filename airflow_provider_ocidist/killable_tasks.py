@@ -38,6 +38,22 @@ class KillableTask(OutcomeTask):
             self._killer.kill_from_handler()
 
     @contextlib.contextmanager
+    def _calling_off_when_killed(self, gang: Gang, key: RunKey) -> Iterator[None]:
+        """Let a kill end what earlier tries have left, also while this one waits for what the service says of it."""
+        if self._number == 1:
+            yield
+            return
+        from airflow_provider_ocidist.errors import Cause
+        from airflow_provider_ocidist.kills import Killer
+
+        why = BackendError("the task was killed while it looked for its gang", cause=Cause.CANCELED)
+        self._killer = Killer(gang.calling_off(key, self._number, why))
+        try:
+            yield
+        finally:
+            self._disarm()
+
+    @contextlib.contextmanager
     def _ending_what_is_given_up(self, watch: TaskWatch) -> Iterator[None]:
         """End the gang before its task fails while it may live, for whatever reason that is."""
         from airflow.providers.common.compat.sdk import TaskDeferred

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import logging
@@ -109,6 +110,34 @@ def namespace(access: OciAccess) -> str:
 
 def _retry_strategy(max_attempts: int, service: Service, *, urgent: bool = False) -> Any:
     """Return a strategy with back-off and jitter, bounded in attempts and time, that heeds `Retry-After`."""
+    from oci.retry import retry_checkers
+
+    checker, strategy = _retry_kinds()
+    conflicts = (
+        {}
+        if service == "data_science"
+        else {409: ["IncorrectState", "LockConflict", "ConcurrentObjectUpdate"]}
+    )
+    checkers = [
+        retry_checkers.LimitBasedRetryChecker(max_attempts=max(1, max_attempts)),
+        retry_checkers.TotalTimeExceededRetryChecker(
+            time_limit_seconds=_URGENT_TOTAL_S if urgent else _RETRY_TOTAL_S
+        ),
+        checker(service_error_retry_config={429: [], **conflicts}),
+    ]
+    return strategy(
+        urgent=urgent,
+        base_sleep_time_seconds=0.1,
+        exponent_growth_factor=2,
+        max_wait_between_calls_seconds=_RETRY_WAIT_S,
+        checker_container=retry_checkers.RetryCheckerContainer(checkers),
+        decorrelated_jitter=0.1,
+    )
+
+
+@functools.cache
+def _retry_kinds() -> tuple[Any, Any]:
+    """Return what decides on another attempt, and what waits before it; made once, for the SDK is imported late."""
     from oci.retry import retry, retry_checkers
 
     class Checker(retry_checkers.TimeoutConnectionAndServiceErrorRetryChecker):  # type: ignore[misc]
@@ -120,34 +149,20 @@ def _retry_strategy(max_attempts: int, service: Service, *, urgent: bool = False
             return bool(super().should_retry(exception, response, **state))
 
     class Strategy(retry.ExponentialBackOffWithDecorrelatedJitterRetryStrategy):  # type: ignore[misc]
+        def __init__(self, *, urgent: bool, **details: Any) -> None:
+            super().__init__(**details)
+            self._urgent = urgent
+
         def do_sleep(self, attempt: int, exception: Any) -> None:
             asked = _retry_after(exception)
-            if urgent:
+            if self._urgent:
                 time.sleep(min(asked or 0.1 * 2**attempt, _URGENT_WAIT_S))
             elif asked:
                 time.sleep(asked)
             else:
                 super().do_sleep(attempt, exception)
 
-    conflicts = (
-        {}
-        if service == "data_science"
-        else {409: ["IncorrectState", "LockConflict", "ConcurrentObjectUpdate"]}
-    )
-    checkers = [
-        retry_checkers.LimitBasedRetryChecker(max_attempts=max(1, max_attempts)),
-        retry_checkers.TotalTimeExceededRetryChecker(
-            time_limit_seconds=_URGENT_TOTAL_S if urgent else _RETRY_TOTAL_S
-        ),
-        Checker(service_error_retry_config={429: [], **conflicts}),
-    ]
-    return Strategy(
-        base_sleep_time_seconds=0.1,
-        exponent_growth_factor=2,
-        max_wait_between_calls_seconds=_RETRY_WAIT_S,
-        checker_container=retry_checkers.RetryCheckerContainer(checkers),
-        decorrelated_jitter=0.1,
-    )
+    return Checker, Strategy
 
 
 def _retry_after(error: Any) -> float:

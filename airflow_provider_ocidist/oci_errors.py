@@ -73,7 +73,8 @@ def is_foreign(error: BaseException) -> bool:
 
 def _service_error(error: Any, doing: str) -> BackendError:
     status, code, message = int(error.status), error.code, first_line(error.message or "")
-    cause, retryable, reason = _judge(status, code, message, _clock_skew(error.headers))
+    skew = _clock_skew(error.headers) if status == 401 else None
+    cause, retryable, reason = _judge(status, code, message, skew)
     kind = RunNotFound if status == 404 else BackendError
     label = f"{status} {code}" if code else str(status)
     request_id = error.request_id

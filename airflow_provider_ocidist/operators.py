@@ -207,17 +207,18 @@ class DistributedTrainingOperator(KillableTask):
         from airflow_provider_ocidist.kills import Patience, may_pass
 
         patience = Patience(self._stop, self.log)
-        while True:
-            try:
-                return gang.adopt_or_submit(key, deadline, self._number, self.retries)
-            except BackendError as error:
+        with self._calling_off_when_killed(gang, key):
+            while True:
                 try:
-                    if self._number == 1 or not may_pass(error):
+                    return gang.adopt_or_submit(key, deadline, self._number, self.retries)
+                except BackendError as error:
+                    try:
+                        if self._number == 1 or not may_pass(error):
+                            raise
+                        patience.take(error, self._reconnect)
+                    except BackendError as final:
+                        self._call_off(gang, key, final)
                         raise
-                    patience.take(error, self._reconnect)
-                except BackendError as final:
-                    self._call_off(gang, key, final)
-                    raise
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on also where Airflow would fail this task for its trigger's sake, and leave the run to itself."""

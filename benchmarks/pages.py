@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison import FEWEST
+from benchmarks.known_rows import known_rows, order
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "performance.md"
 PLACE = re.compile(r"(<!-- results: ([a-z]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
+GANGS = 1000
+"""That wait in Airflow, in the row `airflow`."""
+MOTO = "moto: "
+"""How the peer's requests begin in the details of P19."""
+
 Row = Mapping[str, Any]
 Results = Mapping[str, Row]
-
-
-def order(name: str) -> tuple[int, int, str]:
-    """Return where a row stands: the numbered ones first, by their number."""
-    found = re.fullmatch(r"P(\d+)[a-z]?", name)
-    return (0, int(found[1]), name) if found else (1, 0, name)
 
 
 def amount(value: float) -> str:
@@ -120,6 +120,28 @@ def machines(results: Results) -> str:
     return "".join(f"* {machine}: {', '.join(names)}\n" for machine, names in found.items())
 
 
+def unmeasured(results: Results) -> str:
+    """Return the rows that `make bench` knows and that have no result."""
+    missing = [(name, row) for name, row in known_rows().items() if name not in results]
+    lines = [f"* {name}: {row.title}, beside {row.peer_name}\n" for name, row in missing]
+    return "".join(lines) or "None.\n"
+
+
+def creation(results: Results) -> str:
+    """Return how long a gang takes to be created: of each size, with an image, on a bad day, and by ADS."""
+    kinds = (("P1", "one run of many nodes"), ("P1b", "a run for each node"))
+    cases = ("ours 8", "ours 32", "ours 8, image", "ours 32, image", "ours 32, bad day", "ADS 8", "ADS 32")
+    lines = []
+    for name, kind in kinds:
+        if name in results:
+            seconds = results[name]["seconds"]
+            lines.append(
+                [name, kind, *(f"{seconds[case]:.2f} s" for case in cases), str(results[name]["orphans"])]
+            )
+    titles = [re.sub(r"(8|32)", r"with \1 nodes", case) for case in cases]
+    return table(("row", "as", *titles, "orphans"), lines)
+
+
 def copies(results: Results) -> str:
     titles = (
         "row",
@@ -129,8 +151,9 @@ def copies(results: Results) -> str:
         "floor, and how much of it is reached",
         "`ocifs`/ours",
         "CLI/ours",
+        "most memory of ours",
     )
-    rows = []
+    lines = []
     for name, what in (
         ("P8", "512 MiB down"),
         ("P10", "512 MiB up"),
@@ -141,33 +164,41 @@ def copies(results: Results) -> str:
             seconds = found["seconds"]
             floor = f"{seconds['floor']:.1f} s, {found['percent_of_floor']} %"
             others = [f"{found[other]:.1f}" for other in ("ocifs/ours", "cli/ours")]
-            rows.append([name, what, condition, f"{seconds['ours']:.1f} s", floor, *others])
-    return table(titles, rows)
+            peak = f"{results[name]['peak_mb']} MB"
+            lines.append([name, what, condition, f"{seconds['ours']:.1f} s", floor, *others, peak])
+    return table(titles, lines)
 
 
 def components(results: Results) -> str:
     found = results["airflow"]["components"]
-    rows = [[name, f"{each['before']:.1f}", f"{each['waiting']:.1f}"] for name, each in found.items()]
-    sums = [f"{sum(each[when] for each in found.values()):.1f}" for when in ("before", "waiting")]
-    return table(("component", "before", "waiting"), [*rows, ["in all", *sums]])
+    values = {name: (each["before"], each["waiting"]) for name, each in found.items()}
+    values["in all"] = tuple(sum(column) for column in zip(*values.values(), strict=True))
+    lines = [
+        [name, f"{before:.1f}", f"{waiting:.1f}", f"{(waiting - before) * 1024 / GANGS:.0f}"]
+        for name, (before, waiting) in values.items()
+    ]
+    return table(("component", "before, MB", "waiting, MB", "more for each gang, KB"), lines)
 
 
 def requests(results: Results) -> str:
-    """Return what each request costs the emulator, with signature checks and without."""
-    titles = ("request", "signatures", "CPU, us", "p99, ms", "a second")
-    kinds = (("P19", "checked, as by default"), ("P19b", "not checked"))
-    rows = []
-    for row, kind in kinds:
+    """Return what each request costs the emulator, with signature checks and without, and moto's server."""
+    titles = ("server", "request", "signatures", "CPU, us", "p99, ms", "a second")
+    sides = (("P19", "", "checked, as by default"), ("P19b", "", "not checked"), ("P19", MOTO, "not checked"))
+    lines = []
+    for row, prefix, signatures in sides:
         for name, each in sorted(results[row]["details"].items()):
-            if not name.startswith("moto: "):
-                cells = [f"{each['cpu_us']:.0f}", f"{each['p99_ms']:.1f}", f"{each['per_second']:,.0f}"]
-                rows.append([name, kind, *cells])
-    return table(titles, rows)
+            if name.startswith(MOTO) == bool(prefix):
+                server = "moto" if prefix else "the emulator"
+                cells = [f"{each['cpu_us']:,.0f}", f"{each['p99_ms']:.1f}", f"{each['per_second']:,.0f}"]
+                lines.append([server, name.removeprefix(prefix), signatures, *cells])
+    return table(titles, lines)
 
 
 TABLES: Mapping[str, Callable[[Results], str]] = {
     "rows": all_rows,
+    "unmeasured": unmeasured,
     "machines": machines,
+    "creation": creation,
     "copies": copies,
     "components": components,
     "requests": requests,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
-import pkgutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,30 +12,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-import benchmarks
-from benchmarks.comparison import FEWEST, Comparison
+from benchmarks.comparison import FEWEST
 from benchmarks.conditions import BUSY, Conditions
+from benchmarks.known_rows import known_rows
 from benchmarks.pages import ratio_words, verdict, write_pages
 from scripts.sweeper import sweep_after_us
 
 RESULTS = Path(__file__).with_name("results.json")
 REFUSED = 3
-
-
-def rows() -> dict[str, Comparison]:
-    """Return every comparison of this folder, by name."""
-    modules = [
-        importlib.import_module(f"benchmarks.{item.name}")
-        for item in pkgutil.iter_modules(benchmarks.__path__)
-    ]
-    found = [module.ROW for module in modules if hasattr(module, "ROW")]
-    return {row.name: row for row in sorted(found, key=lambda row: _place(row.name))}
-
-
-def _place(name: str) -> tuple[int, str]:
-    """Return where a row stands: the numbered ones first, by their number."""
-    digits = name[1:].rstrip("b")
-    return (int(digits), name) if name.startswith("P") and digits.isdecimal() else (sys.maxsize, name)
 
 
 def keep(results: dict[str, dict[str, Any]]) -> None:
@@ -73,7 +55,7 @@ def main() -> int:
     # A program that may not keep its bytecode compiles itself at every start: seconds, for the larger peers.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sweep_after_us()
-    known = rows()
+    known = known_rows()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--rows", default=",".join(known), help="names, separated by commas (%(default)s)")
     parser.add_argument(

@@ -55,6 +55,7 @@ RIGHT = [
         ]
     },
     {"mounts": [{"source": "volumes/data", "path": "/opt/out"}]},
+    {"mounts": [{"source": "10.0.0.1:/export", "path": "/mnt/x"}], "checkpoints": {"path": "/mnt/x/run"}},
     {"outputs": [{"path": "out", "uri": "${RESULTS}/x", "nodes": "all", "when": "always"}]},
     {"outputs": [{"path": "out", "uri": "oci://b@n/${JOB_RUN_OCID}/"}]},
     {"nodes": 2, "main_env": {"A": "1"}, "worker_env": {"A": "2"}},
@@ -106,6 +107,9 @@ WRONG = [
     ({"mounts": [{"source": "/etc", "path": "x"}]}, "mounts.0.source: must be a relative path"),
     ({"mounts": [{"source": "../x", "path": "x"}]}, "mounts.0.source: must not leave its folder"),
     ({"mounts": [{"source": "a", "path": "/"}]}, "mounts.0.path: must name a folder"),
+    ({"checkpoints": {"path": "/"}}, "checkpoints.path: must name a folder"),
+    ({"checkpoints": {"path": "/mnt/../etc"}}, "checkpoints.path: must say where it leads"),
+    ({"checkpoints": {"path": "../x"}}, "checkpoints.path: must not leave its folder"),
     ({"mounts": [{"source": "a", "path": "/x/../y"}]}, "mounts.0.path: must not leave its folder"),
     (
         {"mounts": [{"source": "a", "path": "x"}, {"source": "b", "path": "x/"}]},

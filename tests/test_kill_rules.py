@@ -23,7 +23,7 @@ from airflow_provider_ocidist.kills import Killer, Patience, end_before_giving_u
 from airflow_provider_ocidist.run import Ending, RunKey, RunRef
 
 LOG = logging.getLogger("test_kill_rules")
-QUARTER, HOUR = 900.0, 3600.0
+QUARTER, HOUR, DAY = 900.0, 3600.0, 86_400.0
 REF = RunRef(
     backend="x",
     key=RunKey(dag_id="d", run_id="r", task_id="t", generation=1, attempt=2),
@@ -142,7 +142,7 @@ def refusals(
 ) -> tuple[int, BackendError]:
     """Be refused in turn until it is given up; return how often, and the error that says so."""
     patience = Patience(Stop(clock, killed_at), LOG)
-    for number in range(1, 500):
+    for number in range(1, 2000):
         try:
             patience.take(errors[number % len(errors)], reconnect)
         except BackendError as last:
@@ -165,6 +165,49 @@ def test_what_refuses_is_asked_for_a_quarter_of_an_hour_with_new_credentials(
     assert f"refused for {sum(clock.slept):.0f} s; at last: " in str(last)
     assert "not you" in str(last)
     assert last.__cause__ is refusal
+
+
+def outage(status: int | None) -> BackendError:
+    return BackendError("nobody is there", status_code=status, retryable=True)
+
+
+def of_the_store(*, passes: bool) -> BackendError:
+    """Return what comes of a work directory that cannot be read; that error says of itself that it may pass."""
+    error = BackendError("work_dir cannot be used", retryable=True)
+    error.__cause__ = StorageError("nobody is there", retryable=passes)
+    return error
+
+
+@pytest.mark.parametrize("status", [None, 429, 500, 502, 503, 504])
+def test_an_outage_is_no_refusal_and_is_waited_out_for_a_day(clock: Clock, status: int | None) -> None:
+    _, last = refusals(clock, outage(status), of_the_store(passes=True))
+    assert isinstance(last, GaveUp)
+    assert DAY <= sum(clock.slept) <= DAY + 120
+    assert f"not answered for {sum(clock.slept):.0f} s; at last: " in str(last)
+
+
+def test_some_refusals_in_an_outage_are_a_part_of_it(clock: Clock) -> None:
+    refusal = BackendError("not you", status_code=401)
+    patience = Patience(Stop(clock), LOG)
+    while sum(clock.slept) < DAY / 2:
+        patience.take(refusal if len(clock.slept) in (3, 90, 170) else outage(503), lambda: None)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        of_the_store(passes=False),
+        BackendError("busy with another", status_code=409, code="IncorrectState", retryable=True),
+        BackendError("begun with another job file", code="InvalidatedRetryToken", retryable=True),
+    ],
+    ids=["no bucket", "conflict", "spent token"],
+)
+def test_what_somebody_has_said_is_a_refusal_also_where_it_may_pass(
+    clock: Clock, refusal: BackendError
+) -> None:
+    _, last = refusals(clock, refusal)
+    assert isinstance(last, GaveUp)
+    assert QUARTER <= sum(clock.slept) <= QUARTER + 120
 
 
 def test_what_is_no_answer_of_the_service_is_waited_out_the_same(clock: Clock) -> None:

@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -192,6 +192,9 @@ class Service:
     def call_off(self, *_: Any) -> list[str]:
         return []
 
+    def calling_off(self, *_: Any) -> Callable[[], list[str]]:
+        return list
+
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503, None])
 def test_a_try_that_may_have_an_earlier_ones_gang_waits_out_what_passes(
@@ -206,6 +209,38 @@ def test_a_try_that_may_have_an_earlier_ones_gang_waits_out_what_passes(
     retried._number = 1
     with pytest.raises(BackendError, match="not now"):
         retried._brought_about(Service(error), a_key(), None)  # type: ignore[arg-type]
+
+
+class Silent(Service):
+    """Answers nothing before it is let; says when the gangs of earlier tries are called off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may_answer, self.ended = (threading.Event() for _ in range(3))
+
+    def adopt_or_submit(self, *_: Any) -> str:
+        self.asked.set()
+        self.may_answer.wait()
+        return "the gang"
+
+    def calling_off(self, *_: Any) -> Callable[[], list[str]]:
+        return lambda: self.ended.set() or []
+
+
+def test_a_try_that_is_killed_while_the_service_does_not_answer_ends_what_earlier_ones_have_left(
+    conn_id: str,
+) -> None:
+    service, retried = Silent(), task(conn_id)
+    retried._number = 2
+    looking = threading.Thread(target=retried._brought_about, args=(service, a_key(), None))
+    looking.start()
+    try:
+        assert service.asked.wait(60)
+        retried.on_kill()
+        assert service.ended.wait(60)
+    finally:
+        service.may_answer.set()
+        looking.join()
 
 
 @pytest.mark.parametrize(
@@ -325,6 +360,9 @@ class Left:
 
     def adopt_or_submit(self, *_: Any) -> Any:
         raise self.error
+
+    def calling_off(self, *_: Any) -> Callable[[], list[str]]:
+        return lambda: self.called_off.append(-1) or []
 
     def call_off(self, _: Any, number: int, why: BaseException) -> list[str]:
         assert str(self.error) in str(why)

@@ -68,6 +68,7 @@ class Connection(HttpToolsProtocol):
         self.access_log = False
         self._head_limit: asyncio.TimerHandle | None = None
         self._bytes_without_body = 0
+        self._in_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", Corked(transport, self.loop)))
@@ -93,15 +94,23 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._bytes_without_body = 0
+        self._in_body = False
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "InvalidRequest", f"{msg} The bytes sent are not HTTP/1.1.")
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """Answer what never became a request as the services answer, and close."""
+        """Answer what is no request, or breaks off in its body, as the services answer, and close."""
         if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.abort()
+            if self.cycle.response_started or self.pipeline:
+                self.transport.abort()
+                return
+            # The application has not answered yet; what it answers now goes nowhere.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        elif self._in_body:
+            self.transport.close()  # it was answered before its body broke off
             return
         body = encode_json({"code": code, "message": message})
         head = (
@@ -121,7 +130,8 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_is_here()
-        super().on_headers_complete()
+        super().on_headers_complete()  # raises where the head cannot be used
+        self._in_body = True
 
     def _head_is_here(self) -> None:
         if self._head_limit is not None:

@@ -79,7 +79,9 @@ def meeting_points(job: TrainingJob) -> Iterator[Problem]:
     if job.work_dir is not None:
         yield from location("work_dir", job.work_dir)
     if job.checkpoints is not None:
-        yield from inside("checkpoints.path", job.checkpoints.path)
+        yield from on_node("checkpoints.path", job.checkpoints.path)
+        if posixpath.normpath(job.checkpoints.path) in ("/", "//"):
+            yield Problem("checkpoints.path", "must name a folder, not the root of the node's file system")
         if job.checkpoints.uri is not None:
             yield from location("checkpoints.uri", job.checkpoints.uri)
         if job.checkpoints.start_from:

@@ -30,6 +30,10 @@ SHORT = {
     "jobNodeConfigurationDetails.jobNodeGroupConfigurationDetailsList.0": "group",
     "jobConfigurationDetails.environmentVariables": "environment",
     "jobConfigurationOverrideDetails.environmentVariables": "environment",
+    "jobNodeConfigurationDetails": "nodes",
+    "jobInfrastructureConfigurationDetails": "infrastructure",
+    "jobConfigurationDetails": "configuration",
+    "jobConfigurationOverrideDetails": "override",
 }
 """Long paths and how the document abbreviates them."""
 
@@ -111,12 +115,25 @@ def listed(*, connection: bool = True) -> dict[str, str]:
 
     Without `connection` those are left out that only what a connection says can make.
     """
+    rows = tables()[0]
+    chosen = [row for row in rows if connection or "the connection's" not in row[1]]
+    return patterns(chosen)
+
+
+def tables() -> tuple[list[list[str]], list[list[str]]]:
+    """Return the rows of the document's two tables: of all files, and of one node that is asked for as multi-node."""
     section = DOC.read_text().partition("## Where the requests differ")[2].partition("\n## ")[0]
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line
+    found: list[list[list[str]]] = [
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in paragraph.splitlines()]
+        for paragraph in section.split("\n\n")
+        if paragraph.lstrip().startswith("|")
     ]
-    chosen = [row for row in rows[2:] if connection or "the connection's" not in row[1]]
-    return {pattern: row[-1] for row in chosen for pattern in re.findall(r"`([^`]+)`", row[0])}
+    (all_files, one_node) = (rows[2:] for rows in found)
+    return all_files, one_node
+
+
+def patterns(rows: list[list[str]]) -> dict[str, str]:
+    return {pattern: row[-1] for row in rows for pattern in re.findall(r"`([^`]+)`", row[0])}
 
 
 def unknown(found: set[str], known: dict[str, str]) -> set[str]:
@@ -153,6 +170,17 @@ def test_one_node_is_a_plain_job_as_with_ads(name: str) -> None:
     assert "jobNodeConfigurationDetails" not in sent_by_ads(name, "auto")["CreateJob"]
     requests = planned(name, "auto").requests
     assert not any("jobNodeConfigurationDetails" in each.body for each in requests)
+
+
+@pytest.mark.parametrize("connection", [{}, {"subnet_id": SUBNET}], ids=["none", "subnet"])
+@pytest.mark.parametrize("name", ["pytorch_one_node", "pytorch_one_no_subnet"])
+def test_one_node_that_is_asked_for_as_multi_node_differs_as_the_document_says(
+    name: str, connection: dict[str, str]
+) -> None:
+    found = differences(name, "multi_node", **connection)
+    own = patterns(tables()[1])
+    assert unknown(found, {**listed(), **own}) == set()
+    assert [pattern for pattern in own if not fnmatch.filter(found, pattern)] == []
 
 
 def test_every_listed_difference_is_there() -> None:

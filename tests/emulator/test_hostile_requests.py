@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from urllib.parse import urlsplit
 
@@ -108,6 +109,23 @@ def test_a_request_that_never_says_what_it_wants_is_cut_off(emulator, monkeypatc
         assert drip.recv(4096).startswith(b"HTTP/1.1 200")
         drip.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nx-slow: ")
         assert is_cut_off(drip)
+    assert HTTP.get(f"{emulator.url}/health").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/_emulator/faults", "/n/a/b/c/o/d"])
+@pytest.mark.parametrize(
+    "chunk", [b"ZZ\r\n", b"-1\r\n", b"5\r\nabcdefgh\r\n", b"1\r\na\r\nx" * 9, b"\xff\r\n"]
+)
+def test_a_body_that_is_no_http_is_answered_in_the_services_form(emulator, path, chunk):
+    place = urlsplit(emulator.url)
+    with socket.create_connection((place.hostname, place.port), timeout=30) as client:
+        client.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode())
+        client.sendall(chunk)
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert re.match(rb"HTTP/1.1 4\d\d ", head)
+    assert b"opc-request-id: " in head
+    assert {"code", "message"} <= json.loads(body).keys()
     assert HTTP.get(f"{emulator.url}/health").status_code == 200
 
 

@@ -7,10 +7,13 @@ import multiprocessing
 import os
 import re
 import shlex
+import signal
 import time
+import traceback
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 LINES = 60
 """Of a trace that are shown of each shrunk schedule."""
@@ -28,9 +31,7 @@ def main() -> int:
     if arguments.mutants:
         from tests.simulation.mutants import run_all
 
-        return run_all(arguments.seeds, arguments.seed, arguments.only)
-    if arguments.hashes:
-        return _hashes(arguments)
+        return run_all(arguments.seeds, arguments.seed, arguments.only, arguments.processes)
     return _campaign(arguments)
 
 
@@ -45,19 +46,6 @@ def _shrink(seeds: dict[str, str]) -> None:
         print(f"again: python -m tests.simulation --recipe {shlex.quote(recipe.to_json())}")
 
 
-def _hashes(arguments: argparse.Namespace) -> int:
-    from tests.simulation.schedule import run
-
-    for number in range(arguments.seeds):
-        seed = f"{arguments.seed}.{number}"
-        outcome = run(seed, keep_trace=bool(arguments.dump))
-        print(seed, outcome.trace_hash)
-        if arguments.dump:
-            Path(arguments.dump).mkdir(parents=True, exist_ok=True)
-            (Path(arguments.dump) / seed).write_text("\n".join(outcome.trace))
-    return 0
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.simulation")
     parser.add_argument("--seeds", type=int, default=300, help="how many schedules")
@@ -69,8 +57,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--recipe", help="run one schedule that was shrunk, by the text that was printed of it"
     )
-    parser.add_argument("--hashes", action="store_true", help="print the hash of each schedule's trace")
-    parser.add_argument("--dump", help="with --hashes: the folder that the traces are written to")
+    parser.add_argument(
+        "--digests", type=int, default=0, help="print the digests of the traces of so many schedules"
+    )
+    parser.add_argument("--dump", help="with --digests: the folder that those traces are written to")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 2)
     parser.add_argument(
@@ -102,46 +92,113 @@ def _one(arguments: argparse.Namespace) -> int:
     return 1 if outcome.violations else 0
 
 
-def work(seed: str) -> Any:
-    import signal
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What came of one schedule of a campaign, as its process hands it on."""
 
+    seed: str
+    violations: Sequence[tuple[str, float, str]]
+    kinds: Counter[str] = field(default_factory=Counter)
+    state: str = "?"
+    seconds: float = 0.0
+    """Of the world."""
+    took: float = 0.0
+    """Real seconds."""
+    calls: int = 0
+    digest: str = ""
+
+
+@dataclass
+class Tally:
+    """What all schedules of a campaign have shown."""
+
+    done: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    struck: Counter[str] = field(default_factory=Counter)
+    states: Counter[str] = field(default_factory=Counter)
+    found: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """By rule: seeds and texts of what violated it."""
+    digests: dict[str, str] = field(default_factory=dict)
+    virtual: float = 0.0
+    slowest: tuple[float, str] = (0.0, "")
+    calls: int = 0
+
+    def add(self, done: Done, known: str) -> list[tuple[str, str]]:
+        """Count one more schedule; return the rules that it violates, and how, but for what is known."""
+        self.done += 1
+        self.kinds.update(done.kinds)
+        self.struck.update(set(done.kinds))
+        self.states[done.state] += 1
+        self.virtual += done.seconds
+        self.calls += done.calls
+        self.slowest = max(self.slowest, (done.took, done.seed))
+        if done.digest:
+            self.digests[done.seed] = done.digest
+        new = [
+            (rule, text)
+            for rule, _, text in done.violations
+            if not (known and re.search(known, f"{rule}: {text}"))
+        ]
+        for rule, text in new:
+            self.found.setdefault(rule, []).append((done.seed, text))
+        return new
+
+    def print(self, took: float) -> None:
+        print(
+            f"{self.done} schedules in {took:.1f} s: {self.done / took * 60:.0f} a minute; "
+            f"{self.virtual / 3600:.0f} h of the world, {self.calls} requests; "
+            f"slowest {self.slowest[0]:.2f} s ({self.slowest[1]})"
+        )
+        print("tasks: " + ", ".join(f"{count} {state}" for state, count in self.states.most_common()))
+        print("faults (schedules that met them; how often in all):")
+        for kind, count in self.struck.most_common():
+            print(f"  {kind:<28} {count:>6} {self.kinds[kind]:>8}")
+        for seed, digest in sorted(self.digests.items()):
+            print(f"trace of {seed}: {digest}")
+        for rule, where in sorted(self.found.items(), key=lambda item: -len(item[1])):
+            print(f"VIOLATED {rule}: {len({seed for seed, _ in where})} schedules")
+            for seed, text in where[:3]:
+                print(f"    seed {seed}: {text}")
+
+
+def work(seed: str, *, digest: bool, dump: str | None) -> Done:
+    """Run one schedule of a campaign, and some of them on each path."""
+    signal.signal(signal.SIGALRM, lambda *_: _give_up(seed))
+    signal.alarm(60)
+    try:
+        return _worked(seed, digest=digest, dump=dump)
+    except Exception as error:
+        where = traceback.format_exc()[-1500:]
+        return Done(seed=seed, violations=[("simulator", 0.0, f"{type(error).__name__}: {error}\n{where}")])
+
+
+def _give_up(seed: str) -> None:
+    print(f"seed {seed} does not end", flush=True)
+    os._exit(9)
+
+
+def _worked(seed: str, *, digest: bool, dump: str | None) -> Done:
     from tests.simulation.paths import EVERY, differences
     from tests.simulation.schedule import run
 
-    def too_long(*_: Any) -> None:
-        import os
-
-        print(f"seed {seed} does not end", flush=True)
-        os._exit(9)
-
-    signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(60)
-    try:
-        outcome = run(seed)
-        if int(seed.rpartition(".")[2]) % EVERY == 0:
-            found, others = differences(seed)
-            outcome.violations.extend(found)
-            outcome.took += sum(other.took for other in others)
-    except Exception as error:
-        import traceback
-
-        return (
-            seed,
-            [("simulator", 0.0, f"{type(error).__name__}: {error}\n{traceback.format_exc()[-1500:]}")],
-            Counter(),
-            "?",
-            0.0,
-            0.0,
-            0,
-        )
-    return (
-        seed,
-        outcome.violations,
-        outcome.kinds,
-        outcome.state,
-        outcome.seconds,
-        outcome.took,
-        outcome.calls,
+    outcome = run(seed, keep_trace=digest)
+    if dump:
+        Path(dump).mkdir(parents=True, exist_ok=True)
+        (Path(dump) / seed).write_text("\n".join(outcome.trace))
+    violations, took = outcome.violations, outcome.took
+    if int(seed.rpartition(".")[2]) % EVERY == 0:
+        different, others = differences(seed)
+        violations = [*violations, *different]
+        took += sum(other.took for other in others)
+    return Done(
+        seed=seed,
+        violations=violations,
+        kinds=outcome.kinds,
+        state=outcome.state,
+        seconds=outcome.seconds,
+        took=took,
+        calls=outcome.calls,
+        digest=outcome.trace_hash,
     )
 
 
@@ -149,47 +206,27 @@ def _campaign(arguments: argparse.Namespace) -> int:
     from tests.simulation import seams
 
     seams.install()
-    seeds = [f"{arguments.seed}.{number}" for number in range(arguments.seeds)]
     began = time.monotonic()
-    kinds: Counter[str] = Counter()
-    struck: Counter[str] = Counter()
-    states: Counter[str] = Counter()
-    found: dict[str, list[tuple[str, str]]] = {}
-    virtual, slowest, calls = 0.0, (0.0, ""), 0
-    done = 0
+    tally = Tally()
     context = multiprocessing.get_context("fork")
-    with context.Pool(arguments.processes, maxtasksperchild=400) as pool:
-        for seed, violations, faults, state, seconds, took, made in pool.imap_unordered(
-            work, seeds, chunksize=8
-        ):
-            kinds.update(faults)
-            struck.update(set(faults))
-            states[state] += 1
-            virtual += seconds
-            calls += made
-            slowest = max(slowest, (took, seed))
-            done += 1
-            for rule, _, text in violations:
-                if arguments.known and re.search(arguments.known, f"{rule}: {text}"):
-                    continue
-                found.setdefault(rule, []).append((seed, text))
+    with context.Pool(arguments.processes, maxtasksperchild=50) as pool:
+        for done in pool.imap_unordered(_work_numbered, _numbered(arguments), chunksize=8):
+            for rule, text in tally.add(done, arguments.known):
                 if arguments.until and re.search(arguments.until, f"{rule}: {text}"):
-                    print(f"FOUND after {done} schedules: {rule} (seed {seed})", flush=True)
-                    break
-    took = time.monotonic() - began
-    print(
-        f"{len(seeds)} schedules in {took:.1f} s: {len(seeds) / took * 60:.0f} a minute; {virtual / 3600:.0f} h of the "
-        f"world, {calls} requests; slowest {slowest[0]:.2f} s ({slowest[1]})"
-    )
-    print("tasks: " + ", ".join(f"{count} {state}" for state, count in states.most_common()))
-    print("faults (schedules that met them; how often in all):")
-    for kind, count in struck.most_common():
-        print(f"  {kind:<28} {count:>6} {kinds[kind]:>8}")
-    for rule, where in sorted(found.items(), key=lambda item: -len(item[1])):
-        print(f"VIOLATED {rule}: {len({seed for seed, _ in where})} schedules")
-        for seed, text in where[:3]:
-            print(f"    seed {seed}: {text}")
-    if found and not arguments.no_shrink:
-        _shrink({rule: where[0][0] for rule, where in found.items()})
-    print("no rule was violated" if not found else f"{len(found)} rules were violated")
-    return 1 if found else 0
+                    print(f"FOUND after {tally.done} schedules: {rule} (seed {done.seed})", flush=True)
+    tally.print(time.monotonic() - began)
+    if tally.found and not arguments.no_shrink:
+        _shrink({rule: where[0][0] for rule, where in tally.found.items()})
+    print(f"{len(tally.found)} rules were violated" if tally.found else "no rule was violated")
+    return 1 if tally.found else 0
+
+
+def _numbered(arguments: argparse.Namespace) -> Iterator[tuple[str, bool, str | None]]:
+    for number in range(arguments.seeds):
+        is_shown = number < arguments.digests
+        yield f"{arguments.seed}.{number}", is_shown, arguments.dump if is_shown else None
+
+
+def _work_numbered(what: tuple[str, bool, str | None]) -> Done:
+    seed, digest, dump = what
+    return work(seed, digest=digest, dump=dump)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from typing import Any
 
 from oci.exceptions import ConnectTimeout, RequestException, ServiceError
@@ -130,8 +132,11 @@ def refusal(status: int, code: str, message: str, world: World) -> ServiceError:
 
 
 def http_date(now: float) -> str:
-    from email.utils import formatdate
+    return _http_date(int(now))
 
+
+@functools.lru_cache(maxsize=1024)
+def _http_date(now: int) -> str:
     return formatdate(EPOCH + now, usegmt=True)
 
 

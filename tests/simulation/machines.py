@@ -14,6 +14,9 @@ from tests.simulation.program import Gang, Program, Truth
 from tests.simulation.runtime import Event, Process, World
 from tests.simulation.service import DataScience, Resource
 
+BORNE = 6.0
+"""Seconds for which a node may be cut off without any harm to its gang."""
+
 
 class Machine:
     """One node: an agent in a process of its own."""
@@ -266,7 +269,8 @@ class Machines:
             if machine.rank == rank and not machine.process.dead:
                 machine.process.cut_off = {"store"}
                 machine.unreachable = True
-                machine.gang.hurt(f"node {rank} is cut off for {seconds:.0f} s")
+                if seconds > BORNE:
+                    machine.gang.hurt(f"node {rank} is cut off for {seconds:.0f} s")
                 self.world.note(machine.process.name, "is cut off for %.0f s", seconds)
                 healer = Process(self.world, "network")
                 healer.spawn(self._reconnect, machine, delay=seconds)

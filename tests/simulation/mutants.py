@@ -283,6 +283,14 @@ MUTANTS = (
         "slow cancel|left running",
     ),
     _one(
+        "what ends a gang waits behind all else",
+        "7",
+        "beside_loop.py",
+        "        with (_ending_threads if ends_a_gang else _threads).held() as pool:",
+        "        with _threads.held() as pool:",
+        "slow cancel|left running",
+    ),
+    _one(
         "the trigger does not end its gang",
         "7",
         "triggers.py",
@@ -319,24 +327,25 @@ def mutate(package: Path) -> None:
     loader.get_code = get_code
 
 
-def run_all(seeds: int, seed: str, only: str = "") -> int:
+def run_all(seeds: int, seed: str, only: str, processes: int) -> int:
     """Look for each mutant in its own process, and print the table; return 1 if one was not found."""
     missed = 0
-    print(f"{'point':<6}{'found after':<13}{'by':<46}defect", flush=True)
+    print("| defect | point | found after | by |\n| --- | --- | --- | --- |", flush=True)
     for mutant in MUTANTS:
         if not re.search(only, mutant.name):
             continue
-        found, last = _look_for(mutant, seeds, seed)
+        found, last = _look_for(mutant, seeds, seed, processes)
         missed += found is None
-        after, by = found or ("NOT FOUND", "")
-        print(f"{mutant.point:<6}{after:<13}{by[:44]:<46}{mutant.name}{'' if found else last}", flush=True)
+        after, by = found or ("NOT FOUND", last)
+        print(f"| {mutant.name} | {mutant.point} | {after} | {by} |", flush=True)
     print(f"{missed} mutants were not found" if missed else "every mutant was found")
     return 1 if missed else 0
 
 
-def _look_for(mutant: Mutant, seeds: int, seed: str) -> tuple[tuple[str, str] | None, str]:
+def _look_for(mutant: Mutant, seeds: int, seed: str, processes: int) -> tuple[tuple[str, str] | None, str]:
     """Return after how many schedules a mutant was found, and by what; and the last line that was printed."""
-    command = [sys.executable, "-u", "-m", "tests.simulation", "--seeds", str(seeds), "--seed", seed]
+    campaign = ["--seeds", str(seeds), "--seed", seed, "--processes", str(processes), "--no-shrink"]
+    command = [sys.executable, "-u", "-m", "tests.simulation", *campaign]
     environment = {**os.environ, VARIABLE: mutant.name}
     last = ""
     with subprocess.Popen(
@@ -353,7 +362,7 @@ def _look_for(mutant: Mutant, seeds: int, seed: str) -> tuple[tuple[str, str] | 
             if match and not _is_violated_anyway(match[3], mutant.rules):
                 process.terminate()
                 return (match[1], f"{match[2]} (seed {match[3]})"), last
-    return None, f": {last}"
+    return None, last
 
 
 def _is_violated_anyway(seed: str, rules: str) -> bool:

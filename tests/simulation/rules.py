@@ -30,7 +30,9 @@ PEER_STUCK = 28.0
 BELIEVED_AFTER = 880.0
 """Seconds of refusals after which a task may give up."""
 LIST_PAGES = 8
-"""Pages of the compartment's jobs that one try may read."""
+"""Pages of the compartment's jobs that one look for a task's gangs may read."""
+LOOK_AGAIN_AFTER = 9.0
+"""Seconds after the last page, from which on another belongs to the next look: what was refused is asked again."""
 
 
 class Rules:
@@ -53,9 +55,12 @@ class Rules:
         self.hung: set[int] = set()
         """Gangs that were said to hang."""
         self.unguarded: set[int] = set()
-        self.list_pages: dict[str, int] = {}
+        self.list_pages: dict[str, tuple[float, int]] = {}
+        """By worker: when it last read a page, and how many it had read by then in that look."""
         self.announced: set[str] = set()
         """The jobs of gangs whose submission was complete."""
+        self.creators: dict[str, Process] = {}
+        """By job: the process that created its first run."""
         self._handed_on: tuple[int, int] | None = None
         self._clears_at_hand_on = 0
 
@@ -150,9 +155,15 @@ class Rules:
     def _lost(self, save: Save) -> set[str]:
         """Return what a checkpoint does without: the random state of a node that is gone."""
         gang = next(gang for gang in self.machines.gangs.values() if gang.number == save.gang)
-        hurt = gang.harm or gang.number in self.told
-        gone = {rank for rank in range(gang.nodes) if hurt or gang.exits.get(rank, 0) != 0}
+        gone = {rank for rank in range(gang.nodes) if self._is_gone(gang, rank)}
         return {name for name, rank in save.owners.items() if rank in gone and "rng_state_" in name}
+
+    def _is_gone(self, gang: Gang, rank: int) -> bool:
+        """Whether a node may not deliver its part any more."""
+        if gang.number in self.told or gang.exits.get(rank, 0) != 0:
+            return True
+        machine = next((each for each in self.machines.all if (each.gang, each.rank) == (gang, rank)), None)
+        return machine is None or machine.process.dead or machine.is_over or machine.unreachable
 
     def _is_whole(self, save: Save) -> bool:
         return save.complete_at is not None or save in self.published
@@ -187,6 +198,8 @@ class Rules:
 
     def _created(self, run: Resource) -> None:
         job_id = run.body["jobId"]
+        if self.world.current is not None:
+            self.creators.setdefault(job_id, self.world.current.process)
         for other in self.service.runs.values():
             if other is not run and other.body["jobId"] != job_id and other.state in LIVE:
                 self.violate("two gangs", "a run was created while another gang of the task lived")
@@ -226,7 +239,10 @@ class Rules:
         began = min((run.created for run in self.runs_of(gang)), default=self.world.now)
         if self.airflow.edits and gang.number < len(self.machines.gangs) - 1:
             return "another gang has followed"
-        return next((what for at, what in self.airflow.kills if at >= began - 30.0), None)
+        # A gang that was still being created when its try was killed is that try's; one of a later try is not.
+        creator = self.creators.get(gang.job_id)
+        since = began if creator is None else min(began, creator.born)
+        return next((what for at, what in self.airflow.kills if at >= since), None)
 
     def _refused(self, gang: Gang) -> str | None:
         """Whether the service has refused for as long as it takes to be believed."""
@@ -344,21 +360,26 @@ class Rules:
         if running and not any(program.signalled for program in running):
             windows.append((renewed, 1.25 * scenario.lease, "nobody waits for it"))
         for since, limit, why in windows:
-            if since is not None and now - since > limit + GUARD_SLACK and not self._unguarded(since):
+            if since is not None and now - since > limit + self._slack(since):
                 self.unguarded.add(gang.number)
                 self.violate("guard", f"gang {gang.number} runs on, {now - since:.0f} s after: {why}")
 
-    def _unguarded(self, since: float) -> bool:
-        """Whether those who would have seen it were cut off, or killed, meanwhile."""
-        windows = any(
-            window.end > since and window.begin < self.world.now for window in self.scenario.windows
+    def _slack(self, since: float) -> float:
+        """Return how many seconds later than its limit a guard may act, for what befell those who look meanwhile."""
+        now, scenario = self.world.now, self.scenario
+        # Who is refused asks less and less often, and is not at once there again when that is over.
+        hindered = sum(
+            2.0 * max(0.0, min(now, window.end) - max(since, window.begin)) + 60.0
+            for window in scenario.windows
+            if window.begin < now and window.end > since
         )
-        return (
-            windows
-            or bool(self.scenario.rates)
-            or bool(self.scenario.events)
-            or self.scenario.canceling_forever
-        )
+        # A request that takes, or fails, several times; a task without anybody at it, for so long as it takes Airflow
+        # to find out, and then until the lease of its gang is over.
+        repeated = 180.0 if scenario.rates else 0.0
+        alone = 1.25 * scenario.lease if scenario.events or scenario.rates else 0.0
+        cut_off = sum(event.details.get("seconds", 0.0) for event in scenario.events)
+        endless = float("inf") if scenario.canceling_forever else 0.0
+        return GUARD_SLACK + hindered + repeated + alone + cut_off + endless
 
     # the task
 
@@ -533,7 +554,14 @@ class Rules:
     def called(self, actor: Process, call: str) -> None:
         """Count what a try reads of the compartment."""
         if call == "service.list_jobs" and actor.name.startswith("worker"):
-            self.list_pages[actor.name] = self.list_pages.get(actor.name, 0) + 1
+            last, pages = self.list_pages.get(actor.name, (-LOOK_AGAIN_AFTER, 0))
+            is_same_look = self.world.now - last < LOOK_AGAIN_AFTER
+            pages = pages + 1 if is_same_look else 1
+            self.list_pages[actor.name] = self.world.now, pages
+            if pages > LIST_PAGES:
+                self.violate(
+                    "requests", f"{actor.name} read more than {LIST_PAGES} pages of the compartment's jobs"
+                )
 
     # at the end
 
@@ -552,9 +580,6 @@ class Rules:
                     "left running",
                     f"{len(live)} runs live on, {self.world.now - (self.airflow.ended_at or 0):.0f} s after their task",
                 )
-        for name, pages in self.list_pages.items():
-            if pages > LIST_PAGES:
-                self.violate("requests", f"{name} read {pages} pages of the compartment's jobs")
         if CANARY in json.dumps(self.airflow.notes):
             self.violate("secret", "the notes hold a secret")
         self._check_uploads()

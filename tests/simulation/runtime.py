@@ -30,8 +30,8 @@ SHOW_WAKES = bool(os.environ.get("OCIDIST_SIMULATION_WAKES"))
 """Whether every waking stands in the trace: by that one finds why a seed is not the same schedule twice."""
 
 
-class Stuck(Exception):
-    """Nothing is due any more, though somebody still waits."""
+SHORT = 0.5
+"""Seconds below which a wait may pass without a look at whether all is over: nobody waits so shortly for ever."""
 
 
 class Process:
@@ -42,11 +42,13 @@ class Process:
         self.name = name
         self.skew = skew
         """Seconds by which its clock is ahead of the world's."""
+        self.born = world.now
         self.dead = False
         self.frozen_until = 0.0
         self.held: Task | None = None
         """The thread that a signal handler has interrupted."""
-        self.globals: dict[tuple[str, str], Any] = {}
+        self.globals: list[Any] | None = None
+        """What it has of `World.globals`, while another process runs; None: it has not run yet."""
         self.tasks: list[Task] = []
         self.on_death: list[Callable[[], None]] = []
         self.cut_off: set[str] = set()
@@ -136,8 +138,9 @@ class World:
         self._count = 0
         self._ties = self.number("ties") or 1
         self._last: Process | None = None
-        self.globals: list[tuple[ModuleType, str, Callable[[], Any]]] = []
-        """What a real process has of its own: module, name, how it begins."""
+        self._until = 0.0
+        self.globals: list[tuple[dict[str, Any], str, Callable[[], Any]]] = []
+        """What a real process has of its own: names of the module, which of them, how it begins."""
         self._ids = 0
 
     # chance: by name, so that dropping one event leaves the others as they are
@@ -195,6 +198,8 @@ class World:
             raise RuntimeError("only simulated threads can wait")
         if self.closed or task.process.dead:
             raise GreenletExit
+        if timeout is not None and timeout < SHORT and self._passes(task, timeout):
+            return False
         waiter = Waiter(task)
         if waiters is not None:
             waiters.append(waiter)
@@ -210,6 +215,17 @@ class World:
             raise GreenletExit
         return waiter.reason
 
+    def _passes(self, task: Task, seconds: float) -> bool:
+        """Let a moment pass at once where nobody else is due in it: the hub would wake this very thread next."""
+        at = self.now + max(0.0, seconds)
+        heap, process = self.heap, task.process
+        if (heap and heap[0][0] <= at) or at > self._until:
+            return False
+        if process.frozen_until > at or process.held is task:
+            return False
+        self.now = at
+        return True
+
     def sleep(self, seconds: float) -> None:
         self.wait(None, max(0.0, seconds))
 
@@ -222,6 +238,7 @@ class World:
 
     def run(self, until: float, over: Callable[[], bool]) -> bool:
         """Run until it is over, or so long; return whether it was over."""
+        self._until = until
         heap, set_loop, get_loop = self.heap, asyncio._set_running_loop, asyncio._get_running_loop
         while heap:
             at, _, _, waiter, reason = heapq.heappop(heap)
@@ -257,12 +274,12 @@ class World:
         return over()
 
     def _change_globals(self, process: Process) -> None:
-        last = self._last
-        for module, name, make in self.globals:
-            key = (module.__name__, name)
-            if last is not None:
-                last.globals[key] = getattr(module, name)
-            setattr(module, name, process.globals[key] if key in process.globals else make())
+        slots, last = self.globals, self._last
+        if last is not None:
+            last.globals = [names[name] for names, name, _ in slots]
+        own = process.globals or [make() for _, _, make in slots]
+        for (names, name, _), value in zip(slots, own, strict=True):
+            names[name] = value
         self._last = process
 
     def close(self) -> None:

@@ -383,7 +383,7 @@ def _refused_for_long(dice: random.Random, scenario: Scenario, length: float) ->
     knows nothing of it."""
     begin, kind = dice.uniform(2, 15), dice.choice(["401", "404"])
     windows = [
-        Window(f"{kind} of {calls} for long", kind, calls, begin, begin + 2000)
+        Window(f"{kind} of {calls} for long", kind, calls, begin, begin + 1150)
         for calls in ("service.list_", "service.get_")
     ]
     return _merge(scenario, windows=tuple(windows), capacity="never", retries=min(1, scenario.retries))
@@ -397,7 +397,7 @@ def _last_try_refused(dice: random.Random, scenario: Scenario, length: float) ->
         deferrable=False,
         retries=1,
         windows=(
-            Window(f"{kind} at the last try", kind, "service.", at, at + dice.choice([60.0, 300.0, 3000.0])),
+            Window(f"{kind} at the last try", kind, "service.", at, at + dice.choice([60.0, 300.0, 1200.0])),
         ),
         events=(Event("worker dies", "kill_worker", at, {}),),
     )

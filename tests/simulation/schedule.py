@@ -32,6 +32,7 @@ class Outcome:
     scenario: Scenario
     violations: list[tuple[str, float, str]]
     trace_hash: str
+    """Digest of the trace; empty where no trace was asked for."""
     fired: list[str]
     kinds: Counter[str]
     state: str
@@ -42,6 +43,8 @@ class Outcome:
     calls: int
     result: tuple[object, ...] = ()
     """What the task has come to: the same on every path to it."""
+    gangs: int = 0
+    """How many there were."""
     trace: list[str] = field(default_factory=list)
 
     @property
@@ -94,7 +97,7 @@ def run(scenario: Scenario | str, *, keep_trace: bool = False) -> Outcome:
         seed=scenario.seed,
         scenario=scenario,
         violations=rules.violations,
-        trace_hash=_hash(world),
+        trace_hash=_hash(world) if keep_trace else "",
         fired=list(dict.fromkeys(faults.fired)),
         kinds=faults.kinds,
         state=airflow.state,
@@ -102,6 +105,7 @@ def run(scenario: Scenario | str, *, keep_trace: bool = False) -> Outcome:
         took=real_time.perf_counter() - began,
         calls=sum(network.calls.values()),
         result=_result(airflow, rules),
+        gangs=len(machines.gangs),
         trace=lines,
     )
 

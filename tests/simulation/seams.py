@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import copy
+import functools
 import gc
 import importlib
 import itertools
@@ -29,6 +31,10 @@ NOT_SIMULATED = (
     "task_logs",
     "filesystem",
 )
+
+
+SHORT_ENDING = 400.0
+"""Seconds for which nodes that are to end are waited for, instead of half an hour."""
 
 
 class Trace(logging.Handler):
@@ -59,6 +65,9 @@ def install() -> SimpleNamespace:
     from airflow.sdk.bases.operator import ExecutorSafeguard
 
     logging.disable(logging.NOTSET)
+    # The trace has its own time and place: where in the code a record was made takes longer than all else about it.
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     runtime.virtualize(
         concurrent.futures._base,
         importlib.import_module("concurrent.futures.thread"),
@@ -105,9 +114,9 @@ def _import_all(package: ModuleType) -> list[ModuleType]:
     return found
 
 
-def _process_globals(module: ModuleType) -> list[tuple[ModuleType, str, Any]]:
+def _process_globals(module: ModuleType) -> list[tuple[dict[str, Any], str, Any]]:
     """Return what each real process has of its own: caches that are empty at first, and pools of threads."""
-    found: list[tuple[ModuleType, str, Any]] = []
+    found: list[tuple[dict[str, Any], str, Any]] = []
     if module.__name__.rpartition(".")[2] in PURE:
         return found
     for name, value in vars(module).items():
@@ -116,7 +125,7 @@ def _process_globals(module: ModuleType) -> list[tuple[ModuleType, str, Any]]:
         if (type(value) in (dict, set, list) and not value) or (
             type(value).__module__ == module.__name__ and type(value).__name__ in _OWN_KINDS
         ):
-            found.append((module, name, type(value)))
+            found.append((vars(module), name, functools.partial(copy.copy, copy.copy(value))))
     return found
 
 
@@ -149,6 +158,7 @@ def _patch_clients() -> None:
 
 
 def _patch_agent() -> None:
+    from airflow_provider_ocidist import gang, kinds, run, triggers
     from airflow_provider_ocidist.agent import (
         activity,
         code,
@@ -201,6 +211,11 @@ def _patch_agent() -> None:
     peers.host_answers = lambda address: _machines().answers(address)
     submission.agent_bundle = lambda *_: b"agent"
     plans.boot_text = lambda: "boot"
+    # What the package consists of does not change meanwhile.
+    kinds.names = functools.cache(kinds.names)
+    # As leases are short here: nodes that never end are waited for often, and for nothing new.
+    run.ENDING_LIMIT = gang.END_WITHIN = triggers.END_WITHIN = SHORT_ENDING
+    gang.Ender.end.__kwdefaults__["within"] = SHORT_ENDING
     locations._numbers = itertools.count(1)
     locations.os = SimpleNamespace(**{**vars(locations.os), "getpid": lambda: 1})
 

@@ -17,9 +17,9 @@ from airflow_provider_ocidist.emulator.store import Table
 
 MAX_OPEN_FILES = 64
 MAX_INDEXES = 1024
-LINES_IN_A_MS = 100
+LINES_IN_A_MS = 50
 """Of one node; what it writes faster than that is stamped with the milliseconds that follow. A page of a search holds
-more, so clients that search by time can always go on from the last line of a page."""
+more (100 by default), so clients that search by time can always go on from the last line of a page."""
 
 logger = logging.getLogger(__name__)
 
