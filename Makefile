@@ -17,6 +17,8 @@ CLIENTS := .venv-clients
 CLIENTS_READY := $(CLIENTS)/.ready
 LAUNCHERS := .venv-launchers
 LAUNCHERS_READY := $(LAUNCHERS)/.ready
+PROGRAMS := .venv-programs
+PROGRAMS_READY := $(PROGRAMS)/.ready
 MUTANTS := .venv-mutants
 MUTANTS_READY := $(MUTANTS)/.ready
 # What a node may have at the oldest; Debian has it as PyPy.
@@ -44,7 +46,7 @@ DEVICE ?=
 BASE ?=
 NAME ?=
 
-.PHONY: help demo up down test test-clients test-airflow test-launchers test-matrix test-containers test-chaos test-python39 fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
+.PHONY: help demo up down test test-clients test-airflow test-launchers test-programs test-matrix test-containers test-chaos test-python39 fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -61,7 +63,7 @@ down: ## end what `make up` started
 test: $(READY) ## run the test suite; TESTS=path runs a part
 	@$(if $(TESTS),,$(NEEDS) chromium iproute2 $(LOGINS))
 	@$(PYTEST) $(PARALLEL) --durations 10 -m "not launchers" \
-	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples older))
+	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples older programs))
 
 test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarted: in Airflow's own processes; and every example DAG
 	@$(NEEDS) $(COMPILER)
@@ -74,6 +76,10 @@ test-launchers: $(READY) $(LAUNCHERS_READY) ## train with real accelerate, DeepS
 	@$(NEEDS) $(COMPILER) $(LOGINS)
 	@$(PYTEST) $(PARALLEL) --durations 10 -m launchers tests/launchers tests/train
 
+# Each test takes minutes: they are dealt out one by one.
+test-programs: $(READY) $(PROGRAMS_READY) ## train with Lightning, transformers, Accelerate and torchtitan: killed, resumed, compared
+	@$(PYTEST) -n 2 --dist load --durations 10 $(or $(TESTS),tests/programs)
+
 # The minor that .venv holds is tested by `make test` and `make test-airflow`: here only when it is named.
 test-matrix: $(READY) $(AIRFLOW_READY) ## what meets Airflow, on the newest patch of each older minor; AIRFLOW=3.1 names one
 	@unknown="$(filter-out $(OLDER_AIRFLOWS) $(OWN_AIRFLOW),$(AIRFLOW))"; [ -z "$$unknown" ] || { \
@@ -82,7 +88,7 @@ test-matrix: $(READY) $(AIRFLOW_READY) ## what meets Airflow, on the newest patc
 	  environment=.venv-airflow-$$minor; [ $$minor != $(OWN_AIRFLOW) ] || environment=$(VENV); \
 	  echo "Airflow $$minor, in $$environment"; \
 	  $$environment/bin/python -m pytest -n 2 --dist loadfile --durations 10 -m "airflow and not launchers" \
-	    $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos examples)) || failed="$$failed $$minor"; \
+	    $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos examples older programs)) || failed="$$failed $$minor"; \
 	done; \
 	[ -z "$$failed" ] || { echo "failed on Airflow$$failed" >&2; exit 1; }
 
@@ -100,16 +106,16 @@ test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL
 test-python39: $(READY) $(OLDER)/.ready $(TYPES39)/.ready ## what travels to nodes, under a Python 3.9: types, tests, gangs; PYTHON39=python3.9
 	@$(TYPES39)/bin/mypy --python-version 3.9 --python-executable $(BIN)/python --follow-imports skip --no-warn-return-any \
 	  --cache-dir .mypy_cache/3.9 $$($(BIN)/python -c 'from airflow_provider_ocidist import bundle as b; print(*[b.PACKAGE / part for part in b.AGENT_PARTS])')
-	@$(BIN)/python -m pytest --durations 3 tests/older
-	@OCIDIST_EMULATOR_PYTHON=$(CURDIR)/$(BIN)/python $(OLDER)/bin/python -m pytest -c tests/python39.ini --rootdir . -q -n 3 \
+	@$(PYTEST) --durations 3 tests/older
+	@OCIDIST_EMULATOR_PYTHON=$(CURDIR)/$(BIN)/python $(OLDER)/bin/python -m scripts.run_tests -c tests/python39.ini --rootdir . -q -n 3 \
 	  --dist loadfile --durations 10 -m "not launchers" $(or $(TESTS),$(addprefix tests/,agent launchers storage \
 	  test_backports.py model/test_masking.py oci_client/test_rest.py oci_client/test_clients.py))
 
 fuzz-emulator: $(READY) ## send the emulator what nobody should send: FUZZ_CASES=100000 SEED=7; FIRST=123 begins later
 	@$(BIN)/python -m tests.emulator.fuzz --cases $(or $(FUZZ_CASES),100000) $(if $(SEED),--seed $(SEED)) --first $(or $(FIRST),0)
 
-mutants: $(READY) $(MUTANTS_READY) ## put faults into the code that decides, one at a time; MODULES="gang journal" names some
-	@$(BIN)/python -m scripts.mutants $(MODULES)
+mutants: $(READY) $(MUTANTS_READY) ## put faults into the code that decides, one at a time; MODULES="gang journal" names some, SAMPLE=40 tries so many of each
+	@$(BIN)/python -m scripts.mutants $(if $(SAMPLE),--sample $(SAMPLE)) $(MODULES)
 
 simulate: $(READY) ## thousands of trainings in which everything goes wrong, each from a seed: SEEDS=10000 SEED=7
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --seed $(or $(SEED),1)
@@ -170,7 +176,13 @@ $(LAUNCHERS_READY): requirements/launchers.txt requirements/torch.txt | $(READY)
 	@$(FILL) requirements/launchers.txt --torch-from $(VENV)
 	@touch $@
 
-$(OLDER)/.ready: requirements/python39.txt
+# Programs that nobody here wrote, as a node that runs them has them.
+$(PROGRAMS_READY): requirements/programs.txt requirements/torch.txt | $(READY) $(PROGRAMS)/bin/python
+	@echo "installing into $(@D): a minute; later runs skip this"
+	@$(FILL) requirements/programs.txt --torch-from $(VENV)
+	@touch $@
+
+$(OLDER)/.ready: requirements/python39.txt | $(READY)
 	@$(PYTHON39) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 9))' 2>/dev/null || $(NEEDS) pypy3 pypy3-venv
 	@echo "installing into $(@D), with $$($(PYTHON39) --version | head -1): a minute; later runs skip this"
 	@$(PYTHON39) -m venv $(@D)

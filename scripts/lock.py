@@ -40,6 +40,9 @@ BUILD = ["editables", "hatchling"]
 LAUNCHERS = ["accelerate", "deepspeed", "ninja", "scikit-learn", "setuptools", "wheel"]
 """What nodes need besides torch to train the examples, and to build DeepSpeed."""
 
+PROGRAMS = ["accelerate", "lightning", "setuptools", "torchtitan==0.2.2", "transformers"]
+"""Programs of others that are trained, killed and resumed. torchtitan 0.3 does not train on processors."""
+
 
 def resolve(
     requirements: list[str], options: Sequence[str] = (), *, torch: bool = True
@@ -92,6 +95,7 @@ def main() -> None:
     # In isolation DeepSpeed, which comes as source only, would fetch a torch for CUDA to tell its dependencies.
     launchers = pins(LAUNCHERS, ["--no-build-isolation"])
     write("launchers.txt", "Launchers and what the examples need, torch excepted", launchers)
+    write("programs.txt", "Programs that nobody here wrote, torch excepted", pins(PROGRAMS))
 
 
 if __name__ == "__main__":

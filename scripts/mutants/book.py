@@ -63,15 +63,16 @@ class Score:
 
     @property
     def is_enough(self) -> bool:
-        return self.percent >= LEAST_PERCENT and not self.untried
+        """Whether so many are killed of those that were tried."""
+        return self.percent >= LEAST_PERCENT
 
     def row(self) -> str:
         """Return its line of a table in Markdown."""
-        faults = self.killed + self.hung + self.equivalent + len(self.survivors)
+        tried = self.killed + self.hung + self.equivalent + len(self.survivors)
         killed = self.killed + self.hung
-        tried = f" ({self.untried} not tried)" if self.untried else ""
-        cells = (f"`{self.module}`", f"{faults}{tried}", killed, self.equivalent, len(self.survivors))
-        return f"| {' | '.join(map(str, cells))} | {self.percent:.1f} % |"
+        percent = f"{self.percent:.1f} %" if tried else ""
+        counts = (tried + self.untried, tried, killed, self.equivalent, len(self.survivors))
+        return f"| `{self.module}` | {' | '.join(map(str, counts))} | {percent} |"
 
     def text(self) -> str:
         counts = f"{self.killed} killed, {self.hung} hung, {len(self.survivors)} survived"

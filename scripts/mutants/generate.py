@@ -8,7 +8,9 @@ program that Python runs isolated. It also leaves out decorated functions.
 
 from __future__ import annotations
 
+import bisect
 import difflib
+import itertools
 import json
 import sys
 from collections.abc import Iterable
@@ -141,6 +143,29 @@ def change_between(before: list[str], after: list[str]) -> str:
     return " -> ".join(sides)
 
 
+class Statements:
+    """A module by its outermost statements: to write only the one that changes takes a tenth of the time."""
+
+    def __init__(self, module: cst.Module) -> None:
+        self._nodes = module.body
+        self._codes = [module.code_for_node(node) for node in module.body]
+        self._head, _, self._foot = module.code.partition("".join(self._codes))
+        lines = itertools.accumulate(
+            (code.count("\n") for code in self._codes), initial=self._head.count("\n")
+        )
+        self._first = [line + 1 for line in lines]
+        self._module = module
+
+    def changed(self, old: cst.CSTNode, new: cst.CSTNode, line: int) -> tuple[str, str, str]:
+        """Return the statement at a line, the same with one node in place of another, and all with that."""
+        number = bisect.bisect_right(self._first, line) - 1
+        node = self._nodes[number].deep_replace(old, new)
+        assert isinstance(node, cst.CSTNode)
+        code = self._module.code_for_node(node)
+        all_code = [*self._codes[:number], code, *self._codes[number + 1 :]]
+        return self._codes[number], code, "".join([self._head, *all_code, self._foot])
+
+
 def mutants(path: Path) -> Iterable[dict[str, object]]:
     code = path.read_text()
     wrapper = MetadataWrapper(cst.parse_module(code))
@@ -148,11 +173,13 @@ def mutants(path: Path) -> Iterable[dict[str, object]]:
     wrapper.visit(visitor)
     places = wrapper.resolve(PositionProvider)
     owners = owner_of(wrapper.module, wrapper)
+    module = Statements(wrapper.module)
     seen = {code}
     for mutation in visitor.mutations:
         if not worth_trying(mutation.original_node, mutation.mutated_node):
             continue
-        text = wrapper.module.deep_replace(mutation.original_node, mutation.mutated_node).code
+        place = places[mutation.original_node].start.line
+        before, after, text = module.changed(mutation.original_node, mutation.mutated_node, place)
         if text in seen or not _compiles(text):
             continue
         seen.add(text)
@@ -161,7 +188,7 @@ def mutants(path: Path) -> Iterable[dict[str, object]]:
         block = isinstance(mutation.original_node, cst.BaseCompoundStatement | cst.ExceptHandler)
         yield {
             "owner": owners.get(first, ""),
-            "change": change_between(code.splitlines(), text.splitlines()),
+            "change": change_between(before.splitlines(), after.splitlines()),
             "lines": [first, first if block else last],
             "text": text,
         }

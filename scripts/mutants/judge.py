@@ -1,8 +1,11 @@
 """Run the tests that judge a module against one mutant of it after the other.
 
-Importing Airflow and the SDK takes longer than most of the tests: this process imports them once, none of ours, and
-forks for each run. All happens in a copy of the tree, so that an interrupted run leaves no mutant behind, and the copy
-stands first on PYTHONPATH, so that programs which tests start run the mutant as well.
+To import Airflow and the SDK, ours, and the tests takes longer than most of the tests do. One process does all of it
+once for a module and forks for each mutant, which it puts into the functions that are there already. Where a mutant
+changes what the import does, the fork is of a process that has imported all but ours.
+
+All happens in a copy of the tree, so that an interrupted run leaves no mutant behind, and the copy stands first on
+PYTHONPATH, so that programs which tests start run the mutant as well.
 """
 
 from __future__ import annotations
@@ -10,32 +13,28 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import json
 import os
-import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import pytest
-
-from scripts import keeper
+from scripts.mutants.children import Servant
+from scripts.mutants.runs import OURS, Run, serve_afresh, serve_collected
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = frozenset({"airflow_provider_ocidist", "tests", "scripts", "benchmarks", "conftest", "__main__"})
 LEAST_LIMIT_S = 6.0
 """For one test, and again for the whole run: the machine may be busy with other things."""
 SLOWER = 5
 """How many times as long as without a fault a test may take before it counts as hanging."""
+BASELINE_LIMIT_S = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ class Baseline:
     """What the tests do without a fault."""
 
     durations: dict[str, float]
-    """Seconds by test."""
+    """Seconds by test, in the order of the tests."""
     covering: dict[int, frozenset[str]]
     """By line of the module, the tests that ran it in their own process."""
 
@@ -51,9 +50,26 @@ class Baseline:
     def test_limit_s(self) -> float:
         return LEAST_LIMIT_S + SLOWER * max(self.durations.values(), default=0)
 
-    @property
-    def limit_s(self) -> float:
-        return 2 * LEAST_LIMIT_S + SLOWER * sum(self.durations.values())
+    def limit_s(self, tests: Sequence[str]) -> float:
+        return 2 * LEAST_LIMIT_S + SLOWER * sum(self.durations[name] for name in tests)
+
+    def running(self, lines: tuple[int, int]) -> list[str]:
+        """Return the tests that run lines in their own process; all where none does.
+
+        What only a program notices that a test starts counts as not noticed, where a test in its own process could.
+        """
+        near = frozenset[str]().union(*(self.covering.get(n, ()) for n in range(lines[0], lines[1] + 1)))
+        return [name for name in self.durations if name in near] or list(self.durations)
+
+    def in_order(self, tests: Sequence[str], kills: Counter[str]) -> list[str]:
+        """Return tests as they are to run: those first that have killed most, then short files, and short tests."""
+        of_file: dict[str, float] = {}
+        for name in tests:
+            of_file[_file_of(name)] = of_file.get(_file_of(name), 0) + self.durations[name]
+        return sorted(
+            tests,
+            key=lambda name: (-kills[name], of_file[_file_of(name)], _file_of(name), self.durations[name]),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +91,10 @@ def path_of(module: str) -> str:
     return module.partition("::")[0]
 
 
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
 def copy_tree(target: Path) -> None:
     """Copy all that git knows of or would add."""
     shutil.rmtree(target, ignore_errors=True)
@@ -86,208 +106,142 @@ def copy_tree(target: Path) -> None:
             shutil.copy2(ROOT / name, target / name)
 
 
-@dataclass(kw_only=True)
-class Judge:
-    """Forks a pytest for each mutant; `tree` is a copy made by `copy_tree`."""
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where tests run."""
 
     tree: Path
+    """A copy of the tree."""
+    folder: Path
+    """For all that tests leave behind; its path is short enough for those of sockets."""
     log: Path
     """The output of the last run."""
-    _stamp: int = field(default_factory=lambda: int(time.time()))
+
+
+@contextlib.contextmanager
+def place_in(folder: Path) -> Iterator[Place]:
+    """A copy of the tree in a folder, which is removed, where this process and all that it forks work."""
+    tree = folder / f"tree-{os.getpid()}"
+    with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as name:
+        try:
+            copy_tree(tree)
+            place = Place(tree=tree, folder=Path(name), log=folder / f"pytest-{os.getpid()}.log")
+            settle(place)
+            yield place
+        finally:
+            os.chdir(ROOT)
+            shutil.rmtree(tree, ignore_errors=True)
+
+
+def settle(place: Place) -> None:
+    """Have this process, and all that it forks, work in a place."""
+    os.chdir(place.tree)
+    sys.path.insert(0, str(place.tree))
+    # As tests/conftest.py: many programs start here, and each would compile all that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    tempfile.tempdir = None
+    home = place.folder / "airflow"
+    os.environ.update(
+        PYTHONPATH=str(place.tree),
+        TMPDIR=str(place.folder),
+        # What a test draws is the same for each mutant.
+        TEST_SEED="1",
+        # As tests/conftest.py: Airflow reads it once, here before the fork.
+        AIRFLOW_HOME=str(home),
+        AIRFLOW__CORE__LOAD_EXAMPLES="False",
+        AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{home}/airflow.db",
+    )
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """Judges the mutants of one module, in the place where this process is settled."""
+
+    place: Place
+    module: str
+    tests: Sequence[str]
+    base: Baseline = field(init=False)
+    _kills: dict[str, Counter[str]] = field(init=False, default_factory=dict)
+    """By function, how many of its mutants each test has killed."""
+    _afresh: Servant | None = field(init=False, default=None)
+    _stamp: int = field(init=False, default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
-        keeper.prctl(keeper.PR_SET_CHILD_SUBREAPER, 1)
-        os.chdir(self.tree)
-        sys.path.insert(0, str(self.tree))
-        os.environ["PYTHONPATH"] = str(self.tree)
-        # As tests/conftest.py: many programs start here, and each would compile all that it imports.
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        sys.dont_write_bytecode = False
-        home = tempfile.mkdtemp(prefix="ocidist-mutants-", dir=self.tree)
-        # As tests/conftest.py: Airflow reads it once, here before the fork.
-        os.environ.update(
-            AIRFLOW_HOME=home,
-            AIRFLOW__CORE__LOAD_EXAMPLES="False",
-            AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{home}/airflow.db",
-        )
-
-    def baseline(self, module: str, tests: Sequence[str]) -> Baseline:
         """Run the tests without a fault. Raises JudgeError when they do not pass."""
-        recorder = _Recorder(str(self.tree / path_of(module)))
-        said = self._run(tests, [recorder], ["-q"], limit_s=500)
-        if not said or said["code"] != 0:
-            raise JudgeError(f"{module}: its tests do not pass without a fault, see {self.log}")
-        for name in said["modules"]:
-            with contextlib.suppress(Exception, SystemExit):  # what cannot be imported alone, the tests do
-                importlib.import_module(name)
-        gc.collect()
-        gc.freeze()  # none of it will ever be garbage: no child shall look
-        # Airflow looks up its providers. Kept, what it loads of ours would be the same for all mutants.
-        for name in [
-            name for name in sys.modules if name.partition(".")[0] in OURS - {"scripts", "__main__"}
-        ]:
-            del sys.modules[name]
-        covering = {int(line): frozenset(names) for line, names in said["covering"].items()}
-        return Baseline(durations=said["durations"], covering=covering)
-
-    def judge(
-        self, module: str, text: str, lines: tuple[int, int], tests: Sequence[str], base: Baseline
-    ) -> Verdict:
-        """Run the tests against a mutant that run its lines."""
-        path = self.tree / path_of(module)
-        original = path.read_text()
+        self._path = self.place.tree / path_of(self.module)
+        self._original = self._path.read_text()
+        self._collected = Servant(partial(serve_collected, path=self._path, run=self._run([])))
         try:
-            self._write(path, text)
-            near = frozenset().union(
-                *(base.covering.get(n, frozenset()) for n in range(lines[0], lines[1] + 1))
-            )
-            sorter = _Sorter(near, base.durations)
-            options = ["-x", "-q", "-o", f"timeout={base.test_limit_s:.0f}"]
-            said = self._run(tests, [sorter], options, limit_s=base.limit_s)
+            said = self._ask(self._collected, {"record": True, "limit_s": BASELINE_LIMIT_S})
+            if not said or said["code"] != 0:
+                raise JudgeError(
+                    f"{self.module}: its tests do not pass without a fault, see {self.place.log}"
+                )
+        except BaseException:
+            self.end()
+            raise
+        self.base = Baseline(
+            durations=said["durations"],
+            covering={int(line): frozenset(names) for line, names in said["covering"].items()},
+        )
+        _import(said["modules"])
+
+    def end(self) -> None:
+        self._collected.end()
+        if self._afresh:
+            self._afresh.end()
+
+    def judge(self, owner: str, text: str, lines: tuple[int, int]) -> Verdict:
+        """Run the tests against a mutant, which changes lines of a function or class; raises JudgeError."""
+        kills = self._kills.setdefault(owner, Counter())
+        near = self.base.in_order(self.base.running(lines), kills)
+        try:
+            self._write(text)
+            said = self._ask(self._collected, self._request(near) | {"text": text})
+            if said.get("afresh"):
+                self._afresh = self._afresh or Servant(serve_afresh)
+                everything = self.base.in_order(list(self.base.durations), kills)
+                said = self._ask(self._afresh, self._request(everything) | {"run": self._run(everything)})
         finally:
-            self._write(path, original)
+            self._write(self._original)
         if not said:
             return Verdict(outcome="hung")
+        if said["failed"]:
+            kills[said["failed"]] += 1
         return Verdict(outcome="survived" if said["code"] == 0 else "killed", test=said["failed"])
 
-    def _write(self, path: Path, text: str) -> None:
-        path.write_text(text)
+    def _run(self, chosen: Sequence[str]) -> Run:
+        return Run(files=list(self.tests), chosen=list(chosen), log=self.place.log, folder=self.place.folder)
+
+    def _request(self, chosen: Sequence[str]) -> dict[str, Any]:
+        limits = {"limit_s": self.base.limit_s(chosen), "test_limit_s": self.base.test_limit_s}
+        return {"chosen": chosen, **limits}
+
+    def _ask(self, servant: Servant, request: object) -> dict[str, Any]:
+        try:
+            said = servant.ask(request)
+        except EOFError:
+            raise JudgeError(f"{self.module}: what runs its tests has ended, see {self.place.log}") from None
+        if "error" in said:
+            raise JudgeError(f"{self.module}: its tests cannot be run: {said['error']}")
+        return said
+
+    def _write(self, text: str) -> None:
+        self._path.write_text(text)
         # What was compiled is known by the file's time in whole seconds and its size, which mutants may share.
         self._stamp += 1
-        os.utime(path, (self._stamp, self._stamp))
-
-    def _run(
-        self, tests: Sequence[str], plugins: list[Any], options: Sequence[str], *, limit_s: float
-    ) -> dict[str, Any]:
-        """Return what pytest's process says; nothing when it died or took too long."""
-        receiver, sender = os.pipe()
-        child = os.fork()
-        if not child:
-            os.close(receiver)
-            _be_pytest(sender, self.log, tests, plugins, options)
-        os.close(sender)
-        try:
-            said = _read_all(receiver, time.monotonic() + limit_s)
-        finally:
-            os.close(receiver)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-            keeper.end_all(0)
-            keeper.reap()
-        return dict(json.loads(said)) if said else {}
+        os.utime(self._path, (self._stamp, self._stamp))
 
 
-def _read_all(descriptor: int, deadline: float) -> bytes:
-    """Return all that is written until the end; nothing when that does not come in time."""
-    parts: list[bytes] = []
-    while select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))[0]:
-        part = os.read(descriptor, 1 << 16)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-    return b""
-
-
-def _be_pytest(
-    sender: int, log: Path, tests: Sequence[str], plugins: list[Any], options: Sequence[str]
-) -> None:
-    try:
-        os.setsid()
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        for descriptor in (1, 2):
-            os.dup2(output, descriptor)
-        report = _Report()
-        # Nobody reads what an assert has compared, and to rewrite pytest's plugins for it takes longer than many tests.
-        common = ["--assert=plain", "-p", "no:cacheprovider", "--rootdir", str(Path.cwd()), "--tb=short"]
-        code = pytest.main([*common, *options, *tests], plugins=[report, *plugins])
-        said: dict[str, Any] = {"code": int(code), "failed": report.failed, "modules": _others()}
-        for plugin in plugins:
-            said |= getattr(plugin, "findings", dict)()
-        with os.fdopen(sender, "w") as file:
-            json.dump(said, file)
-    finally:
-        os._exit(0)
-
-
-def _others() -> list[str]:
-    """Return the modules that were imported and are none of ours."""
-    return [
-        name
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[0] not in OURS and "site-packages" in (getattr(module, "__file__", None) or "")
-    ]
-
-
-class _Report:
-    """Which test failed first."""
-
-    def __init__(self) -> None:
-        self.failed = ""
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and not self.failed:
-            self.failed = report.nodeid
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed and not self.failed:
-            self.failed = report.nodeid
-
-
-class _Sorter:
-    """Only tests that run the mutant's lines, all where none does so in its own process; short ones first.
-
-    What only a program notices that a test starts counts as not noticed, where a test in its own process could.
-    """
-
-    def __init__(self, near: frozenset[str], durations: dict[str, float]) -> None:
-        self.near = near
-        self.durations = durations
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if self.near:
-            items[:] = [item for item in items if item.nodeid in self.near]
-        of_file: dict[str, float] = {}
-        for item in items:
-            name = item.nodeid.partition("::")[0]
-            of_file[name] = of_file.get(name, 0) + self.durations.get(item.nodeid, 0)
-        items.sort(
-            key=lambda item: (
-                of_file[item.nodeid.partition("::")[0]],
-                item.nodeid.partition("::")[0],
-                self.durations.get(item.nodeid, 0),
-            )
-        )
-
-
-class _Recorder:
-    """How long each test takes, and which lines of one file it runs in its own process."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.durations: dict[str, float] = {}
-        self.covering: dict[int, set[str]] = {}
-        self.test = ""
-
-    def findings(self) -> dict[str, Any]:
-        return {
-            "durations": self.durations,
-            "covering": {line: sorted(names) for line, names in self.covering.items()},
-        }
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.test = nodeid
-        self.durations[nodeid] = 0
-        threading.settrace(self._enter)
-        sys.settrace(self._enter)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.durations[report.nodeid] += report.duration
-
-    def _enter(self, frame: FrameType, _event: str, _argument: Any) -> Any:
-        return self._line if frame.f_code.co_filename == self.path else None
-
-    def _line(self, frame: FrameType, event: str, _argument: Any) -> Any:
-        if event == "line":
-            self.covering.setdefault(frame.f_lineno, set()).add(self.test)
-        return self._line
+def _import(modules: Sequence[str]) -> None:
+    """Import what the tests do and is none of ours, for all later forks of this process."""
+    for name in modules:
+        with contextlib.suppress(Exception, SystemExit):  # what cannot be imported alone, the tests do
+            importlib.import_module(name)
+    # Airflow looks up its providers. Kept, what it loads of ours would be the same for all mutants.
+    kept = {"scripts", "__main__"}
+    for name in [name for name in sys.modules if name.partition(".")[0] in OURS - kept]:
+        del sys.modules[name]
+    gc.collect()
+    gc.freeze()  # none of it will ever be garbage: no fork shall look

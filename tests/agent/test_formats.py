@@ -155,7 +155,7 @@ class TensorPickler(pickle.Pickler):
     """Writes `("storage", key, items)` as torch refers to the storage of a tensor."""
 
     def persistent_id(self, item: Any) -> Any:
-        if isinstance(item, tuple) and item[:1] == ("storage",):
+        if isinstance(item, tuple) and len(item) == 3 and item[0] == "storage":
             _, key, items = item
             return ("storage", "FloatStorage", key, "cpu", items)
         return None

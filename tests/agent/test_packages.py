@@ -113,7 +113,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path / "index")))
     # pip keeps only what came over https.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate(tmp_path))
+    context.load_cert_chain(str(certificate(tmp_path)))
     server.socket = context.wrap_socket(server.socket, server_side=True)
     made.url = f"https://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)

@@ -31,6 +31,7 @@ from airflow_provider_ocidist.agent.join.topology import (
     own_rank,
     require_own_addresses,
     topology_of,
+    usable_cores,
 )
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, TopologyTimeout
@@ -59,6 +60,20 @@ def test_our_own_rank_variable_wins_over_the_services() -> None:
     assert own_rank(config(), {"OCIDIST_NODE_RANK": "2", "NODE_RANK": "3"}) == 2
     assert own_rank(config(), {"NODE_RANK": "3"}) == 3
     assert own_rank(config(nodes=1), {}) == 0
+
+
+def test_the_cores_are_those_that_the_process_may_use_on_any_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = (
+        "import os; from airflow_provider_ocidist.agent.topology import usable_cores; {}print(usable_cores())"
+    )
+    allowed = re.search(r"Cpus_allowed_list:\s*(\d+)", Path("/proc/self/status").read_text())[1]
+    for without in ("", "vars(os).pop('sched_getaffinity', None); "):
+        command = ["taskset", "-c", allowed, sys.executable, "-c", program.format(without)]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        assert done.stdout == "1\n"
+    here = usable_cores()
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert usable_cores() == here
 
 
 @pytest.mark.parametrize("environ", [{}, {"NODE_RANK": "4"}, {"NODE_RANK": "-1"}, {"NODE_RANK": "one"}])

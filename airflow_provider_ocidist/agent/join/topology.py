@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import re
 import socket
 import struct
 import threading
@@ -322,8 +323,17 @@ def topology_of(
         rendezvous_id=config.run_name,
         join_timeout=config.limits.join_timeout,
         interface=own_interface(address),
-        cores=len(os.sched_getaffinity(0)),
+        cores=usable_cores(),
     )
+
+
+def usable_cores() -> int:
+    """Return on how many processor cores this process may run."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    # PyPy has no such call; the kernel's mask is words in hexadecimal, with commas between.
+    found = re.search(r"^Cpus_allowed:\s*([0-9a-f,]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return bin(int(found[1].replace(",", ""), 16)).count("1") if found else os.cpu_count() or 1
 
 
 def master_port(master: str, run_name: str) -> int:

@@ -36,6 +36,8 @@ WEIGHTS = (
 )
 """What is called so is never empty."""
 UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".crdownload")
+SEEK_HOLE = getattr(os, "SEEK_HOLE", 4)
+"""Of Linux; PyPy lacks the name."""
 LONGEST_HEADER = 100_000_000
 LOCAL_HEADER = 30
 """Bytes of the header before each member of an archive, without its name and extra field."""
@@ -108,7 +110,7 @@ def _is_zipped(path: Path) -> bool:
 
 def _has_hole(file: IO[bytes], size: int) -> bool:
     try:
-        return os.lseek(file.fileno(), 0, os.SEEK_HOLE) < size
+        return os.lseek(file.fileno(), 0, SEEK_HOLE) < size
     except OSError:
         # Not every file system tells.
         return False
