@@ -63,9 +63,8 @@ def test_our_own_rank_variable_wins_over_the_services() -> None:
 
 
 def test_the_cores_are_those_that_the_process_may_use_on_any_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = (
-        "import os; from airflow_provider_ocidist.agent.topology import usable_cores; {}print(usable_cores())"
-    )
+    module = "airflow_provider_ocidist.agent.join.topology"
+    program = f"import os; from {module} import usable_cores; {{}}print(usable_cores())"
     allowed = re.search(r"Cpus_allowed_list:\s*(\d+)", Path("/proc/self/status").read_text())[1]
     for without in ("", "vars(os).pop('sched_getaffinity', None); "):
         command = ["taskset", "-c", allowed, sys.executable, "-c", program.format(without)]

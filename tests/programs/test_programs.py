@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist import job_file
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.run import NodeState, RunKey, RunStatus
-from airflow_provider_ocidist.storage.stores import open_store
+from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunStatus
+from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import ROOT, Access, EmulatorProcess
 from tests.training_jobs import BACKEND, a_key, wait_until
 
@@ -59,7 +59,7 @@ def run(backend: OciDataScience, fields: dict[str, Any]) -> Iterator[Callable[..
         script: str, key: RunKey, *, kind: str = "torchrun", saves: bool = True, **env: str
     ) -> End:
         results = f"{fields['work_dir']}/results/{uuid.uuid4().hex}"
-        job = job_file.build(
+        job = parsing.build(
             {
                 "name": "programs",
                 "nodes": 2,
