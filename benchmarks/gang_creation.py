@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import httpx
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from airflow_provider_ocidist.oci_client import clients, credentials
@@ -95,7 +95,9 @@ class GangCreation(Comparison):
         """Return how long it takes from a connection to a complete gang, everything looked up that must be."""
         self._prepare(faults)
         backend = OciDataScience.connect(self._access.connection_fields())
-        gang = Gang(backend, _job(nodes, topology, image), logging.getLogger(), None, threading.Event())
+        gang = GangSubmitter(
+            backend, _job(nodes, topology, image), logging.getLogger(), None, threading.Event()
+        )
         key = RunKey(dag_id="benchmark", run_id=uuid.uuid4().hex, task_id="train")
         began = time.perf_counter()
         ref = gang.adopt_or_submit(key, None).ref

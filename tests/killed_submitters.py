@@ -38,14 +38,14 @@ def _import_everything() -> None:
 
 def _submit_and_be_killed(case: dict[str, Any]) -> None:
     from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-    from airflow_provider_ocidist.gangs.submission import Gang
+    from airflow_provider_ocidist.gangs.submission import GangSubmitter
     from airflow_provider_ocidist.model.run import RunKey
     from tests.training_jobs import a_job
 
     _kill_at(case["request"], after=case["after"])
     backend = OciDataScience.connect(case["fields"])
     job = a_job(nodes=case["nodes"], seconds=60)
-    gang = Gang(backend, job, logging.getLogger("killed"), None, threading.Event())
+    gang = GangSubmitter(backend, job, logging.getLogger("killed"), None, threading.Event())
     gang.adopt_or_submit(RunKey(**case["key"]), None, 1)
     os._exit(0)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED, exit_code_of, remedy
 from airflow_provider_ocidist.agent.join import ads_contract
-from airflow_provider_ocidist.agent.join.ads_contract import Told
+from airflow_provider_ocidist.agent.join.ads_contract import NodeInstructions
 from airflow_provider_ocidist.agent.join.ads_meeting import told_by_ads
 from airflow_provider_ocidist.agent.node import LAYOUT, Node
 from airflow_provider_ocidist.agent.secrecy import keep_from_log
@@ -46,9 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_code_of(error.cause)
 
 
-def _told(environ: Mapping[str, str], arguments: Sequence[str], switch: StopSwitch) -> Told:
+def _told(environ: Mapping[str, str], arguments: Sequence[str], switch: StopSwitch) -> NodeInstructions:
     if CONFIG_VARIABLE in environ or not ads_contract.speaks(environ):
-        return Told(config=AgentConfig.from_env(environ), environ=environ)
+        return NodeInstructions(config=AgentConfig.from_env(environ), environ=environ)
     return told_by_ads(environ, arguments, switch)
 
 

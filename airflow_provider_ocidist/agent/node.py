@@ -40,14 +40,14 @@ from airflow_provider_ocidist.agent.save import outputs
 from airflow_provider_ocidist.agent.save.checkpoints import folder_of, resume, resume_after_clear, start_from
 from airflow_provider_ocidist.agent.save.deliveries import (
     ShardCollector,
-    ShardCourier,
+    ShardUploader,
     hide_folder,
     nodes_apart,
     show_folder,
 )
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, Patience
-from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, Told
+from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState
 from airflow_provider_ocidist.agent.secrecy import keep_from_log
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.agent.train.abandonable import abandonable
@@ -69,7 +69,7 @@ logger = logging.getLogger("ocidist")
 
 T = TypeVar("T")
 
-Courier = Union[CheckpointUploader, ShardCourier]
+Courier = Union[CheckpointUploader, ShardUploader]
 
 LAYOUT = "ocidist: %(message)s"
 EXPLANATION_LIMIT = 5.0
@@ -361,7 +361,7 @@ class Node:
         finally:
             timer.cancel()
 
-    def _parcels(self, workspace: Workspace, failed_run: str | None = None) -> list[outputs.Parcel]:
+    def _parcels(self, workspace: Workspace, failed_run: str | None = None) -> list[outputs.OutputCopy]:
         return outputs.parcels(
             self.promised,
             workspace.working_dir,
@@ -443,7 +443,7 @@ class Node:
         if self.is_main:
             courier = self._main_courier(folder, checkpoints)
         else:
-            courier = ShardCourier(
+            courier = ShardUploader(
                 folder,
                 self.heartbeat.store,
                 self.rank,
@@ -469,7 +469,9 @@ class Node:
             checkpoints,
             self.access,
             fence=self.config.fence,
-            told=Told(step=lambda: meter.progress.step, loss_at=meter.loss_at, announced=meter.announced),
+            told=ProgramState(
+                step=lambda: meter.progress.step, loss_at=meter.loss_at, announced=meter.announced
+            ),
             on_published=self._checkpoint_is_safe,
             shards=shards if self.config.nodes > 1 else None,
             fetched=self.brought,

@@ -86,9 +86,9 @@ def _key(job: TrainingJob) -> RunKey:
 
 
 def _submit(backend: Backend, job: TrainingJob, key: RunKey) -> RunRecord:
-    from airflow_provider_ocidist.gangs.submission import Gang
+    from airflow_provider_ocidist.gangs.submission import GangSubmitter
 
-    return Gang(backend, job, _Words(), None, threading.Event()).adopt_or_submit(key, None)
+    return GangSubmitter(backend, job, _Words(), None, threading.Event()).adopt_or_submit(key, None)
 
 
 class _Words:

@@ -51,7 +51,7 @@ class Notes(Protocol):
     def set(self, key: str, value: Any) -> None: ...
 
 
-class Ender:
+class Canceller:
     """Ends gangs, and waits until every node of theirs has ended."""
 
     def __init__(self, backend: Backend, log: TaskLog, stop: threading.Event) -> None:
@@ -132,7 +132,7 @@ def _not_removed(ref: RunRef, after: float) -> BackendError:
     )
 
 
-class Gang:
+class GangSubmitter:
     """Brings about the one gang of a task, whatever happened to those who tried before and whichever settings changed.
 
     What is recorded in the work directory and noted in Airflow leads to what may live; the service says what does.
@@ -146,7 +146,7 @@ class Gang:
         self._log = log
         self._notes = notes
         self._stop = stop
-        self._ender = Ender(backend, log, stop)
+        self._ender = Canceller(backend, log, stop)
 
     def adopt_or_submit(
         self, key: RunKey, task_deadline: float | None, number: int = 1, retries: int | None = None

@@ -38,7 +38,7 @@ SHORT = 60.0
 """Seconds; a training that took less, and shows nothing, has probably done nothing."""
 
 
-class Told(Enum):
+class ReportOutcome(Enum):
     """What a node reported."""
 
     EXIT_0 = auto()
@@ -91,27 +91,27 @@ class Unread:
 
 
 _ENDS = {
-    Told.EXIT_0: End.WELL,
-    Told.FAILURE: End.FAILED,
-    Told.NOT_DONE: End.UNSAID,
-    Told.NOTHING: End.FAILED,
-    Told.UNREADABLE: End.UNREAD,
-    Told.NO_AGENT: End.WELL,
+    ReportOutcome.EXIT_0: End.WELL,
+    ReportOutcome.FAILURE: End.FAILED,
+    ReportOutcome.NOT_DONE: End.UNSAID,
+    ReportOutcome.NOTHING: End.FAILED,
+    ReportOutcome.UNREADABLE: End.UNREAD,
+    ReportOutcome.NO_AGENT: End.WELL,
 }
 """Of a node that is SUCCEEDED at the service; every other one has failed."""
 
 
-def told(node: NodeStatus, expects: Expectations, *, readable: bool) -> Told:
+def told(node: NodeStatus, expects: Expectations, *, readable: bool) -> ReportOutcome:
     """Return what a node reported."""
     report = node.report
     if report is None:
         if not expects.reports:
-            return Told.NO_AGENT
-        return Told.NOTHING if readable else Told.UNREADABLE
+            return ReportOutcome.NO_AGENT
+        return ReportOutcome.NOTHING if readable else ReportOutcome.UNREADABLE
     over = report.phase is Phase.DONE
     if report.cause is not None or report.exit_code not in (None, 0) or (over and report.exit_code is None):
-        return Told.FAILURE
-    return Told.EXIT_0 if over else Told.NOT_DONE
+        return ReportOutcome.FAILURE
+    return ReportOutcome.EXIT_0 if over else ReportOutcome.NOT_DONE
 
 
 def end(node: NodeStatus, expects: Expectations, *, readable: bool) -> End | None:

@@ -298,7 +298,7 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class PollResult:
     """What a look at several gangs has found."""
 
     outcomes: tuple[Action | Exception, ...]
@@ -309,7 +309,7 @@ class Looked:
     """Whether the service did not say how some of the gangs are."""
 
 
-def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> Looked:
+def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> PollResult:
     """Look at gangs of one backend in as few calls as it allows; what befalls one does not touch the others."""
     outcomes: dict[Watch, Action | Exception] = {}
     statuses: dict[Watch, RunStatus] = {}
@@ -339,7 +339,7 @@ def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> Loo
                 watch.warn("its lines could not be made out (%s); will try again", error, now)
     for watch, status in statuses.items():
         outcomes[watch] = _attempt(watch.observe, status, lines.get(watch), now)
-    return Looked(tuple(outcomes[watch] for watch in watches), trouble, unanswered)
+    return PollResult(tuple(outcomes[watch] for watch in watches), trouble, unanswered)
 
 
 def _kind(error: BackendError) -> str:

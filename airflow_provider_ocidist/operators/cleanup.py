@@ -113,10 +113,10 @@ class EndTrainingOperator(BaseOperator):
         return _conn_id_of(task, self)
 
     def _end_all(self, keys: Sequence[RunKey], conn_id: str) -> list[str]:
-        from airflow_provider_ocidist.gangs.submission import Ender
+        from airflow_provider_ocidist.gangs.submission import Canceller
 
         backend = OciHook(conn_id).backend()
-        ender = Ender(backend, self.log, self._stop)
+        ender = Canceller(backend, self.log, self._stop)
         begun = time.monotonic()
         ended: dict[str, None] = {}
         while True:

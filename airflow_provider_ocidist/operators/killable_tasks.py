@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.gangs.kills import Killer
     from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-    from airflow_provider_ocidist.gangs.submission import Gang
+    from airflow_provider_ocidist.gangs.submission import GangSubmitter
     from airflow_provider_ocidist.gangs.task_watch import TaskWatch
     from airflow_provider_ocidist.model.run import RunKey, RunRef
 
@@ -38,7 +38,7 @@ class KillableTask(OutcomeTask):
             self._killer.kill_from_handler()
 
     @contextlib.contextmanager
-    def _calling_off_when_killed(self, gang: Gang, key: RunKey) -> Iterator[None]:
+    def _calling_off_when_killed(self, gang: GangSubmitter, key: RunKey) -> Iterator[None]:
         """Let a kill end what earlier tries have left, also while this one waits for what the service says of it."""
         if self._number == 1:
             yield
@@ -109,7 +109,7 @@ class KillableTask(OutcomeTask):
             except Exception as error:  # noqa: BLE001 - Airflow's own, or the network's
                 patience.take(error, lambda: None)
 
-    def _call_off(self, gang: Gang, key: RunKey, error: BackendError) -> None:
+    def _call_off(self, gang: GangSubmitter, key: RunKey, error: BackendError) -> None:
         """End what earlier tries may have left where no try comes after this one; add to the error what that is not."""
         from airflow_provider_ocidist.errors import Overtaken
 

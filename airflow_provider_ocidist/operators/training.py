@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.capacity import CapacitySearch, NoCapacity
     from airflow_provider_ocidist.gangs.failure import Failure
     from airflow_provider_ocidist.gangs.kills import Killer
-    from airflow_provider_ocidist.gangs.submission import Gang
+    from airflow_provider_ocidist.gangs.submission import GangSubmitter
     from airflow_provider_ocidist.gangs.task_watch import TaskWatch
     from airflow_provider_ocidist.model.job import TrainingJob
     from airflow_provider_ocidist.model.run import Plan, RunKey, RunRecord, RunRef
@@ -184,7 +184,7 @@ class DistributedTrainingOperator(KillableTask):
 
     def _begin(self, context: Context) -> dict[str, Any]:
         """Bring about the gang, and wait for its end."""
-        from airflow_provider_ocidist.gangs.submission import Gang
+        from airflow_provider_ocidist.gangs.submission import GangSubmitter
 
         with as_airflow_errors(), self._telling_of_failure(context):
             job = self._limited(self._training_job(context))
@@ -194,13 +194,13 @@ class DistributedTrainingOperator(KillableTask):
                 task_context.note_data_versions(
                     job, OciHook(self.conn_id, kind=job.backend.kind), context, self.log
                 )
-            gang = Gang(
+            gang = GangSubmitter(
                 self._backend(job.backend.kind), job, self.log, context.get("task_state_store"), self._stop
             )
             record = self._brought_about(gang, task_context.key_of(context), deadline)
         return self._supervise(record, context, announced=False)
 
-    def _brought_about(self, gang: Gang, key: RunKey, deadline: float | None) -> RunRecord:
+    def _brought_about(self, gang: GangSubmitter, key: RunKey, deadline: float | None) -> RunRecord:
         """Return the record of the gang; where one of an earlier try may live, one bad answer is no reason to fail."""
         from airflow_provider_ocidist.gangs.kills import Patience, may_pass
 

@@ -61,7 +61,7 @@ JOB = SERVICE | {
 }
 
 
-def told(environ: dict[str, str], *arguments: str) -> ads_contract.Told:
+def told(environ: dict[str, str], *arguments: str) -> ads_contract.NodeInstructions:
     return told_by_job(environ, arguments, "/node")
 
 

@@ -19,7 +19,7 @@ from airflow_provider_ocidist.agent.save import deliveries
 from airflow_provider_ocidist.agent.save.checkpoints import resume
 from airflow_provider_ocidist.agent.save.deliveries import (
     ShardCollector,
-    ShardCourier,
+    ShardUploader,
     hide_folder,
     nodes_apart,
     show_folder,
@@ -295,7 +295,7 @@ class Nodes:
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
         self.collector = ShardCollector(self.folders[0], self.store, 0, (1,), OciAccess(), pattern=pattern)
-        self.courier = ShardCourier(self.folders[1], self.store, 1, 0, OciAccess(), pattern=pattern)
+        self.courier = ShardUploader(self.folders[1], self.store, 1, 0, OciAccess(), pattern=pattern)
         self.started = False
 
     def start(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent.save import saving
-from airflow_provider_ocidist.agent.save.outputs import Parcel, copy_outputs
+from airflow_provider_ocidist.agent.save.outputs import OutputCopy, copy_outputs
 from airflow_provider_ocidist.agent.save.saving import Patience, cause_of
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
@@ -79,7 +79,7 @@ def test_an_output_that_cannot_be_sent_is_sent_once_it_can(tmp_path: Path) -> No
     (tmp_path / "model.txt").write_text("weights")
     target = tmp_path / "safe"
     target.write_text("in the way")
-    parcel = Parcel(path="model.txt", source=tmp_path / "model.txt", uri=str(target), required=True)
+    parcel = OutputCopy(path="model.txt", source=tmp_path / "model.txt", uri=str(target), required=True)
     with pytest.raises(AgentError, match=r"the output model\.txt cannot be copied"):
         copy_outputs([parcel], OciAccess())
     threading.Timer(0.5, target.unlink).start()

@@ -8,7 +8,7 @@ from pathlib import Path
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import Patience
-from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, Told, Undelivered
+from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState, Undelivered
 from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
@@ -31,7 +31,7 @@ class Watched:
             self.folder,
             Checkpoints(uri=str(self.target), **changes),
             self.access,
-            told=Told(
+            told=ProgramState(
                 step=lambda: self.meter.progress.step,
                 loss_at=lambda step: step / 10,
                 announced=self.meter.announced,

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.emulator import retry_tokens
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.server import Emulator
-from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key, wait_until
@@ -39,7 +39,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[OciDataScience]:
 
 
 def submit(backend: OciDataScience, job: Any, key: RunKey, number: int) -> RunRef:
-    gang = Gang(backend, job, logging.getLogger("test"), None, threading.Event())
+    gang = GangSubmitter(backend, job, logging.getLogger("test"), None, threading.Event())
     return gang.adopt_or_submit(key, None, number).ref
 
 

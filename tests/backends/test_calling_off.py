@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.gangs.submission import NOTE, Gang
+from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter
 from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
@@ -104,7 +104,7 @@ def test_what_gives_up_for_good_leaves_nothing_that_is_neither_told_to_end_nor_n
         how = dice.choice(["whole", "half", "begun", "ended", "of a later try"])
         left[how] = left_by(impatient, key, number + 1 if how == "of a later try" else 1, how)
     notes = {NOTE: {"attempts": [each.to_json() for each in left.values()]}} if dice.random() < 0.5 else None
-    gang = Gang(impatient, a_job(nodes=2), logging.getLogger("test"), notes, threading.Event())  # type: ignore[arg-type]
+    gang = GangSubmitter(impatient, a_job(nodes=2), logging.getLogger("test"), notes, threading.Event())  # type: ignore[arg-type]
     for rule in down:
         faults(**rule)
     said = "\n".join(gang.call_off(task, number, GIVES_UP))

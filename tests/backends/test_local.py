@@ -23,7 +23,7 @@ import pytest
 from airflow_provider_ocidist.backends.local import Local, node
 from airflow_provider_ocidist.backends.local.backend import FOLDER
 from airflow_provider_ocidist.errors import Cause, JobFileError
-from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, RunStatus
@@ -71,8 +71,8 @@ def a_job(nodes: int = 2, seconds: float = 0.5, script: str = "steps.py", **chan
     )
 
 
-def submitter(backend: Local, job: TrainingJob) -> Gang:
-    return Gang(backend, job, logging.getLogger("test"), None, threading.Event())
+def submitter(backend: Local, job: TrainingJob) -> GangSubmitter:
+    return GangSubmitter(backend, job, logging.getLogger("test"), None, threading.Event())
 
 
 def running(status: RunStatus) -> bool:

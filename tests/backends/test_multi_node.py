@@ -19,7 +19,7 @@ import pytest
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed
-from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, TrainingResult
@@ -51,7 +51,7 @@ def multi_node(nodes: int = 2, seconds: float = 0.5, *arguments: str, **limits: 
 
 
 def submit(backend: OciDataScience, job: TrainingJob, key: RunKey) -> RunRecord:
-    gang = Gang(backend, job, logging.getLogger("test"), None, threading.Event())
+    gang = GangSubmitter(backend, job, logging.getLogger("test"), None, threading.Event())
     return gang.adopt_or_submit(key, None)
 
 

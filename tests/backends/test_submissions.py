@@ -22,7 +22,7 @@ from airflow_provider_ocidist.backends.oci_data_science.ads_variables import (
     with_main_run,
 )
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.oci_client import clients
@@ -52,7 +52,7 @@ def a_compartment(backend: OciDataScience, emulator: Access) -> str:
 
 
 def submit(backend: OciDataScience, job: Any, key: RunKey, number: int = 1) -> RunRef:
-    gang = Gang(backend, job, logging.getLogger("test"), None, threading.Event())
+    gang = GangSubmitter(backend, job, logging.getLogger("test"), None, threading.Event())
     return gang.adopt_or_submit(key, None, number).ref
 
 

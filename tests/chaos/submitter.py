@@ -21,7 +21,7 @@ import oci.data_science  # noqa: F401 - imported here, not in the part that is k
 import oci.object_storage  # noqa: F401
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.run import RunKey
@@ -45,7 +45,9 @@ class FileNotes:
 def submit(order: dict[str, Any]) -> str:
     backend = OciDataScience.connect(order["fields"])
     notes = FileNotes(Path(order["notes"])) if order["notes"] else None
-    gang = Gang(backend, parsing.build(order["job"]), logging.getLogger("submit"), notes, threading.Event())
+    gang = GangSubmitter(
+        backend, parsing.build(order["job"]), logging.getLogger("submit"), notes, threading.Event()
+    )
     return gang.adopt_or_submit(codec.decode(RunKey, order["key"]), None, order["number"]).ref.job_id
 
 

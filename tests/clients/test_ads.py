@@ -18,7 +18,7 @@ import yaml
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
-from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -263,7 +263,7 @@ def run_by_us(emulator, objects):
 
     def run(document: dict[str, Any]) -> tuple[Any, RunStatus]:
         job = parsing.parse(yaml.safe_dump(document))
-        gang = Gang(backend, job, logging.getLogger("test"), None, threading.Event())
+        gang = GangSubmitter(backend, job, logging.getLogger("test"), None, threading.Event())
         record = gang.adopt_or_submit(a_key(), None)
         refs.append(record.ref)
         assert not record.expects.reports

@@ -18,7 +18,7 @@ import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
-from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.model.run import RunKey
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key
@@ -107,7 +107,9 @@ def test_whatever_a_killed_try_has_created_the_next_one_completes_or_ends(
         httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     is_cleared = dice.random() < 0.5
     asked = replace(key, generation=2) if is_cleared else key
-    gang = Gang(backend, a_job(nodes=nodes, seconds=60), logging.getLogger("test"), None, threading.Event())
+    gang = GangSubmitter(
+        backend, a_job(nodes=nodes, seconds=60), logging.getLogger("test"), None, threading.Event()
+    )
     ref = gang.adopt_or_submit(asked, None, 2).ref
     assert ref.complete
     assert ref.key.generation == asked.generation

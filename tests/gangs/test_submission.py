@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs import submission as gang_module
-from airflow_provider_ocidist.gangs.submission import NOTE, Gang, end_unless_claimed
+from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter, end_unless_claimed
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRef
@@ -40,7 +40,7 @@ def submit(
     stop = threading.Event()
     if event.get("stopped"):
         stop.set()
-    gang = Gang(backend, job, logging.getLogger("test"), notes, stop)
+    gang = GangSubmitter(backend, job, logging.getLogger("test"), notes, stop)
     return gang.adopt_or_submit(key, None).ref
 
 
@@ -91,7 +91,7 @@ def test_a_try_that_airflow_gave_up_does_not_end_what_a_later_one_waits_for(
 ) -> None:
     key, job, log = a_key(), a_job(seconds=30), logging.getLogger("test")
     ref = ends(submit(backend, job, key))
-    assert Gang(backend, job, log, None, threading.Event()).adopt_or_submit(key, None, 2).ref == ref
+    assert GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None, 2).ref == ref
     end_unless_claimed(backend, ref, 1, log)
     (status,) = backend.status([ref])
     assert not {node.state for node in status.nodes} & {NodeState.ENDING, NodeState.CANCELED}
@@ -122,7 +122,7 @@ def test_nodes_are_waited_for_from_when_they_were_asked_for_and_not_from_when_so
     (begun,) = backend.begin(backend.plan(job, key))
     time.sleep(2)
     log = logging.getLogger("test")
-    record = Gang(backend, job, log, None, threading.Event()).adopt_or_submit(key, None)
+    record = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None)
     ends(record.ref)
     assert record.ref.job_id == begun.job_id
     assert record.ref.submitted_at - begun.submitted_at >= 2
@@ -281,7 +281,7 @@ def test_a_left_over_gang_that_does_not_end_is_named_after_its_limit_with_the_wa
     program = {"source": str(tmp_path), "script": "deaf.py"}
     ref = ends(submit(backend, a_job(program=program, limits={"stop_grace": 20}), a_key()))
     wait_until(backend, ref, lambda status: all(_has_begun(node) for node in status.nodes))
-    ender = gang_module.Ender(backend, logging.getLogger("test"), threading.Event())
+    ender = gang_module.Canceller(backend, logging.getLogger("test"), threading.Event())
     with pytest.raises(BackendError, match=f"ocidist cancel {ref.job_id}") as caught:
         ender.end([ref], "for a test", within=1.0)
     assert caught.value.retryable
@@ -295,7 +295,7 @@ def test_a_job_that_cannot_be_removed_does_not_hold_a_worker_for_ever(
     rule = {"method": "DELETE", "path": f".*/{begun.job_id}", "status": 409, "code": "IncorrectState"}
     httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     try:
-        ender = gang_module.Ender(backend, logging.getLogger("test"), threading.Event())
+        ender = gang_module.Canceller(backend, logging.getLogger("test"), threading.Event())
         with pytest.raises(BackendError, match=f"its job {begun.job_id} could not be deleted within 1 s"):
             ender.end([ends(begun)], "for a test", within=1.0)
     finally:
@@ -312,7 +312,7 @@ def test_a_success_that_is_cleared_with_fewer_retries_trains_again_and_one_that_
     )
 
     def train(number: int, retries: int) -> RunRef:
-        gang = Gang(backend, job, log, None, threading.Event())
+        gang = GangSubmitter(backend, job, log, None, threading.Event())
         ref = ends(gang.adopt_or_submit(key, None, number, retries).ref)
         wait_until(backend, ref, lambda status: status.ended)
         backend.close(ref, End(succeeded=True, number=number))

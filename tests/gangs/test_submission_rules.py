@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, Overtaken
 from airflow_provider_ocidist.gangs import submission as module
-from airflow_provider_ocidist.gangs.submission import LEFT_OVER, NOTE, Gang, end_unless_claimed
+from airflow_provider_ocidist.gangs.submission import LEFT_OVER, NOTE, GangSubmitter, end_unless_claimed
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -51,7 +51,7 @@ def model() -> Model:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the pauses between two looks pass at once."""
-    monkeypatch.setattr(module.Ender, "_pause", _without_waiting(module.Ender._pause))
+    monkeypatch.setattr(module.Canceller, "_pause", _without_waiting(module.Canceller._pause))
 
 
 def _without_waiting(pause: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -84,7 +84,7 @@ def submit(
     retries: int | None = None,
     deadline: float | None = None,
 ) -> RunRecord:
-    gang = Gang(model, job or a_job(), LOG, notes, stop or threading.Event())
+    gang = GangSubmitter(model, job or a_job(), LOG, notes, stop or threading.Event())
     return gang.adopt_or_submit(key, deadline, number, retries)
 
 
@@ -429,8 +429,8 @@ class Clock:
         return time.time()
 
 
-def ender(model: Model, stop: threading.Event | None = None) -> module.Ender:
-    return module.Ender(model, LOG, stop or threading.Event())
+def ender(model: Model, stop: threading.Event | None = None) -> module.Canceller:
+    return module.Canceller(model, LOG, stop or threading.Event())
 
 
 def after_looks(model: Model, ref: RunRef, looks: int) -> None:

@@ -16,7 +16,7 @@ from oci.identity.models import CreateCompartmentDetails
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience, gangs
 from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.gangs.submission import NOTE, Gang
+from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from airflow_provider_ocidist.oci_client import clients
 from scripts.emulator_process import Access
@@ -59,7 +59,7 @@ class Stage:
 
     def submit(self, key: RunKey, notes: Notes | None, number: int = 1) -> RunRef:
         stop = threading.Event()
-        gang = Gang(self.backend(), a_job(**self.job), logging.getLogger("test"), notes, stop)
+        gang = GangSubmitter(self.backend(), a_job(**self.job), logging.getLogger("test"), notes, stop)
         return gang.adopt_or_submit(key, None, number).ref
 
     def change(self, setting: str, chance: random.Random) -> None:
@@ -183,7 +183,7 @@ def _cut_off(stage: Stage, key: RunKey, notes: Notes | None, chance: random.Rand
     backend.gangs._submission = dies
     # A process that is killed ends nothing.
     backend.gangs._clean_up = lambda *_: {}  # type: ignore[method-assign]
-    gang = Gang(backend, a_job(**stage.job), logging.getLogger("test"), notes, threading.Event())
+    gang = GangSubmitter(backend, a_job(**stage.job), logging.getLogger("test"), notes, threading.Event())
     with pytest.raises(Killed):
         gang.adopt_or_submit(key, None)
 
@@ -221,7 +221,7 @@ def test_what_is_to_be_ended_stays_noted_until_it_has_ended(
     old = ended(stage.submit(key, notes))
     stage.change("work_dir", random.Random(0))
     stage.change("compartment", random.Random(0))
-    monkeypatch.setattr("airflow_provider_ocidist.gangs.submission.Ender.end", _dies)
+    monkeypatch.setattr("airflow_provider_ocidist.gangs.submission.Canceller.end", _dies)
     with pytest.raises(KeyboardInterrupt):
         stage.submit(dataclasses.replace(key, generation=3), notes, 2)
     monkeypatch.undo()

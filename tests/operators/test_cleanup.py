@@ -145,7 +145,9 @@ def test_nodes_that_are_created_meanwhile_are_ended_too(
         time.sleep(seconds)
 
     monkeypatch.setattr(made._stop, "wait", wait)
-    monkeypatch.setattr("airflow_provider_ocidist.gangs.submission.Ender._pause", lambda _: time.sleep(0.3))
+    monkeypatch.setattr(
+        "airflow_provider_ocidist.gangs.submission.Canceller._pause", lambda _: time.sleep(0.3)
+    )
     assert made.execute(context(run_id, train="failed")) == [late[0].key.name]
     assert all(state.terminal for state in states(backend, *late))
 

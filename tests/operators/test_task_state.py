@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs.submission import LONGEST_NOTE, NOTE, Gang
+from airflow_provider_ocidist.gangs.submission import LONGEST_NOTE, NOTE, GangSubmitter
 from airflow_provider_ocidist.model.attempts import Attempt, Place
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from tests.training_jobs import a_job, a_key
@@ -27,8 +27,8 @@ class Notes(dict[str, Any]):
         self[key] = json.loads(json.dumps(value))
 
 
-def a_gang(notes: Notes | None, backend: Any = None, job: Any = None) -> Gang:
-    return Gang(backend, job, logging.getLogger("test"), notes, threading.Event())
+def a_gang(notes: Notes | None, backend: Any = None, job: Any = None) -> GangSubmitter:
+    return GangSubmitter(backend, job, logging.getLogger("test"), notes, threading.Event())
 
 
 @pytest.mark.parametrize(

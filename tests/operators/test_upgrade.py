@@ -24,7 +24,7 @@ from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, decide
-from airflow_provider_ocidist.gangs.submission import NOTE, Gang
+from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -185,7 +185,7 @@ def test_a_gang_of_then_is_found_by_what_was_noted_and_waited_for_to_its_end(
     # As a version wrote it that kept no record of attempts in the work directory.
     ref = ends(backend.submit(backend.plan(job, key)))
     noted[NOTE] = {"generation": key.generation, "attempt": key.attempt}
-    gang = Gang(backend, job, logging.getLogger("test"), noted, threading.Event())
+    gang = GangSubmitter(backend, job, logging.getLogger("test"), noted, threading.Event())
     found = gang.adopt_or_submit(key, None)
     assert found.ref.job_id == ref.job_id
     written = as_written(found.to_json(), left("records")[0])

@@ -209,7 +209,7 @@ def _patch_agent() -> None:
     kinds.names = functools.cache(kinds.names)
     # As leases are short here: nodes that never end are waited for often, and for nothing new.
     run.ENDING_LIMIT = gang.END_WITHIN = triggers.END_WITHIN = SHORT_ENDING
-    gang.Ender.end.__kwdefaults__["within"] = SHORT_ENDING
+    gang.Canceller.end.__kwdefaults__["within"] = SHORT_ENDING
     locations._numbers = itertools.count(1)
     locations.os = SimpleNamespace(**{**vars(locations.os), "getpid": lambda: 1})
 

@@ -40,7 +40,7 @@ NOT_DONE = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class NodeInstructions:
     """What one node was told."""
 
     config: AgentConfig
@@ -69,7 +69,7 @@ def meeting_point(environ: Mapping[str, str]) -> str:
     return join(_needed(environ, "OCI__WORK_DIR"), environ.get("JOB_OCID", "Undefined"))
 
 
-def told_by_cluster(environ: Mapping[str, str], gang: str) -> Told:
+def told_by_cluster(environ: Mapping[str, str], gang: str) -> NodeInstructions:
     """Return what a node of `kind: distributed` is to do; `gang` is the OCID of its main node's job run.
 
     Raises AgentError that names the variable and the remedy.
@@ -99,7 +99,7 @@ def told_by_cluster(environ: Mapping[str, str], gang: str) -> Told:
     return _told(config, environ, code_dir=code_dir)
 
 
-def told_by_job(environ: Mapping[str, str], arguments: Sequence[str], own_folder: str) -> Told:
+def told_by_job(environ: Mapping[str, str], arguments: Sequence[str], own_folder: str) -> NodeInstructions:
     """Return what a node of `kind: job` is to do; `arguments` are those of the container.
 
     `own_folder` is where a node without others keeps its report. Raises AgentError that names the variable.
@@ -130,12 +130,12 @@ def told_by_job(environ: Mapping[str, str], arguments: Sequence[str], own_folder
     return _told(config, environ, code_dir=environ.get("CODE_DIR"))
 
 
-def _told(config: AgentConfig, environ: Mapping[str, str], code_dir: str | None) -> Told:
+def _told(config: AgentConfig, environ: Mapping[str, str], code_dir: str | None) -> NodeInstructions:
     rank = _rank(environ)
     looked_for = {RANK_VARIABLE: rank, "NODE_RANK": rank, CODE_VARIABLE: code_dir}
     known = {name: value for name, value in looked_for.items() if value}
     undone = [f"{name} is set, but {why}" for name, why in NOT_DONE.items() if environ.get(name, "0") != "0"]
-    return Told(config=config, environ={**environ, **known}, not_done=undone)
+    return NodeInstructions(config=config, environ={**environ, **known}, not_done=undone)
 
 
 def _rank(environ: Mapping[str, str]) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.join import ads_contract
-from airflow_provider_ocidist.agent.join.ads_contract import Told
+from airflow_provider_ocidist.agent.join.ads_contract import NodeInstructions
 from airflow_provider_ocidist.agent.join.topology import own_address
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
@@ -26,7 +26,7 @@ GANG_KEY, BEAT_KEY = "OCIDIST_GANG", "OCIDIST_BEAT"
 BEAT_S, LOOK_S = 0.4, 0.2
 
 
-def told_by_ads(environ: Mapping[str, str], arguments: Sequence[str], switch: StopSwitch) -> Told:
+def told_by_ads(environ: Mapping[str, str], arguments: Sequence[str], switch: StopSwitch) -> NodeInstructions:
     """Return what ADS wants of this node, once it is known whose gang it is in. Raises AgentError, Stopped."""
     if ads_contract.is_cluster(environ):
         told = ads_contract.told_by_cluster(environ, _gang(environ, switch))

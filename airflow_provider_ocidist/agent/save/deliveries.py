@@ -71,7 +71,7 @@ GONE_AFTER = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class ShardRequest:
     """The main node's word to the others: send your files of this checkpoint."""
 
     number: int
@@ -92,16 +92,16 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Board:
+class RequestBoard:
     """What the main node has to say just now."""
 
-    call: Call | None = None
+    call: ShardRequest | None = None
     closed: bool = False
     """Whether there will be no further call."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ShardReply:
     """A node's answer to a call."""
 
     files: tuple[ManifestFile, ...] | None = None
@@ -174,7 +174,7 @@ class ShardCollector:
         self.apart = tuple(apart)
         self.access = access
         self._own = OwnFiles(folder, pattern)
-        self._calls: dict[tuple[Path, Signature], Call] = {}
+        self._calls: dict[tuple[Path, Signature], ShardRequest] = {}
 
     def open(self) -> None:
         """Let the other nodes go at once where all share the folder: all that there is is here."""
@@ -236,11 +236,11 @@ class ShardCollector:
     def close(self) -> None:
         """Let the other nodes go: there will be no further call."""
         try:
-            _write(self.store, BOARD_FILE, Board(closed=True))
+            _write(self.store, BOARD_FILE, RequestBoard(closed=True))
         except (OcidistError, OSError) as error:
             logger.warning("it cannot be announced to the other nodes that no checkpoint follows: %s", error)
 
-    def _call(self, item: Candidate, uri: str, step: int | None, fence: Fence, sequence: int) -> Call:
+    def _call(self, item: Candidate, uri: str, step: int | None, fence: Fence, sequence: int) -> ShardRequest:
         """Return the call for an entry; another try repeats the first, so that what was sent is not sent again."""
         from airflow_provider_ocidist.storage.checkpoints import reserve
 
@@ -248,7 +248,7 @@ class ShardCollector:
         if call is None:
             names, written = self._own.names(item.path), bool(_metadata(item.path))
             has_shards = any(may_have_others(name) for name in names)
-            call = Call(
+            call = ShardRequest(
                 number=len(self._calls) + 1,
                 name=item.path.name,
                 uri=reserve(
@@ -264,12 +264,12 @@ class ShardCollector:
                 leave_out=tuple(sorted(name for name in names if not is_shard(name))),
                 companions=not written and not has_shards,
             )
-        _write(self.store, BOARD_FILE, Board(call=call))
+        _write(self.store, BOARD_FILE, RequestBoard(call=call))
         self._calls[item.path, item.signature] = call
         return call
 
-    def _await(self, call: Call) -> dict[int, Sequence[ManifestFile]]:
-        signs = SignsOfLife(self.store)
+    def _await(self, call: ShardRequest) -> dict[int, Sequence[ManifestFile]]:
+        signs = PeerLiveness(self.store)
         found: dict[int, Sequence[ManifestFile]] = {}
         claim_until = time.monotonic() + CLAIM_LIMIT
         while True:
@@ -282,11 +282,11 @@ class ShardCollector:
             time.sleep(LOOK_INTERVAL)
 
     def _part_of(
-        self, rank: int, call: Call, signs: SignsOfLife, *, overdue: bool
+        self, rank: int, call: ShardRequest, signs: PeerLiveness, *, overdue: bool
     ) -> Sequence[ManifestFile] | None:
         # In this order, for a node writes its part before it says that it has ended.
         gone = signs.ended(rank)
-        part = _read(self.store, _part_name(call, rank), Part)
+        part = _read(self.store, _part_name(call, rank), ShardReply)
         if call.companions and ((part and part.fault) or (part is None and overdue) or (gone and part)):
             logger.warning("node %d has not sent what it has beside %s", rank, call.name)
             return ()
@@ -307,7 +307,7 @@ class ShardCollector:
 # On the other nodes
 
 
-class ShardCourier:
+class ShardUploader:
     """Sends this node's shards of each checkpoint that the main node calls for."""
 
     def __init__(
@@ -380,7 +380,7 @@ class ShardCourier:
         return False
 
     def _serve_to_the_end(self) -> None:
-        signs = SignsOfLife(self.store)
+        signs = PeerLiveness(self.store)
         self._look_again_at, self._tries, self._pause = 0.0, 0, FIRST_PAUSE
         while self._has_shards and not signs.ended(self.main_rank):
             if time.monotonic() >= self._look_again_at:
@@ -402,15 +402,15 @@ class ShardCourier:
             self._has_shards = True
             self._look_again_at = 0.0
 
-    def _board(self) -> Board:
+    def _board(self) -> RequestBoard:
         self._look_again_at = time.monotonic() + (0.0 if self._has_shards else IDLE_INTERVAL)
         try:
-            return _read(self.store, BOARD_FILE, Board) or Board()
+            return _read(self.store, BOARD_FILE, RequestBoard) or RequestBoard()
         except (OcidistError, OSError) as error:
             logger.debug("no word of the main node: %s", error)
-            return Board()
+            return RequestBoard()
 
-    def _answer(self, call: Call | None) -> None:
+    def _answer(self, call: ShardRequest | None) -> None:
         if call is None or self.rank not in call.ranks or call.number in self._answered:
             return
         try:
@@ -422,22 +422,22 @@ class ShardCourier:
         except (OcidistError, OSError) as error:
             self._failed(call, error)
 
-    def _part_of(self, call: Call) -> Part | None:
+    def _part_of(self, call: ShardRequest) -> ShardReply | None:
         """Return the answer to a call; None while there is none yet."""
         path = self.folder / call.name
         if not any(_is_asked_for(name, call) for name in self._own.names(path)):
             return self._nothing(call)
         if call.number not in self._claimed:
-            self._tell(call, Part())
+            self._tell(call, ShardReply())
             self._claimed.add(call.number)
         if not self._training_ended.is_set() and not self._is_at_rest(path, call):
             return None
         fault = self._fault(path, call)
         if fault is None:
-            return Part(files=self._send(path, call))
-        return Part(fault=fault) if self._training_ended.is_set() else None
+            return ShardReply(files=self._send(path, call))
+        return ShardReply(fault=fault) if self._training_ended.is_set() else None
 
-    def _fault(self, path: Path, call: Call) -> str | None:
+    def _fault(self, path: Path, call: ShardRequest) -> str | None:
         """Return why a part is not proved to be whole, None when it is."""
         running = self._moment is Moment.RUNNING
         written = inside(path, open_for_writing()) if running else ()
@@ -451,31 +451,31 @@ class ShardCourier:
                 return f"its processes were ended, and nothing proves that they had written all of {name}"
         return None
 
-    def _wanted(self, path: Path, call: Call) -> list[str]:
+    def _wanted(self, path: Path, call: ShardRequest) -> list[str]:
         leave_out = self._left_out(path, call)
         return [name for name in scan(path) if name not in leave_out]
 
-    def _left_out(self, path: Path, call: Call) -> set[str]:
+    def _left_out(self, path: Path, call: ShardRequest) -> set[str]:
         """Return what this node does not send."""
         others = {name for name in scan(path) if not is_companion(name)} if call.companions else set()
         return self._own.stale(path) | set(call.leave_out) | others
 
-    def _is_at_rest(self, path: Path, call: Call) -> bool:
+    def _is_at_rest(self, path: Path, call: ShardRequest) -> bool:
         since = self._changed_at.get(path, time.monotonic())
         return time.monotonic() - since >= (LOOK_INTERVAL if call.written else QUIET)
 
-    def _nothing(self, call: Call) -> Part | None:
+    def _nothing(self, call: ShardRequest) -> ShardReply | None:
         if call.number in self._claimed:
-            return Part(fault=f"the program has deleted {call.name} there")
+            return ShardReply(fault=f"the program has deleted {call.name} there")
         if not call.everywhere:
-            return Part(files=())
+            return ShardReply(files=())
         return (
-            Part(fault=f"the program has not written {call.name} there; {REMEDY}")
+            ShardReply(fault=f"the program has not written {call.name} there; {REMEDY}")
             if self._training_ended.is_set()
             else None
         )
 
-    def _send(self, path: Path, call: Call) -> tuple[ManifestFile, ...]:
+    def _send(self, path: Path, call: ShardRequest) -> tuple[ManifestFile, ...]:
         from airflow_provider_ocidist.storage.checkpoints import send_part
 
         before = signature(path)
@@ -486,7 +486,7 @@ class ShardCourier:
         logger.info("sent %d files of %s", len(files), call.name)
         return files
 
-    def _failed(self, call: Call, error: Exception) -> None:
+    def _failed(self, call: ShardRequest, error: Exception) -> None:
         logger.warning(
             "the shards of %s cannot be sent: %s; trying again in %.0f s", call.name, error, self._pause
         )
@@ -499,9 +499,9 @@ class ShardCourier:
         if self._training_ended.is_set() and is_hopeless:
             self._answered.add(call.number)
             with contextlib.suppress(OcidistError, OSError):
-                self._tell(call, Part(fault=str(error)))
+                self._tell(call, ShardReply(fault=str(error)))
 
-    def _tell(self, call: Call, part: Part) -> None:
+    def _tell(self, call: ShardRequest, part: ShardReply) -> None:
         _write(self.store, _part_name(call, self.rank), part)
 
 
@@ -521,7 +521,7 @@ class OwnFiles:
         return {name for name in of_one_process if before.get(name) == now[name]}
 
 
-class SignsOfLife:
+class PeerLiveness:
     """Whether other nodes are still there to answer."""
 
     def __init__(self, store: Store) -> None:
@@ -546,7 +546,7 @@ class SignsOfLife:
         return now - since > GONE_AFTER
 
 
-def _is_asked_for(name: str, call: Call) -> bool:
+def _is_asked_for(name: str, call: ShardRequest) -> bool:
     return call.written or is_shard(name) or (call.companions and is_companion(name))
 
 
@@ -570,11 +570,11 @@ def _metadata(path: Path) -> dict[str, bytes]:
     return found
 
 
-def _part_name(call: Call, rank: int) -> str:
+def _part_name(call: ShardRequest, rank: int) -> str:
     return f"{SHARDS}/{call.number}/{rank}.json"
 
 
-def _write(store: Store, name: str, value: Board | Part) -> None:
+def _write(store: Store, name: str, value: RequestBoard | ShardReply) -> None:
     store.write(name, json.dumps(codec.encode(value)).encode())
 
 

@@ -24,7 +24,7 @@ ATTEMPT = re.compile(r"-a(\d+)$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parcel:
+class OutputCopy:
     """One output of this node, and where it goes."""
 
     path: str
@@ -63,13 +63,13 @@ def parcels(
     rank: int,
     is_main: bool,
     failed_run: str | None = None,
-) -> list[Parcel]:
+) -> list[OutputCopy]:
     """Return what this node has to copy; `failed_run` is the name of a run that did not succeed.
 
     Raises AgentError where two outputs would write the same file.
     """
     chosen = [
-        Parcel(
+        OutputCopy(
             path=output.path,
             source=working_dir / output.path,
             uri=_place(output.uri, rank, is_main=is_main, failed_run=failed_run),
@@ -92,7 +92,7 @@ def _attempt(run_name: str) -> str:
     return found[1] if found else run_name
 
 
-def _refuse_overwriting(chosen: Sequence[Parcel]) -> None:
+def _refuse_overwriting(chosen: Sequence[OutputCopy]) -> None:
     owners: dict[tuple[str, str], str] = {}
     for parcel in chosen:
         for name in _names(parcel.source):
@@ -119,7 +119,7 @@ def _names(path: Path) -> list[str]:
 
 
 def copy_outputs(
-    chosen: Sequence[Parcel],
+    chosen: Sequence[OutputCopy],
     access: OciAccess,
     cancel: threading.Event | None = None,
     *,
@@ -142,7 +142,7 @@ def copy_outputs(
 
 
 def _copy_patiently(
-    parcel: Parcel, access: OciAccess, cancel: threading.Event | None, patience: Patience | None
+    parcel: OutputCopy, access: OciAccess, cancel: threading.Event | None, patience: Patience | None
 ) -> str:
     what = f"the output {parcel.path} cannot be copied"
     while True:
@@ -154,7 +154,7 @@ def _copy_patiently(
                 raise AgentError(f"{what}: {shown_error}", cause=cause_of(error)) from error
 
 
-def _copy(parcel: Parcel, access: OciAccess, cancel: threading.Event | None) -> str:
+def _copy(parcel: OutputCopy, access: OciAccess, cancel: threading.Event | None) -> str:
     from airflow_provider_ocidist.storage.progress import progress_lines
     from airflow_provider_ocidist.storage.transfer import copy
 

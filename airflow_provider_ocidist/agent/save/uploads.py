@@ -56,7 +56,7 @@ class Whole:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class ProgramState:
     """What the program says of its training."""
 
     step: Callable[[], int | None] = lambda: None
@@ -76,7 +76,7 @@ class CheckpointUploader:
         access: OciAccess,
         *,
         on_published: Callable[[CheckpointRef], object],
-        told: Told | None = None,
+        told: ProgramState | None = None,
         fence: Fence = LOWEST,
         shards: ShardCollector | None = None,
         fetched: Collection[str] = (),
@@ -89,7 +89,7 @@ class CheckpointUploader:
         self.checkpoints = checkpoints
         self.access = access
         self.on_published = on_published
-        self.told = told or Told()
+        self.told = told or ProgramState()
         self.fence = fence
         self.shards = shards
         self.error: Exception | None = None

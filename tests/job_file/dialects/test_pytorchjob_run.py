@@ -12,7 +12,7 @@ import yaml
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.gangs.decisions import Fail, Succeed
-from airflow_provider_ocidist.gangs.submission import Gang
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -43,7 +43,7 @@ def run(place, job, caplog):
     """Return how the gang of a job ends, and all that its nodes printed."""
     logger = logging.getLogger("manifest")
     caplog.set_level(logging.INFO, "manifest")
-    record = Gang(place, job, logger, None, threading.Event()).adopt_or_submit(a_key(), None)
+    record = GangSubmitter(place, job, logger, None, threading.Event()).adopt_or_submit(a_key(), None)
     try:
         watch, deadline = Watch(place, record, logger), time.monotonic() + 60
         while time.monotonic() < deadline:
