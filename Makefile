@@ -114,7 +114,7 @@ test-python39: $(READY) $(OLDER)/.ready $(TYPES39)/.ready ## what travels to nod
 fuzz-emulator: $(READY) ## send the emulator what nobody should send: FUZZ_CASES=100000 SEED=7; FIRST=123 begins later
 	@$(BIN)/python -m tests.emulator.fuzz --cases $(or $(FUZZ_CASES),100000) $(if $(SEED),--seed $(SEED)) --first $(or $(FIRST),0)
 
-mutants: $(READY) $(MUTANTS_READY) ## put faults into the code that decides, one at a time; MODULES="gang journal" names some, SAMPLE=40 tries so many of each
+mutants: $(READY) $(MUTANTS_READY) ## put faults into the code that decides, one at a time; MODULES="decisions journal" names some, SAMPLE=40 tries so many of each
 	@$(BIN)/python -m scripts.mutants $(if $(SAMPLE),--sample $(SAMPLE)) $(MODULES)
 
 simulate: $(READY) ## thousands of trainings in which everything goes wrong, each from a seed: SEEDS=10000 SEED=7
