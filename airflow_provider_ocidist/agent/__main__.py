@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED, exit_code_of, remedy
+from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
 from airflow_provider_ocidist.agent.join import ads_contract
 from airflow_provider_ocidist.agent.join.ads_contract import NodeInstructions
 from airflow_provider_ocidist.agent.join.ads_meeting import told_by_ads
@@ -18,6 +18,7 @@ from airflow_provider_ocidist.agent.train import first_process
 from airflow_provider_ocidist.agent.train.abandonable import leave
 from airflow_provider_ocidist.errors import AgentError
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
+from airflow_provider_ocidist.model.causes import exit_code_of, remedy_on_node
 from airflow_provider_ocidist.model.masking import secrets_in
 
 logger = logging.getLogger("ocidist")
@@ -42,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         logger.error("this node ends before it has met the others: %s", stopped)
         return STOPPED
     except AgentError as error:
-        logger.error("this node cannot start: %s: %s. Remedy: %s", error.cause, error, remedy(error.cause))
+        logger.error(
+            "this node cannot start: %s: %s. Remedy: %s", error.cause, error, remedy_on_node(error.cause)
+        )
         return exit_code_of(error.cause)
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backports import Self
-from airflow_provider_ocidist.errors import Cause
 
-ONLY_TIME_MENDS = {Cause.CAPACITY, Cause.QUOTA}
 FIRST_PAUSE = 60.0
 LONGEST_PAUSE = 1800.0
 """Seconds."""

@@ -6,27 +6,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_ocidist.agent.diagnose.outcome import REMEDIES
 from airflow_provider_ocidist.agent.diagnose.symptoms import symptom_of
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.decisions import node_of
+from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.run import RunRecord, RunStatus
 
 LAST_LINES = 20
-AT_THE_SERVICE = {
-    Cause.CAPACITY: "wait for a later attempt, or ask for another shape or fewer nodes",
-    Cause.QUOTA: "ask for a higher limit of the service, or for a smaller shape or fewer nodes",
-    Cause.PREEMPTED: "run it again: a retry goes on from its newest checkpoint",
-    Cause.DEADLINE: "raise limits.max_runtime or execution_timeout; a retry goes on from its newest checkpoint",
-    Cause.CANCELED: "clear the task to train again",
-}
-"""Remedies of causes that no node can have by itself."""
-IN_THE_LOG = {
-    Cause.USER: "see the last lines of the node, above in this log",
-    Cause.SERVICE: "storage, the service or ocidist is at fault; the message and the lines above say more; try again",
-}
-"""Remedies that read otherwise in the log of the task than in that of the node."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,4 +65,4 @@ def remedy_of(cause: Cause, message: str) -> str:
     symptom = symptom_of(message)
     if symptom is not None and symptom.cause is cause:
         return symptom.remedy
-    return {**REMEDIES, **AT_THE_SERVICE, **IN_THE_LOG}.get(cause, "run it again")
+    return MEANINGS[cause].remedy

@@ -17,6 +17,7 @@ from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, O
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Fail, decide
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, End, generation_of, newest
+from airflow_provider_ocidist.model.causes import MEANINGS, Retry
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.run import (
@@ -38,8 +39,6 @@ END_WITHIN = 1800.0
 """Seconds that a left-over gang has to end, `limits.stop_grace` and its last checkpoint included."""
 CLAIM_PATIENCE = 1.5
 """Seconds of the five that Airflow leaves a process which it kills; a gang must not live on for want of an answer."""
-FOR_GOOD = frozenset({Cause.USER, Cause.OOM, Cause.DATA, Cause.CONFIG})
-"""Causes of a failure that nobody waited for, which another gang would only meet again: the task fails of them."""
 LEFT_OVER = "left over from before this task was cleared or retried"
 
 
@@ -284,7 +283,8 @@ class GangSubmitter:
         action = decide(RunRecord.of(ref, self._job, plan.expects), status, at)
         if isinstance(action, Fail):
             seen = any(attempt.key == ref.key and attempt.end is not None for attempt in known)
-            if seen or not status.ended or action.cause not in FOR_GOOD:
+            # A failure that nobody waited for: where another gang would only meet it again, the task fails of it.
+            if seen or not status.ended or MEANINGS[action.cause].retry is not Retry.NEVER:
                 return False
         elif status.ended and any(state is not NodeState.SUCCEEDED for state in states):
             return False

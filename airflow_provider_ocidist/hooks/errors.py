@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, TrainingFailed
+from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.masking import masked_text
-
-HOPELESS = {Cause.USER, Cause.OOM, Cause.CONFIG, Cause.DATA, Cause.CANCELED}
-"""Causes that the same training would meet again: Airflow's retries are not spent on them."""
 
 
 def training_failure(cause: Cause, message: str) -> BaseException:
@@ -19,7 +17,7 @@ def training_failure(cause: Cause, message: str) -> BaseException:
     text = masked_text(f"{cause}: {message}")
     if cause is Cause.DEADLINE:
         return AirflowTaskTimeout(text)
-    if cause in HOPELESS:
+    if MEANINGS[cause].retry.hopeless:
         return AirflowFailException(text)
     return TrainingFailed(text, cause=cause)
 

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 
-from airflow_provider_ocidist.errors import BackendError, Cause, TrainingFailed
-from airflow_provider_ocidist.gangs.capacity import ONLY_TIME_MENDS, pause_after
-from airflow_provider_ocidist.hooks.errors import HOPELESS
+from airflow_provider_ocidist.errors import BackendError, TrainingFailed
+from airflow_provider_ocidist.gangs.capacity import pause_after
+from airflow_provider_ocidist.model.causes import MEANINGS, Retry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-AT_ONCE = {Cause.NODE, Cause.PREEMPTED, Cause.ABANDONED}
-"""Causes that are gone with the node that had them, or now that somebody waits again."""
 
 
 class TrainingRetries(RetryPolicy):
@@ -34,11 +31,12 @@ class TrainingRetries(RetryPolicy):
         if not isinstance(exception, TrainingFailed | BackendError):
             return RetryDecision.default()
         cause = exception.cause
-        if cause in HOPELESS:
+        retry = MEANINGS[cause].retry
+        if retry.hopeless:
             return RetryDecision.fail(f"{cause}: the same again would fail again")
-        if cause in AT_ONCE:
+        if retry is Retry.AT_ONCE:
             return RetryDecision.retry(timedelta(0), f"{cause}: nothing to wait for")
-        if cause in ONLY_TIME_MENDS:
+        if retry is Retry.WITH_TIME:
             delay = timedelta(seconds=pause_after(try_number))
             return RetryDecision.retry(delay, f"{cause}: looking again in {delay.total_seconds():.0f} s")
         return RetryDecision.default()

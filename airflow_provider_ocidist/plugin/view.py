@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, decide
 from airflow_provider_ocidist.gangs.failure import Failure
+from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.run import (
     Expectations,
     NodeState,
@@ -27,8 +27,6 @@ OURS = ("DistributedTraining", "distributed_training")
 ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 TAILS = 20
 """Nodes whose last lines are sent along, those that failed first; the log of the others is asked for."""
-HERE = {Cause.USER: "see the last lines of the node, below"}
-"""Remedies that read otherwise on the page than in a log."""
 
 
 def task_view(record: TaskRecord, look: Look, now: float) -> Json:
@@ -175,7 +173,7 @@ def _failure(told: Mapping[str, Any], status: RunStatus | None) -> Json:
     return {
         "cause": cause,
         "message": told["message"],
-        "remedy": HERE.get(cause, told.get("remedy")) if cause else told.get("remedy"),
+        "remedy": (MEANINGS[cause].on_page if cause else None) or told.get("remedy"),
         "rank": rank,
         "tail": tail or "\n".join(map(str, told.get("last_lines") or ())) or None,
     }

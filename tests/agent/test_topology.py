@@ -16,7 +16,6 @@ from random import Random
 
 import pytest
 
-from airflow_provider_ocidist.agent.diagnose.outcome import EXIT_CODES
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import Place, place_of
 from airflow_provider_ocidist.agent.join.topology import (
@@ -37,6 +36,7 @@ from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, TopologyTimeout
 from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.causes import exit_code_of
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -242,7 +242,7 @@ def test_a_gang_with_two_nodes_at_one_address_ends_before_it_trains(tmp_path: Pa
         gang.start(1, 2, FQDN="127.0.99.7")
         codes = [agent.wait() for agent in gang.agents]
         reports = [agent.report for agent in gang.agents]
-    assert set(codes) == {EXIT_CODES[Cause.CONFIG]}
+    assert set(codes) == {exit_code_of(Cause.CONFIG)}
     for found in reports:
         assert (found.phase, found.cause) == (Phase.DONE, Cause.CONFIG)
         assert "nodes 1, 2 all announce 127.0.99.7" in str(found.message)

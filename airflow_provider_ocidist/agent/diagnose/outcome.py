@@ -20,27 +20,9 @@ from airflow_provider_ocidist.agent.diagnose.diagnosis import Failure
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.causes import exit_code_of, remedy_on_node
 
 STOPPED = 143
-EXIT_CODES = {
-    Cause.USER: 65,
-    Cause.NODE: 69,
-    Cause.SERVICE: 70,
-    Cause.DATA: 74,
-    Cause.HANG: 75,
-    Cause.ABANDONED: 76,
-    Cause.CONFIG: 78,
-}
-REMEDIES = {
-    Cause.USER: "the program's own output above says more",
-    Cause.OOM: "take a larger shape, a smaller batch, or fewer processes on each node",
-    Cause.DATA: "check that it exists, that there is room, and that this node may read and write it",
-    Cause.CONFIG: "correct the job",
-    Cause.HANG: "see above where it stood; raise limits.hang_timeout if the program is merely silent",
-    Cause.ABANDONED: "run it again, and wait for it; a retry in Airflow goes on from its newest checkpoint",
-    Cause.NODE: "nothing points at the program itself; run it again",
-    Cause.SERVICE: "this is a fault of ocidist or of its storage; the traceback above says more",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,17 +86,9 @@ def own_fault(cause: Cause, message: str, tail: str | None) -> Outcome:
     return Outcome(code=exit_code_of(cause), cause=cause, message=message, tail=tail)
 
 
-def exit_code_of(cause: Cause) -> int:
-    return EXIT_CODES.get(cause, EXIT_CODES[Cause.SERVICE])
-
-
 def as_exit_status(code: int) -> int:
     """Return an exit code as a shell gives it: 128 + n for signal n."""
     return code if code >= 0 else 128 - code
-
-
-def remedy(cause: Cause) -> str:
-    return REMEDIES.get(cause, "run it again")
 
 
 def one_line(rank: int, nodes: int, outcome: Outcome) -> str:
@@ -123,4 +97,4 @@ def one_line(rank: int, nodes: int, outcome: Outcome) -> str:
         return f"node {rank} ends: {outcome.message}"
     ended = "" if outcome.exit_code is None else f" [exit code {outcome.exit_code}]"
     what = f"node {rank} of {nodes} failed: {outcome.cause}: {outcome.message}{ended}"
-    return f"{what}. Remedy: {outcome.remedy or remedy(outcome.cause)}"
+    return f"{what}. Remedy: {outcome.remedy or remedy_on_node(outcome.cause)}"

@@ -1,0 +1,108 @@
+"""What each cause of a failure means: to the node as its exit code, to a person, and to a retry. The one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_provider_ocidist.backports import StrEnum, dataclass
+from airflow_provider_ocidist.errors import Cause
+
+
+class Retry(StrEnum):
+    """What a retry may hope for."""
+
+    NEVER = "NEVER"
+    """The same training would fail of it again."""
+    AFTER_CLEAR = "AFTER_CLEAR"
+    """Somebody ended the run on purpose, and clears the task to train again."""
+    AT_ONCE = "AT_ONCE"
+    """It is gone with the node that had it, or now that somebody waits again."""
+    WITH_TIME = "WITH_TIME"
+    """Only time mends it: each pause is longer than the one before."""
+    AS_USUAL = "AS_USUAL"
+    """After the task's own `retry_delay`."""
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether Airflow's retries would be wasted."""
+        return self in (Retry.NEVER, Retry.AFTER_CLEAR)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """One cause."""
+
+    retry: Retry
+    remedy: str
+    """For the log of the task, where nothing better is known of the very error."""
+    on_node: str | None = None
+    """For the log of the node; None: the same."""
+    on_page: str | None = None
+    """For the page in Airflow's UI; None: the same as for the task."""
+    exit_code: int | None = None
+    """Of the agent where the training has none of its own; None: that of SERVICE."""
+
+
+MEANINGS: Mapping[Cause, Meaning] = {
+    Cause.USER: Meaning(
+        retry=Retry.NEVER,
+        remedy="see the last lines of the node, above in this log",
+        on_node="the program's own output above says more",
+        on_page="see the last lines of the node, below",
+        exit_code=65,
+    ),
+    Cause.OOM: Meaning(
+        retry=Retry.NEVER, remedy="take a larger shape, a smaller batch, or fewer processes on each node"
+    ),
+    Cause.DATA: Meaning(
+        retry=Retry.NEVER,
+        remedy="check that it exists, that there is room, and that this node may read and write it",
+        exit_code=74,
+    ),
+    Cause.CONFIG: Meaning(retry=Retry.NEVER, remedy="correct the job", exit_code=78),
+    Cause.HANG: Meaning(
+        retry=Retry.AS_USUAL,
+        remedy="see above where it stood; raise limits.hang_timeout if the program is merely silent",
+        exit_code=75,
+    ),
+    Cause.NODE: Meaning(
+        retry=Retry.AT_ONCE, remedy="nothing points at the program itself; run it again", exit_code=69
+    ),
+    Cause.CAPACITY: Meaning(
+        retry=Retry.WITH_TIME, remedy="wait for a later attempt, or ask for another shape or fewer nodes"
+    ),
+    Cause.QUOTA: Meaning(
+        retry=Retry.WITH_TIME,
+        remedy="ask for a higher limit of the service, or for a smaller shape or fewer nodes",
+    ),
+    Cause.PREEMPTED: Meaning(
+        retry=Retry.AT_ONCE, remedy="run it again: a retry goes on from its newest checkpoint"
+    ),
+    Cause.SERVICE: Meaning(
+        retry=Retry.AS_USUAL,
+        remedy="storage, the service or ocidist is at fault; the message and the lines above say more; try again",
+        on_node="this is a fault of ocidist or of its storage; the traceback above says more",
+        exit_code=70,
+    ),
+    Cause.DEADLINE: Meaning(
+        retry=Retry.AS_USUAL,
+        remedy="raise limits.max_runtime or execution_timeout; a retry goes on from its newest checkpoint",
+    ),
+    Cause.CANCELED: Meaning(retry=Retry.AFTER_CLEAR, remedy="clear the task to train again"),
+    Cause.ABANDONED: Meaning(
+        retry=Retry.AT_ONCE,
+        remedy="run it again, and wait for it; a retry in Airflow goes on from its newest checkpoint",
+        exit_code=76,
+    ),
+}
+
+
+def exit_code_of(cause: Cause) -> int:
+    """Return the exit code of an agent that ends for this cause, where the training has none of its own."""
+    found = MEANINGS[cause].exit_code
+    return int(MEANINGS[Cause.SERVICE].exit_code or 1) if found is None else found
+
+
+def remedy_on_node(cause: Cause) -> str:
+    """Return what to do, in the words of a node's own log."""
+    return MEANINGS[cause].on_node or MEANINGS[cause].remedy

@@ -1,0 +1,22 @@
+"""The one table of what causes mean."""
+
+from __future__ import annotations
+
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.causes import MEANINGS, exit_code_of
+
+
+def test_every_cause_has_its_row() -> None:
+    assert set(MEANINGS) == set(Cause)
+    assert all(row.remedy for row in MEANINGS.values())
+
+
+def test_exit_codes_tell_causes_apart_and_are_never_success() -> None:
+    own = [row.exit_code for row in MEANINGS.values() if row.exit_code is not None]
+    assert len(own) == len(set(own))
+    assert all(0 < exit_code_of(cause) < 126 for cause in Cause)
+
+
+def test_what_the_same_training_would_meet_again_costs_no_retry() -> None:
+    hopeless = {cause for cause, row in MEANINGS.items() if row.retry.hopeless}
+    assert hopeless == {Cause.USER, Cause.OOM, Cause.CONFIG, Cause.DATA, Cause.CANCELED}
