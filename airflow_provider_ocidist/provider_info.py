@@ -7,6 +7,8 @@ from typing import Any
 from airflow_provider_ocidist import __version__
 
 PACKAGE = "airflow_provider_ocidist"
+DEFAULT_CONN_ID = "oci_default"
+"""What operators, triggers and commands connect by where nothing else is said."""
 
 
 def get_provider_info() -> dict[str, Any]:

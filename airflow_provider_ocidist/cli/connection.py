@@ -13,17 +13,16 @@ from urllib.parse import parse_qsl, urlsplit
 from airflow_provider_ocidist.cli.completion import VARIABLE, complete_with, connection_ids
 from airflow_provider_ocidist.cli.terminal import Unusable
 from airflow_provider_ocidist.oci_client.credentials import SECRETS, OciAccess, fields_of
+from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
-
-DEFAULT_ID = "oci_default"
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
     conn_id = parser.add_argument(
         "--conn-id",
-        default=DEFAULT_ID,
+        default=DEFAULT_CONN_ID,
         metavar="ID",
         help="read the connection from AIRFLOW_CONN_<ID>, JSON or URI (default: %(default)s)",
     )
@@ -41,7 +40,7 @@ def connection_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the connection's fields, under the names that backends and storage use."""
     variable = f"{VARIABLE}{options.conn_id.upper()}"
     text = os.environ.get(variable)
-    if text is None and options.conn_id != DEFAULT_ID:
+    if text is None and options.conn_id != DEFAULT_CONN_ID:
         raise Unusable(f"{variable} is not set: {_remedy()}")
     try:
         extra = _extra(text) if text else {}

@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 
 # DAG files import this module by way of the operators: what is heavy waits until it is used.
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class OciHook(BaseHook):
     """
 
     conn_name_attr = "conn_id"
-    default_conn_name = "oci_default"
+    default_conn_name = DEFAULT_CONN_ID
     conn_type = "oci"
     hook_name = "Oracle Cloud Infrastructure"
 

@@ -13,13 +13,11 @@ from urllib.parse import urlsplit
 
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 
 # Airflow reads this module while it starts: what needs Airflow is imported when it is used.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.stores.base import Store
-
-
-DEFAULT_CONNECTION = "oci_default"
 
 
 class OciTaskLogs:
@@ -103,7 +101,7 @@ def place_of(folder: str, conn_id: str | None) -> tuple[str, str]:
     before, at, after = url.netloc.rpartition("@")
     if at and conn_id in (None, "", before):
         return before, f"oci://{after}{url.path.rstrip('/')}"
-    return conn_id or DEFAULT_CONNECTION, f"oci://{url.netloc}{url.path.rstrip('/')}"
+    return conn_id or DEFAULT_CONN_ID, f"oci://{url.netloc}{url.path.rstrip('/')}"
 
 
 def _lines(text: str) -> Generator[str]:

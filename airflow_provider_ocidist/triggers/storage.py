@@ -15,6 +15,7 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_provider_ocidist.errors import BackendError, OcidistError, StorageError
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
+from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 from airflow_provider_ocidist.triggers.threads import in_thread
 
 # What only a running trigger needs is imported there, as in operators.py.
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.stores.base import Store
     from airflow_provider_ocidist.storage.stores.opening import Stores
 
-DEFAULT_CONN_ID = "oci_default"
 SEEN = "ocidist_seen"
 """Key in the asset's state store under which the data that has been told of is noted."""
 KEPT_FOR = 300.0
