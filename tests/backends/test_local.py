@@ -276,3 +276,31 @@ def test_the_record_of_a_gang_survives_json(backend: Local, ends: Callable[[RunR
     record = RunRecord.of(ends(backend.submit(plan)), job, plan.expects)
     assert RunRecord.from_json(record.to_json()).ref == record.ref
     assert isinstance(record.ref.key, RunKey)
+
+
+ELSEWHERE = f"""
+name: steps
+nodes: 1
+image: iad.ocir.io/namespace/train:1
+program: {{source: {PROGRAMS}, script: steps.py, args: ["--seconds", "0.2"]}}
+launcher: {{kind: python}}
+checkpoints: {{}}
+backend: {{kind: oci_data_science, shape: VM.GPU.A10.1, compartment_id: ocid1.compartment.oc1..x}}
+"""
+
+
+def test_the_command_line_runs_here_what_is_meant_for_another_backend(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(ELSEWHERE)
+    command = [sys.executable, "-m", "airflow_provider_ocidist.cli", "run", "job.yaml"]
+    done = subprocess.run(
+        [*command, "--set", "backend.kind=local", "--wait"],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "succeeded" in done.stdout + done.stderr
+    assert list((tmp_path / ".ocidist" / "checkpoints").glob("*/*/manifest.json"))
