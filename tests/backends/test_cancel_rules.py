@@ -6,7 +6,7 @@ import json
 import logging
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,9 @@ from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, StorageError
 from airflow_provider_ocidist.model.run import Ending, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
+from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
+from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.training_jobs import a_key
 
@@ -33,6 +35,10 @@ CODES = {
     429: "TooManyRequests",
     503: "ServiceUnavailable",
 }
+
+
+def directories(open_place: Callable[[str], Store]) -> RunDirectories:
+    return RunDirectories(RunDirs(open_place), RunDirs(open_place))
 
 
 class Service:
@@ -96,7 +102,7 @@ class Gang:
             submitted_at=1.0,
             compartment_id="here",
         )
-        self.cancels = Cancels(lambda: self.service, RunDirs(open_store))
+        self.cancels = Cancels(lambda: self.service, directories(open_store))
 
     def cancel(self, ending: Ending | None = None, **changes: Any) -> CancelFailed | None:
         try:
@@ -239,7 +245,7 @@ def test_whether_the_nodes_find_word_of_it_is_said(
 
     gang.service.answer("cancel", "a", 401, 401)
     with_word = gang.cancel()
-    gang.cancels = Cancels(lambda: gang.service, RunDirs(no_store))
+    gang.cancels = Cancels(lambda: gang.service, directories(no_store))
     with caplog.at_level(logging.WARNING):
         without = gang.cancel()
     assert with_word

@@ -18,6 +18,7 @@ from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.triggers.connections import place_of, shared_connection
+from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.training_jobs import BACKEND, a_job, a_key
 
@@ -109,8 +110,9 @@ def test_nodes_are_left_word_to_stop_while_the_service_still_keeps_the_cancel_wa
             super().write(run_dir, name, data)
             answers.set()
 
+    written = Written(LocalStore)
     with pytest.raises(CancelFailed, match="fewer requests"):
-        Cancels(Client, Written(LocalStore)).cancel(a_ref(str(tmp_path)))
+        Cancels(Client, RunDirectories(written, written)).cancel(a_ref(str(tmp_path)))
     assert (tmp_path / STOP_FILE).exists()
     assert sorted(asked) == ["a", "b"]
 

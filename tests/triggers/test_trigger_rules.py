@@ -458,6 +458,6 @@ def test_a_pause_ends_at_its_moment(monkeypatch: pytest.MonkeyPatch, ahead: floa
     slept = pauses(monkeypatch)
     until = time.time() + ahead
     found = PauseTrigger(until)
-    assert found.serialize() == ("airflow_provider_ocidist.triggers.training.PauseTrigger", {"until": until})
+    assert found.serialize() == ("airflow_provider_ocidist.triggers.PauseTrigger", {"until": until})
     assert run(first(found.run())).payload is None
     assert slept == [pytest.approx(expected, abs=5)]
