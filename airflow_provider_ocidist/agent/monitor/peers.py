@@ -31,8 +31,9 @@ PROBED = 4
 class PeerWatch:
     """Watches the next node, as another watches this one, from the start of the training on.
 
-    A node is lost when its report does not change, or when its address, which had answered, stops answering. This node is cut off when it cannot write its own report for `alone_after` seconds and no other node answers;
-    an outage of the store alone ends nothing.
+    A node is lost when its report does not change, or when its address, which had answered, stops answering. This
+    node is cut off when it cannot write its own report for `alone_after` seconds and no other node answers; an
+    outage of the store alone ends nothing.
     """
 
     def __init__(

@@ -38,10 +38,11 @@ class Workspace:
 
 
 def workspace_of(program: Program, code: Path, *, executable: bool = False) -> Workspace:
-    """Return where a program runs whose code has been brought to a folder.
+    """Return the workspace of a program whose code is in a folder.
 
     Without `program.working_dir` that is the folder from which the path of the script was written: the root of a clone
-    or archive, a project's folder, or the one that holds it if the path includes the project's name, as ADS requires. An `executable` may also be on `PATH`. Raises AgentError when folder or script are not there.
+    or archive, a project's folder, or the one that holds it if the path includes the project's name, as ADS requires.
+    An `executable` may also be on `PATH`. Raises AgentError when folder or script are missing.
     """
     working_dir = _working_dir(program, code)
     on_path = shutil.which(program.script) if executable and "/" not in program.script else None

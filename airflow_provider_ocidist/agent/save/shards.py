@@ -51,7 +51,7 @@ def is_companion(name: str) -> bool:
 def needs_others(names: Collection[str], metadata: Mapping[str, bytes]) -> bool:
     """Whether other nodes may have parts of a checkpoint of which this one has these files.
 
-    `metadata`: the content of each file among them that is named `.metadata`. It is exact; without it, the names decide.
+    `metadata`: the content of each file among them that is named `.metadata`. It is exact; without it, names decide.
     """
     if missing(names, metadata):
         return True

@@ -1,4 +1,4 @@
-"""What is to be copied, and what must not be: names, patterns, trees that lie in one another."""
+"""What to copy, and what not: names, patterns, trees that overlap."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Selection:
 
 
 def find(source: str, stores: Stores) -> Selection:
-    """Return what is at a place, or what fits the pattern that it names. Raises StorageError for nothing.
+    """Return the files at a place, or those that match its pattern. Raises StorageError for none.
 
     A name with `*`, `?` or `[` in it is a pattern only where there is nothing of that very name.
     """
