@@ -22,7 +22,7 @@ class Stop:
     stacks: bool = False
     """Whether the processes are to print their stacks before they end."""
     hurried: bool = True
-    """Whether somebody waits for a node that was asked to stop to end."""
+    """Whether a node that was asked to stop is awaited by others."""
 
 
 class Stopped(Exception):
@@ -54,19 +54,19 @@ class StopSwitch:
             listener()
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Call the listener once somebody asks; at once if somebody has."""
+        """Call the listener on a stop request; at once if there is one."""
         with self._lock:
             self._listeners.append(listener)
         if self.stop is not None:
             listener()
 
     def check(self) -> None:
-        """Raise Stopped if somebody has asked."""
+        """Raise Stopped after a stop request."""
         if self.stop is not None:
             raise Stopped(self.stop)
 
     def pause(self, seconds: float) -> None:
-        """Sleep. Raises Stopped as soon as somebody asks."""
+        """Sleep. Raises Stopped on a stop request."""
         self.event.wait(seconds)
         self.check()
 

@@ -1,4 +1,4 @@
-"""Where data lies: a local path, `oci://bucket@namespace/path`, or any other fsspec URI."""
+"""Locations of data: a local path, `oci://bucket@namespace/path`, or any other fsspec URI."""
 
 from __future__ import annotations
 

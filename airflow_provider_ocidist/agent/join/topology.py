@@ -39,7 +39,7 @@ SILENCE = 30.0
 
 
 def own_rank(config: AgentConfig, environ: Mapping[str, str]) -> int:
-    """Return this node's rank. Raises AgentError when nobody has set a usable one."""
+    """Return this node's rank. Raises AgentError when no usable one is set."""
     return place_of(environ, config.nodes).rank
 
 

@@ -22,7 +22,7 @@ STUCK = 30.0
 OWN_TROUBLE = 6.0
 """Seconds since our own last report was written, after which others are not judged: the store may be at fault."""
 PROBED_PORT = 9
-"""Where nobody listens (discard): a refusal is an answer, and disturbs no server."""
+"""A port without a server (discard): a refusal is an answer, and disturbs no server."""
 PROBE_LIMIT = 3.0
 PROBED = 4
 """Nodes that are probed before this one counts as cut off."""

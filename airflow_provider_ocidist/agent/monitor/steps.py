@@ -11,7 +11,7 @@ MOST = 1000
 
 
 class EpochCounter:
-    """The steps of all epochs, of a program that may count anew in each."""
+    """The steps of all epochs, of a program that may restart its count."""
 
     def __init__(self) -> None:
         self._epoch: int | None = None

@@ -24,7 +24,7 @@ PACKAGE_ROOT = Path(airflow_provider_ocidist.__file__).parents[1]
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """Where the user's program lies, and where it runs."""
+    """The user's program, and its working directory."""
 
     code: Path
     """The clone, the unpacked archive, or the folder that holds the script or the project's folder."""

@@ -238,7 +238,7 @@ class ShardCollector:
         try:
             _write(self.store, BOARD_FILE, Board(closed=True))
         except (OcidistError, OSError) as error:
-            logger.warning("the last checkpoint cannot be announced to the other nodes: %s", error)
+            logger.warning("the end of the checkpoints cannot be announced to the others: %s", error)
 
     def _call(self, item: Candidate, uri: str, step: int | None, fence: Fence, sequence: int) -> Call:
         """Return the call for an entry; a retry repeats the first, so that no file is uploaded twice."""

@@ -44,7 +44,7 @@ LOCAL_HEADER = 30
 
 
 class Says(StrEnum):
-    """What a format says of a file or folder."""
+    """A format's result for a file or folder."""
 
     WHOLE = "whole"
     """All that belongs to it is there."""
@@ -86,7 +86,7 @@ def read_file(path: Path) -> Reading:
             return broken("it is empty") if path.name.endswith(WEIGHTS) else NOTHING
         if _has_hole(file, size):
             # Some file systems make holes of written zeros, and some programs leave them where zeros belong.
-            return broken("it has a hole that nobody has written to", is_doubtful=True)
+            return broken("it has a hole that was never written", is_doubtful=True)
         check = _check_for(path.name, file.read(8))
         file.seek(0)
         if check is None:

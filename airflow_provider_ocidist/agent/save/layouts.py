@@ -58,7 +58,7 @@ def nowhere(_name: str) -> bool:
 
 
 def read_folder(folder: Path, files: Files, elsewhere: Elsewhere = nowhere) -> Reading:
-    """Return what formats and layouts say of a folder that holds these files.
+    """Return the reading of a folder with these files, by formats and layouts.
 
     Raises OSError when something cannot be read.
     """

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before the next try; doubled each time."""
 SAVE_LIMIT = 300.0
-"""Seconds to save in after a failure, or where nobody waits for the run any more."""
+"""Seconds to save in after a failure, or after the lease has expired."""
 REFUSED_LIMIT = 600.0
 """Seconds for which a permanent refusal, such as 404, is retried: a single answer may be wrong."""
 LOOK_INTERVAL = 1.0

@@ -75,7 +75,7 @@ def _split(uri: str) -> tuple[str, tuple[str, ...]]:
 
 
 def fits(name: str, pattern: Sequence[str]) -> bool:
-    """Return whether a name, or a folder that it lies in, fits part by part; `**` fits any number of folders."""
+    """Return whether a name, or a folder above it, matches part by part; `**` matches any number of folders."""
     parts = name.split("/")
     if not pattern:
         return True
@@ -91,7 +91,7 @@ def is_wanted(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether the name, a folder that it lies in, or a single part of it fits one of the patterns."""
+    """Return whether the name, a folder above it, or a single part of it matches one of the patterns."""
     parts = name.split("/")
     candidates = {*parts, *("/".join(parts[: count + 1]) for count in range(len(parts)))}
     return any(fnmatch.fnmatchcase(text, pattern.rstrip("/")) for pattern in patterns for text in candidates)

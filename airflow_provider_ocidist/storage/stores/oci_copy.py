@@ -1,4 +1,4 @@
-"""Copies that OCI Object Storage carries out by itself: a work request each, awaited and checked."""
+"""Copies by OCI Object Storage itself: a work request each, awaited and checked."""
 
 from __future__ import annotations
 
