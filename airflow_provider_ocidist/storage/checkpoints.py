@@ -211,8 +211,8 @@ def _verified(store: Store, ref_uri: str) -> tuple[Manifest, Mapping[str, Entry]
 def fetch(uri: str, target: Path, access: OciAccess | None = None) -> Path:
     """Fetch a checkpoint into a local folder, under its program's name for it, and return its path.
 
-    An entry of that name is replaced, after every SHA-256 was verified. Raises
-    CheckpointError when the checkpoint is not complete or its content is not what was published.
+    An entry of that name is replaced, after every SHA-256 was verified. Raises CheckpointError when the checkpoint is
+    not complete or its content is not what was published.
     """
     store = open_store(uri, access)
     manifest, listed = _verified(store, uri)

@@ -128,7 +128,7 @@ class ProgressMeter:
         self._events = EventFiles(folder)
 
     def look_for_output_in(self, folder: Path) -> None:
-        """Also read the processes' output in files below this folder."""
+        """Also read output that processes write only to files below this folder."""
         self._hidden_output = NewOutput(folder)
 
     def read(self) -> None:

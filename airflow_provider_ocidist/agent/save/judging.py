@@ -86,7 +86,7 @@ class Judge:
         return [self._judge(moment, item, found, written, renamed) for item in new]
 
     def renamed(self) -> frozenset[str]:
-        """Return the entries renamed into place since the first call with an existing folder."""
+        """Return the entries renamed into place since the folder was first seen."""
         return self._renames.names()
 
     def close(self) -> None:

@@ -118,7 +118,7 @@ class CheckpointUploader:
         self._lost: dict[Path, tuple[int, str]] = {}
         """Why entries cannot be published, and how many were complete before."""
         self._published = 0
-        """How many were complete before the newest of those that are published."""
+        """How many were complete when the newest published one became so."""
         self._warned: set[object] = set()
         self._pause = FIRST_PAUSE
         self._try_again_at = 0.0

@@ -29,8 +29,7 @@ _MIB = 1 << 20
 class OciUpload(Upload):
     """One object being written.
 
-    With an origin, a journal in the user's cache folder keeps the upload's id; the service lists the
-    parts.
+    With an origin, a journal in the user's cache folder keeps the upload's id; the service lists its parts.
     """
 
     def __init__(self, store: OciStore, name: str, part_size: int, origin: Origin | None = None) -> None:
