@@ -25,9 +25,9 @@ logger = logging.getLogger("ocidist")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run this node's part and return the exit code; all that it is told is in the environment.
+    """Run this node's part and return the exit code; its configuration is in the environment.
 
-    Arguments count where Oracle ADS has started the node: they are the command that the container is given.
+    The arguments are read only on a node that Oracle ADS started: they are the container's command.
     """
     status = first_process.divide()
     if status is not None:
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = _told(os.environ, sys.argv[1:] if argv is None else argv, switch)
         return Node(told.config, told.environ, switch).run()
     except Stopped as stopped:
-        logger.error("this node ends before it has met the others: %s", stopped)
+        logger.error("this node ends before it has joined the others: %s", stopped)
         return STOPPED
     except AgentError as error:
         logger.error(

@@ -1,4 +1,4 @@
-"""The process between agent and training: when the agent is gone, by whatever end, so is all that it started.
+"""The process between agent and training: when the agent ends, for any reason, it kills all that the agent started.
 
 Runs as a plain script, `python -I -S guard.py PIPE COMMAND...`, and imports nothing of the package. The agent
 holds the other end of PIPE; when that is closed, by the agent or by its death, everything is killed. Signals
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVER_GRACE = 1.0
-"""Seconds for what the command leaves behind, such as a log uploader, to end by itself."""
+"""Seconds in which the command's remaining processes, such as a log uploader, may exit."""
 KILL_INTERVAL = 0.02
 
 
@@ -48,7 +48,7 @@ def _living() -> Iterator[tuple[int, int]]:
 def _state_and_parent(pid: int) -> tuple[str, int]:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
-            # The command's name, in parentheses, may hold anything, blanks and parentheses too.
+            # The command's name, in parentheses, may contain blanks and parentheses.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return "X", 0
@@ -56,7 +56,7 @@ def _state_and_parent(pid: int) -> tuple[str, int]:
 
 
 def kill_descendants(root: int) -> None:
-    """Send SIGKILL to everything below; call again until nothing is left, as they may still start others."""
+    """Send SIGKILL to all descendants; call again until none is left, as they may start others."""
     for pid in descendants(root):
         try:
             os.kill(pid, signal.SIGKILL)
@@ -75,8 +75,8 @@ def main(arguments: list[str]) -> int:
     child = _start(command)
     threading.Thread(target=_kill_when_closed, args=(pipe,), daemon=True).start()
     status = _reap_until(child)
-    # Some launchers end at once when told to, and leave behind programs that save a last checkpoint: the agent says
-    # when their time is up.
+    # Some launchers exit at once on SIGTERM, and leave programs running that save a last checkpoint: the agent
+    # ends those by closing the pipe.
     _end_leftovers(grace=float("inf") if told_to_end else LEFTOVER_GRACE)
     return os.waitstatus_to_exitcode(status)
 
@@ -90,7 +90,7 @@ def _start(command: list[str]) -> int:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(137)
-        # Python ignores these two, and what is ignored stays so in the command.
+        # Python ignores these two signals, and exec would inherit that.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         os.execvp(command[0], command)  # noqa: S606 - that is the point

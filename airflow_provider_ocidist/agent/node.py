@@ -73,7 +73,7 @@ Courier = Union[CheckpointUploader, ShardUploader]
 
 LAYOUT = "ocidist: %(message)s"
 EXPLANATION_LIMIT = 5.0
-"""Seconds to wait for the node that failed first to say so, before taking the echo for the cause."""
+"""Seconds to wait for the first failed node's report, before this node's own error is the cause."""
 
 
 class Node:
@@ -91,9 +91,9 @@ class Node:
         self.apart: tuple[int, ...] = ()
         """On the main node: the nodes whose checkpoint folder is another than its own."""
         self.brought: set[str] = set()
-        """Names of the entries of the checkpoint folder that this attempt has fetched."""
+        """Names of the checkpoint folder's entries that this attempt has fetched."""
         self.promised = config.outputs
-        """What is to be copied out, once the variables in its URIs are known."""
+        """Outputs to copy, once the variables in their URIs are known."""
         self.access = OciAccess.from_environment(environ, endpoint=config.oci_endpoint)
         self.folder = Path(tempfile.mkdtemp(prefix="ocidist-", dir=_own_folder(environ)))
         self.meter = ProgressMeter(self.folder)
@@ -104,9 +104,9 @@ class Node:
         self.heartbeat = self._heartbeat()
         self.watches = Watches(config, self.heartbeat, self.meter, end_gang=self._end_gang)
         self.logs_of_processes: Path | None = None
-        """Where the launcher keeps what its processes print, where it does."""
+        """Folder of the processes' own logs, where the launcher keeps any."""
         self.reports: list[NodeReport] = []
-        """Of all nodes, as they met."""
+        """Of all nodes, at the join."""
 
     @property
     def is_main(self) -> bool:
@@ -114,7 +114,7 @@ class Node:
         return self.rank == self.main_rank
 
     def run(self) -> int:
-        """Go through all stages; whatever happens, the report says how it ended."""
+        """Run all stages; the report records the outcome in any case."""
         self.heartbeat.start()
         try:
             ended = self._go()
@@ -165,7 +165,7 @@ class Node:
         return workspace
 
     def _patiently(self, work: Callable[[], T]) -> T:
-        """Do the work of one stage; a store that does not answer is asked again for `limits.join_timeout`."""
+        """Do the work of one stage; retry for `limits.join_timeout` while the store does not answer."""
         self.activity.enter()
         return patiently(work, self.config.limits.join_timeout, self.switch.event)
 
@@ -181,7 +181,7 @@ class Node:
             self.heartbeat.update(checkpoint=found, starts_from=found.digest or found.uri)
         else:
             self.heartbeat.update(starts_from="")
-            # Not reported: it is another run's, and proves nothing of this one.
+            # Not reported: it is another run's checkpoint.
             start_from(folder, self.config.checkpoints, self.access, self.switch, brought)
         if self.config.nodes > 1 and self.config.checkpoints.uri:
             show_folder(folder, self.config.run_name, self.rank)
@@ -222,9 +222,9 @@ class Node:
         return topology
 
     def _require_same_checkpoint(self, reports: Sequence[NodeReport]) -> None:
-        """A node that has found another checkpoint than this one would train something else."""
-        # By content: two attempts may have saved at the same step, one program twice under one name. What a node starts
-        # from stays in its report, also when it has gone on, or has seen the difference first and ended.
+        """Raise AgentError if the nodes would resume from different checkpoints."""
+        # Compared by content: two attempts may save at one step, or a program twice under one name. `starts_from`
+        # stays in a node's report, also after it has gone on or has ended over the difference.
         if len({report.starts_from for report in reports} - {None}) > 1:
             known = ((report.rank, report.checkpoint if report.starts_from else None) for report in reports)
             shown = ", ".join(f"{rank}: {each.uri if each else None}" for rank, each in known)
@@ -235,7 +235,7 @@ class Node:
             )
 
     def _compare_folders(self, workspace: Workspace) -> None:
-        """Find out which nodes share the checkpoint folder; all have shown theirs by now."""
+        """Find out which nodes share the checkpoint folder; all have marked theirs by now."""
         checkpoints, nodes, run_name = self.config.checkpoints, self.config.nodes, self.config.run_name
         if checkpoints is None or checkpoints.uri is None or nodes == 1:
             return
@@ -321,7 +321,7 @@ class Node:
         return result
 
     def _explanation(self) -> StopRequest | None:
-        """Return what the node that failed first says, if one does within some seconds."""
+        """Return the first failed node's stop request, if it arrives within some seconds."""
         deadline = time.monotonic() + EXPLANATION_LIMIT
         while time.monotonic() < deadline:
             request = self.heartbeat.read_stop_request()
@@ -335,7 +335,7 @@ class Node:
         return outcome.own_fault(cause, message, tail_of(self.output.end) or None)
 
     def _save(self, workspace: Workspace, courier: Courier | None) -> Outcome:
-        """Carry away what a successful training has left; less than the job requires is a failure."""
+        """Save a successful training's results; a missing required one is a failure."""
         self.heartbeat.update(phase=Phase.SAVING, now=True)
         limits = self.config.limits
         patience = Patience(limits.save_timeout, self.switch, grace=limits.stop_grace)
@@ -403,7 +403,7 @@ class Node:
             raise AgentError(f"the run directory cannot be used: {error}", cause=Cause.CONFIG) from error
         heartbeat.watches.append(self._report_progress)
         if self.config.limits.lease:
-            # From the first moment on: fetching terabytes costs as much as training on them.
+            # From the start: fetching terabytes costs as much as training on them.
             lease = LeaseWatch(self.config.limits.lease, heartbeat.read_lease, declare=self._abandoned)
             heartbeat.watches.append(lease.look)
         return heartbeat
@@ -421,16 +421,16 @@ class Node:
             self._require_activity()
 
     def _require_activity(self) -> None:
-        """End the gang when this node's fetching gets no further.
+        """End the gang when this node's fetching makes no progress.
 
-        Of several nodes the others notice it first, where they are there.
+        With several nodes, the others' join limit comes first.
         """
         limit = self.config.limits.join_timeout * (1 if self.config.nodes == 1 else 2)
         still = self.activity.still_for()
         if still > limit and self.switch.stop is None:
             message = (
                 f"fetching code, packages, data or checkpoint has not got any further for {still:.0f} s "
-                "(limits.join_timeout); the lines above say what was being fetched"
+                "(limits.join_timeout); the log lines above name what was being fetched"
             )
             self._end_gang(Stop(cause=Cause.NODE, message=message))
 
@@ -516,7 +516,7 @@ class Node:
 
 
 def _own_folder(environ: Mapping[str, str]) -> str | None:
-    """Return the node's home, which goes when the node goes; None where it has none of its own."""
+    """Return the node's home, which is deleted with the node; None where it has none."""
     home = environ.get("HOME")
     return home if home and os.access(home, os.W_OK) else None
 

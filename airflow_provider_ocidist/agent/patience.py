@@ -1,4 +1,4 @@
-"""Patience: a store that does not answer now is asked again, for as long as the job allows."""
+"""Patience: retries while a store does not answer, for as long as the job allows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 2.0, 30.0
 
 
 def cannot_be_fetched(what: str, error: BaseException, why: str) -> AgentError:
-    """Return the failure to bring something here: StoreUnavailable where the same may be right again a while later."""
+    """Return the error of a failed fetch: StoreUnavailable where a retry may succeed."""
     message = f"{what} cannot be fetched: {why}"
     if isinstance(error, (StorageError, BackendError)) and error.retryable:
         return StoreUnavailable(message)
@@ -28,8 +28,7 @@ def cannot_be_fetched(what: str, error: BaseException, why: str) -> AgentError:
 def patiently(work: Callable[[], T], limit: float, ended: threading.Event) -> T:
     """Return what the work returns; while the store is not available, try again until `ended` is set.
 
-    `limit` is in seconds from the first failure on. Raises StoreUnavailable when it is over, and what else the work
-    raises.
+    `limit` is in seconds from the first failure. Raises StoreUnavailable when it is over, and the work's other errors.
     """
     since: float | None = None
     pause = FIRST_PAUSE

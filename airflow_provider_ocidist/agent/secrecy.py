@@ -1,4 +1,4 @@
-"""Secrecy: what this node was given as secrets stays out of what it passes on, logs and reports."""
+"""Secrecy: masks this node's secrets in forwarded output, logs and reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection
 from airflow_provider_ocidist.model.masking import MASK, masked_text
 
 LONGEST_HELD = 4096
-"""Bytes of a secret beyond which no part of it is held back for its rest to come."""
+"""Bytes of output, at most, that are held back as a possible start of a secret."""
 
 
 class OutputMask:
@@ -23,7 +23,7 @@ class OutputMask:
         self._held = b""
 
     def __call__(self, piece: bytes) -> bytes:
-        """Return what may be passed on of all that came so far; the rest may be the beginning of a secret."""
+        """Return the output that can be forwarded; the rest may be the start of a secret."""
         if not self._secrets:
             return piece
         text = self._masked(self._held + piece)
@@ -32,7 +32,7 @@ class OutputMask:
         return text[:kept]
 
     def rest(self) -> bytes:
-        """Return what was held back, when nothing follows."""
+        """Return what was held back, at the end of the stream."""
         held, self._held = self._held, b""
         return held
 
@@ -43,7 +43,7 @@ class OutputMask:
         return text
 
     def _begun(self, text: bytes) -> int:
-        """Return how many bytes at the end of a text a secret may begin with."""
+        """Return how many bytes at the end of a text may begin a secret."""
         if text.endswith((b"\n", b"\r")):
             return 0
         return max((_overlap(text, secret) for secret in self._secrets), default=0)
@@ -57,7 +57,7 @@ def _overlap(text: bytes, secret: bytes) -> int:
 
 
 class DiscreetFormatter(logging.Formatter):
-    """Formats as another does, without secrets."""
+    """Formats as another formatter, and masks secrets."""
 
     def __init__(self, inner: logging.Formatter, secrets: Collection[str]) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class DiscreetFormatter(logging.Formatter):
 
 
 def keep_from_log(secrets: Collection[str]) -> None:
-    """Mask these secrets, and what shows by its form that it is one, in all that this process logs from now on."""
+    """Mask these secrets, and what has the form of one, in all that this process logs from now on."""
     for handler in logging.getLogger().handlers:
         inner = handler.formatter or logging.Formatter()
         if isinstance(inner, DiscreetFormatter):

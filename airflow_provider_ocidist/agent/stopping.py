@@ -1,4 +1,4 @@
-"""Stopping: why this node is to end before its time. The first reason counts."""
+"""Stopping: why this node is to end early. The first reason counts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Stop:
 
     message: str
     cause: Cause | None = None
-    """Set when this node itself found the fault; None when it was told to stop."""
+    """Set when this node itself found the fault; None when it was asked to stop."""
     stacks: bool = False
-    """Whether the processes are to print where they stand before they end."""
+    """Whether the processes are to print their stacks before they end."""
     hurried: bool = True
-    """Whether somebody waits for the end of a node that was told to stop."""
+    """Whether a node that was asked to stop is awaited by others."""
 
 
 class Stopped(Exception):
-    """Raised between the stages of a node that was told to stop."""
+    """Raised between the stages of a node that was asked to stop."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__(stop.message)
@@ -54,19 +54,19 @@ class StopSwitch:
             listener()
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Call the listener once somebody asks; at once if somebody has."""
+        """Call the listener on a stop request; at once if there is one."""
         with self._lock:
             self._listeners.append(listener)
         if self.stop is not None:
             listener()
 
     def check(self) -> None:
-        """Raise Stopped if somebody has asked."""
+        """Raise Stopped after a stop request."""
         if self.stop is not None:
             raise Stopped(self.stop)
 
     def pause(self, seconds: float) -> None:
-        """Sleep. Raises Stopped as soon as somebody asks."""
+        """Sleep. Raises Stopped on a stop request."""
         self.event.wait(seconds)
         self.check()
 
@@ -79,10 +79,10 @@ class StopSwitch:
             received.put(number)
 
         def pass_on() -> None:
-            # One is enough: whoever sends signals ends this node in any case.
+            # Only the first signal counts: any one ends this node.
             number = received.get()
             self.signalled.set()
-            self.ask(Stop(message=f"this node was told to stop by {signal.Signals(number).name}"))
+            self.ask(Stop(message=f"this node was stopped by {signal.Signals(number).name}"))
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, note)

@@ -1,4 +1,4 @@
-"""accelerate: Hugging Face Accelerate's launcher on every node, each told which one it is."""
+"""accelerate: Hugging Face Accelerate's launcher on every node, with the node's rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_provider_ocidist.model.job import LauncherOptions, Program
 KINDS_OF_TRAINING = frozenset({
     "config-file", "cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp", "use-megatron-lm",
 })  # fmt: skip
-"""Flags that say what to start; without one, on many processes, Accelerate starts one and says nothing."""
+"""Flags for what to start; without one, Accelerate silently starts one process, not many."""
 SINGLE_PROCESS_FAILED = re.compile(
     r"^subprocess\.CalledProcessError: Command '.*' "
     r"(?:returned non-zero exit status (\d+)|died with <Signals\.\w+: (\d+)>)",
@@ -56,7 +56,7 @@ class Accelerate(Launcher):
             "-m",
             "accelerate.commands.launch",
             *[f"--{name}={value}" for name, value in ours.items() if name.replace("_", "-") not in given],
-            # The name misleads: it starts torchrun, on processors too.
+            # Despite its name it starts torchrun, also on CPUs.
             *(["--multi_gpu"] if several else []),
             *options.args,
             *program_command(program),
@@ -70,8 +70,8 @@ class Accelerate(Launcher):
         return torchrun.first_in_c10d(topology) if c10d else 0
 
     def environment(self, topology: Topology) -> dict[str, str]:
-        # Where a configuration file asks for one plain process on each node, these make them one group; torchrun
-        # gives its processes others. The last two are flags of torchrun that `accelerate launch` does not have.
+        # If a configuration file asks for one plain process on each node, these join them in one group; torchrun
+        # sets its own. The last two are flags of torchrun that `accelerate launch` lacks.
         return {
             "RANK": str(topology.rank),
             "WORLD_SIZE": str(topology.nodes),

@@ -1,4 +1,4 @@
-"""Launcher: from what a node knows to the command that starts its processes. Pure; standard library only."""
+"""Launcher: builds the command that starts a node's processes. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Topology:
     """Of the node of rank 0."""
     master_port: int = MASTER_PORT
     address: str
-    """Where the other nodes reach this one; the name by which it is told from them."""
+    """Where the other nodes reach this one; unique among the nodes."""
     rendezvous_id: str
-    """Unique for each attempt, so that nodes of two attempts can never meet."""
+    """Unique for each attempt, so that nodes of two attempts never join."""
     join_timeout: float
     addresses: tuple[str, ...] = ()
     """Of all nodes, by rank."""
@@ -39,9 +39,9 @@ class Topology:
     cores: int = 1
     """Processor cores that this node may use."""
     gpus: int | None = None
-    """GPUs that this node sees; None where nobody has looked, as in a plan."""
+    """GPUs that this node sees; None if not counted, as in a plan."""
     folder: str = "/tmp/launcher"  # noqa: S108 - what a plan shows; every node has one of its own
-    """This node's own, empty, for the files that its launcher needs; goes when the node ends."""
+    """The node's own, empty, for the files of its launcher; deleted with the node."""
 
     @property
     def world_size(self) -> int:
@@ -56,10 +56,10 @@ class Topology:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessFailure:
-    """What a launcher says of a process that failed."""
+    """A launcher's report of a failed process."""
 
     rank: int | None
-    """None where the launcher does not tell which of this node's processes it was."""
+    """None where the launcher does not name the process."""
     exit_code: int
     """Negative for a signal."""
     local_rank: int | None = field(default=None, compare=False)
@@ -77,7 +77,7 @@ class Launcher(ABC):
         return ()
 
     def logs_in(self, options: LauncherOptions, nodes: int) -> bool:  # noqa: ARG002
-        """Return whether the first node starts the processes of the others, so that it must get in there."""
+        """Return whether the first node starts the processes of the others, by logins."""
         return False
 
     def files(self, options: LauncherOptions, topology: Topology) -> Mapping[str, str]:  # noqa: ARG002
@@ -85,7 +85,7 @@ class Launcher(ABC):
         return {}
 
     def log_folder(self, options: LauncherOptions, topology: Topology) -> str | None:  # noqa: ARG002 - most show all
-        """Return where the processes' output lies in files, below a folder for each run; None where it does not."""
+        """Return the folder of the processes' log files, with a folder for each run; None without any."""
         return None
 
     def hides_output(self, options: LauncherOptions) -> bool:  # noqa: ARG002
@@ -101,14 +101,14 @@ class Launcher(ABC):
         return 0
 
     def environment(self, topology: Topology) -> dict[str, str]:  # noqa: ARG002 - most need none
-        """Return variables that the processes cannot do without."""
+        """Return variables that the processes require."""
         return {}
 
     def defaults(self, topology: Topology) -> dict[str, str]:
-        """Return variables that do the processes good; those that the user has set win over these."""
+        """Return recommended variables; those that the user has set win over these."""
         variables = {"OMP_NUM_THREADS": str(topology.threads_per_process)}
         if topology.interface is not None:
-            # NCCL takes a name for the beginning of one: eth1 would be eth10 too.
+            # NCCL matches names by prefix: eth1 would match eth10 too.
             variables |= {
                 "GLOO_SOCKET_IFNAME": topology.interface,
                 "NCCL_SOCKET_IFNAME": f"={topology.interface}",
@@ -116,7 +116,7 @@ class Launcher(ABC):
         return variables
 
     def first_failure(self, output: str) -> ProcessFailure | None:  # noqa: ARG002 - most print none
-        """Return what the launcher itself printed about the process that failed first, if it prints such."""
+        """Return the launcher's own report of the process that failed first, if it prints one."""
         return None
 
     def user_output(self, output: str) -> str:

@@ -1,4 +1,4 @@
-"""command: any executable, once on each node, told by variables where it stands."""
+"""command: any executable, once on each node, with its rank in variables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Command(Launcher):
         }
 
     def defaults(self, topology: Topology) -> dict[str, str]:
-        # The first process of this node; who starts several gives each its own.
+        # The first process of this node; a program that starts several sets its own.
         return {
             **super().defaults(topology),
             "MASTER_ADDR": topology.master_address,
@@ -32,7 +32,7 @@ class Command(Launcher):
             "LOCAL_WORLD_SIZE": str(topology.processes_per_node),
             "RANK": str(topology.rank * topology.processes_per_node),
             "LOCAL_RANK": "0",
-            # What torchrun takes its arguments from, so that one in a shell script finds the gang, as under Kubeflow.
+            # torchrun's arguments, so that one in a shell script joins the gang, as under Kubeflow.
             "PET_NNODES": str(topology.nodes),
             "PET_NODE_RANK": str(topology.rank),
             "PET_NPROC_PER_NODE": str(topology.processes_per_node),

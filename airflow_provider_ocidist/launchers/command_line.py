@@ -1,4 +1,4 @@
-"""A command line taken apart: the launcher, its flags, the program and its arguments. Pure."""
+"""Parses a command line: the launcher, its flags, the program and its arguments. Pure."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ SHELL_WORDS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1"}
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What a command line says, in the terms of our job."""
+    """A command line in the terms of our job."""
 
     launcher: str
     """Kind of the launcher; `command`: the program is an executable."""
@@ -84,7 +84,7 @@ class Command:
 
 
 def parse(words: Sequence[str]) -> Command:
-    """Take apart the words of a command line. Raises ValueError with what is wrong with it."""
+    """Parse the words of a command line. Raises ValueError that says what is wrong."""
     if not words:
         raise ValueError("is empty: name the program")
     first, *rest = words
@@ -161,7 +161,7 @@ def _launched(launcher: str, words: Sequence[str]) -> Command:
 
 def _python(interpreter: str, words: Sequence[str]) -> Command:
     """Split `[-u] script [arguments]`; an interpreter with other flags is an executable like any other."""
-    # Output is never held back here.
+    # Output is always unbuffered here.
     rest = list(words[1:] if words[:1] == ["-u"] else words)
     if not rest:
         raise ValueError(f"names no program after {interpreter}")

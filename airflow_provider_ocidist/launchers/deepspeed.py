@@ -1,4 +1,4 @@
-"""deepspeed: every node starts its own processes, from one list of hosts that all of them have."""
+"""deepspeed: every node starts its own processes, from the same list of hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DeepSpeed(Launcher):
     requires = ("torch", "deepspeed")
 
     def logs_in(self, options: LauncherOptions, nodes: int) -> bool:
-        """With `--launcher=pdsh`, as DeepSpeed itself would have it."""
+        """With `--launcher=pdsh`, as in DeepSpeed itself."""
         return nodes > 1 and given_flags(options.args, SHORT).get("launcher") == "pdsh"
 
     def tools(self, options: LauncherOptions, nodes: int) -> tuple[str, ...]:
@@ -80,12 +80,12 @@ def host_list(topology: Topology) -> str:
 
 
 def accelerator(topology: Topology) -> dict[str, str]:
-    """Return what tells DeepSpeed that there is no GPU; left to itself it ends where it finds none."""
+    """Return the variable for a node without a GPU; without it DeepSpeed fails there."""
     return {"DS_ACCELERATOR": "cpu"} if topology.gpus == 0 else {}
 
 
 def _hosts(topology: Topology, *, logs_in: bool) -> dict[str, str]:
-    # Its own check knows nothing of our keys.
+    # Its own check does not use our keys.
     ours = {"no_ssh_check": ""} if logs_in else {"no_ssh": "", "node_rank": str(topology.rank)}
     return {
         "hostfile": file_in(topology, HOSTS),
@@ -95,7 +95,7 @@ def _hosts(topology: Topology, *, logs_in: bool) -> dict[str, str]:
 
 
 def _uses_hosts(options: LauncherOptions, topology: Topology) -> bool:
-    """Whether DeepSpeed is told of the hosts; on a single one it may be told `localhost:0,1` by the user."""
+    """Whether DeepSpeed gets the host list; on a single node the user may select `localhost:0,1`."""
     given = given_flags(options.args, SHORT)
     return topology.nodes > 1 or not any(name in given for name in CHOOSES_DEVICES)
 

@@ -35,7 +35,7 @@ RANKS = {
     "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
     "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
-"""What torch reads, and where Open MPI says it."""
+"""torch's variables, and Open MPI's for each."""
 EXITED = re.compile(
     r"The first process to do so was:\s+Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+)"
 )
@@ -56,7 +56,7 @@ class Mpirun(Launcher):
 
     def files(self, options: LauncherOptions, topology: Topology) -> Mapping[str, str]:  # noqa: ARG002
         if topology.nodes == 1:
-            # It would log in even to itself where it does not recognize the address.
+            # mpirun would log in to its own node if it did not recognize the address.
             return {HOSTS: f"localhost slots={topology.processes_per_node}\n"}
         return {HOSTS: host_list(topology), **ssh.files(topology)}
 
@@ -84,7 +84,7 @@ class Mpirun(Launcher):
         return {"MASTER_ADDR": topology.master_address, "MASTER_PORT": str(topology.master_port)}
 
     def defaults(self, topology: Topology) -> dict[str, str]:
-        # It refuses to be run by root otherwise, as containers do.
+        # Otherwise mpirun refuses to run as root, as in containers.
         as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return {**super().defaults(topology), **as_root}
 
@@ -101,7 +101,7 @@ class Mpirun(Launcher):
 
 def _through_ssh(topology: Topology) -> list[str]:
     login = ["--mca", "plm_rsh_args", f"-F {file_in(topology, 'ssh_config')}"]
-    # Its daemons would leave the session, and with it end the node.
+    # Otherwise its daemons would leave the session, which would end the node.
     return [*login, "--leave-session-attached"]
 
 

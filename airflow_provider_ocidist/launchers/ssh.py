@@ -3,7 +3,7 @@
 Every node has a key of its own, made for this run; the nodes exchange the public halves through the work directory, and
 accept nothing else. This file is also run as a plain script, `python -I -S ssh.py`, and imports nothing of the package:
 
-    ssh.py serve FOLDER [COMMAND...]   let the first node in; run COMMAND there, elsewhere what comes by the first login
+    ssh.py serve FOLDER [COMMAND...]   let the first node in; run COMMAND there, elsewhere the first login's command
     ssh.py session FOLDER              what every login starts
 """
 
@@ -60,7 +60,7 @@ ForceCommand {session}
 
 
 def files(topology: Topology) -> Mapping[str, str]:
-    """Return the settings of client and server, and whom this node trusts: pure."""
+    """Return the settings of client and server, and the trusted keys: pure."""
     session = shlex.join([sys.executable, "-I", "-S", __file__, "session", topology.folder])
     values = {
         "address": topology.address,
@@ -127,9 +127,9 @@ def _await_session(server: subprocess.Popen[bytes], folder: Path) -> int:
 
 
 def session(folder: Path) -> int:
-    """Run what the first node asks for, in this node's environment and with this node's output.
+    """Run the first node's command, in this node's environment and with this node's output.
 
-    The environment is the node's own: no variable, and no secret in one, travels or lies in a file that others read.
+    The environment is the node's own: no variable, and no secret, is sent or stored where others can read it.
     """
     node: dict[str, Any] = json.loads((folder / "node.json").read_text())
     for number in (1, 2):
@@ -143,7 +143,7 @@ def session(folder: Path) -> int:
 
 
 def _pass_on(folder: Path, number: int) -> None:
-    """Tell the session too: sshd gives each a process group of its own."""
+    """Signal the session too: sshd gives each its own process group."""
     try:
         os.killpg(int((folder / "session.group").read_text()), number)
     except (OSError, ValueError):
@@ -155,7 +155,7 @@ def _as_status(code: int) -> int:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write aside, then rename: whoever looks sees all or nothing."""
+    """Write aside, then rename: a reader sees all or nothing."""
     partial = path.with_suffix(".tmp")
     partial.touch(mode=0o600)
     partial.write_text(text)

@@ -1,4 +1,4 @@
-"""torchrun: one elastic agent for each node, meeting on the main node."""
+"""torchrun: one elastic agent for each node, joining on the main node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_provider_ocidist.launchers.base import (
 from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 STATIC_FLAGS = ("master-addr", "master-port", "node-rank")
-"""Flags that mean something to the static rendezvous alone: who gives one has asked for it."""
+"""Flags that only the static rendezvous uses: any of them selects it."""
 SHORT = {"r": "redirects", "t": "tee"}
 ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?rank\s*: (\d+)(?: \(local_rank: (\d+)\))?.*?exitcode\s*: (-?\d+)",
@@ -68,7 +68,7 @@ class Torchrun(Launcher):
 
 
 def kept_logs(args: Sequence[str], topology: Topology) -> str | None:
-    """Return where torchrun keeps the output of its processes, where the flags ask for that."""
+    """Return where torchrun keeps its processes' output, if the flags request it."""
     given = given_flags(args, SHORT)
     if not (_streams(given, "redirects") or _streams(given, "tee")):
         return None
@@ -76,7 +76,7 @@ def kept_logs(args: Sequence[str], topology: Topology) -> str | None:
 
 
 def _streams(given: Mapping[str, str], flag: str) -> str:
-    """Return which streams of which processes a flag speaks of, nothing for none: `3`, `0:1,1:2`."""
+    """Return the streams and processes that a flag names, empty for none: `3`, `0:1,1:2`."""
     return "" if given.get(flag, "0") == "0" else given[flag]
 
 
@@ -86,7 +86,7 @@ def _logs(launcher: Torchrun, options: LauncherOptions, topology: Topology) -> d
 
 
 def backend(given: Mapping[str, str]) -> str:
-    """Return the kind of rendezvous; one flag of the static one asks for it."""
+    """Return the kind of rendezvous; a flag of the static one selects it."""
     named = next((given[flag] for flag in given if is_given("rdzv-backend", {flag: ""})), None)
     return named or ("static" if any(is_given(flag, given) for flag in STATIC_FLAGS) else "c10d")
 
@@ -94,22 +94,22 @@ def backend(given: Mapping[str, str]) -> str:
 def first_in_c10d(topology: Topology) -> int:
     """Return the node that c10d gives global rank 0.
 
-    It hands out ranks in the order of the nodes' names, as text, whatever rank we gave them
+    It assigns ranks in the order of the nodes' names, as text, not by the ranks we gave them
     (torch.distributed.elastic.rendezvous.dynamic_rendezvous, _mark_rendezvous_complete).
     """
     return min(range(topology.nodes), key=lambda rank: topology.addresses[rank])
 
 
 def c10d_settings(topology: Topology) -> str:
-    """Return what the c10d rendezvous of one node has to know."""
+    """Return the c10d rendezvous settings of one node."""
     timeout = max(1, round(topology.join_timeout))
-    # Left to itself torchrun takes any loopback address for its own, and several nodes would host the store.
+    # By default torchrun treats any loopback address as its own, and several nodes would host the store.
     is_host = str(topology.rank == 0).lower()
     return f"is_host={is_host},join_timeout={timeout},read_timeout={timeout}"
 
 
 def static_settings(topology: Topology) -> str:
-    """Return the same for the static rendezvous, which knows who is who."""
+    """Return the same for the static rendezvous, with fixed ranks."""
     return f"timeout={max(1, round(topology.join_timeout))}"
 
 
@@ -119,7 +119,7 @@ def one_store_each() -> dict[str, str]:
 
 
 def root_cause(output: str) -> ProcessFailure | None:
-    """Return what torchrun's own report says of the process that failed first."""
+    """Return the first failed process from torchrun's own report."""
     found = ROOT_CAUSE.search(output)
     if found is None:
         return None
@@ -141,7 +141,7 @@ def _processes(topology: Topology) -> dict[str, str]:
 
 
 def _rendezvous(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
-    # c10d tells nodes apart by host name and process id, which containers on one host share.
+    # c10d identifies nodes by host name and process id, which containers on one host share.
     common = {"rdzv-id": topology.rendezvous_id, "local-addr": topology.address}
     kind = backend(given)
     if kind == "static" and not is_given("rdzv-endpoint", given):
@@ -156,7 +156,7 @@ def _rendezvous(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
     if kind == "static":
         return {"node-rank": str(topology.rank), "rdzv-conf": static_settings(topology), **common}
     if kind != "c10d" or is_given("rdzv-endpoint", given):
-        # Who brings a meeting point of their own knows where it is; we cannot tell who hosts it.
+        # The user's own rendezvous endpoint: which node hosts it is unknown here.
         return {"rdzv-backend": "c10d", **common}
     return {
         "rdzv-backend": "c10d",

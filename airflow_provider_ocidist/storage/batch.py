@@ -1,4 +1,4 @@
-"""copy_all: many copies at a time within one budget; all are looked at before anything is copied, all are told of."""
+"""copy_all: many copies at a time within one budget; all are checked before any is copied, all are reported."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from airflow_provider_ocidist.storage.transfer import (
 )
 
 AT_A_TIME = 8
-"""Items; with 64 streams, each has eight when so many are on their way."""
+"""Items; with 64 streams, each then has eight."""
 FRESH_S = 60.0
-"""A source that was listed longer ago is listed again when its turn comes."""
+"""An item's source that was listed longer ago is listed again before its copy."""
 PAUSE_S = 3.0
-"""Before a copy that has broken off goes on."""
+"""Before an interrupted copy resumes."""
 TOLD_EVERY_S = 5.0
 NAMES_TOLD = 20
 ITEMS_TOLD = 100
@@ -45,7 +45,7 @@ ITEMS_TOLD = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """What opens the places of the two sides."""
+    """Opens the places of the two sides."""
 
     sources: Stores
     targets: Stores
@@ -59,7 +59,7 @@ class Sides:
 
 @dataclass(frozen=True, kw_only=True)
 class Surveyed:
-    """An item, what its source holds, and where that will lie."""
+    """An item, its source's files, and their target."""
 
     item: CopyItem
     found: Selection
@@ -73,14 +73,14 @@ class Surveyed:
 
 @dataclass(frozen=True, kw_only=True)
 class ItemReport:
-    """What became of one item."""
+    """The result of one item."""
 
     item: CopyItem
     report: CopyReport | None = None
     error: OcidistError | OSError | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it small: names are counted, and the first of them told."""
+        """Return it small: names are counted, and the first are listed."""
         places = {
             "item": self.item.number,
             "source": locations.shown(self.item.source),
@@ -107,7 +107,7 @@ class ItemReport:
         more = {
             f"{report.resumed_bytes} bytes of them from an earlier attempt": report.resumed_bytes,
             f"{len(report.unchanged)} files were there already": report.unchanged,
-            f"{len(report.deleted)} files deleted, that only the target had": report.deleted,
+            f"{len(report.deleted)} files deleted that only the target had": report.deleted,
             f"{len(report.unverified)} files compared by size only": report.unverified,
             f"{len(report.skipped)} names skipped: {', '.join(report.skipped[:NAMES_TOLD])}": report.skipped,
         }
@@ -118,7 +118,7 @@ class ItemReport:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReport:
-    """What became of all items."""
+    """The results of all items."""
 
     items: tuple[ItemReport, ...]
     seconds: float
@@ -159,10 +159,10 @@ def copy_all(
     part_size: int = PART_SIZE,
     threads: int = THREADS,
 ) -> BatchReport:
-    """Copy all items, some at a time, and tell of it line by line; an item that fails does not end the others.
+    """Copy all items, some at a time, and log line by line; a failed item does not end the others.
 
-    `repeated`: an earlier attempt at the same may have brought a part (see `copy_selection`). Raises JobFileError
-    for items that are in each other's way, StorageError when a source is not there; then nothing was copied.
+    `repeated`: an earlier attempt may have copied a part (see `copy_selection`). Raises JobFileError for items that
+    conflict, StorageError when a source is missing; then nothing was copied.
     """
     started = time.monotonic()
     surveyed = survey(items, sides)
@@ -175,7 +175,7 @@ def copy_all(
 
 
 def survey(items: Sequence[CopyItem], sides: Sides) -> list[Surveyed]:
-    """Look at all sources and targets. Raises JobFileError or StorageError with all that is wrong."""
+    """List all sources and targets. Raises JobFileError or StorageError with all faults."""
     with ThreadPoolExecutor(AT_A_TIME, "survey") as pool:
         looked = list(pool.map(lambda item: _look(item, sides), items))
     found = [look for look in looked if isinstance(look, Surveyed)]
@@ -217,7 +217,7 @@ def surveyed_of(item: CopyItem, sides: Sides) -> Surveyed:
 
 
 def clashes(surveyed: Sequence[Surveyed]) -> Iterator[Problem]:
-    """Tell of items that would write the same file, read what another writes, or delete what another brings."""
+    """Yield a problem for items that write the same file, read what another writes, or delete what it copies."""
     if len(surveyed) == 1:
         return
     writers: dict[str, Surveyed] = {}
@@ -249,7 +249,7 @@ def _of_tree(one: Surveyed, surveyed: Sequence[Surveyed]) -> Iterator[Problem]:
             yield _problem(one, _reads_what(other))
         if one.item.rules.delete_extra and (is_below(other.root, one.root) or is_below(one.root, other.root)):
             yield _problem(
-                one, f"would delete what item {other.item.number} brings: give them folders of their own"
+                one, f"would delete what item {other.item.number} copies: give them folders of their own"
             )
         elif one.item.rules.delete_extra and _reads_below(other, one.root):
             yield _problem(
@@ -280,7 +280,7 @@ def _written(one: Surveyed) -> Iterator[str]:
 
 
 class _Batch:
-    """The copies of one call, and one line over all of them."""
+    """The copies of one call, with one progress line for all."""
 
     def __init__(
         self,
@@ -307,7 +307,7 @@ class _Batch:
         pool = ThreadPoolExecutor(AT_A_TIME, "items")
         running = [pool.submit(self._run, index, repeated, part_size) for index in range(len(self.surveyed))]
         try:
-            # A fault of our own, or of the caller's, ends all; what a copy dies of is in its report.
+            # A fault of ours or the caller's ends all; a copy's own error is in its report.
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
@@ -330,7 +330,7 @@ class _Batch:
         return done
 
     def _copy(self, index: int, repeated: bool, part_size: int) -> CopyReport:
-        """Copy, and go on after a break as often as the attempt before has got further."""
+        """Copy, and resume after an interruption if the last attempt made progress."""
         one, furthest = self.surveyed[index], 0
         while True:
             try:
@@ -388,5 +388,5 @@ def _progress(*, files: int, size: int) -> TransferProgress:
 
 
 def told(error: BaseException | None) -> str:
-    """Return what an error says, without what may be as good as a password in a web address."""
+    """Return an error's message, without secrets in web addresses."""
     return locations.shown_in(str(error))

@@ -1,4 +1,4 @@
-"""Checkpoint names: the series and the step that the name of an entry states for certain. Pure."""
+"""Checkpoint names: the series and the step that an entry's name states unambiguously. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 from airflow_provider_ocidist.backports import dataclass
 
 UNPROVED = "unproved"
-"""The folder beside the published checkpoints for what nothing proves to be whole; never a checkpoint itself."""
+"""The folder beside the published checkpoints for unproved entries; never a checkpoint itself."""
 UNFINISHED = (".tmp", ".part", ".partial", ".incomplete")
 POINTERS = {"latest", "latest_universal", "latest_checkpointed_iteration.txt", "checkpoint"}
 """Small files that name a checkpoint beside them: DeepSpeed's, Megatron's, TensorFlow's."""
@@ -36,7 +36,7 @@ WEIGHTS |= {"tar", "gz", "zip", "msgpack", "onnx", "distcp", "model", "weights",
 
 STEPS = {"step": 2, "steps": 2, "gstep": 3, "globalstep": 3, "iter": 1, "iters": 1, "iteration": 1, "ba": 1}
 STEPS |= {"iterations": 1, "it": 1, "update": 1, "updates": 1}
-"""Words before a step, and which of several in one name is meant: the highest."""
+"""Words before a step, with a priority: of several in one name, the highest counts."""
 EPOCHS = {"epoch", "epochs", "ep"}
 SETTINGS = {
     "warmup",
@@ -53,7 +53,7 @@ SETTINGS = {
     "per",
 }
 SETTINGS |= {"lr", "decay", "stop", "of"}
-"""Words before those that make a setting of them: `max_steps=1000`."""
+"""Words that turn a following one into a setting: `max_steps=1000`."""
 GLOBAL = "global"
 MOST_DIGITS = 18
 
@@ -93,12 +93,12 @@ class Placed:
     """Where an entry of the checkpoint folder belongs."""
 
     series: str
-    """The same for the entries that follow one another: the name without its numbers, or the one name of all."""
+    """Shared by successive entries: the name without its numbers, or the one name of all."""
     step: int | None = None
-    """None where the name states none for certain."""
+    """None where the name states none clearly."""
     epoch: int | None = None
     version: int | None = None
-    """As Lightning numbers what already had a file of that name: `last-v1.ckpt`."""
+    """Lightning's number for a name that is already taken: `last-v1.ckpt`."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Values that the name gives by their names: `val_loss=0.42`."""
 
@@ -110,7 +110,7 @@ class Placed:
 
 @lru_cache(maxsize=4096)
 def place(name: str, pattern: str | None = None) -> Placed | None:
-    """Return what the name of an entry states; None where it is no checkpoint by itself.
+    """Return what an entry's name states; None where it is no checkpoint.
 
     `pattern`: a regular expression for whole names, whose groups `step` and `epoch` are taken; nothing else is a
     checkpoint then. Raises re.error when it is none.
@@ -137,14 +137,14 @@ def _by_pattern(name: str, pattern: str) -> Placed | None:
 
 
 class _Reading:
-    """One name while it is read: every number that was understood gives way to a `#`."""
+    """A name being parsed: each recognized number is replaced with `#`."""
 
     def __init__(self, name: str) -> None:
         extensions = _EXTENSIONS.search(name)
         self.extension = extensions[0] if extensions else ""
         self.rest = name[: len(name) - len(self.extension)]
         self.steps: dict[int, set[int]] = {}
-        """By how certain it is that the step is meant."""
+        """By the certainty that it is the step."""
         self.epochs: set[int] = set()
         self.metrics: dict[str, float] = {}
 

@@ -47,13 +47,13 @@ def publish(
     confirm: Callable[[], object] | None = None,
     access: OciAccess | None = None,
 ) -> CheckpointRef:
-    """Copy a checkpoint below a URI and make it exist, as the newest of its attempt.
+    """Copy a checkpoint below a URI and publish it, as the newest of its attempt.
 
-    `sequence` counts the attempt's checkpoints from 1, in the order in which they were saved; `proof` says why this one
-    counts as whole; `confirm` is called when all files have arrived, and raises where they are not those that were
-    proved. What was published once is never overwritten: a program that keeps one name for all its
-    checkpoints gets a folder for each. Raises Fenced when a later attempt saves there, CheckpointError when there is
-    no file or no place for it, StorageError when it changes while it is read or cannot be sent.
+    `sequence` counts the attempt's checkpoints from 1, in the order of saving; `proof` says why this one is complete;
+    `confirm` is called when all files have arrived, and raises where they are not the proved ones. A published
+    checkpoint is never overwritten: a program with one name for all its checkpoints gets a folder for each. Raises
+    Fenced when a later attempt saves there, CheckpointError when there is no file or no place for it, StorageError
+    when it changes while it is read or cannot be sent.
     """
     path = Path(folder_or_file)
     source, entries = _local_entries(path)
@@ -85,16 +85,16 @@ def publish(
 def reserve(
     uri: str, name: str, *, step: int | None, fence: Fence, sequence: int, access: OciAccess | None = None
 ) -> str:
-    """Return the URI of a folder for a checkpoint that several nodes send in parts; nobody has written to it yet."""
+    """Return the URI of an empty folder for a checkpoint that several nodes upload in parts."""
     return join(uri, _free_folder(open_store(uri, access), name, step, fence, sequence, empty=True))
 
 
 def send_part(
     folder: Path, uri: str, *, leave_out: Container[str] = (), access: OciAccess | None = None
 ) -> tuple[ManifestFile, ...]:
-    """Copy what one node has of a checkpoint to the reserved place, and return what was sent; raises as `publish`.
+    """Copy one node's files of a checkpoint to the reserved place, and return them; raises as `publish`.
 
-    Nothing of it is offered before `seal`.
+    `seal` publishes them.
     """
     source, entries = _local_entries(folder)
     wanted = [entry for entry in entries if entry.name not in leave_out]
@@ -114,7 +114,7 @@ def seal(
     metrics: Mapping[str, float] | None = None,
     access: OciAccess | None = None,
 ) -> CheckpointRef:
-    """Make a checkpoint exist whose parts were sent.
+    """Publish a checkpoint whose parts were sent.
 
     Raises CheckpointError unless all of them have arrived, Fenced when a later attempt saves there.
     """
@@ -150,12 +150,12 @@ def _offer(root: Store, target: Store, manifest: Manifest) -> None:
         target.delete(MANIFEST)
         raise
     except StorageError as error:
-        # It exists: to publish it again would only make two of it.
+        # It is published: a second try would only duplicate it.
         log.warning("%s was published, but who saves there cannot be read: %s", target.uri, error)
 
 
 def next_sequence(uri: str, fence: Fence, access: OciAccess | None = None) -> int:
-    """Return the number of the next checkpoint of an attempt, of which a former process may have published some."""
+    """Return the number of an attempt's next checkpoint; an earlier process may have published some."""
     own = [found.sequence for found in complete(uri, access) if found.fence == fence]
     return max(own, default=0) + 1
 
@@ -176,7 +176,7 @@ def newest_in(store: Store) -> CheckpointRef | None:
 def complete(uri: str, access: OciAccess | None = None) -> list[CheckpointRef]:
     """Return the complete checkpoints below a URI, the newest first; raises as `newest` does.
 
-    That is the last saved by the latest attempt, whatever its step: an attempt may count from 0 again.
+    The newest is the last of the latest attempt, at any step: an attempt may restart at 0.
     """
     return _complete_in(open_store(uri, access))
 
@@ -209,10 +209,10 @@ def _verified(store: Store, ref_uri: str) -> tuple[Manifest, Mapping[str, Entry]
 
 
 def fetch(uri: str, target: Path, access: OciAccess | None = None) -> Path:
-    """Bring a checkpoint into a local folder, under the name that its program gave it, and return its path.
+    """Fetch a checkpoint into a local folder, under its program's name for it, and return its path.
 
-    What bears that name there already is replaced, after every SHA-256 was found right. Raises
-    CheckpointError when the checkpoint is not complete or its content is not what was published.
+    An entry of that name is replaced, after every SHA-256 was verified. Raises CheckpointError when the checkpoint is
+    not complete or its content is not what was published.
     """
     store = open_store(uri, access)
     manifest, listed = _verified(store, uri)
@@ -230,7 +230,7 @@ def fetch(uri: str, target: Path, access: OciAccess | None = None) -> Path:
 
 
 def _copy(source: Store, target: Store, entries: Sequence[Entry]) -> list[Copied]:
-    # Late, because the references above are wanted by all, the engine by few.
+    # Late: few callers need the engine, all need the references.
     from airflow_provider_ocidist.storage.transfer import copy_entries
 
     return copy_entries(source, target, entries)
@@ -262,7 +262,7 @@ def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
 def _free_folder(
     store: Store, name: str, step: int | None, fence: Fence, sequence: int, *, empty: bool = False
 ) -> str:
-    """Return a folder name that no published checkpoint has; `empty`: in which nothing at all lies.
+    """Return a folder name that no published checkpoint has; `empty`: of an empty folder.
 
     Two attempts never take the same: an upload of the earlier one may still arrive while the later one publishes.
     """
@@ -294,7 +294,7 @@ def _staging(target: Path) -> Iterator[Path]:
 
 
 def _replace(arrived: Path, final: Path) -> None:
-    """Move a file or folder to its place; a folder that is there leaves when its successor is at hand."""
+    """Move a file or folder to its place; an existing folder is moved away just before."""
     former = final.with_name(unfinished_name(final.name))
     for _ in range(_REPLACE_TRIES):
         if final.is_dir():
@@ -304,7 +304,7 @@ def _replace(arrived: Path, final: Path) -> None:
             arrived.replace(final)
             return
         except OSError as error:
-            # Another node that shares this folder has brought the same a moment before.
+            # Another node that shares this folder has just fetched the same.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR):
                 raise
         finally:

@@ -15,16 +15,16 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 
 NUMBER = re.compile(r"(?<![0-9A-Za-z])[0-9]+(?![0-9A-Za-z])")
 MOST_MODELS = 2
-"""Names that differ in their numbers alone, and are the names of models all the same: `resnet18.pt`, `resnet50.pt`."""
+"""Names that differ only in their numbers, and yet name different models: `resnet18.pt`, `resnet50.pt`."""
 MOST = 8
-"""Names without a number of which the newest version is kept: a program may call each by another name."""
+"""Names without a number of which the newest version is kept: a program may use a new name each time."""
 
 
 def companions(one: Manifest, manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Return what belongs to a checkpoint, of all that are there, the newest first; of each series the newest.
+    """Return a checkpoint's companions among all manifests, the newest first; of each series the newest.
 
-    That is what has the same number or step under a name of another series, as `optimizer_100.pt` and `model_100.pt`,
-    and what was saved under a name without a number before, as `last.ckpt`: a program looks for it by that name.
+    A companion has the same number or step in another series, as `optimizer_100.pt` and `model_100.pt`, or was saved
+    before under a name without a number, as `last.ckpt`: a program looks for that name.
     """
     return list(_companions(one, manifests))
 
@@ -65,10 +65,10 @@ def _holds(name: str, number: int | None) -> bool:
 
 
 def _steady_names(manifests: Sequence[Manifest]) -> set[str]:
-    """Return the names that a program calls a checkpoint by each time, as `last.ckpt` and `resnet18_last.pth`.
+    """Return the names that a program reuses for each checkpoint, as `last.ckpt` and `resnet18_last.pth`.
 
-    A number that is part of a word belongs to the name, unless it is another each time; one by itself does if the name
-    came twice.
+    A number within a word belongs to the name, unless it changes each time; a separate one does if the name was used
+    twice.
     """
     times = Counter(manifest.name for manifest in manifests)
     alike: dict[str, list[str]] = {}
@@ -105,7 +105,7 @@ def _numbers(name: str) -> set[int]:
 
 
 def companions_at(uri: str, reference: CheckpointRef, access: OciAccess | None = None) -> list[CheckpointRef]:
-    """Return what belongs to a published checkpoint. Raises StorageError when the place cannot be read."""
+    """Return a published checkpoint's companions. Raises StorageError when the place cannot be read."""
     store = open_store(uri, access)
     found = {item.ref(store): item.manifest for item in complete_in(store, by_folder(store.list()))}
     one = next((manifest for ref, manifest in found.items() if ref.uri == reference.uri), None)

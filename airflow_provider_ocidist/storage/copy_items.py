@@ -1,4 +1,4 @@
-"""CopyItem: one source and one target of many; the only place that checks what was written of them."""
+"""CopyItem: one source and one target of many; the only place that validates them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TRUTH = {"true": True, "false": False}
 
 @dataclass(frozen=True, kw_only=True)
 class CopyItem:
-    """What goes where, and how."""
+    """One source, target and rules."""
 
     number: int
-    """As it was written, counted from 1; several sources of one item share it."""
+    """As written, from 1; several sources of one item share it."""
     source: str
     target: str
     rules: CopyRules = field(default_factory=CopyRules)
@@ -37,7 +37,7 @@ class CopyItem:
 def read_items(data: object, rules: CopyRules) -> tuple[CopyItem, ...]:
     """Return the items of a list, of a mapping of sources to targets, or of either as JSON.
 
-    `rules` count where an item says nothing. Raises JobFileError with every problem and the number of its item.
+    `rules` are the items' defaults. Raises JobFileError with every problem and the number of its item.
     """
     problems: list[Problem] = []
     items: list[CopyItem] = []
@@ -61,7 +61,7 @@ def _listed(data: object) -> Iterable[object]:
             return [value]
         return [{"source": source, "target": target} for source, target in value.items()]
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ValueError(  # noqa: TRY004 - told with all other problems
+        raise ValueError(  # noqa: TRY004 - reported with all others
             f"{_quoted(value)} is no list of {FORM}, and no mapping of sources to targets"
         )
     return value

@@ -21,7 +21,7 @@ from airflow_provider_ocidist.storage.copy_items import CopyItem
 REPORT = "report.json"
 """Written to the working directory when all has arrived."""
 _LATER_ATTEMPT = re.compile(r"-a(?!1$)\d+$")
-"""How the name of a run ends that is not the first of its task (`run.RunKey.name`)."""
+"""The end of a run's name if it is not the first of its task (`run.RunKey.name`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Order:
 
 def main(arguments: Sequence[str]) -> None:
     """Copy and write the report. Raises StorageError, or CopyInterrupted, with what failed."""
-    # Which of our own lines has raised says nothing to whoever named a wrong bucket.
+    # Our own traceback does not help a user who named a wrong bucket.
     sys.tracebacklimit = 0
     order = codec.decode(Order, json.loads(Path(arguments[0]).read_text()))
     cancel = threading.Event()
@@ -63,7 +63,7 @@ def copy_order(order: Order, environ: Mapping[str, str], cancel: threading.Event
 
 
 def _in_one_line(error: StorageError) -> StorageError:
-    """Return the error as a node's report takes it: one line, and a name that says whether to try again."""
+    """Return the error for a node's report: one line, and a class that says whether to retry."""
     text = " ".join(str(error).split())
     return CopyInterrupted(text) if error.retryable else StorageError(text)
 

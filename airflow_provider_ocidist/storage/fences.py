@@ -1,4 +1,4 @@
-"""Fences: which attempt of a task saves to a place; earlier ones publish and delete nothing there any more."""
+"""Fences: the attempt of a task that saves to a place; earlier ones must publish and delete nothing there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TRIES = 20
 
 
 def claimed(store: Store) -> Fence | None:
-    """Return the highest attempt that has claimed a place, None where nobody has.
+    """Return the highest attempt that has claimed a place, None without any.
 
     Raises StorageError when that cannot be read.
     """
@@ -31,7 +31,7 @@ def claimed(store: Store) -> Fence | None:
 
 
 def claim(store: Store, fence: Fence) -> None:
-    """Make this the highest attempt that saves to a place; one look where it is that already.
+    """Make this the highest attempt that saves to a place; one read if it is that already.
 
     Raises Fenced when a later attempt has claimed the place, StorageError when that cannot be read or written.
     """
@@ -39,7 +39,7 @@ def claim(store: Store, fence: Fence) -> None:
         if _holds(store, fence):
             return
         etag = _etag(store)
-        # Once more: what was read has to be what bears this etag, or older.
+        # Read again: the content must be that of this etag, or older.
         if _holds(store, fence):
             return
         if store.write_if(FILE, json.dumps(codec.encode(fence)).encode(), etag):

@@ -17,13 +17,13 @@ from airflow_provider_ocidist.storage.stores.base import Entry, Store
 log = logging.getLogger(__name__)
 
 _LISTINGS = 20
-"""At most; where manifests vanish at every one of them, what the last has shown is returned."""
+"""At most; if manifests vanish during each, the last one's result is returned."""
 _VANISHED = "vanished"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """A folder whose manifest names nothing but what is there."""
+    """A folder that holds all files of its manifest."""
 
     folder: str
     manifest: Manifest
@@ -36,7 +36,7 @@ class Complete:
 def by_folder(entries: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
     """Return the files of each folder directly below the store, under their names relative to it.
 
-    What nothing proves to be whole is left out.
+    Unproved entries are left out.
     """
     folders: dict[str, dict[str, Entry]] = {}
     for entry in entries:
@@ -49,8 +49,8 @@ def by_folder(entries: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
 def complete_now(store: Store) -> list[Complete]:
     """List a place and return its complete checkpoints, the newest first.
 
-    Lists again when a manifest is retired between the listing and its reading: what was saved since stands in no
-    listing of before, and an older one that was read a moment earlier would pass for the newest.
+    Lists again when a manifest is deleted between the listing and its reading: the listing lacks what was saved since,
+    and an older checkpoint would count as the newest.
     """
     found: list[Complete] = []
     for _ in range(_LISTINGS):
@@ -66,7 +66,7 @@ def complete_in(store: Store, folders: Mapping[str, Mapping[str, Entry]]) -> lis
 
 
 def _judged(store: Store, folders: Mapping[str, Mapping[str, Entry]]) -> tuple[list[Complete], bool]:
-    """Return what is complete, the newest first, and whether a manifest that was listed is gone."""
+    """Return what is complete, the newest first, and whether a listed manifest is gone."""
     with concurrent.futures.ThreadPoolExecutor(8, "manifest") as pool:
         judged = list(pool.map(lambda item: _judge(store, *item), folders.items()))
     found = [item for item in judged if isinstance(item, Complete)]

@@ -1,4 +1,4 @@
-"""Where data lies: a local path, `oci://bucket@namespace/path`, or any other fsspec URI."""
+"""Locations of data: a local path, `oci://bucket@namespace/path`, or any other fsspec URI."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def join(uri: str, *parts: str) -> str:
 
 
 def shown(uri: str) -> str:
-    """Return a URI without what may be as good as a password.
+    """Return a URI without secrets.
 
     That is, of a web address: its query, a user before `@`, the token of a pre-authenticated request (`/p/TOKEN/`).
     """
@@ -109,15 +109,15 @@ def safe_name(name: str) -> str:
 
 
 def unfinished_name(name: str, key: str | None = None) -> str:
-    """Return a name for the same folder, for what is not whole yet; no store lists such names.
+    """Return a name in the same folder for an unfinished file; no store lists such names.
 
-    `key`, eight hexadecimal digits, makes it a name that a later attempt finds again.
+    With `key`, eight hexadecimal digits, a later attempt finds it again.
     """
     return f".{name[:40]}.{key or _next_key()}.part"
 
 
 def finished_name(unfinished: str) -> str:
-    """Return what a file will be called that is not whole yet; of long names, the beginning."""
+    """Return an unfinished file's final name; of long names, the beginning."""
     folder, slash, name = unfinished.rpartition("/")
     return folder + slash + name[1:].rpartition(".")[0].rpartition(".")[0]
 
@@ -126,8 +126,8 @@ _numbers = itertools.count(secrets.randbits(32))
 
 
 def _next_key() -> str:
-    """Return eight digits that nobody else uses, without asking the system: there is one for each small file."""
-    # A process that was forked goes on with the same numbers.
+    """Return eight unique digits, without a system call: each small file needs them."""
+    # A forked process continues the same sequence.
     return f"{(next(_numbers) + os.getpid() * 2_654_435_761) % 2**32:08x}"
 
 

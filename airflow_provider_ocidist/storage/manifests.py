@@ -1,4 +1,4 @@
-"""Manifests: what a checkpoint consists of, and where it stands in the order of its task's checkpoints."""
+"""Manifests: a checkpoint's files, and its position among its task's checkpoints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ManifestFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a checkpoint consists of; written last, so that its presence means completeness."""
+    """A checkpoint's files; written last, so that its presence means completeness."""
 
     version: int
     name: str
@@ -77,7 +77,7 @@ class Manifest:
         )
 
     def metric(self, name: str) -> float | None:
-        """Return a value that was noted with the checkpoint; its loss is one."""
+        """Return a value recorded with the checkpoint; its loss is one."""
         return self.metrics.get(name, self.loss if name == "loss" else None)
 
     def to_json(self) -> bytes:

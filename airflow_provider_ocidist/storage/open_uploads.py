@@ -1,4 +1,4 @@
-"""Uploads that were begun and never ended: a killed node leaves them, and the bucket keeps, and bills, their parts."""
+"""Unfinished uploads: a killed node leaves them, and the bucket keeps, and bills, their parts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _PLACE = re.compile(r"(?P<stem>.+-g)(?P<generation>\d+)")
 
 
 def owner_of(folder: str) -> int:
-    """Return the attempt that has sent, or was sending, a checkpoint to a folder; only later ones than 1 name it."""
+    """Return the attempt that has uploaded to a checkpoint's folder; only attempts after 1 are named."""
     named = _OWNER.search(folder)
     return int(named[1]) if named else 1
 
 
 def abort_left_behind(uri: str, fence: Fence, access: OciAccess | None = None) -> int:
-    """Abort what earlier attempts of a task have begun to send, and return how many uploads that were.
+    """Abort the unfinished uploads of a task's earlier attempts, and return their number.
 
     `uri`: the folder of the task's checkpoints, which this attempt has claimed. Earlier ones publish nothing more
-    there. Never raises: what stays open costs storage, and nothing else.
+    there. Never raises: an open upload only costs storage.
     """
     base, _, own = uri.rstrip("/").rpartition("/")
     aborted = 0
@@ -45,7 +45,7 @@ def abort_left_behind(uri: str, fence: Fence, access: OciAccess | None = None) -
 
 
 def stem_of(place: str) -> str:
-    """Return what the folders for all generations of a task begin with."""
+    """Return the common prefix of a task's folders of all generations."""
     found = _PLACE.fullmatch(place)
     return found["stem"] if found else place
 

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.storage.transfer import TransferProgress
 def progress_lines(
     write: Callable[[str], object], label: str, every: float = 5.0
 ) -> Callable[[TransferProgress], None]:
-    """Return a reporter that writes one line, as to a log, every so many seconds, and one at the end."""
+    """Return a reporter that writes one line, as to a log, every `every` seconds, and one at the end."""
     last = time.monotonic()
 
     def report(now: TransferProgress) -> None:
@@ -25,7 +25,7 @@ def progress_lines(
 
 
 def terminal_progress(label: str, every: float = 2.0) -> Callable[[TransferProgress], None]:
-    """Return a reporter that draws a bar, or writes a line every so many seconds without a terminal."""
+    """Return a reporter that draws a bar, or without a terminal a line every `every` seconds."""
     if sys.stderr.isatty():
         return _Bar(label)
     return progress_lines(_to_stderr, label, every)
@@ -52,7 +52,7 @@ class _Bar:
 
     def __call__(self, now: TransferProgress) -> None:
         self.bar.start()
-        # nobody tells us when a copy fails, and a hidden cursor would stay hidden
+        # a failed copy sends no report, and a hidden cursor would stay hidden
         self.console.show_cursor(True)
         files = f"{now.files_done}/{now.files_total} files"
         self.bar.update(

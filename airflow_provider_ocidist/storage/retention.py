@@ -1,4 +1,4 @@
-"""Retention: which checkpoints leave, and their leaving."""
+"""Retention: selects and deletes old checkpoints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 log = logging.getLogger(__name__)
 
 ABANDONED_AFTER_S = 3600.0
-"""Files without a manifest that are this much older than the newest checkpoint belong to nobody any more."""
+"""Files without a manifest that are this much older than the newest checkpoint are abandoned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class Retention:
     """Which checkpoints stay: those that one of the rules keeps."""
 
     keep: int = 3
-    """The last so many, at least one."""
+    """Number of the last, at least one."""
     every: int | None = None
-    """Of each step that is a multiple of this the newest."""
+    """The newest of each step that is a multiple of this."""
     best: Best | None = None
     """The one with the best value of a metric; of equal ones the newest."""
 
@@ -42,9 +42,9 @@ class Retention:
 
 
 def superfluous(manifests: Sequence[Manifest], rule: Retention, fence: Fence) -> list[Manifest]:
-    """Return what no rule keeps of complete checkpoints, the newest of which comes first.
+    """Return the complete checkpoints that no rule keeps; `manifests` has the newest first.
 
-    Never the newest, nothing that belongs to what is kept, and nothing of an attempt later than `fence`.
+    Never the newest, no companion of a kept one, and none of an attempt later than `fence`.
     """
     last = _last(manifests, max(1, rule.keep))
     kept = [*last, *_every(manifests, rule.every), *_best(manifests, rule.best)]
@@ -53,7 +53,7 @@ def superfluous(manifests: Sequence[Manifest], rule: Retention, fence: Fence) ->
 
 
 def _last(manifests: Sequence[Manifest], count: int) -> list[Manifest]:
-    """Return the last so many; what belongs to one of them does not count."""
+    """Return the last `count`; their companions do not count."""
     found: list[Manifest] = []
     beside: list[Manifest] = []
     for each in manifests:
@@ -86,8 +86,8 @@ def _best(manifests: Sequence[Manifest], best: Best | None) -> Sequence[Manifest
 def retain(uri: str, rule: Retention, *, fence: Fence, access: OciAccess | None = None) -> tuple[str, ...]:
     """Delete the complete checkpoints below a URI that no rule keeps, and old remains; return their folders.
 
-    What no manifest says to be complete counts in no rule. Manifests go first: nothing half deleted is offered. Raises
-    Fenced, having deleted nothing more, once a later attempt saves there.
+    Incomplete ones count in no rule. Manifests are deleted first, so that no half-deleted checkpoint is found. Raises
+    Fenced, and deletes nothing more, once a later attempt saves there.
     """
     store = open_store(uri, access)
     fences.claim(store, fence)
@@ -105,13 +105,13 @@ def retain(uri: str, rule: Retention, *, fence: Fence, access: OciAccess | None 
         try:
             _abort_uploads(store, complete[0], fence)
         except (OcidistError, OSError) as error:
-            # Some may delete objects and not list uploads; what stays open costs storage, and nothing else.
+            # Some may delete objects and not list uploads; an open one only costs storage.
             log.debug("open uploads of %s cannot be aborted: %s", store.uri, error)
     return tuple(doomed)
 
 
 def _abort_uploads(store: Store, newest: Complete, fence: Fence) -> None:
-    """Abort what nobody sends any more: of earlier attempts, or begun long before the newest was published."""
+    """Abort abandoned uploads: of earlier attempts, or begun long before the newest was published."""
     for upload in store.open_uploads():
         folder, inside, _ = upload.name.partition("/")
         owner = owner_of(folder)

@@ -40,16 +40,16 @@ __all__ = [
 ]
 
 PART_SIZE = 8 << 20
-"""Bytes. Eight of them are in memory at a time on their way up; larger gained nothing where it was measured."""
+"""Bytes. Eight of them are in memory at a time during an upload; larger gained nothing when measured."""
 THREADS = 64
-"""At most; how many work at a time is found out (see `copying.lanes`)."""
+"""At most; the number at a time is adapted (see `copying.lanes`)."""
 Mode = Literal["all", "changed"]
 MODES: tuple[Mode, ...] = ("all", "changed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CopyRules:
-    """Which files are copied, and what is done besides."""
+    """Which files to copy, and what to do at the end."""
 
     include: tuple[str, ...] = ()
     """Shell patterns for names relative to the tree, or for any part of them; none: everything."""
@@ -69,7 +69,7 @@ class CopyReport:
     """What a copy has done."""
 
     files: int
-    """That the copy has brought to the target, also those that an interrupted attempt had brought."""
+    """Copied to the target, including those that an interrupted attempt had copied."""
     bytes: int
     seconds: float
     skipped: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class CopyReport:
     unchanged: tuple[str, ...] = ()
     """With mode `changed`: names that were at the target already."""
     resumed_bytes: int = 0
-    """Of `bytes`: what was not moved again, because an interrupted attempt had moved it."""
+    """Of `bytes`: not moved again, because an interrupted attempt had moved them."""
     deleted: tuple[str, ...] = ()
     """With `delete_extra`: names that only the target had."""
     unverified: tuple[str, ...] = ()
@@ -103,14 +103,14 @@ def copy(
 ) -> CopyReport:
     """Copy a file or a tree; the target appears whole or not at all, the source stays as it is.
 
-    A source that is a folder, or ends in `/`, is a tree: what it holds comes to lie under `target`. A file
+    A source that is a folder, or ends in `/`, is a tree: its content is copied to `target`. A file
     becomes `target`, or goes into it when that ends in `/` or is a local folder. A source with `*`, `?`, `[`
-    or `**` in its names is all that fits; it comes to lie under `target`, by its path from the first such name.
+    or `**` in its names is all that matches; it is copied to `target`, by its path from the first such name.
     `include` and `exclude` are shell patterns for names relative to the tree, or for any part of them;
     `include` empty means everything. A tree that goes to a local folder which exists already replaces its files
     one by one, each whole. Empty folders are not copied. Mode `changed` leaves out files that are at the target
     already. `verify` compares all files once more at the end, `delete_extra` deletes what only the target has.
-    With `resume`, a copy that was killed, or that the network ended, goes on where it was when it is asked for
+    With `resume`, a copy that was killed, or that the network ended, resumes when it is called
     again. `target_access` is for a target that has other credentials than the source. `part_size` is in bytes,
     `threads` the most at a time. Raises StorageError, also when `cancel` was set.
     """
@@ -146,8 +146,8 @@ def copy_selection(
 ) -> CopyReport:
     """Copy what was found; `stores` opens the target. See `copy` for the rest.
 
-    `repeated`: an earlier attempt, maybe on another machine, may have brought some files: those whose checksum proves
-    that they are there are not moved again.
+    `repeated`: an earlier attempt, maybe on another machine, may have copied some files: those whose checksum proves
+    it are not moved again.
     """
     if rules.mode not in MODES:
         raise StorageError(f"mode is {rules.mode!r}; it must be one of {', '.join(MODES)}")
@@ -190,7 +190,7 @@ def copy_selection(
 
 
 def _require_tree(found: Selection, wanted: Sequence[Entry]) -> None:
-    """Raise StorageError where what the source has is no measure of what the target shall keep."""
+    """Raise StorageError where the source cannot decide what the target shall keep."""
     if not found.is_tree or found.pattern:
         raise StorageError(
             f"delete_extra needs a folder as its source, and {shown(found.uri)} is none: name a folder, with include",
@@ -235,7 +235,7 @@ def copy_entries(
     part_size: int = PART_SIZE,
     threads: int = THREADS,
 ) -> list[Copied]:
-    """Copy these files under their own names and return their SHA-256, taken from the bytes on their way."""
+    """Copy these files under their own names and return their SHA-256, taken during the copy."""
     meter = Meter(on_progress)
     budget = Budget(threads, part_size)
     engine = Engine(source, target, meter, cancel=cancel, part_size=part_size, budget=budget, sha256=True)

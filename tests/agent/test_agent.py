@@ -215,7 +215,7 @@ def test_sigterm_passes_down_and_the_last_checkpoint_is_saved(tmp_path: Path) ->
         agent.signal(signal.SIGTERM)
         assert agent.wait() == 143
         report = agent.report
-    assert (report.cause, report.message) == (None, "this node was told to stop by SIGTERM")
+    assert (report.cause, report.message) == (None, "this node was stopped by SIGTERM")
     assert report.checkpoint
     assert Path(report.checkpoint.uri, "step-7.txt").read_text() == "last weights"
 

@@ -127,7 +127,7 @@ def test_a_file_with_room_that_nobody_has_written_to_is_doubtful(tmp_path: Path)
     found = read_file(path)
     if found.says is NOTHING:
         pytest.skip("this file system does not tell of holes")
-    assert found == Reading(BROKEN, "it has a hole that nobody has written to", is_doubtful=True)
+    assert found == Reading(BROKEN, "it has a hole that was never written", is_doubtful=True)
 
 
 def test_a_file_system_that_tells_of_no_holes_has_none(

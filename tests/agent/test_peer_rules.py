@@ -102,7 +102,7 @@ def test_whichever_node_vanishes_another_names_it(tmp_path: Path, nodes: int, ma
         assert gang.looks(limit, beating=everybody(gang, lost)) == []
         said = gang.look(beating=everybody(gang, lost))
         assert said == (
-            f"node {lost} has shown no sign of life for {limit + 1} s: its agent or its machine is gone"
+            f"node {lost} has sent no heartbeat for {limit + 1} s: its agent or its machine is gone"
         )
 
 
@@ -133,7 +133,7 @@ def test_the_silence_of_the_next_is_counted_from_when_it_is_watched(tmp_path: Pa
     assert gang.looks(25, beating=(1,)) == []
     gang.beat(1, phase=Phase.DONE)
     assert gang.looks(32) == []
-    assert gang.look() == "node 2 has shown no sign of life for 31 s: its agent or its machine is gone"
+    assert gang.look() == "node 2 has sent no heartbeat for 31 s: its agent or its machine is gone"
 
 
 def test_a_node_that_is_done_may_stop_to_answer(tmp_path: Path) -> None:
@@ -202,14 +202,14 @@ def test_who_cannot_write_its_own_report_says_nothing_of_others(tmp_path: Path) 
     assert gang.looks(28) == []
     assert gang.look(7, writes=False) is None  # 35 s without a sign of node 1
     assert gang.looks(31) == [], "silence is counted anew"
-    assert "node 1 has shown no sign of life for 31 s" in str(gang.look())
+    assert "node 1 has sent no heartbeat for 31 s" in str(gang.look())
 
 
 def test_trouble_of_its_own_begins_after_six_seconds(tmp_path: Path) -> None:
     gang = Watched(tmp_path, 2, 0)
     gang.look(beating=(1,))
     gang.looks(30)
-    assert "no sign of life for 36 s" in str(gang.look(6, writes=False))
+    assert "no heartbeat for 36 s" in str(gang.look(6, writes=False))
 
 
 def cut_off(gang: Watched, seconds: int) -> list[str]:

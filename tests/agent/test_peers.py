@@ -74,17 +74,17 @@ def test_nodes_that_report_are_left_alone(gang: Gangway) -> None:
 def test_a_node_without_a_sign_of_life_is_lost(gang: Gangway) -> None:
     gang.answering = False
     assert gang.looks(SILENCE) == []
-    assert gang.looks(3)[0].startswith("node 1 has shown no sign of life for 16 s")
+    assert gang.looks(3)[0].startswith("node 1 has sent no heartbeat for 16 s")
 
 
 def test_a_node_whose_machine_answers_is_given_more_time(gang: Gangway) -> None:
     assert gang.looks(STUCK) == []
-    assert "node 1 has shown no sign of life" in gang.looks(3)[0]
+    assert "node 1 has sent no heartbeat" in gang.looks(3)[0]
 
 
 def test_a_node_that_is_done_is_followed_by_the_next(gang: Gangway) -> None:
     gang.beat(1, phase=Phase.DONE)
-    assert "node 2 has shown no sign of life" in gang.looks(STUCK + 5)[0]
+    assert "node 2 has sent no heartbeat" in gang.looks(STUCK + 5)[0]
     gang.beat(2, phase=Phase.DONE)
     assert gang.looks(100) == []
 
@@ -159,4 +159,4 @@ def test_the_others_name_a_node_whose_agent_was_killed(tmp_path: Path) -> None:
         report = gang.agents[0].report
     assert report.cause is Cause.NODE
     assert report.message
-    assert report.message.startswith("node 1 is gone without a word, and so the training here ended: ")
+    assert report.message.startswith("node 1 is lost, and so the training here ended: ")

@@ -496,7 +496,7 @@ def test_an_error_that_nobody_thought_of_ends_no_uploads_and_is_said_once(
     until(lambda: watched.published)
     said = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [str(record.exc_info[1]) for record in said if record.exc_info] == ["odd", "odder"]
-    assert all("unexpected, while checkpoints are looked for" in record.getMessage() for record in said)
+    assert all("unexpected error in the scan for checkpoints" in record.getMessage() for record in said)
     assert watched.end() is None
 
 
@@ -560,7 +560,7 @@ def test_what_is_still_on_its_way_when_the_time_is_over_is_said(
     goes_on.set()
     assert undelivered
     assert undelivered.cause is Cause.SERVICE
-    assert undelivered.message == f"checkpoints were still on their way to {watched.target} after 0 s"
+    assert undelivered.message == f"checkpoints were still uploading to {watched.target} after 0 s"
     watched.uploader._thread.join(20)
 
 

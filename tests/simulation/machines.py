@@ -99,7 +99,7 @@ class Machine:
         from airflow_provider_ocidist.agent.stopping import Stop
 
         self.switch.signalled.set()
-        self.switch.ask(Stop(message="this node was told to stop by SIGTERM"))
+        self.switch.ask(Stop(message="this node was stopped by SIGTERM"))
 
     def launch(self, working_dir: Path, output: Any, environ: Any) -> Program:
         folder = Path(environ["OCIDIST_CHECKPOINT_DIR"])

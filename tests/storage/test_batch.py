@@ -158,7 +158,7 @@ def test_what_is_not_there_is_told_of_all_items_before_anything_is_copied(tmp_pa
         ),
         (
             [{"source": "a/", "target": "t/"}, {"source": "b/", "target": "t/", "delete_extra": True}],
-            "would delete what item 1 brings",
+            "would delete what item 1 copies",
         ),
         (
             [{"source": "b/deep/", "target": "t/"}, {"source": "a/", "target": "b/", "delete_extra": True}],

@@ -1,4 +1,4 @@
-"""Diagnosis: from how the training ended and what it printed to its cause, in one line for a person. Pure."""
+"""Diagnosis: finds the cause from the training's exit and output, in one line for a person. Pure."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MOST_PREFIXES = 2
 TRACEBACK = "Traceback (most recent call last):"
 
 INNER = "See inner exception for details."
-"""torch's way of saying that the exception before this one says more."""
+"""torch's note that the exception before this one explains more."""
 DETAILS = 4
-"""Lines after the exception's own in which NCCL says what has happened."""
+"""Lines after the exception's own with NCCL's explanation."""
 
 TEARDOWN = (-signal.SIGABRT, -signal.SIGSEGV)
 """How a process may end as torch's threads are torn down, after the exception that ended the program."""
 LAST_BREATH = ("terminate called", "Fatal Python error: Aborted", "Fatal Python error: Segmentation fault")
-"""With what such an end begins, where it prints anything."""
+"""The first line of such an end, where it prints one."""
 LIBRARY_LOG = re.compile(r"\[?[EIWF]\d{4} ")
-"""A line of torch's own log in C++ or Python: its teardown warns after the program's last word."""
+"""A line of torch's own log in C++ or Python: its teardown warns after the program's last line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,9 @@ class Failure:
     """Of that process, over all nodes."""
     tail: str = ""
     consequence: bool = False
-    """Whether it looks like the echo of another node's failure."""
+    """Whether it looks like a consequence of another node's."""
     remedy: str | None = None
-    """What helps against this very error, where that is known."""
+    """The remedy for this error, where one is known."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Traceback:
     details: list[str] = field(default_factory=list)
     """What follows the exception's first line, when that is one of NCCL's."""
     uncaught: bool = True
-    """Whether its process printed nothing more of its own: what is logged and handled goes on."""
+    """Whether its process printed nothing after it: a handled exception is followed by output."""
 
     @property
     def message(self) -> str:
@@ -77,8 +77,8 @@ class Traceback:
 def diagnose(exit_code: int, output: str, process: ProcessFailure | None, oom_killed: bool | None) -> Failure:
     """Return why the training failed.
 
-    `output` is its end, without the launcher's own report; `process` is what that report says. `oom_killed`:
-    whether the kernel has killed for want of memory meanwhile; None when it does not tell.
+    `output` is its end, without the launcher's own report; `process` is that report. `oom_killed`: whether the
+    kernel has killed a process for lack of memory meanwhile; None if unknown.
     """
     code = process.exit_code if process else exit_code
     traceback = _pick(tracebacks(output), process)
@@ -132,7 +132,7 @@ def tracebacks(output: str) -> list[Traceback]:
 
 
 def _split(line: str) -> tuple[list[re.Match[str]], str]:
-    """Return what stands before a line to say whose it is, and the line as it was written."""
+    """Return a line's prefixes, which name its process, and the line as it was written."""
     found: list[re.Match[str]] = []
     at = 0
     while len(found) < MOST_PREFIXES and (prefix := PREFIX.match(line, at)):
@@ -146,7 +146,7 @@ def _unprefixed(line: str) -> str:
 
 
 def _ranks(prefixes: list[re.Match[str]]) -> tuple[int | None, int | None]:
-    """Return the rank, and the rank on this node, as far as the prefixes of a traceback's first line tell them."""
+    """Return the rank, and the rank on this node, as far as the prefixes of a traceback's first line show them."""
     # torchrun's role may be called `rank` too; but only torch leaves a space.
     own = [prefix for prefix in prefixes if prefix["word"] == "rank" and prefix["space"]]
     launchers = [prefix for prefix in prefixes if not prefix["space"]]
@@ -154,7 +154,7 @@ def _ranks(prefixes: list[re.Match[str]]) -> tuple[int | None, int | None]:
 
 
 def _pick(found: list[Traceback], process: ProcessFailure | None) -> Traceback | None:
-    """Prefer the process that failed first, and a reason of its own to the echo of another's."""
+    """Prefer the process that failed first, and an own error to a consequence of another's."""
     own = [traceback for traceback in found if not traceback.consequence]
     of_process = [traceback for traceback in found if process and _is_of(traceback, process)]
     unknown = [traceback for traceback in own if traceback.rank is None and traceback.local_rank is None]

@@ -1,6 +1,6 @@
 """Outcome: how a node's part ended, as an exit code and as one line for a person. Pure.
 
-The exit code is the training's own (128 + n for signal n). Where there is none to give, the agent's own say:
+The exit code is the training's own (128 + n for signal n). Where there is none, the agent uses its own:
 
     65  the training succeeded, but did not write what its job requires
     69  the other nodes were not found, or were lost
@@ -9,7 +9,7 @@ The exit code is the training's own (128 + n for signal n). Where there is none 
     75  the training hung
     76  nobody waited for the run any more
     78  the job cannot run as it is configured
-   143  this node was told to stop, by a signal or by another node's failure
+   143  this node was stopped, by a signal or by another node's failure
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Outcome:
     exit_code: int | None = None
     """Of the training."""
     cause: Cause | None = None
-    """None: it succeeded, or was told to stop."""
+    """None: it succeeded, or was stopped."""
     message: str | None = None
     tail: str | None = None
     remedy: str | None = None
-    """Where one is known that is better than that of the cause."""
+    """Where a better one than the cause's is known."""
 
 
 def success(tail: str) -> Outcome:
@@ -46,11 +46,11 @@ def success(tail: str) -> Outcome:
 
 
 def failure(found: Failure, silent: Sequence[int] = ()) -> Outcome:
-    """Return the outcome of a training that failed by itself; of the nodes that are `silent` nothing was heard."""
+    """Return the outcome of a training that failed by itself; `silent`: nodes without a heartbeat."""
     message = found.message
     if silent:
         ranks = ", ".join(map(str, silent))
-        message = f"node {ranks} is gone without a word, and so the training here ended: {message}"
+        message = f"node {ranks} is lost, and so the training here ended: {message}"
     elif found.consequence and found.cause is Cause.NODE:
         message = f"lost the connection to another process: {message}"
     if found.rank is not None:
@@ -71,7 +71,7 @@ def echo(found: Failure, explanation: str) -> Outcome:
 
 
 def stopped(stop: Stop, exit_code: int | None = None, tail: str | None = None) -> Outcome:
-    """Return the outcome of a node that was ended before its time."""
+    """Return the outcome of a node that was stopped early."""
     return Outcome(
         code=STOPPED if stop.cause is None else exit_code_of(stop.cause),
         exit_code=exit_code,
@@ -92,7 +92,7 @@ def as_exit_status(code: int) -> int:
 
 
 def one_line(rank: int, nodes: int, outcome: Outcome) -> str:
-    """Return what a person reads of a node that ended too early."""
+    """Return the line for a person about a node that ended early."""
     if outcome.cause is None:
         return f"node {rank} ends: {outcome.message}"
     ended = "" if outcome.exit_code is None else f" [exit code {outcome.exit_code}]"

@@ -1,4 +1,4 @@
-"""Symptoms: what is known of the errors that trainings die of, by the words in which they come. Pure."""
+"""Symptoms: known errors of failed trainings, by patterns in their messages. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from airflow_provider_ocidist.errors import Cause
 
 @dataclass(frozen=True, kw_only=True)
 class Symptom:
-    """One kind of error that is worth telling from others."""
+    """One kind of error with its own remedy."""
 
     name: str
     words: str
-    """A pattern, searched for in the message of an exception, or in a program's last words."""
+    """A pattern, searched for in an exception's message, or in a program's last lines."""
     cause: Cause
     remedy: str
     echo: bool = False
-    """Whether it is mostly the echo of another process's failure."""
+    """Whether it is mostly a consequence of another's failure."""
 
 
 def symptom_of(message: str) -> Symptom | None:
@@ -27,7 +27,7 @@ def symptom_of(message: str) -> Symptom | None:
 
 
 def last_words(output: str) -> str | None:
-    """Return the last line by which a library says why it ends the process, without a Python exception."""
+    """Return a library's last message before it ends the process without a Python exception."""
     found = list(LAST_WORDS.finditer(output))
     return " ".join(found[-1][1].split()) if found else None
 

@@ -1,1 +1,1 @@
-"""The nodes find one another, and claim where they save."""
+"""The nodes join, and claim their checkpoint folder."""

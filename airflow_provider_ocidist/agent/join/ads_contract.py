@@ -1,4 +1,4 @@
-"""What Oracle ADS tells a node by its environment, in our own terms: our image as ADS starts it. Pure.
+"""Reads the environment of a node that Oracle ADS has started with our image, in our own terms. Pure.
 
 Names are those of oracle-ads 2.16.1: `ads/opctl/distributed/common` for `kind: distributed`, and
 `ads/jobs/builders/infrastructure/dsc_job_runtime.py` for `kind: job`.
@@ -36,18 +36,18 @@ NOT_DONE = {
     "CONDA_ENV_TYPE": "a container has its own environment",
     "OCI__METRICS_NAMESPACE": "GPU metrics are in the node's report instead",
 }
-"""What ADS would do with a variable that we do not heed, or why it means nothing here."""
+"""What ADS would do with a variable that we ignore, or why it has no meaning here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeInstructions:
-    """What one node was told."""
+    """One node's settings."""
 
     config: AgentConfig
     environ: Mapping[str, str]
-    """The node's environment, with what the agent and the program look for besides."""
+    """The node's environment, with the variables that agent and program also read."""
     not_done: Sequence[str] = ()
-    """What we leave undone, one sentence each."""
+    """What we do not do, one sentence each."""
 
 
 def speaks(environ: Mapping[str, str]) -> bool:
@@ -56,7 +56,7 @@ def speaks(environ: Mapping[str, str]) -> bool:
 
 
 def is_cluster(environ: Mapping[str, str]) -> bool:
-    """Whether the node is of `kind: distributed`: only the main node's id tells its gang from older ones."""
+    """Whether the node is of `kind: distributed`: only the main node's id distinguishes its gang."""
     return "OCI__MODE" in environ
 
 
@@ -65,7 +65,7 @@ def is_main(environ: Mapping[str, str]) -> bool:
 
 
 def meeting_point(environ: Mapping[str, str]) -> str:
-    """Return the folder in which ADS's clusters of one job meet. Raises AgentError when none is named."""
+    """Return the folder where ADS's clusters of one job join. Raises AgentError when none is named."""
     return join(_needed(environ, "OCI__WORK_DIR"), environ.get("JOB_OCID", "Undefined"))
 
 
@@ -105,7 +105,7 @@ def told_by_job(environ: Mapping[str, str], arguments: Sequence[str], own_folder
     `own_folder` is where a node without others keeps its report. Raises AgentError that names the variable.
     """
     nodes = _number(environ, "NODE_COUNT", "1")
-    # One job run for all nodes, or one for each: then the workers are told that of the main node.
+    # One job run for all nodes, or one for each: then the workers get the main node's OCID.
     gang = environ.get("MAIN_JOB_RUN_OCID") or _needed(environ, "JOB_RUN_OCID")
     work_dir = environ.get(WORK_DIR_VARIABLE) or environ.get("OCI__WORK_DIR")
     if work_dir is None and nodes > 1:
@@ -146,7 +146,7 @@ def _rank(environ: Mapping[str, str]) -> str | None:
 
 
 def within_code(script: str, code_dir: str) -> str:
-    """Return a script that is fetched as it lies in the code: ADS's nodes have it in a folder that is known before."""
+    """Return a fetched script's path within the code: ADS has the code in a fixed folder."""
     return script.removeprefix(f"{code_dir.rstrip('/')}/")
 
 
@@ -162,7 +162,7 @@ def _source(environ: Mapping[str, str]) -> str:
 
 
 def _python_path(text: str) -> tuple[str, ...]:
-    """Take a list apart, also one that ADS has turned to text as Python writes it."""
+    """Split a list, also one that ADS has written as a Python literal."""
     if text.startswith("["):
         try:
             return tuple(map(str, ast.literal_eval(text)))

@@ -1,4 +1,4 @@
-"""The files by which nodes of Oracle ADS's `kind: distributed` find their main node, written and read as ADS does."""
+"""The files by which nodes of Oracle ADS's `kind: distributed` find their main node, in ADS's format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BEAT_S, LOOK_S = 0.4, 0.2
 
 
 def told_by_ads(environ: Mapping[str, str], arguments: Sequence[str], switch: StopSwitch) -> NodeInstructions:
-    """Return what ADS wants of this node, once it is known whose gang it is in. Raises AgentError, Stopped."""
+    """Return this node's settings from ADS, once its gang is known. Raises AgentError, Stopped."""
     if ads_contract.is_cluster(environ):
         told = ads_contract.told_by_cluster(environ, _gang(environ, switch))
     else:
@@ -38,9 +38,9 @@ def told_by_ads(environ: Mapping[str, str], arguments: Sequence[str], switch: St
 
 
 def _gang(environ: Mapping[str, str], switch: StopSwitch) -> str:
-    """Return what the nodes of this gang share and those of no other: the OCID of its main node's job run.
+    """Return the key that only this gang's nodes share: the OCID of its main node's job run.
 
-    ADS's own key is the job alone, so that its nodes read what an earlier gang of the same job has left.
+    ADS's own key is the job alone, so that its nodes read the files of an earlier gang of the job.
     """
     place = ads_contract.meeting_point(environ)
     try:
@@ -59,7 +59,7 @@ def _gang(environ: Mapping[str, str], switch: StopSwitch) -> str:
 
 
 class Announcement(threading.Thread):
-    """The main node's file, rewritten until all nodes have come: what stands still was left by an older gang."""
+    """The main node's file, rewritten until all nodes have joined: an unchanging one is an older gang's."""
 
     def __init__(self, store: Store, gang: str, address: str, nodes: int) -> None:
         super().__init__(name="announcement", daemon=True)
@@ -84,7 +84,7 @@ class Announcement(threading.Thread):
 
 
 def await_main(store: Store, switch: StopSwitch, timeout: float) -> str:
-    """Return the gang that a living main node announces: one whose file appears, or changes, while we look.
+    """Return the gang that a live main node announces: its file appears, or changes, while we look.
 
     Raises TopologyTimeout when none does within so many seconds, Stopped when this node is to end.
     """

@@ -1,4 +1,4 @@
-"""Claims: before a gang looks for what to go on from, it keeps earlier attempts from publishing any more."""
+"""Claims: before a gang looks for a checkpoint to resume from, it stops earlier attempts' publishing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ logger = logging.getLogger(__name__)
 
 
 def claim_checkpoints(config: AgentConfig, access: OciAccess) -> None:
-    """Claim the folder of the task's checkpoints for this attempt, and abort what earlier ones were sending to it.
+    """Claim the folder of the task's checkpoints for this attempt, and abort earlier attempts' uploads to it.
 
-    Where the folder cannot be reached just now, the first checkpoint claims it. Raises AgentError when a later attempt
+    If the folder cannot be reached now, the first checkpoint claims it. Raises AgentError when a later attempt
     has claimed it.
     """
     if config.checkpoints is None or config.checkpoints.uri is None:
@@ -27,7 +27,7 @@ def claim_checkpoints(config: AgentConfig, access: OciAccess) -> None:
     try:
         fences.claim(open_store(uri, access), config.fence)
     except Fenced as error:
-        # Retried by Airflow: each retry has a higher number, so that one whose record was lost comes through.
+        # Airflow retries it: each retry has a higher number, so that one with a lost record succeeds.
         raise AgentError(
             f"{error}; if no node of that attempt lives, delete {fences.FILE} there, or try again",
             cause=Cause.SERVICE,

@@ -1,4 +1,4 @@
-"""Heartbeat: keeps this node's report fresh in the run directory, and listens there for the word to stop."""
+"""Heartbeat: updates this node's report in the run directory, and reads stop requests there."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ logger = logging.getLogger(__name__)
 
 INTERVAL = 2.0
 ANSWER_LIMIT = 5.0
-"""Seconds that the store has for each of the up to three small requests of a beat. A connection may have died without a
-word, and a node that waited a minute for it would pass for dead (`peers.STUCK`), though its training goes on."""
+"""Seconds for each of the up to three small requests of a beat. A connection may have died silently, and a node that
+waited a minute for it would count as lost (`peers.STUCK`), though its training goes on."""
 LAST_WORD_LIMIT = 20.0
-"""Seconds during which the last report is tried again; a node costs money while it waits."""
+"""Seconds during which the last report is retried; a waiting node costs money."""
 
 
 class Heartbeat:
-    """Writes the report at every beat. An outage of the store is noted and outlived: training goes on."""
+    """Writes the report at every beat. An outage of the store is logged, and the training goes on."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Heartbeat:
         *,
         hasty: Store | None = None,
     ) -> None:
-        """`hasty`: the same place, which neither tries again by itself nor waits long."""
+        """`hasty`: the same place, without retries and with a short timeout."""
         self.store = store
         self.hasty = hasty or store
         self.report = report
@@ -59,8 +59,8 @@ class Heartbeat:
 
     @classmethod
     def open(cls, run_dir: str, access: OciAccess, report: NodeReport, switch: StopSwitch) -> Heartbeat:
-        """Return the heartbeat of a node, not begun. Raises StorageError when the run directory cannot be used."""
-        # The next beat is the next try. Retries take up to three minutes, in which this node would pass for dead.
+        """Return a node's heartbeat, not started. Raises StorageError when the run directory cannot be used."""
+        # The next beat is the retry. The store's own take up to three minutes: this node would count as lost.
         hasty = open_store(run_dir, replace(access, max_attempts=1, read_timeout=ANSWER_LIMIT))
         return cls(open_store(run_dir, access), report, switch, hasty=hasty)
 
@@ -75,7 +75,7 @@ class Heartbeat:
             self._wake.set()
 
     def finish(self, **changes: Any) -> None:
-        """Write the last report; it is worth some tries."""
+        """Write the last report, with retries."""
         self._closing = True
         self._wake.set()
         if self._thread.is_alive():
@@ -86,23 +86,23 @@ class Heartbeat:
             time.sleep(1.0)
 
     def read_lease(self) -> bytes | None:
-        """Return what the last one who waits for the run has left; None: nobody yet. Raises StorageError, OSError."""
+        """Return the lease's last renewal; None: no renewal yet. Raises StorageError, OSError."""
         try:
             return self.hasty.read(LEASE_FILE)
         except FileNotFoundError:
             return None
 
     def read_stop_request(self) -> StopRequest | None:
-        """Return who asks this node to stop, as far as can be told at once."""
+        """Return the stop request, if one can be read without a retry."""
         return _stop_request(self.hasty)
 
     def ask_all_to_stop(self, request: StopRequest) -> None:
-        """Tell the other nodes, unless another was first: the first failure explains the rest."""
+        """Write a stop request, unless there is one: the first failure explains the rest."""
         if _stop_request(self.store) is None:
             try:
                 self.store.write(STOP_FILE, request.to_json())
             except (OcidistError, OSError) as error:
-                logger.warning("the other nodes could not be told to stop: %s", error)
+                logger.warning("the other nodes' stop request cannot be written: %s", error)
 
     def _run(self) -> None:
         while not self._closing:
@@ -114,7 +114,7 @@ class Heartbeat:
         for watch in self.watches:
             try:
                 watch()
-            except Exception as error:  # whatever happens to a watch, the sign of life goes out
+            except Exception as error:  # a failed watch must not stop the heartbeat
                 logger.warning("%s: %s", type(error).__name__, error)
         self._write()
         request = self.read_stop_request()
@@ -148,7 +148,7 @@ def _stop_request(store: Store) -> StopRequest | None:
 
 
 def stop_for(request: StopRequest) -> Stop:
-    """Return the reason to end that another has given."""
+    """Return the reason to end for a stop request."""
     return Stop(
         message=describe(request),
         stacks=request.cause is Cause.HANG,

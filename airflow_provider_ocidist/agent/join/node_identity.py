@@ -1,4 +1,4 @@
-"""Place: what a platform tells one of its nodes about itself, in the environment.
+"""Place: the variables by which a platform describes a node to itself.
 
 | platform | it sets |
 | --- | --- |
@@ -9,7 +9,7 @@
 | PyTorchJob with an elastic policy | `PET_RDZV_ENDPOINT`, and no rank |
 | Kubernetes Job, Indexed | `JOB_COMPLETION_INDEX` |
 
-What Oracle ADS sets is translated before, by `ads_contract`.
+`ads_contract` has translated Oracle ADS's variables before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """One node, as its platform describes it; None where that says nothing."""
+    """One node, as its platform describes it; None where unknown."""
 
     rank: int
     address: str | None = None
@@ -43,7 +43,7 @@ class Place:
 
 
 def place_of(environ: Mapping[str, str], nodes: int) -> Place:
-    """Return what the platform says. Raises AgentError when that is no usable rank, or another number of nodes."""
+    """Return the node's place. Raises AgentError for an unusable rank, or another number of nodes."""
     rank = _rank(environ, nodes)
     _check_count(environ, nodes)
     addresses = _addresses(environ, nodes)
@@ -101,6 +101,6 @@ def _master(environ: Mapping[str, str]) -> tuple[str | None, int | None]:
     else:
         host, _, port = environ.get("PET_RDZV_ENDPOINT", "").rpartition(":")
     if not host or host in LOCAL_NAMES:
-        # PyTorchJob up to 1.3 tells the master itself `localhost`.
+        # PyTorchJob up to 1.3 sets `localhost` on the master itself.
         return None, None
     return host, int(port) if port.isdecimal() else None

@@ -1,4 +1,4 @@
-"""Topology: which node this is, where it is reached, and where the others are."""
+"""Topology: this node's rank and address, and the addresses of the others."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ SAY_INTERVAL = 30.0
 JOINED = (Phase.JOINING, Phase.TRAINING, Phase.SAVING, Phase.DONE)
 SHARED_PORTS = range(20000, 29000)
 SILENCE = 30.0
-"""Seconds without a heartbeat after which a node is waited for no longer."""
+"""Seconds without a heartbeat after which a node is not waited for."""
 
 
 def own_rank(config: AgentConfig, environ: Mapping[str, str]) -> int:
-    """Return this node's rank. Raises AgentError when nobody has set a usable one."""
+    """Return this node's rank. Raises AgentError when no usable one is set."""
     return place_of(environ, config.nodes).rank
 
 
@@ -48,8 +48,8 @@ def await_address(
 ) -> str:
     """Return where others reach this node.
 
-    In a run of many nodes the service lists them all in a file, which appears and grows as they come up; their network
-    may be another than that of the outgoing interface. Raises TopologyTimeout when this node is never listed.
+    In a run of many nodes the service lists them all in a file, which grows as they start; their network may differ
+    from the outgoing interface's. Raises TopologyTimeout when this node is never listed.
     """
     file = environ.get(NODES_FILE_VARIABLE)
     if place.address is not None:
@@ -67,7 +67,7 @@ def await_address(
 
 
 def listed_address(file: Path, rank: int) -> str | None:
-    """Return a node's address from the service's list; None when it is not there yet, or half written."""
+    """Return a node's address from the service's list; None when it is missing, or half written."""
     try:
         found = [node["IPAddress"] for node in json.loads(file.read_text()) if int(node["Rank"]) == rank]
         return str(ipaddress.ip_address(found[0])) if found else None
@@ -76,12 +76,12 @@ def listed_address(file: Path, rank: int) -> str | None:
 
 
 def own_address(environ: Mapping[str, str]) -> str:
-    """Return what the service says of this node alone, else the outgoing interface's address."""
+    """Return the address from the node's FQDN, else the outgoing interface's."""
     name = environ.get("FQDN")
     if name:
         with contextlib.suppress(OSError):
             address = socket.gethostbyname(name)
-            # Many images map a machine's own name to 127.0.1.1, which means another machine everywhere else.
+            # Many images map a machine's own name to 127.0.1.1, which no other machine can reach.
             if address == name or not ipaddress.ip_address(address).is_loopback:
                 return address
     return _outgoing_address()
@@ -93,7 +93,7 @@ def _outgoing_address() -> str:
             probe.connect(("192.0.2.1", 9))  # sends nothing: it only asks the routing table
             return str(probe.getsockname()[0])
         except OSError:
-            # A network of its own has no way out.
+            # An isolated network has no route out.
             others = [address for _, address in interfaces() if not ipaddress.ip_address(address).is_loopback]
             return others[0] if others else "127.0.0.1"
 
@@ -136,8 +136,8 @@ def count_devices(environ: Mapping[str, str]) -> int:
 def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> list[NodeReport]:
     """Return all nodes' reports, by rank, once every node is ready to train.
 
-    Raises TopologyTimeout, naming those that never came; a node that is known but still fetches is waited for
-    as long as it gives signs of life, and gets further at least once in `timeout`.
+    Raises TopologyTimeout, naming the missing ones; a known node that still fetches is waited for as long as it
+    sends heartbeats, and makes progress at least once in `timeout`.
     """
     gathering = Gathering(store, heartbeat.report.rank, nodes)
     deadline = heartbeat.began_at + timeout
@@ -161,7 +161,7 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
 def require_own_addresses(reports: Sequence[NodeReport]) -> None:
     """Raise AgentError, naming them, where several nodes would be reached at one address.
 
-    Launchers tell nodes apart by it, and hand out ranks in its order: global rank 0 would run just anywhere.
+    Launchers identify nodes by address, and assign ranks in its order: global rank 0 could run anywhere.
     """
     at: dict[str, list[int]] = {}
     for report in reports:
@@ -189,7 +189,7 @@ def _plain(address: str) -> str:
 
 
 class Gathering:
-    """Who has come so far."""
+    """Nodes that have joined."""
 
     def __init__(self, store: Store, rank: int, nodes: int) -> None:
         self.store = store
@@ -198,9 +198,9 @@ class Gathering:
         self.ready: dict[int, NodeReport] = {}
         self.fetching: dict[int, NodeReport] = {}
         self.seen_at: dict[int, float] = {}
-        """By rank: when a new sign of life was seen, on this node's clock."""
+        """By rank: when a new heartbeat was seen, on this node's clock."""
         self.moved_at: dict[int, float] = {}
-        """The same for signs that it has got further."""
+        """The same for its progress."""
 
     def look(self) -> bool:
         """Read what is new; return whether all are ready."""
@@ -210,13 +210,13 @@ class Gathering:
         return not self.awaited
 
     def overdue(self, timeout: float) -> bool:
-        """Whether a missing node has shown no sign of life for a minute, or has not got any further for that long."""
+        """Whether a missing node has sent no heartbeat for a minute, or made no progress for `timeout`."""
         latest = time.monotonic() - min(timeout, 60.0)
         silent = any(self.seen_at.get(rank, -math.inf) < latest for rank in self.awaited)
         return silent or bool(self.stuck(timeout))
 
     def stuck(self, timeout: float) -> list[int]:
-        """Return the nodes that are there, and have not got any further for that long."""
+        """Return the known nodes that have made no progress for `timeout`."""
         latest = time.monotonic() - timeout
         return [rank for rank in sorted(self.awaited) if self.moved_at.get(rank, math.inf) < latest]
 
@@ -228,7 +228,7 @@ class Gathering:
         return f"{kind} {names} of {self.nodes}{note}"
 
     def standstill(self, timeout: float) -> str:
-        """Say of those that are there, and have not got any further for that long, how long that is."""
+        """Return for how long the known nodes without progress for `timeout` have had none."""
         return "".join(
             f"; node {rank} has not got any further for {time.monotonic() - self.moved_at[rank]:.0f} s "
             "(code, packages, data or checkpoint: its log says which)"
@@ -267,7 +267,7 @@ class Gathering:
 
 
 def read_report(store: Store, rank: int) -> NodeReport | None:
-    """Return a node's report; None when there is none, or it cannot be read just now."""
+    """Return a node's report; None when there is none, or it cannot be read now."""
     try:
         return NodeReport.from_json(store.read(report_of(rank)))
     except (OcidistError, OSError, ValueError, TypeError):
@@ -275,15 +275,15 @@ def read_report(store: Store, rank: int) -> NodeReport | None:
 
 
 def read_others(store: Store, rank: int, nodes: int) -> list[NodeReport | None]:
-    """Return the reports of all nodes but this one, by rank; None for those that cannot be read just now."""
+    """Return the reports of all nodes but this one, by rank; None for those that cannot be read now."""
     return [read_report(store, other) for other in range(nodes) if other != rank]
 
 
 def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalled: threading.Event) -> None:
-    """Return when no other node is at work any more, at a signal, or after `limit` seconds.
+    """Return when no other node is active any more, at a signal, or after `limit` seconds.
 
-    Where all nodes are one run to the service, the exit of one that failed ends the run for all, and what the others
-    are carrying to safety would be lost. A signal says that the run is being ended already.
+    Where all nodes are one run of the service, a failed node's exit ends the run for all, and the others would lose
+    what they are still saving. A signal means that the run is being ended already.
     """
     deadline = time.monotonic() + limit
     heard: dict[int, tuple[float, float]] = {}
@@ -293,7 +293,7 @@ def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalle
 
 
 def _at_work(report: NodeReport | None, heard: dict[int, tuple[float, float]]) -> bool:
-    """Whether a node lives; `heard` has each node's last beat, and when that was new to this one."""
+    """Whether a node is active; `heard`: each node's last beat, and when this node first saw it."""
     if report is None or report.phase is Phase.DONE:
         return False
     now = time.monotonic()

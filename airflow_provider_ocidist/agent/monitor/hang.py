@@ -1,4 +1,4 @@
-"""Hang: notices that no node makes progress any more, and says where its processes stand."""
+"""Hang: detects that no node makes progress any more, and logs its processes' stacks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 
 DUMP_TIME = 1.0
-"""Seconds that processes are given to print where they are."""
+"""Seconds that processes have to print their stacks."""
 
 
 class HangWatch:
-    """Judges for all nodes: that one node is silent means nothing while others speak."""
+    """Judges for all nodes: a single idle node is no hang while others progress."""
 
     def __init__(
         self,
@@ -26,8 +26,8 @@ class HangWatch:
         others: Callable[[], Iterable[float | None]],
         declare: Callable[[str], object],
     ) -> None:
-        """`others` returns for how long each other node has shown no progress, in seconds and as it has measured by
-        itself; None where its report is unreadable.
+        """`others` returns for how many seconds each other node has shown no progress, by its own clock; None where its
+        report is unreadable.
         """
         self.meter = meter
         self.timeout = timeout
@@ -43,7 +43,7 @@ class HangWatch:
     def _is_hung(self) -> bool:
         if self.meter.idle < self.timeout:
             return False
-        # A report that cannot be read may hold progress: what is not known is not judged.
+        # An unreadable report may hold progress: then no hang is declared.
         return all(idle is not None and idle >= self.timeout for idle in self.others())
 
     def _message(self) -> str:
@@ -55,7 +55,7 @@ class HangWatch:
 def dump_stacks(guard_pid: int) -> list[str]:
     """Make all Python processes of the training print their stacks, and return a line about each process.
 
-    PYTHONFAULTHANDLER, which we set, makes them do that on SIGABRT; it ends them too, as comes next anyway.
+    PYTHONFAULTHANDLER, which we set, makes them do that on SIGABRT; it also ends them, as is intended.
     """
     processes = guard.descendants(guard_pid)
     lines = [line for pid in processes if (line := describe_process(pid))]
@@ -67,7 +67,7 @@ def dump_stacks(guard_pid: int) -> list[str]:
 
 
 def describe_process(pid: int) -> str | None:
-    """Return what a process is and where in the kernel it waits; None when it is gone."""
+    """Return a process's command, state and kernel wait; None when it is gone."""
     place = Path(f"/proc/{pid}")
     try:
         command = place.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()

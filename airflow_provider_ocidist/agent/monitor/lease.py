@@ -1,8 +1,8 @@
 """Lease: the nodes end a run that nobody waits for any more.
 
-Whoever waits writes a small file again and again, for the first time before there is a node. A node measures the time
-since that last changed on its own clock, so that nobody else's need be right, and only while it can read the file: an
-outage of the store is not taken for silence.
+The waiting task renews a small file, for the first time before there is a node. A node measures the time since the
+last change on its own clock, so that no other clock matters, and only while it can read the file: an outage of the
+store does not count.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from airflow_provider_ocidist.errors import OcidistError
 logger = logging.getLogger(__name__)
 
 LOOKS = 12
-"""In the course of one lease; twice as many as renewals."""
+"""Per lease; twice as many as renewals."""
 
 
 class LeaseWatch:
-    """Declares once that the lease has run out."""
+    """Declares once that the lease has expired."""
 
     def __init__(
         self,
@@ -30,9 +30,9 @@ class LeaseWatch:
         declare: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`lease` is in seconds; `read` returns the last renewal, None where there was none; it raises when unable to.
+        """`lease` is in seconds; `read` returns the last renewal, None where there was none; it raises on failure.
 
-        Where nobody has ever renewed, nobody has to: then the watch declares nothing.
+        Without a first renewal there is no lease: the watch declares nothing.
         """
         self.lease = lease
         self.declare = declare
@@ -52,7 +52,7 @@ class LeaseWatch:
             renewal = self._read()
         except (OcidistError, OSError) as error:
             if self._read_at is not None:
-                logger.warning("whether anybody waits for this run cannot be read now: %s", error)
+                logger.warning("this run's lease cannot be read now: %s", error)
             self._read_at = None
             return
         self._take(renewal, now)
@@ -69,7 +69,7 @@ class LeaseWatch:
 
 
 def _duration(seconds: float) -> str:
-    """Return a time as a job file says it, `2h`."""
+    """Return a time as in a job file, `2h`."""
     for unit, size in (("h", 3600), ("m", 60)):
         if seconds % size == 0:
             return f"{seconds / size:g}{unit}"

@@ -1,4 +1,4 @@
-"""Metrics: step, loss, throughput and learning rate in what programs print, or write into a file. Pure."""
+"""Metrics: step, loss, throughput and learning rate from programs' output or a file. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 Metrics = dict[str, Any]
-"""What was found of the fields of Progress: `step`, `steps`, `loss`, `throughput`, `learning_rate`. Of lines also:
+"""The fields of Progress that were found: `step`, `steps`, `loss`, `throughput`, `learning_rate`. Of lines also:
 
-`epoch`, with `epochs` and `length` where the line has them: the step is counted within the epoch, so many to each;
-`of_bar`: the step is that of a progress bar; `shown_again`: of one that was taken away to print something;
+`epoch`, with `epochs` and `length` where the line has them: the step is counted within the epoch, of `length` steps;
+`of_bar`: the step is that of a progress bar; `shown_again`: of one that was cleared to print something;
 `record`: a dictionary without a step, printed so.
 """
 
@@ -54,13 +54,13 @@ EPOCH_AND_COUNT = re.compile(
 )
 COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 PREFIXES = re.compile(rb"(?m)^(?:\[[A-Za-z_][\w-]*?\d+\]:){1,2}")
-"""By which torchrun says whose a line is: `[default0]:`."""
+"""torchrun's mark of a line's process: `[default0]:`."""
 UP = b"\x1b[A"
 """How tqdm returns from a bar below another."""
 HINTS = re.compile(rb"step|loss|%\||epoch", re.IGNORECASE)
-"""Without one of these a piece of output holds nothing for us."""
+"""Output without one of these holds no metrics."""
 CLEARED = re.compile(rb"(?:^|[\r\n]) +[\r\n]")
-"""How tqdm takes a bar away."""
+"""How tqdm clears a bar."""
 RECORD = re.compile(rb"['\"](?:\w+_)?(?:loss|runtime)['\"]:")
 
 
@@ -69,10 +69,10 @@ class OutputReader:
 
     def __init__(self) -> None:
         self._is_cleared = False
-        """Whether a bar was taken away, and none shown since."""
+        """Whether a bar was cleared, and none shown since."""
 
     def read(self, output: bytes) -> list[Metrics]:
-        """Return what each line says that speaks of a step, or of what a step has brought.
+        """Return the metrics of each line that has a step or a step's results.
 
         Understood are `step 10/300 loss 2.34` and its spellings with `:` and `=`, iterations, alone or within epochs,
         torchtitan's lines, the dictionaries of Hugging Face's Trainer, JSON, and the bars of tqdm and Lightning.
@@ -83,9 +83,9 @@ class OutputReader:
         return [found for line in lines if (found := self._read(line))]
 
     def peek(self, rest: bytes, steps: int | None) -> Metrics:
-        """Return what a line says that has no end yet, where it is the bar of so many steps, shown again.
+        """Return the metrics of a line without an end, if it is the bar of `steps` steps, shown again.
 
-        A bar gets its end when the next is shown, which may be minutes later.
+        A bar's line ends when the next is shown, perhaps minutes later.
         """
         if not (self._is_cleared and rest.endswith(b"]")):
             return {}
@@ -107,7 +107,7 @@ class OutputReader:
 
 
 def read_lines(output: bytes) -> list[Metrics]:
-    """Return what the lines say of a piece of output that stands alone."""
+    """Return the metrics of the lines of a separate piece of output."""
     return OutputReader().read(output)
 
 
@@ -117,7 +117,7 @@ def _read_line(line: bytes) -> Metrics:
     if not place and not is_record and not _is_of_epoch(line):
         return {}
     found = {
-        # At its end the Trainer tells the mean of all steps.
+        # At its end the Trainer prints the mean of all steps.
         "loss": None if is_record and b"train_runtime" in line else _number(LOSS.search(line)),
         "throughput": _throughput(line),
         "learning_rate": _number(LEARNING_RATE.search(line)),
@@ -149,7 +149,7 @@ def _within_epoch(line: bytes) -> Metrics:
 
 
 def _is_of_epoch(line: bytes) -> bool:
-    """Whether a line tells the loss of an epoch, or from amid one, without a step."""
+    """Whether a line has the loss of an epoch, or of a part of it, without a step."""
     return EPOCH.search(line) is not None and LOSS.search(line) is not None
 
 
@@ -166,10 +166,10 @@ def _step(line: bytes) -> Metrics:
 def _bar(line: bytes) -> Metrics:
     bar = BAR.search(line) or RICH_BAR.search(line)
     if bar is None or (line.endswith(UP) and not bar[1]):
-        # What stands below another bar, and is none of an epoch, is an evaluation's.
+        # A bar below another, if not of an epoch, is an evaluation's.
         return {}
     epoch, done, total = int(bar[1] or 0), int(bar[2]), int(bar[3])
-    # Lightning begins a bar for each epoch, from 0 on, and does not say how many there will be.
+    # Lightning begins a bar for each epoch, from 0 on, without the number of epochs.
     return {"step": epoch * total + done, "steps": None if bar[1] else total, "of_bar": True}
 
 
@@ -190,7 +190,7 @@ def _number(found: re.Match[bytes] | None) -> float | None:
 
 
 def read_record(line: bytes) -> Metrics:
-    """Return what one line of the progress file says; nothing if it is not JSON of the right form."""
+    """Return the metrics of one line of the progress file; none if it is not valid JSON."""
     try:
         record = json.loads(line)
         fields = {name: kind(record[name]) for name, kind in _KINDS.items() if record.get(name) is not None}
@@ -200,7 +200,7 @@ def read_record(line: bytes) -> Metrics:
 
 
 def announced_in(line: bytes) -> str | None:
-    """Return the entry of the checkpoint folder that a line of the progress file names as whole."""
+    """Return the checkpoint folder's entry that a line of the progress file announces as whole."""
     if b'"checkpoint"' not in line:
         return None
     try:
@@ -231,12 +231,12 @@ TAGS = {
 
 
 def read_scalars(scalars: Iterator[tuple[int, str, float]]) -> Iterator[Metrics]:
-    """Yield what TensorBoard's scalars (step, tag, value) say, in their order."""
+    """Yield the metrics of TensorBoard's scalars (step, tag, value), in order."""
     for step, tag, value in scalars:
         field = next((field for field, tag_of in TAGS.items() if tag_of.search(tag)), None)
         yield known(step=step, **({field: value} if field else {}))
 
 
 def known(**fields: Any) -> Metrics:
-    # JSON has no NaN: a loss that is one is as good as unknown to whoever reads the report.
+    # JSON has no NaN: such a loss is left out of the report.
     return {name: value for name, value in fields.items() if value is not None and math.isfinite(value)}

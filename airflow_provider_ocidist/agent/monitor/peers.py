@@ -1,4 +1,4 @@
-"""Peers: notices that another node is gone, or that this one is cut off from all of them."""
+"""Peers: detects that another node is lost, or that this one is cut off from all."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 3.0
 SILENCE = 15.0
-"""Seconds after which a node that answers in no way is given up. torch alone takes 925 s for a silent partition."""
+"""Seconds without any answer after which a node is lost. torch alone takes 925 s for a silent partition."""
 STUCK = 30.0
-"""The same for a node whose machine answers: its agent may be gone, or wait for an answer of the store."""
+"""The same if its machine answers: its agent may be gone, or wait for the store."""
 OWN_TROUBLE = 6.0
-"""Seconds since our own last report was written, after which we say nothing of others: the store may be at fault."""
+"""Seconds since our own last report was written, after which others are not judged: the store may be at fault."""
 PROBED_PORT = 9
-"""Where nobody listens (discard): to be refused there is an answer, and disturbs no server."""
+"""A port without a server (discard): a refusal is an answer, and disturbs no server."""
 PROBE_LIMIT = 3.0
 PROBED = 4
-"""Nodes that are asked before this one takes itself for cut off."""
+"""Nodes that are probed before this one counts as cut off."""
 
 
 class PeerWatch:
     """Watches the next node, as another watches this one, from the start of the training on.
 
-    A node is lost when its report does not change, or when its address, which had answered before, does not answer any
-    more. This node is cut off when it cannot write its own report for `alone_after` seconds and no other node answers;
-    an outage of the store alone ends nothing.
+    A node is lost when its report does not change, or when its address, which had answered, stops answering. This
+    node is cut off when it cannot write its own report for `alone_after` seconds and no other node answers; an
+    outage of the store alone ends nothing.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class PeerWatch:
         self.answers = answers or host_answers
         self._done: set[int] = set()
         self._heard: tuple[int, float, float] | None = None
-        """Rank, its last sign of life, and when that was new to us."""
+        """Rank, its last heartbeat, and when we first saw that."""
         self._answered: tuple[int, float] | None = None
         """Rank, and when its machine last answered."""
         self._anybody_answers = False
-        """Whether any machine has ever answered: where a firewall drops what we ask, silence means nothing."""
+        """Whether any machine has ever answered: a firewall may drop all probes."""
         self._closing = threading.Event()
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class PeerWatch:
         while not self._closing.wait(LOOK_INTERVAL):
             try:
                 message = self.look(time.monotonic())
-            except Exception as error:  # a watch that dies would pass for "all is well"
+            except Exception as error:  # a dead watch would look like "all is well"
                 logger.warning("%s: %s", type(error).__name__, error)
                 continue
             if message and not self._closing.is_set():
@@ -114,7 +114,7 @@ class PeerWatch:
             self._heard = (peer.rank, report.heartbeat_at, now)
         elif now - self._heard[2] > limit:
             return (
-                f"node {peer.rank} has shown no sign of life for {now - self._heard[2]:.0f} s: "
+                f"node {peer.rank} has sent no heartbeat for {now - self._heard[2]:.0f} s: "
                 "its agent or its machine is gone"
             )
         return None
@@ -133,7 +133,7 @@ class PeerWatch:
 
 
 def silent_nodes(before: Sequence[NodeReport | None], after: Sequence[NodeReport | None]) -> list[int]:
-    """Return the ranks whose reports have not changed between two looks, though they were not done."""
+    """Return the ranks whose reports have not changed between two reads, though they were not done."""
     if len(before) != len(after):
         raise ValueError(
             f"the later look is {'longer' if len(after) > len(before) else 'shorter'} than the earlier"

@@ -1,4 +1,4 @@
-"""Process logs: what the processes of torchrun have written into files of their own, by `--tee` or `--redirects`."""
+"""Process logs: the files that torchrun's processes write with `--tee` or `--redirects`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ERROR_FILE = "error.json"
 def read_process_logs(folder: Path) -> str:
     """Return the ends of all processes' own output and errors, each line marked with its local rank.
 
-    The mark is the one that torchrun puts before a line where it shows it itself. Nothing where there are no files.
+    The mark is torchrun's own prefix of a line. Empty where there are no files.
     """
     return "".join(
         f"[default{process.name}]:{line}\n"
@@ -28,7 +28,7 @@ def read_process_logs(folder: Path) -> str:
 
 
 def _lines_of(process: Path) -> Iterator[str]:
-    # Exceptions that only the error file has come first: what the program has printed itself says more.
+    # Exceptions from the error file come first: the program's own output explains more.
     yield from _recorded(process / ERROR_FILE)
     for name in STREAMS:
         with contextlib.suppress(OSError), (process / name).open("rb") as file:
@@ -37,7 +37,7 @@ def _lines_of(process: Path) -> Iterator[str]:
 
 
 def _recorded(file: Path) -> list[str]:
-    """Return the traceback of an exception that `torch.distributed.elastic`'s `record` has written down."""
+    """Return the traceback that `torch.distributed.elastic`'s `record` has written."""
     try:
         return str(json.loads(file.read_bytes())["message"]["extraInfo"]["py_callstack"]).splitlines()
     except (OSError, ValueError, TypeError, KeyError):
@@ -45,7 +45,7 @@ def _recorded(file: Path) -> list[str]:
 
 
 class NewOutput:
-    """What such files have grown by since the last look."""
+    """The new output in such files since the last read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""How far the training has come: read from what it prints, from the file it may write, or from TensorBoard's."""
+"""The training's progress: from its output, its progress file, or TensorBoard's files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CURVE_POINTS = 100
 
 @dataclass(frozen=True)
 class Announced:
-    """The program's word that a checkpoint is whole."""
+    """An announced complete checkpoint."""
 
     at_ns: int
     """When the progress file was last written to, in ns of Unix time."""
@@ -39,7 +39,7 @@ class Announced:
 
 
 class LossCurve:
-    """The losses of all steps, thinned evenly whenever they have become too many."""
+    """The losses of all steps, thinned evenly when there are too many."""
 
     def __init__(self) -> None:
         self._points: list[tuple[float, float]] = []
@@ -62,7 +62,7 @@ class LossCurve:
 
 
 class ProgressMeter:
-    """The newest step, and when the last sign of life was. Safe to share between threads."""
+    """The newest step, and the time of the last activity. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is the meter's own; it is removed at the end."""
@@ -82,7 +82,7 @@ class ProgressMeter:
         self._events: EventFiles | None = None
         self._hidden_output: NewOutput | None = None
         self._told = False
-        """Whether output or progress file have named a step: then nothing else is looked at."""
+        """Whether output or progress file have named a step: then no other source is read."""
 
     @property
     def progress(self) -> Progress:
@@ -91,7 +91,7 @@ class ProgressMeter:
 
     @property
     def idle(self) -> float:
-        """Seconds since the last sign of life, by a clock that does not jump."""
+        """Seconds since the last activity, by a monotonic clock."""
         return time.monotonic() - self._moved_at
 
     def loss_at(self, step: int) -> float | None:
@@ -99,13 +99,13 @@ class ProgressMeter:
             return self._losses.get(step, self._unplaced.loss_at(step))
 
     def announced(self) -> dict[str, Announced]:
-        """Return what the program has named as whole in its progress file until now, by the names of the entries."""
+        """Return the announcements in the program's progress file so far, by entry name."""
         self._read_file()
         with self._lock:
             return dict(self._announced)
 
     def touch(self) -> None:
-        """Note a sign of life that says nothing of the step."""
+        """Record activity without a step."""
         self._update({})
 
     def saw(self, output: bytes, stream: int = 1) -> None:
@@ -115,7 +115,7 @@ class ProgressMeter:
             self._update(found, printed=True)
 
     def saw_beginning(self, rest: bytes, stream: int = 1) -> None:
-        """Take what stands after the last line end."""
+        """Take the output after the last line end."""
         found = self._reader(stream).peek(rest, self._progress.steps)
         if found:
             self._update(found, printed=True)
@@ -124,15 +124,15 @@ class ProgressMeter:
         return self._readers.setdefault(stream, OutputReader())
 
     def look_for_events_in(self, folder: Path) -> None:
-        """Look for TensorBoard's files below this folder, as long as the program says nothing in simpler ways."""
+        """Look for TensorBoard's files below this folder, until the program reports a step otherwise."""
         self._events = EventFiles(folder)
 
     def look_for_output_in(self, folder: Path) -> None:
-        """Read the output of processes below this folder too, which is shown nowhere else."""
+        """Also read output that processes write only to files below this folder."""
         self._hidden_output = NewOutput(folder)
 
     def read(self) -> None:
-        """Take what the program has written into files since the last look."""
+        """Take what the program has written into files since the last read."""
         self._read_file()
         for stream, output in self._hidden_output.take() if self._hidden_output else ():
             self.saw(output, stream)
@@ -164,7 +164,7 @@ class ProgressMeter:
             with self._lock:
                 self._announced[name] = Announced(written_ns, found.get("step"))
             if set(found) <= {"step"}:
-                # It tells of a checkpoint, and not of how far the training is now.
+                # It announces a checkpoint, not the current step.
                 return
         self._update(found)
 
@@ -186,7 +186,7 @@ class ProgressMeter:
             if "epoch" in found:
                 found = self._of_all_epochs(found)
             if is_of_bar and found["step"] < (newest or 0):
-                # A bar of something else, such as an evaluation, begins anew.
+                # Another bar, such as an evaluation's, has begun.
                 found = {}
             if "step" in found:
                 found["printed"] = printed
@@ -198,7 +198,7 @@ class ProgressMeter:
                 self._place([(self._progress.step, found["loss"])])
 
     def _of_all_epochs(self, found: Metrics) -> Metrics:
-        """Return what a line says that counts within its epoch, in steps of the whole training."""
+        """Convert a line's step within its epoch to a step of the whole training."""
         rest = {name: found[name] for name in found if name not in ("step", "epoch", "epochs", "length")}
         length = found.get("length")
         step = self._epochs.step(found["epoch"], found["step"], length)

@@ -1,17 +1,17 @@
-"""Steps: which step a count or a loss belongs to, where a program does not say it in the same line. Pure."""
+"""Steps: assigns a count or a loss to a step that the program does not print in the same line. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 
 LATE = 5.0
-"""Seconds within which the two streams of a program bring what belongs together."""
+"""Seconds within which matching lines arrive on a program's two streams."""
 
 MOST = 1000
 
 
 class EpochCounter:
-    """The steps of all epochs, of a program that may count anew in each."""
+    """The steps of all epochs, of a program that may restart its count."""
 
     def __init__(self) -> None:
         self._epoch: int | None = None
@@ -20,13 +20,13 @@ class EpochCounter:
         self._first = self._last = 0
         """Counts of this epoch that were seen."""
         self._apart = 0
-        """What lies between two counts."""
+        """Interval between two counts."""
         self._length: int | None = None
         self.begins_early = False
         """Whether the first or second epoch was the first that was seen, so that the steps are those of all."""
 
     def step(self, epoch: int, count: int, length: int | None = None) -> int | None:
-        """Return the step; None for a line that is behind: another process's, or of what begins anew beside.
+        """Return the step; None for a line that is behind: another process's, or another loop's.
 
         `length`: how many counts an epoch has, where the program says it.
         """
@@ -46,18 +46,18 @@ class EpochCounter:
         return self._done + count
 
     def _seen_length(self) -> int:
-        """Return how long an epoch is, as far as it is seen: the one before, to where its next line would have been."""
+        """Return an epoch's observed length: the previous one's, up to where its next line would be."""
         if self._length is not None:
             return self._length
         return max(1, self._last + self._apart - self._first if self._apart else self._last)
 
 
 class Unplaced:
-    """Losses that were told without a step, until it is known.
+    """Losses that were printed without a step, until it is known.
 
-    `tqdm.write` takes the bar away, prints, and shows the bar again: what it prints belongs to the step of that bar.
-    The two come on different streams, whose order among each other is lost, so the n-th belongs to the n-th. What has
-    no counterpart within some seconds was another program's way to print.
+    `tqdm.write` clears the bar, prints, and shows the bar again: the printed loss belongs to that bar's step.
+    The two arrive on different streams, without a common order, so the n-th is matched to the n-th. A loss without
+    a counterpart within some seconds was not printed by `tqdm.write`.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Unplaced:
         self._bars: deque[tuple[float, int]] = deque(maxlen=MOST)
 
     def told(self, loss: float | None, step: int | None, now: float) -> list[tuple[int, float]]:
-        """Note what was told at a time, in s, when the newest step was this; return the losses that have a place."""
+        """Record a loss printed at `now`, in s, at the newest step `step`; return the losses whose step is known."""
         placed = self.late(now)
         if self._bars:
             return [*placed, *_place(self._bars.popleft()[1], loss)]
@@ -74,7 +74,7 @@ class Unplaced:
         return placed
 
     def shown_again(self, step: int, now: float) -> list[tuple[int, float]]:
-        """Note the step of a bar that was shown again; return the losses that have a place."""
+        """Record the step of a bar shown again; return the losses whose step is known."""
         placed = self.late(now)
         if self._told:
             return [*placed, *_place(step, self._told.popleft()[1])]
@@ -82,17 +82,17 @@ class Unplaced:
         return placed
 
     def late(self, now: float) -> list[tuple[int, float]]:
-        """Return the losses that nothing has come for, each at the step that was the newest."""
+        """Return the losses left without a bar, each at the step that was newest."""
         while self._bars and self._bars[0][0] < now - LATE:
             self._bars.popleft()
         return self._take(now - LATE)
 
     def rest(self) -> list[tuple[int, float]]:
-        """Return all that wait, each at the step that was the newest."""
+        """Return all that wait, each at the step that was newest."""
         return self._take(float("inf"))
 
     def loss_at(self, step: int) -> float | None:
-        """Return a loss that waits, told when this step was the newest."""
+        """Return a waiting loss that was printed when this step was newest."""
         return next((loss for _, loss, known in self._told if known == step and loss is not None), None)
 
     def _take(self, until: float) -> list[tuple[int, float]]:

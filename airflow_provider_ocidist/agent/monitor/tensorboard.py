@@ -18,7 +18,7 @@ NAME = "tfevents"
 LARGEST = 1 << 26
 """Bytes of a record; a length beyond that is no length."""
 PIECE = 1 << 22
-"""Bytes that are read of a file at a time: an image in it is no concern of ours."""
+"""Bytes that are read of a file at a time: images in it are skipped."""
 SEARCH_INTERVAL = 30.0
 DEEPEST = 6
 MOST_ENTRIES = 20_000
@@ -36,7 +36,7 @@ class EventFiles:
         self._search_at = 0.0
 
     def new_scalars(self) -> Iterator[Scalar]:
-        """Yield what has been written since the last call. Raises nothing: metrics are a courtesy."""
+        """Yield what has been written since the last call. Never raises: metrics are optional."""
         if time.monotonic() >= self._search_at:
             self._search_at = time.monotonic() + SEARCH_INTERVAL
             for path in find(self.folder):
@@ -51,7 +51,7 @@ class EventFiles:
 
 
 def find(folder: Path) -> list[Path]:
-    """Return the event files below a folder, without looking into everything: there may be a million images."""
+    """Return the event files below a folder; the search is bounded, as there may be a million images."""
     found: list[Path] = []
     places, looked_at = [(str(folder), 0)], 0
     for place, depth in places:
@@ -72,7 +72,7 @@ def find(folder: Path) -> list[Path]:
 def read_records(path: Path, offset: int) -> tuple[list[bytes], int]:
     """Return the whole records from an offset on, and the offset of the one that is not whole yet.
 
-    Checksums are not looked at: a file that grows is at worst read to the middle of its last record.
+    Checksums are not verified: a growing file at worst ends in a partial record.
     """
     with path.open("rb") as file:
         file.seek(offset)
@@ -84,7 +84,7 @@ def read_records(path: Path, offset: int) -> tuple[list[bytes], int]:
         if length > LARGEST:
             return records, offset + len(data)
         if at + 16 + length > len(data):
-            # One that is larger than all that is read at a time is left out.
+            # A record larger than one read is skipped.
             return records, offset + (at if length + 16 <= PIECE else at + length + 16)
         records.append(data[at + 12 : at + 12 + length])
         at += 16 + length

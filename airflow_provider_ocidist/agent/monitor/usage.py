@@ -1,4 +1,4 @@
-"""Usage: what the training takes of processors, memory and GPUs, looked at now and then."""
+"""Usage: samples the training's use of processors, memory and GPUs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ GPU_QUERY = (
     "--format=csv,noheader,nounits",
 )
 GPU_AT_WORK = 2.0
-"""Per cent of the time in which a GPU's memory is read or written. A collective that waits in vain keeps the GPU
-itself at 100 %, and its memory at rest."""
+"""Per cent of the time in which a GPU's memory is read or written. A collective that waits forever keeps the GPU
+itself at 100 %, and its memory idle."""
 CGROUP = Path("/sys/fs/cgroup")
 
 
 class UsageMeter:
-    """Looks in a thread of its own, so that a driver that does not answer holds nobody up."""
+    """Samples in its own thread, so that a driver that hangs blocks nothing else."""
 
     def __init__(
         self, guard_pid: int, tell: Callable[[Usage], object], gpu_at_work: Callable[[], object]
@@ -55,7 +55,7 @@ class UsageMeter:
         while not self._closing.wait(INTERVAL):
             try:
                 self.tell(self.look())
-            except Exception as error:  # these numbers are a courtesy
+            except Exception as error:  # these numbers are optional
                 logger.debug("usage: %s: %s", type(error).__name__, error)
 
     def look(self) -> Usage:
@@ -78,7 +78,7 @@ class UsageMeter:
 
 
 def ask_gpus(smi: str) -> list[tuple[float, ...]]:
-    """Return, of each GPU, its use and that of its memory in per cent, and its memory used and there in MiB."""
+    """Return, for each GPU, GPU and memory utilization in per cent, and used and total memory in MiB."""
     try:
         told = subprocess.run(
             [smi, *GPU_QUERY], capture_output=True, text=True, timeout=GPU_INTERVAL, check=True
@@ -102,7 +102,7 @@ def read_gpus(text: str) -> list[tuple[float, ...]]:
 
 
 def processor_time(root: int) -> float:
-    """Return the seconds of processor time of a process, all living ones below it, and those that they have buried."""
+    """Return the seconds of processor time of a process, all living ones below it, and those that they have reaped."""
     ticks = 0
     for pid in [root, *guard.descendants(root)]:
         try:
@@ -114,7 +114,7 @@ def processor_time(root: int) -> float:
 
 
 def memory_in_use() -> tuple[int | None, int | None]:
-    """Return the bytes in use and those there are: of the container where it has a limit, else of the machine."""
+    """Return the used and the total bytes: of the container where it has a limit, else of the machine."""
     try:
         limit = CGROUP.joinpath("memory.max").read_text().strip()
         if limit != "max":

@@ -1,4 +1,4 @@
-"""Watches: all that looks after a training while it runs; what they find ends the gang, or goes into the report."""
+"""Watches: monitor a training while it runs; findings end the gang, or go into the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase, Usage
 
 
 class Watches:
-    """For hangs, for lost nodes, and for what the training takes of its machine."""
+    """For hangs, for lost nodes, and for the training's use of its machine."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Watches:
         """By rank: when this node first saw that another was done, on its own clock."""
 
     def start(self, reports: Sequence[NodeReport], main_rank: int, guard_pid: int, working_dir: Path) -> None:
-        """Watch from now on; `reports` are those by which the nodes met."""
+        """Watch from now on; `reports` are those of the join."""
         self.main_rank = main_rank
         limits = self.config.limits
         if limits.hang_timeout is not None:
@@ -64,13 +64,13 @@ class Watches:
         self.end_gang(Stop(cause=Cause.NODE, message=message))
 
     def _others_moved(self) -> list[float | None]:
-        """Return for how long each other node has stood still; the main node judges for all, the others once it is
+        """Return for how long each other node has been idle; the main node judges for all, the others once it is
         done. A node whose training has ended judges nobody: it may save what it has for longer than a hang takes.
         """
         if self.heartbeat.report.phase is not Phase.TRAINING:
             return [None]
         own = self.heartbeat.report.rank
-        # Asked between two beats: what takes longer than a beat may is as good as not known.
+        # Read between two beats: an answer slower than a beat counts as unknown.
         reports = read_others(self.heartbeat.hasty, own, self.config.nodes)
         done = {report.rank for report in reports if report and report.phase is Phase.DONE}
         if own != self.main_rank and self.main_rank not in done:
@@ -93,5 +93,5 @@ class Watches:
 
     def _gpu_at_work(self) -> None:
         if self.meter.progress.step is None:
-            # Steps are the better sign of life, where a program tells them.
+            # Steps are better evidence of activity, where a program reports them.
             self.meter.touch()

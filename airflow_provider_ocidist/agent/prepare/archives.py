@@ -1,4 +1,4 @@
-"""Archives: unpacks zip and tar; nothing in them lands outside the folder, and nothing fills the disk."""
+"""Archives: unpacks zip and tar; writes nothing outside the folder, and does not fill the disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_ocidist.errors import AgentError, Cause
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 RESERVE = 64 << 20
-"""Bytes that an archive has to leave free, for the training has to write, too."""
+"""Bytes that an archive must leave free for the training."""
 _LONGEST_PATH = 4_096
 """Bytes of a path that Linux resolves."""
 
@@ -70,7 +70,7 @@ def _unpack_zip(archive: Path, folder: Path, what: str) -> None:
 def _unpack_tar(archive: Path, folder: Path, what: str) -> None:
     root, free = folder.resolve(), shutil.disk_usage(folder).free
     with tarfile.open(archive) as content:
-        # A second look by Python's own filter, which not every Python 3.9 has.
+        # A second check by Python's own filter, which some Python 3.9 lack.
         content.extraction_filter = getattr(tarfile, "data_filter", None)
         for member in content:
             free -= member.size if member.isfile() else 0
@@ -97,7 +97,7 @@ def _danger(member: tarfile.TarInfo, root: Path) -> str | None:
 
 
 def _is_inside(path: Path, root: Path) -> bool:
-    # Behind a longer path no link would be found.
+    # Links in a longer path are not resolved.
     real = path.resolve()
     return len(os.fsencode(real)) < _LONGEST_PATH and real.is_relative_to(root)
 

@@ -1,4 +1,4 @@
-"""Code: brings the user's program to this node, from wherever it lies."""
+"""Code: fetches the user's program to this node."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ CODE_VARIABLE = "OCIDIST_CODE_DIR"
 def fetch_code(
     config: AgentConfig, environ: Mapping[str, str], access: OciAccess, switch: StopSwitch
 ) -> Workspace:
-    """Bring the code here, if it is elsewhere. Raises AgentError when it, or its script, cannot be had."""
+    """Fetch the code, if it is not here. Raises AgentError when it, or its script, is not available."""
     program, executable = config.program, config.launcher.kind == "command"
     if program.source is None:
         return workspace_of(program, _code_beside_us(environ), executable=executable)
-    # Most nodes find their code beside them, and need none of these.
+    # Most nodes have their code in place, and need none of these.
     from airflow_provider_ocidist.agent.prepare import git, vault
     from airflow_provider_ocidist.model.git_source import parse
 
@@ -54,13 +54,13 @@ def fetch_code(
 
 
 def announce(commit: str | None, store: Store) -> None:
-    """Tell the other nodes which commit node 0 trains. Raises StorageError."""
+    """Publish node 0's commit for the other nodes. Raises StorageError."""
     if commit is not None:
         store.write(COMMIT, commit.encode())
 
 
 def require_same(commit: str | None, store: Store) -> None:
-    """Raise AgentError when node 0, which has announced it, trains another commit than this node."""
+    """Raise AgentError when node 0 has announced another commit than this node's."""
     if commit is None:
         return
     with storage_errors("the commit that node 0 trains", Path.cwd()):
@@ -81,7 +81,7 @@ def _code_beside_us(environ: Mapping[str, str]) -> Path:
 
 
 def _copy(program: Program, source: str, folder: Path, access: OciAccess, switch: StopSwitch) -> None:
-    """Bring a script, an archive or a folder; the folder keeps its name, below ours."""
+    """Fetch a script, an archive or a folder; the folder keeps its name, below ours."""
     from airflow_provider_ocidist.agent.prepare import archives
     from airflow_provider_ocidist.storage.locations import parse
     from airflow_provider_ocidist.storage.transfer import copy
@@ -105,7 +105,7 @@ def _copy(program: Program, source: str, folder: Path, access: OciAccess, switch
 
 @contextlib.contextmanager
 def storage_errors(what: str, folder: Path) -> Iterator[None]:
-    """Turn failures of storage into an AgentError that names what could not be had."""
+    """Turn storage failures into an AgentError that names what could not be fetched."""
     try:
         yield
     except (StorageError, OSError) as error:

@@ -35,10 +35,10 @@ def run(
     folder: Path | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> Finished:
-    """Run a program to its end; nothing of it is left then. Raises Stopped when the node is told to stop."""
+    """Run a program to its end; kill what remains of it. Raises Stopped when the node is to stop."""
     switch.check()
     read_end, leash = os.pipe()
-    # As the training's: whatever ends the agent, also `kill -9`, ends what it has started.
+    # As for the training: when the agent ends, also by `kill -9`, the guard ends this.
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", guard.__file__, str(read_end), *arguments],
         env=dict(environ),

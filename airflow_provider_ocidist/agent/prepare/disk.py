@@ -1,4 +1,4 @@
-"""Disk: whether there is room on this node, and whether a failure means that there was none."""
+"""Disk: whether this node has free space, and whether a failure is that of a full disk."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 AT_A_TIME = 4
 PROGRESS_EVERY_S = 15.0
 PAUSE_S = 3.0
-"""Before a copy that has broken off goes on."""
+"""Before an interrupted copy resumes."""
 
 
 def fetch_inputs(
@@ -37,9 +37,9 @@ def fetch_inputs(
     switch: StopSwitch,
     patience: float = 0.0,
 ) -> None:
-    """Copy all inputs, some at a time. Raises AgentError with the first that cannot be had; the others end then.
+    """Copy all inputs, some at a time. Raises AgentError for the first that fails; the others are cancelled.
 
-    `patience`: the seconds for which a store that does not answer is asked again.
+    `patience`: the seconds for which to retry while a store does not answer.
     """
     if not inputs:
         return
@@ -77,7 +77,7 @@ def _fetch(item: Input, working_dir: Path, access: OciAccess, ended: threading.E
 
 
 def _copy(item: Input, target: str, what: str, access: OciAccess, ended: threading.Event) -> CopyReport:
-    """Copy, and go on after a break as often as the attempt before has got further."""
+    """Copy, and resume after an interruption if the last attempt made progress."""
     from airflow_provider_ocidist.storage.transfer import copy
 
     watch = _Watch(what, Path(target))
@@ -96,7 +96,7 @@ def _copy(item: Input, target: str, what: str, access: OciAccess, ended: threadi
 
 
 class _Watch:
-    """Looks at a copy from time to time: is there room for all of it, and how far is it."""
+    """Checks a copy periodically: free space for all of it, and its progress."""
 
     def __init__(self, what: str, target: Path) -> None:
         self._what = what

@@ -1,4 +1,4 @@
-"""Mounts: makes sure, before anything is read or written there, that the platform has mounted what the job names."""
+"""Mounts: checks, before any read or write there, that the platform has mounted the job's mounts."""
 
 from __future__ import annotations
 

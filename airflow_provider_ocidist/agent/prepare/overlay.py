@@ -13,8 +13,8 @@ from pathlib import Path
 class Overlay:
     """A virtual environment that sees everything that the interpreter sees; what is installed in it comes first.
 
-    On a node of one's own that spares rights on the image; where nodes share an interpreter, as on the emulator, no
-    job changes the packages of another.
+    On a dedicated node it needs no write access to the image; where nodes share an interpreter, as on the emulator,
+    no job changes another's packages.
     """
 
     folder: Path

@@ -1,4 +1,4 @@
-"""Packages: has pip install what the job needs, with the interpreter that the training runs on."""
+"""Packages: installs the job's dependencies with pip, for the training's interpreter."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CULPRITS = (
     re.compile(r"Cannot install (.+?) because"),
     re.compile(r"Collecting (\S+)"),
 )
-"""What names the package that pip could not install; the last: what it was at when it failed."""
+"""Patterns for the package that pip could not install; the last: the one it was collecting."""
 LAST_LINES = 4
 
 
@@ -55,7 +55,7 @@ class Pip:
     """Where it installs to."""
 
     def run(self, *arguments: str) -> command.Finished:
-        """Run one of pip's commands and show what it says. Raises Stopped."""
+        """Run one of pip's commands and log its output. Raises Stopped."""
         quiet = ("--disable-pip-version-check", "--no-input")
         return command.run(
             [str(self.overlay.python), "-m", "pip", *arguments[:1], *quiet, *arguments[1:]],

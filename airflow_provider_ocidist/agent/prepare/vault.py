@@ -1,4 +1,4 @@
-"""Vault: reads a secret with what this node itself may do; its value goes to nobody but the caller."""
+"""Vault: reads a secret with this node's own rights; its value goes only to the caller."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def read_secret(secret_id: str, access: OciAccess) -> str:
         cause = Cause.DATA if error.retryable else Cause.CONFIG
         raise AgentError(f"{error} ({remedy})", cause=cause) from error
     except ValueError as error:
-        # What cannot be decoded is part of the secret, and so of such an error's text.
+        # The decoding error's text contains a part of the secret.
         raise AgentError(f"the secret {secret_id} holds no text", cause=Cause.CONFIG) from error

@@ -1,6 +1,6 @@
-"""Wheels: what node 0 has downloaded or built for pip, in the run directory, for all other nodes.
+"""Wheels: node 0 shares the wheels it has downloaded or built, in the run directory.
 
-The cache only ever saves work: wherever it fails, comes late or does not fit, a node has pip do it all by itself.
+The cache only saves work: where it fails, is late or does not fit, a node runs pip without it.
 `manifest.json` is written last and lists every file, so that half a cache is none.
 """
 
@@ -34,7 +34,7 @@ LOOK_INTERVAL_S = 0.5
 WAIT_S = 180.0
 """For node 0 to offer the wheels; one that has to build them takes as long as each node would."""
 FIRST_SIGN_S = 20.0
-"""For node 0 to say that it has begun; a gang's nodes may start minutes apart."""
+"""For node 0 to report its start; a gang's nodes may start minutes apart."""
 _PIECE = 1 << 20
 
 
@@ -57,7 +57,7 @@ class WheelCache:
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[Sequence[str]]:
-        """Yield options with which pip keeps what it downloads, and tells what it has installed."""
+        """Yield options with which pip keeps its downloads and reports what it installed."""
         if not self._is_source or not _tells_what_it_does():
             yield ()
             return
@@ -66,12 +66,12 @@ class WheelCache:
         yield ("--cache-dir", f"{self._place.name}/cache", "--report", f"{self._place.name}/report.json")
 
     def offer(self, pip: Pip) -> None:
-        """Publish what was installed, beside whatever this node does next."""
+        """Publish what was installed, in a thread."""
         if self._place is not None:
             threading.Thread(target=self._publish, args=(pip,), name="wheels", daemon=True).start()
 
     def give_up(self) -> None:
-        """Say that there will be no wheels."""
+        """Announce that no wheels follow."""
         if self._is_source:
             self._say({"state": "none"})
 
@@ -87,12 +87,12 @@ class WheelCache:
                 self._say(manifest)
         except Stopped:
             return
-        except Exception as error:  # whatever it is, the other nodes can do without
+        except Exception as error:  # the other nodes do not need the wheels
             logger.warning("no wheels for the other nodes: %s", error)
             self.give_up()
 
     def _gathered(self, pip: Pip, place: Path) -> dict[str, Any]:
-        """Make wheels of all that was installed; what pip has downloaded or built it takes from its cache."""
+        """Make wheels of all that was installed; pip takes its downloads and builds from its cache."""
         report = json.loads((place / "report.json").read_text())
         pins = [f"{item['metadata']['name']}=={item['metadata']['version']}" for item in report["install"]]
         folder = place / "wheels"
@@ -122,7 +122,7 @@ class WheelCache:
     # the other nodes
 
     def install(self, pip: Pip) -> bool:
-        """Install from the cache; return whether that has been done. Raises Stopped."""
+        """Install from the cache; return whether it succeeded. Raises Stopped."""
         if self.rank == 0 or self.nodes == 1:
             return False
         manifest = self._awaited()
@@ -137,7 +137,7 @@ class WheelCache:
 
     def _installed(self, pip: Pip, manifest: dict[str, Any]) -> bool:
         if not manifest["pins"]:
-            # Node 0 had everything; pip says in a second whether this one has, too.
+            # Node 0 had everything; pip checks this node in a second.
             return False
         from airflow_provider_ocidist.storage.transfer import copy
 
@@ -155,7 +155,7 @@ class WheelCache:
         return done.exit_code == 0
 
     def _awaited(self) -> dict[str, Any] | None:
-        """Return the manifest as soon as it is complete; None when there will be none, or it takes too long."""
+        """Return the manifest once it is complete; None when there is none, or after a timeout."""
         from airflow_provider_ocidist.storage.stores.opening import open_store
 
         started = time.monotonic()
@@ -191,7 +191,7 @@ def _tells_what_it_does() -> bool:
 
 
 def _origin(item: dict[str, Any], pin: str) -> str:
-    """Return what pip makes the very same wheel of."""
+    """Return the requirement that yields the same wheel."""
     info = item["download_info"]
     if not item.get("is_direct"):
         return pin
@@ -214,6 +214,6 @@ def _removed_at_end(place: tempfile.TemporaryDirectory[str]) -> Iterator[Path]:
     try:
         yield Path(place.name)
     finally:
-        # What cannot be removed harms nobody.
+        # A leftover folder is harmless.
         with contextlib.suppress(OSError):
             place.cleanup()

@@ -1,4 +1,4 @@
-"""Workspace: where the user's program lies on this node, where it runs, and what it may import."""
+"""Workspace: the user's program on this node, its working directory and import path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGE_ROOT = Path(airflow_provider_ocidist.__file__).parents[1]
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """Where the user's program lies, and where it runs."""
+    """The user's program, and its working directory."""
 
     code: Path
     """The clone, the unpacked archive, or the folder that holds the script or the project's folder."""
@@ -38,11 +38,11 @@ class Workspace:
 
 
 def workspace_of(program: Program, code: Path, *, executable: bool = False) -> Workspace:
-    """Return where a program runs whose code has been brought to a folder.
+    """Return the workspace of a program whose code is in a folder.
 
     Without `program.working_dir` that is the folder from which the path of the script was written: the root of a clone
-    or archive, a project's folder, or the one that holds it, for whoever writes the project's name too, as ADS asks
-    for. An `executable` may also be on `PATH`. Raises AgentError when folder or script are not there.
+    or archive, a project's folder, or the one that holds it if the path includes the project's name, as ADS requires.
+    An `executable` may also be on `PATH`. Raises AgentError when folder or script are missing.
     """
     working_dir = _working_dir(program, code)
     on_path = shutil.which(program.script) if executable and "/" not in program.script else None
@@ -125,7 +125,7 @@ def _own_paths(workspace: Workspace) -> Iterator[Path]:
             logger.warning("program.python_path names %s, which is no folder on this node", name)
         yield path
     for root in roots(workspace.code):
-        # The inside of a package is no place to import from: its `types.py` would hide Python's own.
+        # A package's own folder must not be on the path: its `types.py` would hide Python's.
         if not (root / "__init__.py").exists():
             yield root
     if workspace.overlay:
@@ -133,7 +133,7 @@ def _own_paths(workspace: Workspace) -> Iterator[Path]:
 
 
 def _package_path() -> list[str]:
-    """Let the program use our package too; but site-packages must not come before the standard library."""
+    """Let the program import our package too; but site-packages must not precede the standard library."""
     import sysconfig
 
     root = str(PACKAGE_ROOT)
@@ -141,7 +141,7 @@ def _package_path() -> list[str]:
 
 
 def fresh_folder(name: str, environ: Mapping[str, str]) -> Path:
-    """Return a new path on this node, beside us if possible; what an earlier attempt has left is not there."""
+    """Return a new path on this node, beside us if possible; it holds no earlier attempt's files."""
     places = [
         Path.cwd(),
         *([Path(environ["HOME"])] if environ.get("HOME") else []),

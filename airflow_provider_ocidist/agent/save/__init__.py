@@ -1,1 +1,1 @@
-"""Checkpoints and outputs: what is whole goes to the store."""
+"""Checkpoints and outputs: uploads what is complete."""

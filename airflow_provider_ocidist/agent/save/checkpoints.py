@@ -1,4 +1,4 @@
-"""Checkpoints: brings what there is to go on from into the checkpoint folder, before the start."""
+"""Checkpoints: fetches the checkpoint to resume from into the checkpoint folder, before the start."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def resume(
     switch: StopSwitch,
     brought: set[str] | None = None,
 ) -> CheckpointRef | None:
-    """Bring the newest complete checkpoint into the folder; None when there is none yet.
+    """Fetch the newest complete checkpoint into the folder; None when there is none yet.
 
-    `brought`: gets the names of what was brought.
+    `brought`: the names of the fetched entries are added to it.
 
-    One whose content is damaged gives way to the one before it. Raises AgentError when all are damaged, for to begin
-    anew would lose what they hold, or when the place cannot be read.
+    If the newest is damaged, the one before it is fetched. Raises AgentError when all are damaged, as a fresh start
+    would lose their content, or when the place cannot be read.
     """
     if checkpoints.uri is None or not checkpoints.resume:
         return None
@@ -50,7 +50,7 @@ def resume_after_clear(
     switch: StopSwitch,
     brought: set[str] | None = None,
 ) -> CheckpointRef | None:
-    """Bring what the task had before it was cleared, where its job says so; `brought` and errors as of `resume`."""
+    """Fetch the task's checkpoint from before it was cleared, if configured; `brought`, errors: as `resume`."""
     if config.checkpoints_stem is None:
         return None
     from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -96,7 +96,7 @@ def _resume_from(
 def _fetch_companions(
     uri: str, reference: CheckpointRef, folder: Path, access: OciAccess, brought: set[str] | None
 ) -> None:
-    """Bring what belongs to a checkpoint under other names; what of it is damaged is left out."""
+    """Fetch a checkpoint's companions, stored under other names; skip damaged ones."""
     from airflow_provider_ocidist.storage.companions import companions_at
 
     for companion in companions_at(uri, reference, access):
@@ -111,11 +111,11 @@ def start_from(
     switch: StopSwitch,
     brought: set[str] | None = None,
 ) -> None:
-    """Bring the checkpoint of another run into the folder, for a task that has none of its own.
+    """Fetch another run's checkpoint into the folder, for a task that has none of its own.
 
-    `brought`: gets its name.
+    `brought`: its name is added to it.
 
-    Raises AgentError when it is not there whole: to begin anew would lose what it was asked to go on from.
+    Raises AgentError when it is incomplete: a fresh start would silently ignore `start_from`.
     """
     if not checkpoints.start_from:
         return
@@ -131,7 +131,7 @@ def start_from(
 
 
 def _fetch_whole(reference: CheckpointRef, folder: Path, access: OciAccess, brought: set[str] | None) -> bool:
-    """Fetch a checkpoint; False when it is damaged at its place, rather than on its way."""
+    """Fetch a checkpoint; False when it is damaged in the store, not in transfer."""
     from airflow_provider_ocidist.storage.checkpoints import fetch
 
     for tried in (1, 2):
@@ -150,7 +150,7 @@ def _take(checkpoint: Path, brought: set[str] | None) -> None:
 
 
 def _point_deepspeed_to(checkpoint: Path) -> None:
-    """DeepSpeed goes on from what the file `latest` names; without one it begins anew and only warns."""
+    """Write `latest`, which names what DeepSpeed resumes from; without it DeepSpeed only warns."""
     if checkpoint.is_dir() and any(checkpoint.glob("*_states.pt")):
         checkpoint.with_name("latest").write_text(checkpoint.name)
 

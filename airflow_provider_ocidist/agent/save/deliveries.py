@@ -1,4 +1,4 @@
-"""Deliveries: every node sends its shards of one checkpoint to one place; the main node alone makes it exist."""
+"""Deliveries: every node uploads its shards of a checkpoint to one place; only the main node publishes it."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ LOOK_INTERVAL = 1.0
 IDLE_INTERVAL = 10.0
 """Seconds between looks at the board on a node that has no shards."""
 CLAIM_LIMIT = 120.0
-"""Seconds that a node has to find its part of a checkpoint; how long sending takes is not limited."""
+"""Seconds in which a node must find its part of a checkpoint; the upload itself has no limit."""
 QUIET = 10.0
-"""Seconds without a change before a node sends its parts where no list says how many they are: ZeRO pauses between
-files. That they are whole is proved besides."""
+"""Seconds without a change before a node uploads parts of which no list gives the number: ZeRO pauses between
+files. Each file is also checked."""
 GONE_AFTER = 60.0
-"""Seconds without a heartbeat after which nothing more is expected of a node."""
+"""Seconds without a heartbeat after which a node counts as ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRequest:
-    """The main node's word to the others: send your files of this checkpoint."""
+    """The main node's request to the others: upload your files of this checkpoint."""
 
     number: int
     name: str
@@ -82,18 +82,18 @@ class ShardRequest:
     ranks: tuple[int, ...]
     """The nodes that are to answer."""
     written: bool
-    """Whether the format says that every process, on every node, has written its files."""
+    """Whether the format shows that every process on every node has written its files."""
     everywhere: bool
     """Whether every node must have some: ZeRO has parts on all, without a list of them."""
     leave_out: tuple[str, ...]
     """Files that the main node sends, and that are the same for all."""
     companions: bool = False
-    """Whether only what stands beside a checkpoint is asked for, which would do without it."""
+    """Whether only companions are requested, which the checkpoint does not require."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestBoard:
-    """What the main node has to say just now."""
+    """The main node's current request."""
 
     call: ShardRequest | None = None
     closed: bool = False
@@ -105,16 +105,16 @@ class ShardReply:
     """A node's answer to a call."""
 
     files: tuple[ManifestFile, ...] | None = None
-    """What it has sent; None: not yet all."""
+    """The uploaded files; None: not all yet."""
     fault: str | None = None
-    """Why it will never come."""
+    """Why it cannot be sent."""
 
 
 # Which nodes share the folder
 
 
 def show_folder(folder: Path, run_name: str, rank: int) -> None:
-    """Leave a mark in this node's checkpoint folder, until `nodes_apart` or `hide_folder`."""
+    """Create a mark in this node's checkpoint folder, until `nodes_apart` or `hide_folder`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _mark(folder, run_name, rank).touch()
@@ -125,9 +125,9 @@ def show_folder(folder: Path, run_name: str, rank: int) -> None:
 def nodes_apart(folder: Path, run_name: str, rank: int, nodes: int) -> tuple[int, ...]:
     """Return the ranks of the nodes that have a checkpoint folder of their own; remove the marks of all others."""
     others = [other for other in range(nodes) if other != rank]
-    # Asked for by name: a network file system may list a folder as it was some seconds ago.
+    # PollResult up by name: a network file system may return an old listing.
     apart = tuple(other for other in others if not _is_marked(folder, run_name, other))
-    # Our own goes last: a node that does not see it any more takes its own away.
+    # Our own is removed last: a node that does not see it removes its own.
     for seen in [*(other for other in others if other not in apart), rank]:
         _unmark(folder, run_name, seen)
     return apart
@@ -177,12 +177,12 @@ class ShardCollector:
         self._calls: dict[tuple[Path, Signature], ShardRequest] = {}
 
     def open(self) -> None:
-        """Let the other nodes go at once where all share the folder: all that there is is here."""
+        """Release the other nodes at once where all share the folder: all files are here."""
         if not self.apart:
             self.close()
 
     def needs_others(self, path: Path) -> bool:
-        """Whether other nodes have parts of this entry; pointless to ask where all share the folder."""
+        """Whether other nodes have parts of this entry; False where all share the folder."""
         if not self.apart or not path.is_dir():
             return False
         return needs_others(self._own.names(path), _metadata(path))
@@ -202,9 +202,9 @@ class ShardCollector:
         sequence: int = 1,
         proof: str = "",
     ) -> CheckpointRef:
-        """Have all nodes send their files, and make the checkpoint exist once they have.
+        """Have all nodes upload their files, then publish the checkpoint.
 
-        Raises IncompleteCheckpoint when a part is missing for good, StorageError when another try may help.
+        Raises IncompleteCheckpoint when a part is missing for good, StorageError when a retry may help.
         """
         from airflow_provider_ocidist.storage.checkpoints import seal, send_part
 
@@ -234,14 +234,14 @@ class ShardCollector:
         )
 
     def close(self) -> None:
-        """Let the other nodes go: there will be no further call."""
+        """Release the other nodes: there will be no further call."""
         try:
             _write(self.store, BOARD_FILE, RequestBoard(closed=True))
         except (OcidistError, OSError) as error:
-            logger.warning("it cannot be announced to the other nodes that no checkpoint follows: %s", error)
+            logger.warning("the end of the checkpoints cannot be announced to the others: %s", error)
 
     def _call(self, item: Candidate, uri: str, step: int | None, fence: Fence, sequence: int) -> ShardRequest:
-        """Return the call for an entry; another try repeats the first, so that what was sent is not sent again."""
+        """Return the call for an entry; a retry repeats the first, so that no file is uploaded twice."""
         from airflow_provider_ocidist.storage.checkpoints import reserve
 
         call = self._calls.get((item.path, item.signature))
@@ -284,18 +284,18 @@ class ShardCollector:
     def _part_of(
         self, rank: int, call: ShardRequest, signs: PeerLiveness, *, overdue: bool
     ) -> Sequence[ManifestFile] | None:
-        # In this order, for a node writes its part before it says that it has ended.
+        # In this order: a node writes its part before it reports its end.
         gone = signs.ended(rank)
         part = _read(self.store, _part_name(call, rank), ShardReply)
         if call.companions and ((part and part.fault) or (part is None and overdue) or (gone and part)):
-            logger.warning("node %d has not sent what it has beside %s", rank, call.name)
+            logger.warning("node %d has not sent its companions of %s", rank, call.name)
             return ()
         if part and part.fault:
             raise IncompleteCheckpoint(f"node {rank} cannot send its part: {part.fault}")
         if part and part.files is not None:
             return part.files
         if gone and part is None and not call.everywhere:
-            return ()  # it had nothing to send; if it had, the metadata names it
+            return ()  # it had no files; the metadata would name them
         if gone and part:
             raise IncompleteCheckpoint(f"node {rank} has ended before it had sent its part")
         if gone or (part is None and overdue):
@@ -345,7 +345,7 @@ class ShardUploader:
         self._thread.start()
 
     def finish(self, moment: Moment, patience: Patience) -> Undelivered | None:
-        """Answer what the main node still asks for; return why that did not work.
+        """Answer the main node's last calls; return why that failed, if it did.
 
         A node without shards does not wait.
         """
@@ -354,7 +354,7 @@ class ShardUploader:
         while self._thread.is_alive() and not patience.is_over:
             self._thread.join(LOOK_INTERVAL)
         if self._thread.is_alive():
-            message = "shards of this node were still on their way when the time to save was over"
+            message = "shards of this node were still uploading when the time to save was over"
             return Undelivered(message, Cause.SERVICE)
         return None
 
@@ -365,11 +365,11 @@ class ShardUploader:
             self._look()
             self._serve_to_the_end()
         except Exception:
-            # The main node notices that no part comes, and says so.
+            # The main node reports the missing part.
             logger.exception("unexpected")
 
     def _watch(self) -> bool:
-        """Answer calls while the training runs; return whether there will be none any more."""
+        """Answer calls while the training runs; return whether the main node has closed the board."""
         while not self._training_ended.wait(LOOK_INTERVAL):
             self._look()
             if time.monotonic() >= self._look_again_at:
@@ -391,7 +391,7 @@ class ShardUploader:
             time.sleep(LOOK_INTERVAL)
 
     def _look(self) -> None:
-        """Note what there is, and when it last changed."""
+        """Record the entries, and when each last changed."""
         found = {item.path: item.signature for item in candidates(self.folder, self.pattern)}
         changed = [path for path in found if self._seen.get(path) != found[path]]
         self._changed_at |= dict.fromkeys(changed, time.monotonic())
@@ -407,7 +407,7 @@ class ShardUploader:
         try:
             return _read(self.store, BOARD_FILE, RequestBoard) or RequestBoard()
         except (OcidistError, OSError) as error:
-            logger.debug("no word of the main node: %s", error)
+            logger.debug("the main node's board cannot be read: %s", error)
             return RequestBoard()
 
     def _answer(self, call: ShardRequest | None) -> None:
@@ -438,7 +438,7 @@ class ShardUploader:
         return ShardReply(fault=fault) if self._training_ended.is_set() else None
 
     def _fault(self, path: Path, call: ShardRequest) -> str | None:
-        """Return why a part is not proved to be whole, None when it is."""
+        """Return why a part is not proved complete, None when it is."""
         running = self._moment is Moment.RUNNING
         written = inside(path, open_for_writing()) if running else ()
         if written:
@@ -448,7 +448,7 @@ class ShardUploader:
             if reading.says is Says.BROKEN and not (reading.is_doubtful and self._moment is Moment.EXITED):
                 return f"its processes have not written all of {name}: {reading.why}"
             if reading.says is Says.NOTHING and self._moment is Moment.CUT_OFF and not call.written:
-                return f"its processes were ended, and nothing proves that they had written all of {name}"
+                return f"its processes were ended, and nothing shows that they had written all of {name}"
         return None
 
     def _wanted(self, path: Path, call: ShardRequest) -> list[str]:
@@ -506,7 +506,7 @@ class ShardUploader:
 
 
 class OwnFiles:
-    """Which files of an entry this node's processes have written, rather than been given to go on from."""
+    """Which files of an entry this node's processes have written, not fetched to resume from."""
 
     def __init__(self, folder: Path, pattern: str | None = None) -> None:
         self._before = {item.path: _stamps(item.path) for item in candidates(folder, pattern)}
@@ -515,14 +515,14 @@ class OwnFiles:
         return set(_stamps(path)) - self.stale(path)
 
     def stale(self, path: Path) -> set[str]:
-        """Return what other nodes may have written anew, of what lay there before the start."""
+        """Return the files from before the start that other nodes may have rewritten."""
         before, now = self._before.get(path, {}), _stamps(path)
         of_one_process = {name for name in now if is_shard(name) or is_companion(name)}
         return {name for name in of_one_process if before.get(name) == now[name]}
 
 
 class PeerLiveness:
-    """Whether other nodes are still there to answer."""
+    """Whether other nodes can still answer, by their heartbeats."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -532,7 +532,7 @@ class PeerLiveness:
     def ended(self, rank: int) -> bool:
         report = read_report(self.store, rank)
         if report is None:
-            # While the store is out of reach nobody is heard: that says nothing of this node.
+            # No report can be read: the store may be out of reach.
             self._heard.pop(rank, None)
             return False
         return report.phase is Phase.DONE or self._is_silent(report)
@@ -579,7 +579,7 @@ def _write(store: Store, name: str, value: RequestBoard | ShardReply) -> None:
 
 
 def _read(store: Store, name: str, kind: type[T]) -> T | None:
-    """Return what was written there, None where nothing was. Raises StorageError when it cannot be read just now."""
+    """Return what was written there, None where nothing was. Raises StorageError when it cannot be read now."""
     try:
         return codec.decode(kind, json.loads(store.read(name)))
     except FileNotFoundError:

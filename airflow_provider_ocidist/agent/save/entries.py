@@ -1,4 +1,4 @@
-"""Entries: what lies in the checkpoint folder, and what changes when somebody writes to it."""
+"""Entries: the contents of the checkpoint folder, and the stamps that change on a write."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from airflow_provider_ocidist.storage.checkpoint_names import (
 )
 
 SETTINGS = {"json", "jsonl", "txt", "yaml", "yml", "toml", "cfg", "ini"}
-"""Extensions of what stands beside checkpoints without being missed."""
+"""Extensions of files beside checkpoints that need no warning."""
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What changes when somebody writes to a file, or puts another in its place."""
+    """Changes when a process writes to a file or replaces it."""
 
     size: int
     modified_ns: int
@@ -38,7 +38,7 @@ Files = Mapping[str, Stamp]
 
 @dataclass(frozen=True)
 class Signature:
-    """The same of all files of an entry."""
+    """The stamps of all files of an entry."""
 
     files: tuple[tuple[str, Stamp], ...]
 
@@ -56,7 +56,7 @@ class Candidate:
     placed: Placed
     signature: Signature
     begun_ns: int
-    """Not before which time it was begun, as far as its files show it."""
+    """The earliest time at which it can have been begun, by its files."""
 
     @property
     def step(self) -> int | None:
@@ -72,7 +72,7 @@ def scan(path: Path) -> dict[str, Stamp]:
     status = os.stat(path)  # noqa: PTH116
     if not stat.S_ISDIR(status.st_mode):
         return {path.name: _stamp_of(status)}
-    # Once a second for each file of each entry: text is ten times as fast as paths.
+    # Runs each second for each file: strings are ten times as fast as Path.
     files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]  # noqa: PTH118
     below = len(os.path.join(path, ""))  # noqa: PTH118
     return {file[below:]: _stamp(file) for file in files}
@@ -110,7 +110,7 @@ def _candidate(path: Path, placed: Placed) -> Candidate:
 
 
 def is_unplaced(name: str, pattern: str | None = None) -> bool:
-    """Whether an entry might be a checkpoint, but is not taken for one by its name."""
+    """Whether an entry might be a checkpoint, but its name is not that of one."""
     if name.startswith(".") or is_unfinished(name) or place(name, pattern) is not None:
         return False
     known = {UNPROVED, *POINTERS, *OTHER_FOLDERS}

@@ -1,4 +1,4 @@
-"""File clocks: by how much the stamps of files in a folder are ahead of this machine's own, as on a server."""
+"""File clocks: how far a folder's file stamps, as a server's, are ahead of this machine's."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TICK_NS = 20_000_000
 
 
 def ahead_ns(folder: Path) -> int:
-    """Return by how many ns files that are written in a folder now are stamped later than those of this machine.
+    """Return by how many ns the stamps of files in a folder are ahead of this machine's.
 
-    0 where that cannot be seen, as on a full disk. It writes a byte there and removes it again.
+    0 where that cannot be measured, as on a full disk. Writes a probe file there and removes it.
     """
     try:
         with _probe(Path(tempfile.gettempdir())) as own, _probe(folder) as there:

@@ -1,4 +1,4 @@
-"""Formats: whether a file is there to its end, by its own format."""
+"""Formats: whether a file is complete, by its own format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_provider_ocidist.backports import StrEnum
 logger = logging.getLogger(__name__)
 
 ZIPPED = (".pt", ".pth", ".ptz", ".npz", ".zip", ".keras")
-"""What is called so is an archive, or a pickle of torch's older format; nothing else."""
+"""A file so named is an archive, or a pickle of torch's older format."""
 WEIGHTS = (
     *ZIPPED,
     ".bin",
@@ -34,7 +34,7 @@ WEIGHTS = (
     ".msgpack",
     ".gguf",
 )
-"""What is called so is never empty."""
+"""A file so named is never empty."""
 UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".crdownload")
 SEEK_HOLE = getattr(os, "SEEK_HOLE", 4)
 """Of Linux; PyPy lacks the name."""
@@ -44,7 +44,7 @@ LOCAL_HEADER = 30
 
 
 class Says(StrEnum):
-    """What a format says of a file or folder."""
+    """A format's result for a file or folder."""
 
     WHOLE = "whole"
     """All that belongs to it is there."""
@@ -63,7 +63,7 @@ class Reading:
     files: frozenset[str] = frozenset()
     """Of a folder: the files that are whole by their own formats."""
     is_doubtful: bool = False
-    """Of what is broken: whether a whole one may look the same, so that the program's word counts for more."""
+    """If broken: whether a complete one may look the same, so that the program's announcement overrides it."""
 
 
 WHOLE, NOTHING = Reading(Says.WHOLE), Reading(Says.NOTHING)
@@ -74,7 +74,7 @@ def broken(why: str, *, is_doubtful: bool = False) -> Reading:
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a name says that somebody still writes what bears it."""
+    """Whether a name marks an entry that is still being written."""
     return name.endswith(UNFINISHED) or ".tmp-" in name or name.startswith(("tmp-", ".tmp"))
 
 
@@ -86,7 +86,7 @@ def read_file(path: Path) -> Reading:
             return broken("it is empty") if path.name.endswith(WEIGHTS) else NOTHING
         if _has_hole(file, size):
             # Some file systems make holes of written zeros, and some programs leave them where zeros belong.
-            return broken("it has a hole that nobody has written to", is_doubtful=True)
+            return broken("it has a hole that was never written", is_doubtful=True)
         check = _check_for(path.name, file.read(8))
         file.seek(0)
         if check is None:
@@ -98,7 +98,7 @@ def read_file(path: Path) -> Reading:
             return broken(str(error) or type(error).__name__)
         except OSError:
             raise
-        except Exception as error:  # whatever lies there: one odd file must not end the uploads of all others
+        except Exception as error:  # any content: one odd file must not stop the other uploads
             logger.debug("%s cannot be looked through: %s: %s", path, type(error).__name__, error)
             return NOTHING
     return WHOLE
@@ -112,14 +112,14 @@ def _has_hole(file: IO[bytes], size: int) -> bool:
     try:
         return os.lseek(file.fileno(), 0, SEEK_HOLE) < size
     except OSError:
-        # Not every file system tells.
+        # Not every file system supports SEEK_HOLE.
         return False
     finally:
         file.seek(0)
 
 
 class _CannotTell(Exception):
-    """The format is known, but this file is too large to be looked through, or of no certain end."""
+    """The format is known, but this file is too large to check, or has no definite end."""
 
 
 _CUT_OFF = (ValueError, KeyError, TypeError, EOFError, IndexError, SyntaxError, zipfile.BadZipFile)
@@ -143,7 +143,7 @@ def _check_json(file: IO[bytes], size: int) -> None:
         value = json.loads(file.read())
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
-            # Lines of JSON, as some loggers call by this name: where they are to end nobody can tell.
+            # JSON lines, which some loggers name so: their end cannot be checked.
             raise _CannotTell from error
         raise
     if not isinstance(value, (dict, list)):
@@ -206,7 +206,7 @@ def _require_member(file: IO[bytes], member: zipfile.ZipInfo, end: int) -> None:
 
 
 def _require_storages(archive: zipfile.ZipFile, name: str, names: set[str]) -> None:
-    """An archive whose writing was broken off by an exception has an end all the same, but not all tensors."""
+    """Raise ValueError if tensors are missing: an archive that an exception cut short still has an end."""
     if archive.getinfo(name).file_size > pickles.LARGEST:
         raise _CannotTell
     root = name.removesuffix("data.pkl")

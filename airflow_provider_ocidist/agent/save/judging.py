@@ -1,4 +1,4 @@
-"""Judging: gathers, look by look, what shows that the entries of the checkpoint folder are whole."""
+"""Judging: gathers evidence that the checkpoint folder's entries are complete, scan by scan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_provider_ocidist.agent.save.renames import Renames
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of an entry at one look."""
+    """The result for an entry at one scan."""
 
     item: Candidate
     found: Proof | Unproved
@@ -34,13 +34,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Model:
-    """The last whole entry of a series, which the next resembles."""
+    """The last complete entry of a series, a model for the next."""
 
     item: Candidate
 
 
 class Judge:
-    """Judges each content of each entry until it is proved. What lies there at first is not judged."""
+    """Judges each version of each entry until it is proved. Entries from before the start are skipped."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Judge:
         elsewhere: Elsewhere = nowhere,
         ahead: Callable[[Path], int] = ahead_ns,
     ) -> None:
-        """`announced`: when, in ns by this machine's clock, the program has named which entries as whole.
+        """`announced`: the entries that the program announced, and when, in ns of this machine's clock.
 
-        `ahead`: by how many ns the folder's files are stamped later than that clock says.
+        `ahead`: by how many ns the folder's file stamps are ahead of that clock.
         """
         self.folder = folder
         self.pattern = pattern
@@ -66,12 +66,12 @@ class Judge:
         self._readings: dict[Path, tuple[tuple[Signature, tuple[int | None, ...]], Reading]] = {}
         self._models: dict[str, Model] = {}
         self._read: dict[Path, tuple[Candidate, Reading]] = {}
-        """What lay there when it was judged last."""
+        """The entry as it was last judged."""
 
     def look(self, moment: Moment) -> list[Verdict]:
-        """Return a verdict on what is new, in the order in which it was written.
+        """Return a verdict on each new entry, in the order of writing.
 
-        While the training runs, what has changed since the last look is passed over.
+        While the training runs, an entry that changed since the last scan is skipped.
         """
         renamed = self.renamed()
         found = candidates(self.folder, self.pattern)
@@ -81,12 +81,12 @@ class Judge:
         new = [item for item in reversed(looked_at) if self._proved.get(item.path) != item.signature]
         if not new:
             return []
-        # On a machine with hundreds of processes that takes a while: only for what is proved otherwise.
+        # Slow on a machine with hundreds of processes: called only for an entry with another proof.
         written = cache(lambda: open_for_writing() if moment is Moment.RUNNING else frozenset())
         return [self._judge(moment, item, found, written, renamed) for item in new]
 
     def renamed(self) -> frozenset[str]:
-        """Return what was renamed into place, from the moment on at which the folder existed and this was asked."""
+        """Return the entries renamed into place since the folder was first seen."""
         return self._renames.names()
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Judge:
             self._note_what_was_complete(item, reading)
             evidence = self._evidence(item, reading, found, renamed)
         except OSError as error:
-            # The program deletes it, or replaces it, at this moment.
+            # The program is deleting or replacing it.
             return Verdict(item, Unproved(f"it cannot be read: {error}"))
         verdict = judge(moment, evidence)
         if isinstance(verdict, Proof):
@@ -116,17 +116,17 @@ class Judge:
         return Verdict(item, verdict)
 
     def _note_what_was_complete(self, item: Candidate, reading: Reading) -> None:
-        """Where a program writes each save over the last, its beginning anew shows that the last had all its files."""
+        """Where a program saves over the last checkpoint, the next save shows that the last had all files."""
         before, was = self._read.get(item.path, (item, reading))
         self._read[item.path] = (item, reading)
         is_one_name = item.placed.number is None and item.path.is_dir()
         again = [name for name in was.files if item.files.get(name) != before.files[name]]
-        # Settings may well be written twice in one save.
+        # Settings may be written twice in one save.
         if is_one_name and was.says is not Says.BROKEN and any(not name.endswith(".json") for name in again):
             self._models.setdefault(item.placed.series, Model(before))
 
     def _reading(self, item: Candidate) -> Reading:
-        # DeepSpeed says beside the entry that it is whole.
+        # DeepSpeed names a complete entry in a file beside it.
         pointers = tuple(_modified(item.path.with_name(name)) for name in (LATEST, LATEST_UNIVERSAL))
         known_by = (item.signature, pointers)
         known, reading = self._readings.get(item.path, (None, None))
@@ -158,9 +158,9 @@ class Judge:
         )
 
     def _is_announced(self, item: Candidate) -> bool:
-        """Whether the program has named this very content as whole: nothing was written to it since."""
+        """Whether the program has announced this version: nothing was written to it since."""
         at = self.announced().get(item.path.name)
-        # The folder may be on a server, whose clock is not that of the machine which stamps the progress file.
+        # The folder's server may have another clock than the machine that stamps the progress file.
         return at is not None and at + self._ahead(self.folder) >= item.signature.modified_ns
 
 
@@ -172,7 +172,7 @@ def _modified(path: Path) -> int | None:
 
 
 def _left_over(item: Candidate, before: Signature | None) -> tuple[str, ...]:
-    """Return the files that are as an earlier version of an entry had them, where others of that version are not."""
+    """Return the files unchanged since an earlier version of an entry, where others have changed."""
     known = {} if before is None else dict(before.files)
     same = tuple(name for name, stamp in known.items() if item.files.get(name) == stamp)
     return same if len(same) < len(known) else ()
@@ -188,14 +188,14 @@ def _sizes(item: Candidate, *, plain: bool) -> dict[str, int]:
 
 
 def _lacks(item: Candidate, model: Model) -> tuple[str, ...]:
-    # Small numbers are those of ranks too: `step-1/rng_state_1.pth`.
+    # A small number may also be a rank: `step-1/rng_state_1.pth`.
     plain = set(_sizes(model.item, plain=True)) - set(_sizes(item, plain=True))
     hashed = set(_sizes(model.item, plain=False)) - set(_sizes(item, plain=False))
     return tuple(sorted(hashed)) if plain else ()
 
 
 def _with_hash(name: str, number: int | None) -> str:
-    """Return a name without the number of its checkpoint, which the next has not."""
+    """Return a name with `#` for the number of its checkpoint."""
     return name if number is None else re.sub(rf"(?<!\d)0*{number}(?!\d)", "#", name)
 
 
@@ -208,7 +208,7 @@ def _is_like_by(item: Candidate, reading: Reading, model: Model, *, plain: bool)
     if set(sizes) != set(its):
         return False
     if model.item.path == item.path:
-        # Written over in its place: the size of a file says nothing, and what is not new is of the last.
+        # Overwritten in place: file sizes prove nothing, and an unchanged file is the last save's.
         stays = any(model.item.files.get(name) == stamp for name, stamp in item.files.items())
         return not stays and set(reading.files) == set(item.files)
     number = None if plain else item.placed.number
@@ -228,7 +228,7 @@ def _follows(other: Candidate, item: Candidate) -> bool:
 
 
 def _was_moved_whole(item: Candidate) -> bool:
-    """Whether nothing was written into it since: moving a folder changes the folder's own time."""
+    """Whether nothing was written to it since: moving a folder sets the folder's ctime."""
     with contextlib.suppress(OSError):
         return item.path.is_file() or item.signature.modified_ns <= item.path.stat().st_ctime_ns
     return False

@@ -1,4 +1,4 @@
-"""Layouts: whether a folder holds all that belongs to a checkpoint, by what frameworks write into it."""
+"""Layouts: whether a folder holds a complete checkpoint, by the layouts of frameworks."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from airflow_provider_ocidist.agent.save.formats import (
 DCP_METADATA = ".metadata"
 """What torch.distributed.checkpoint writes last, on one node alone."""
 TRAINER_STATE = "trainer_state.json"
-"""What Hugging Face's Trainer writes last, or just before the states of the random generators."""
+"""Hugging Face's Trainer writes it last, or just before the random generators' states."""
 LATEST = "latest"
-"""Where DeepSpeed names the checkpoint that it has just written; last of all."""
+"""DeepSpeed writes it last: it names the checkpoint just written."""
 UNIVERSAL = re.compile(r"(.*/)?zero/optimizer_state\.pt")
-"""What DeepSpeed's `ds_to_universal` writes after all parameters, for any number of processes to go on from."""
+"""DeepSpeed's `ds_to_universal` writes it after all parameters, to resume with any number of processes."""
 LATEST_UNIVERSAL = "latest_universal"
 INDEX = re.compile(r".*\.index\.json")
 NUMBERED = re.compile(r"(?P<stem>.*-)(?P<number>\d{5})-of-(?P<count>\d{5})(?P<end>\..*)")
 MODEL_STATES = re.compile(r"(.*/)?(zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt")
-"""The second form is of ZeRO's third stage, which parts the model too."""
+"""The second form is of ZeRO's third stage, which shards the model too."""
 ZERO_RANK = re.compile(r"(?<=zero_pp_rank_)\d+")
 ZERO_STATES = re.compile(
     r"(.*/)?(?P<kind>(?:bf16_|fp16_)?zero_pp_rank_)\d+(?P<part>_mp_rank_\d+\w*_optim_states\.pt)"
@@ -58,7 +58,7 @@ def nowhere(_name: str) -> bool:
 
 
 def read_folder(folder: Path, files: Files, elsewhere: Elsewhere = nowhere) -> Reading:
-    """Return what formats and layouts say of a folder that holds these files.
+    """Return the reading of a folder with these files, by formats and layouts.
 
     Raises OSError when something cannot be read.
     """
@@ -66,7 +66,7 @@ def read_folder(folder: Path, files: Files, elsewhere: Elsewhere = nowhere) -> R
         return broken("it holds no file")
     unfinished = next((name for name in files if any(map(is_unfinished, name.split("/")))), None)
     if unfinished:
-        return broken(f"{unfinished} is called as what is still being written")
+        return broken(f"{unfinished} has a name of an unfinished file")
     readings = {name: read_file(folder / name) for name in files}
     faults = {name: found for name, found in readings.items() if found.says is Says.BROKEN}
     for name, found in sorted(faults.items(), key=lambda item: item[1].is_doubtful):
@@ -76,9 +76,9 @@ def read_folder(folder: Path, files: Files, elsewhere: Elsewhere = nowhere) -> R
 
 
 def read_layout(folder: Path, files: Files, elsewhere: Elsewhere = nowhere) -> Reading:
-    """Return what frameworks say of a folder with these files, whatever is in each; raises as `read_folder`.
+    """Return the reading of a folder by its file names and metadata; raises as `read_folder`.
 
-    Some of them may lie on other nodes, but for those that speak of the rest.
+    Other nodes may hold some of the files, but not the metadata.
     """
     try:
         readings = [look(folder, files, elsewhere) for look in _LAYOUTS]
@@ -108,7 +108,7 @@ def _indexed(folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:
             wanted |= {str(place.with_name(shard)) for shard in shards}
         if found := NUMBERED.fullmatch(place.name):
             stem, count, end = found["stem"], found["count"], found["end"]
-            # Weights are numbered from 1; data sets, and what was made for TensorFlow, from 0.
+            # Weights are numbered from 1; data sets, and files made for TensorFlow, from 0.
             first = 0 if str(place.with_name(f"{stem}00000-of-{count}{end}")) in files else 1
             wanted |= {
                 str(place.with_name(f"{stem}{number:05}-of-{count}{end}"))
@@ -134,9 +134,9 @@ def _distributed(folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:
     if DCP_METADATA not in files:
         return NOTHING
     if any(files[str(part)].modified_ns > files[DCP_METADATA].modified_ns for part in parts):
-        # It is of the save before: the next is being written in its place.
+        # The metadata is the last save's: the next is overwriting it.
         return NOTHING
-    # Lightning's FSDP writes the rest of its state beside, afterwards.
+    # Lightning's FSDP writes the rest of its state afterwards.
     return _missing(["meta.pt"], files, elsewhere) or WHOLE if folder.name.endswith(".ckpt") else WHOLE
 
 
@@ -178,18 +178,18 @@ def _deepspeed(folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:
     first = min(models)
     tag = (folder / first).parent
     if lost := _missing(deepspeed_files(first, folder / first, files), files, elsewhere):
-        # Which processes save is a setting, in MiCS, that lies elsewhere if it was given as a file.
+        # In MiCS a setting decides which processes save; it is not here if it was given as a file.
         return replace(lost, is_doubtful=_may_be_one_of_groups(first, folder / first, files))
     if any(map(UNIVERSAL.fullmatch, files)):
         return WHOLE if _is_latest(tag, files[first].modified_ns, LATEST_UNIVERSAL) else NOTHING
-    # Hugging Face writes the rest of its state beside, afterwards; Lightning does not.
+    # Hugging Face writes the rest of its state afterwards; Lightning does not.
     is_all = tag == folder or folder.name.endswith(".ckpt")
-    # Other processes may end their parts after `latest`; that these are there to their ends is seen from themselves.
+    # Other processes may finish their parts after `latest`; each part's own format shows whether it is complete.
     return WHOLE if is_all and _is_latest(tag, files[first].modified_ns) else NOTHING
 
 
 def has_all_parts(folder: Path, files: Collection[str]) -> bool:
-    """Whether the first part of a model, where there is one, counts no more parts than these files.
+    """Whether these files hold all parts that the model's first part counts; False without one.
 
     Raises OSError when it cannot be read.
     """
@@ -201,13 +201,13 @@ def has_all_parts(folder: Path, files: Collection[str]) -> bool:
 
 
 def deepspeed_files(model_states: str, place: Path, names: Collection[str]) -> set[str]:
-    """Return the names of all parts, on all nodes, as the first part counts them; `names` say how they are called."""
+    """Return the names of all parts, on all nodes, as the first part counts them; `names` show the naming."""
     found = ZERO_STATES.fullmatch
     zero = next((match for name in sorted(names) if (match := found(name))), None)
     state = _torch_dict(place)
     models = _whole_number(state.get("mp_world_size")) or 1
     parts = _whole_number(state.get("dp_world_size")) or 1
-    # With MiCS each group of so many processes has all parts, and the first group saves them.
+    # With MiCS each group of processes has all parts, and the first group saves them.
     parts = min(parts, _group_size(state) or parts)
     wanted = {
         ZERO_RANK.sub(str(data), _with_part(model_states, model))
@@ -235,7 +235,7 @@ def _group_size(state: Mapping[str, Any]) -> int | None:
 
 
 def _may_be_one_of_groups(first: str, place: Path, names: Collection[str]) -> bool:
-    """Whether the parts that are here may be all of one group, whose size the settings do not tell."""
+    """Whether the parts here may be all of one group, whose size is not in the settings."""
     state = _torch_dict(place)
     parts = _whole_number(state.get("dp_world_size")) or 1
     if isinstance(state.get("ds_config"), dict) or not ZERO_RANK.search(first):
@@ -254,7 +254,7 @@ def _whole_number(value: object) -> int | None:
 
 
 def _torch_dict(place: Path) -> dict[str, Any]:
-    """Return what a file of torch.save holds by name; nothing where it is of another kind."""
+    """Return the dictionary in a file of torch.save; empty where it holds none."""
     if not zipfile.is_zipfile(place):
         return {}
     with zipfile.ZipFile(place) as archive:
@@ -285,7 +285,7 @@ def _trainer(folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:
         wanted |= {"scheduler.pt"} | (set() if random_states else {"rng_state.pth"})
         # With FSDP it is a folder, with DeepSpeed in its own.
         wanted |= set() if any(map(TRAINER_OPTIMIZER.match, files)) else {"optimizer.pt"}
-    # Without it nothing finds the rest of what DeepSpeed has saved.
+    # Without it DeepSpeed's other files are not found.
     wanted |= {LATEST} if any(name.startswith("global_step") for name in files) else set()
     wanted |= {
         f"{found['stem'][:-1]}{found['end']}.index.json" for found in map(NUMBERED.fullmatch, files) if found
@@ -298,7 +298,7 @@ def _trainer(folder: Path, files: Files, elsewhere: Elsewhere) -> Reading:
 
 
 def _misled(folder: Path, files: Files) -> Reading | None:
-    """Return that `latest`, where it is among the files, names nothing that is."""
+    """Return a broken reading if `latest` names a folder that is missing."""
     if LATEST not in files:
         return None
     tag = (folder / LATEST).read_text(errors="replace").strip()

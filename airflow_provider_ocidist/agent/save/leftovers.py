@@ -1,4 +1,4 @@
-"""Leftovers: what an attempt that was cut off has left in a checkpoint folder that outlives it, as on a mount."""
+"""Leftovers: entries that an interrupted attempt left in a lasting checkpoint folder, as on a mount."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 LEDGER = ".{}.ocidist.json"
 """The entries that were there before an attempt, or were proved in it, each with its files."""
 ASIDE = "{}-unproved"
-# Both are beside the folder: a program may take whatever lies in it for a checkpoint.
+# Both are beside the folder: a program may take any entry in it for a checkpoint.
 
 Stamps = list[list[object]]
 
@@ -31,10 +31,10 @@ class Ledger:
         self._known: dict[str, Stamps] = {}
 
     def begin(self, fetched: Collection[str] = ()) -> list[str]:
-        """Set aside what an earlier attempt has left unproved, note the rest, and return the names set aside.
+        """Set aside an earlier attempt's unproved entries, record the rest, and return the names set aside.
 
-        `fetched`: the names of what this attempt has brought there itself. Where no attempt was before, all stays: it
-        is the user's own.
+        `fetched`: the names of the entries that this attempt has fetched. Before a first attempt all stays: it is
+        the user's.
         """
         known = self._read()
         aside = []
@@ -48,18 +48,18 @@ class Ledger:
         return aside
 
     def add(self, item: Candidate) -> None:
-        """Note an entry that was proved to be whole."""
+        """Record an entry that is proved complete."""
         self._known[item.path.name] = _stamps(item)
         self._write()
 
     def _read(self) -> dict[str, Stamps] | None:
-        """Return what is noted, None where nothing ever was."""
+        """Return the ledger, None where there is none yet."""
         try:
             found = json.loads(self.file.read_text())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            # Rather the user's own than nothing: all that lies there stays.
+            # All entries stay: they may be the user's.
             logger.warning("%s cannot be read: %s", self.file, error)
             return None
         return found if isinstance(found, dict) else None
@@ -94,7 +94,7 @@ class Ledger:
 
 
 def aside_of(folder: Path) -> Path:
-    """Return where is put aside what an earlier attempt has left unproved in a folder."""
+    """Return where an earlier attempt's unproved entries of a folder are set aside."""
     return folder.with_name(ASIDE.format(folder.name))
 
 
@@ -103,6 +103,6 @@ def _stamps(item: Candidate) -> Stamps:
 
 
 def forget_aside(folder: Path) -> None:
-    """Delete what was set aside, now that something newer is whole."""
+    """Delete what was set aside: a newer checkpoint is complete."""
     with contextlib.suppress(OSError):
         shutil.rmtree(aside_of(folder))

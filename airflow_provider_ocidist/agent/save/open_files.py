@@ -17,7 +17,7 @@ SHARED_MAPPING = re.compile(r"^\S+ .w.s \S+ \S+ \d+\s+(/.*)$", re.MULTILINE)
 def open_for_writing(root: int | None = None) -> frozenset[str]:
     """Return the files that a descendant of `root`, by default of this process, has open for writing.
 
-    A process that may not be looked into, or that ends meanwhile, has none.
+    A process that cannot be inspected, or that ends meanwhile, counts as having none.
     """
     return frozenset(name for pid in guard.descendants(root or os.getpid()) for name in _written_by(pid))
 
@@ -36,7 +36,7 @@ def _written_by(pid: int) -> Iterator[str]:
                 yield name
         yield from SHARED_MAPPING.findall(Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape"))
     except OSError:
-        # It has ended, or belongs to somebody else.
+        # It has ended, or is another user's.
         return
 
 

@@ -1,4 +1,4 @@
-"""Outputs: copies what the job promises out of the node, each node to a place of its own."""
+"""Outputs: copies the job's outputs off the node, each node's to its own place."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def copy_outputs(
 ) -> tuple[str, ...]:
     """Return the URIs of what was copied.
 
-    `patience`: for how long a copy that fails is tried again; without it, it is not. Raises AgentError when something
-    is missing, or cannot be sent.
+    `patience`: for how long a failed copy is retried; None: not at all. Raises AgentError when a required output is
+    missing, or a copy fails.
     """
     missing = [parcel.path for parcel in chosen if parcel.required and not _names(parcel.source)]
     if missing:

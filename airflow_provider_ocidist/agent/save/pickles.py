@@ -1,4 +1,4 @@
-"""Pickles: what a pickle of torch or of a program holds, read without running any code of it."""
+"""Pickles: reads pickles of torch or of a program without running their code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO, Any
 from airflow_provider_ocidist.backports import Self
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-"""How torch.save began its files before they were zip archives."""
+"""The start of torch.save's files before they were zip archives."""
 LARGEST = 1 << 30
 """Bytes of a pickle that are read at the most: it is held in memory."""
 ITEM_SIZES = {
@@ -31,7 +31,7 @@ ITEM_SIZES = {
 
 
 class Inert:
-    """Stands for an object of any class: it keeps what it was given, and does nothing with it."""
+    """Stands for an object of any class: keeps its arguments, and runs nothing."""
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
         return super().__new__(cls)
@@ -92,7 +92,7 @@ def load(data: bytes) -> tuple[Any, dict[str, tuple[str, int]]]:
 def _next(unpickler: InertUnpickler) -> Any:
     try:
         return unpickler.load()
-    except Exception as error:  # a pickle may make anything of what it is given
+    except Exception as error:  # a pickle may raise anything
         if isinstance(error, EOFError) or "truncated" in str(error):
             raise ValueError(f"its pickle is cut off: {error}") from error
         raise Unreadable(f"{type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Proofs: what shows that an entry of the checkpoint folder is whole. Pure; `RULES` is the whole of it."""
+"""Proofs: what shows that an entry of the checkpoint folder is complete. Pure; all rules are in `RULES`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Moment(StrEnum):
     RUNNING = "running"
     """The training runs."""
     EXITED = "exited"
-    """It has exited with 0 by itself: everything that it wanted to write is written."""
+    """It has exited with 0 by itself: its writes are done."""
     CUT_OFF = "cut off"
-    """It has ended in any other way, by an error, a signal, or because this node was asked to end it."""
+    """It has ended in any other way: an error, a signal, or a stop request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Evidence:
     open_for_writing: tuple[str, ...] = ()
     """Files of it that a process of the training could still write to."""
     left_over: tuple[str, ...] = ()
-    """Files that are as an earlier version of it had them, while others are newer: a save may be amid them."""
+    """Files unchanged since an earlier version, while others are newer: a save may be under way."""
     lacks: tuple[str, ...] = ()
     """Files that the whole one before it has."""
     is_like_the_last: bool = False
@@ -52,12 +52,12 @@ class Proof:
     """It is whole."""
 
     by: str
-    """How that is known; goes into the manifest."""
+    """The rule that proved it; goes into the manifest."""
 
 
 @dataclass(frozen=True)
 class Unproved:
-    """It may be a half."""
+    """It may be partial."""
 
     why: str
     broken: bool = False
@@ -88,9 +88,9 @@ RULES = (
     Rule("has all files of the one before", lambda found: found.is_like_the_last and not found.left_over),
     Rule("the program exited with 0", lambda _: True, frozenset({Moment.EXITED})),
 )
-"""Any of these is enough, unless the format says that something is missing, or something of it is open for writing.
+"""Any of these is enough, unless the format shows that something is missing, or a file of it is open for writing.
 
-Where that is doubtful, the program's own word still counts: that it has named it, or its exit with 0.
+Where the format is doubtful, the program's announcement, or its exit with 0, overrides it.
 """
 
 
@@ -107,7 +107,7 @@ def judge(moment: Moment, found: Evidence) -> Proof | Unproved:
 
 
 def _is_vouched_for(moment: Moment, found: Evidence) -> bool:
-    """Whether the program itself says that it is whole."""
+    """Whether the program has announced it or exited with 0."""
     return found.announced or moment is Moment.EXITED
 
 

@@ -1,4 +1,4 @@
-"""Renames: which entries of a folder were renamed into place, as the kernel reports it (inotify)."""
+"""Renames: which entries of a folder were renamed into place, by the kernel's inotify."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 1 << 16
 
 
 class Renames:
-    """Watches the entries of one folder, which may come into being later, or anew."""
+    """Watches the entries of one folder, which may be created or replaced later."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -25,7 +25,7 @@ class Renames:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._queue: int | None = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._queue is not None and self._queue < 0:
-            # The machine has no more of them: then nothing is known.
+            # The machine has no inotify instance left: no rename is seen.
             self._queue = None
         self._is_watching = False
         self._watch()

@@ -1,4 +1,4 @@
-"""Saving: how long a node goes on trying to save what a training has left."""
+"""Saving: how long a node retries to save a training's results."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before the next try; doubled each time."""
 SAVE_LIMIT = 300.0
-"""Seconds to save in after a failure, or where nobody waits for the run any more."""
+"""Seconds to save in after a failure, or after the lease has expired."""
 REFUSED_LIMIT = 600.0
-"""Seconds for which a refusal that is none of passing trouble, such as 404, is asked again: one answer may be wrong."""
+"""Seconds for which a permanent refusal, such as 404, is retried: a single answer may be wrong."""
 LOOK_INTERVAL = 1.0
 
 
 @dataclass(frozen=True)
 class Undelivered:
-    """Why what a training has left is not all published."""
+    """Why a training's results are not all published."""
 
     message: str
     cause: Cause
 
 
 class Patience:
-    """For how long what fails is tried again; a request to stop shortens it."""
+    """For how long a failure is retried; a stop request shortens it."""
 
     def __init__(self, limit: float, switch: StopSwitch | None = None, *, grace: float = SAVE_LIMIT) -> None:
         """`limit`: in seconds from now.
@@ -47,17 +47,17 @@ class Patience:
 
     @property
     def left(self) -> float:
-        """Seconds in which another try may begin; below 0 when there is none."""
+        """Seconds in which a retry may begin; below 0 when none may."""
         self._heed_stop()
         return self._until - time.monotonic()
 
     @property
     def is_over(self) -> bool:
-        """Whether what is under way is waited for no longer."""
+        """Whether to stop waiting for what is under way."""
         return self.left <= 0 and (self._switch is None or self._stop_heeded is not None)
 
     def again(self, what: str, error: Exception) -> bool:
-        """Log a failed try and wait before the next; return False, at once, where there is none."""
+        """Log a failed try and wait before the next; return False, at once, if none is left."""
         if not self._may_pass(error) or self.left <= 0:
             return False
         pause = min(self._pause, max(0.0, self.left))
@@ -69,7 +69,7 @@ class Patience:
         return self.left > 0
 
     def succeeded(self) -> None:
-        """Note that a try has succeeded: the next failure is another."""
+        """Record a success: the next failure starts over."""
         self._pause = FIRST_PAUSE
         self._refused_since = None
 
@@ -91,20 +91,20 @@ class Patience:
     def _heed_stop(self) -> None:
         stop = self._switch.stop if self._switch else None
         if self._switch is None or stop is None or stop.cause not in (None, Cause.ABANDONED):
-            # A watch that finds this node cut off asks it to stop too, which would lose what is yet to be saved.
+            # A watch that finds this node cut off asks it to stop too: heeding it would lose unsaved results.
             return
         grace = self._grace if self._switch.signalled.is_set() else SAVE_LIMIT
         if self._stop_heeded is None or grace < self._stop_heeded:
             self._stop_heeded = grace
             self._until = min(self._until, time.monotonic() + grace)
-            logger.warning("asked to end while it saves: at most %.0f s more (%s)", grace, stop.message)
+            logger.warning("asked to stop while saving: at most %.0f s more (%s)", grace, stop.message)
 
 
 def passes(error: BaseException) -> bool:
-    """Whether the same may well succeed later."""
+    """Whether a retry may succeed later."""
     return isinstance(error, (StorageError, BackendError)) and error.retryable
 
 
 def cause_of(error: BaseException) -> Cause:
-    """Return why what a training has left was not saved, once nobody tries any more."""
+    """Return the cause of a failed save, once it is not retried any more."""
     return Cause.SERVICE if passes(error) else Cause.DATA

@@ -1,4 +1,4 @@
-"""Shards: what belongs to a checkpoint that several nodes have written, by its own word. Pure."""
+"""Shards: the files of a checkpoint that several nodes wrote, by its names and metadata. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_provider_ocidist.errors import IncompleteCheckpoint
 from airflow_provider_ocidist.storage.checkpoints import ManifestFile
 
 METADATA = ".metadata"
-"""What torch.distributed.checkpoint writes on one node alone, last of all: it names the files of all processes."""
+"""torch.distributed.checkpoint writes it last, on one node: it names the files of all processes."""
 DISTCP = re.compile(rb"__\d+_\d+\.distcp")
 SHARD = re.compile(
     r"""
@@ -23,7 +23,7 @@ SHARD = re.compile(
     re.VERBOSE,
 )
 FIRST = re.compile(r"mp_rank_0+(_0+)?(_model_states\.pt)?")
-"""Megatron's and DeepSpeed's first part of the model: all of it, or one of several, which its name does not tell."""
+"""Megatron's and DeepSpeed's first part of the model: all of it, or one of several, which its name does not show."""
 COMPANION = re.compile(r"rng_state_\d+\.pth|random_states_\d+\.pkl")
 """Hugging Face's Trainer and Accelerate: the state of one process's random generators, in a file of its own."""
 ZERO_RANK = re.compile(r"(?<=zero_pp_rank_)(\d+)(?=_)")
@@ -34,25 +34,24 @@ REMEDY = (
 
 
 def is_shard(name: str) -> bool:
-    """Whether a file, or a folder above it, is called as only a part of a checkpoint is."""
+    """Whether a file, or a folder above it, has a name of a checkpoint's part."""
     return any(SHARD.fullmatch(part) for part in PurePosixPath(name).parts)
 
 
 def may_have_others(name: str) -> bool:
-    """Whether a file, or a folder above it, is called as the first part of a model is, or as any other part."""
+    """Whether a file, or a folder above it, has a name of a model's first part, or of any other part."""
     return is_shard(name) or any(FIRST.fullmatch(part) for part in PurePosixPath(name).parts)
 
 
 def is_companion(name: str) -> bool:
-    """Whether a file is of one process alone, and stands beside a checkpoint that would do without it."""
+    """Whether a file belongs to one process, and its checkpoint is usable without it."""
     return COMPANION.fullmatch(PurePosixPath(name).name) is not None
 
 
 def needs_others(names: Collection[str], metadata: Mapping[str, bytes]) -> bool:
     """Whether other nodes may have parts of a checkpoint of which this one has these files.
 
-    `metadata`: the content of each file among them that is called `.metadata`. What it says is exact; without it, names
-    decide.
+    `metadata`: the content of each file among them that is named `.metadata`. It is exact; without it, names decide.
     """
     if missing(names, metadata):
         return True
@@ -62,12 +61,12 @@ def needs_others(names: Collection[str], metadata: Mapping[str, bytes]) -> bool:
 
 
 def missing(names: Collection[str], metadata: Mapping[str, bytes]) -> list[str]:
-    """Return the files that a checkpoint says it has, in its metadata or by its numbers, and has not."""
+    """Return the files that a checkpoint's metadata or numbering names, and that are missing."""
     return sorted((_named(metadata) | _numbered(names)) - set(names))
 
 
 def _named(metadata: Mapping[str, bytes]) -> set[str]:
-    # A pickle, which is not for us to load; but it holds the names as they are.
+    # A pickle, which is not safe to load; but it holds the names as plain bytes.
     return {
         str(PurePosixPath(place).with_name(file.decode()))
         for place, text in metadata.items()

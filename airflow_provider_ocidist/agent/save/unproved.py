@@ -1,4 +1,4 @@
-"""Unproved: what nothing proves to be whole is kept aside, where a person finds it and no retry does."""
+"""Unproved: keeps unproved entries aside, where a person finds them and no retry does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def keep_aside(paths: Sequence[Path], uri: str, access: OciAccess, patience: Patience) -> None:
-    """Copy entries below `unproved/` of a place of checkpoints, in the time that is left; what fails is logged."""
+    """Copy entries to `unproved/` of a place of checkpoints, in the time left; failures are logged."""
     from airflow_provider_ocidist.storage.transfer import copy
 
     for path in paths:
@@ -35,7 +35,7 @@ def keep_aside(paths: Sequence[Path], uri: str, access: OciAccess, patience: Pat
 
 
 def forget(uri: str, access: OciAccess) -> None:
-    """Delete what was kept aside before, now that something newer is whole; what fails is logged."""
+    """Delete what was kept aside: a newer checkpoint is complete; failures are logged."""
     from airflow_provider_ocidist.storage.stores.opening import open_store
 
     try:

@@ -1,4 +1,4 @@
-"""Uploads: publishes each checkpoint that the program writes, once it is proved to be whole."""
+"""Uploads: publishes each checkpoint that the program writes, once it is proved complete."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LOOK_INTERVAL = 1.0
 
 @dataclass(frozen=True)
 class Whole:
-    """A checkpoint that is to be published."""
+    """A checkpoint to publish."""
 
     item: Candidate
     proof: Proof
@@ -57,17 +57,17 @@ class Whole:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramState:
-    """What the program says of its training."""
+    """What the program reports of its training."""
 
     step: Callable[[], int | None] = lambda: None
-    """How far it is."""
+    """Current step."""
     loss_at: Callable[[int], float | None] = lambda _step: None
     announced: Callable[[], Mapping[str, Announced]] = dict
-    """Which entries it has named as whole."""
+    """The entries it has named as complete."""
 
 
 class CheckpointUploader:
-    """Looks into the folder while the training runs, and publishes what is proved to be whole."""
+    """Scans the folder while the training runs, and publishes what is proved complete."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class CheckpointUploader:
         shards: ShardCollector | None = None,
         fetched: Collection[str] = (),
     ) -> None:
-        """`fence`: this node's attempt; `shards`: where there are other nodes, which may hold parts of what is here.
+        """`fence`: this node's attempt; `shards`: where there are other nodes, which may hold parts of an entry.
 
-        `fetched`: the names of the entries that this attempt has brought there to go on from.
+        `fetched`: the names of the entries that this attempt has fetched to resume from.
         """
         self.folder = folder
         self.checkpoints = checkpoints
@@ -94,10 +94,10 @@ class CheckpointUploader:
         self.shards = shards
         self.error: Exception | None = None
         """Why the last upload failed; None when it did not."""
-        # A folder of the program's own goes with the node.
+        # A relative folder is deleted with the node.
         self.ledger = Ledger(folder, checkpoints.pattern) if Path(checkpoints.path).is_absolute() else None
         if self.ledger:
-            # Before the program starts, which would take the newest by its name.
+            # Before the program starts: it would resume from the newest name.
             self.ledger.begin(fetched)
         self.judge = Judge(
             folder,
@@ -108,17 +108,17 @@ class CheckpointUploader:
         self._waiting: dict[Path, Whole] = {}
         self._became_whole = 0
         self._last_written_ns = 0
-        """When the newest of what has become whole was."""
+        """When the newest complete entry was."""
         self._last_of_series: dict[str, int] = {}
         """The same for each kind of entry."""
         self._first_sequence: int | None = None
-        """What the first of this process is numbered; None until that was asked for."""
+        """The number of this process's first checkpoint; None until looked up."""
         self._fenced = False
         """Whether a later attempt saves to the same place."""
         self._lost: dict[Path, tuple[int, str]] = {}
-        """Why entries will never be published, and how many had become whole before."""
+        """Why entries cannot be published, and how many were complete before."""
         self._published = 0
-        """How many had become whole when the newest of those that are published had."""
+        """How many were complete when the newest published one became so."""
         self._warned: set[object] = set()
         self._pause = FIRST_PAUSE
         self._try_again_at = 0.0
@@ -135,18 +135,18 @@ class CheckpointUploader:
         self._thread.start()
 
     def finish(self, moment: Moment, patience: Patience) -> Undelivered | None:
-        """Publish what is left; return why that did not work, None when it did."""
+        """Publish what is left; return why that failed, None if it succeeded."""
         self._moment, self._patience = moment, patience
         self._training_ended.set()
         while self._thread.is_alive() and not patience.is_over:
             self._thread.join(LOOK_INTERVAL)
-        # What fails in the last moment says more than that the time is over.
+        # A last error explains more than the timeout does.
         self._thread.join(LOOK_INTERVAL)
         if self.error:
             return Undelivered(self._why(self.error), cause_of(self.error))
         if self._thread.is_alive():
             message = (
-                f"checkpoints were still on their way to {self.checkpoints.uri} after {patience.limit:.0f} s"
+                f"checkpoints were still uploading to {self.checkpoints.uri} after {patience.limit:.0f} s"
             )
             return Undelivered(message, Cause.SERVICE)
         lost = [why for place, why in self._lost.values() if place >= self._published]
@@ -158,7 +158,7 @@ class CheckpointUploader:
         try:
             self._watch()
         except Exception as error:
-            # A thread dies in silence, and silence would pass for "the program wrote none".
+            # A thread that dies unseen would look like "the program wrote none".
             logger.exception("unexpected")
             self.error = error
         finally:
@@ -173,7 +173,7 @@ class CheckpointUploader:
                 if time.monotonic() >= self._try_again_at:
                     self._upload()
             except Exception as error:
-                # One odd entry must not end the uploads of all that follow.
+                # One odd entry must not stop the later uploads.
                 self._stumbled(error)
         self._pause, self._try_again_at = FIRST_PAUSE, 0.0
         unproved = self._look()
@@ -188,12 +188,10 @@ class CheckpointUploader:
     def _stumbled(self, error: Exception) -> None:
         if repr(error) not in self._warned:
             self._warned.add(repr(error))
-            logger.error(
-                "unexpected, while checkpoints are looked for: the next look follows", exc_info=error
-            )
+            logger.error("unexpected error in the scan for checkpoints: it will be repeated", exc_info=error)
 
     def _look(self) -> list[Verdict]:
-        """Take what has become whole; return what is new, and not proved to be."""
+        """Queue what has become complete; return what is new and unproved."""
         self._warn_of_names()
         verdicts = self.judge.look(self._moment)
         for verdict in verdicts:
@@ -208,23 +206,23 @@ class CheckpointUploader:
             self.ledger.add(item)
         last = self._last_of_series.get(item.placed.series, 0)
         if item.signature.modified_ns < last:
-            # Published now it would pass for the newest.
+            # Published now, it would count as the newest.
             logger.info("%s is not published: a later one was whole before it", item.path.name)
             return
         self._last_of_series[item.placed.series] = item.signature.modified_ns
-        # As the last, where the program has written over what waits.
+        # Moved to the end, where the program has overwritten a waiting one.
         self._waiting.pop(item.path, None)
         self._last_written_ns = max(self._last_written_ns, item.signature.modified_ns)
         self._waiting[item.path] = Whole(item, proof, self._became_whole, self._step_of(item))
         self._became_whole += 1
         if self.checkpoints.keep_every is None and self.checkpoints.keep_best is None:
-            # When uploads are slower than the program, older ones would be deleted as soon as they had arrived.
+            # If uploads are slower than the program, retention would delete older ones on arrival.
             series = [path for path, whole in self._waiting.items() if _series(whole) == item.placed.series]
             for path in series[: -self.checkpoints.keep]:
                 del self._waiting[path]
 
     def _step_of(self, item: Candidate) -> int | None:
-        """Return the step of an entry: by the program's word for it, its name, or how far the program is."""
+        """Return an entry's step: from the program's announcement, its name, or the current progress."""
         announced = self.told.announced().get(item.path.name)
         if announced and announced.step is not None:
             return announced.step
@@ -234,7 +232,7 @@ class CheckpointUploader:
         return {name: announced.at_ns for name, announced in self.told.announced().items()}
 
     def _upload(self) -> bool:
-        """Publish what waits, the newest first: it is what a restart needs. Return whether all went well."""
+        """Publish what waits, the newest first: a restart needs it. Return whether all succeeded."""
         before = self._published
         for whole in sorted(self._waiting.values(), key=lambda whole: whole.place, reverse=True):
             if self._fenced:
@@ -258,13 +256,13 @@ class CheckpointUploader:
             # The others do not wait behind it.
             self._give_up(whole, error)
         except _Changed:
-            # It is looked at again, and judged anew.
+            # The next scan judges it again.
             del self._waiting[whole.item.path]
         except (OcidistError, OSError) as error:
             if _is_unchanged(whole.item):
                 self._failed(error)
                 return False
-            # The program deletes or replaces what it has written itself.
+            # The program has deleted or replaced it.
             del self._waiting[whole.item.path]
         return True
 
@@ -303,7 +301,7 @@ class CheckpointUploader:
         self._succeeded(whole, reference)
 
     def _require_unchanged(self, item: Candidate) -> None:
-        """What was proved is what is published: not what the program has made of it since."""
+        """Raise _Changed if the program has changed an entry since it was proved."""
         if not _is_unchanged(item):
             raise _Changed(f"{item.path} changed while it was read", uri=str(item.path))
 
@@ -319,7 +317,7 @@ class CheckpointUploader:
 
     def _give_up(self, whole: Whole, error: Exception) -> None:
         del self._waiting[whole.item.path]
-        # Unless the program has deleted it meanwhile, as one does that keeps only the last.
+        # Unless the program has deleted it meanwhile, as one that keeps only the last.
         if whole.item.path.exists():
             is_half = isinstance(error, IncompleteCheckpoint)
             fault = "is not whole and is not published" if is_half else "is not published and never can be"
@@ -366,7 +364,7 @@ class CheckpointUploader:
         if found.broken:
             why = f"the checkpoint {name} is not whole and is not published: {found.why}"
         logger.warning("%s. Remedy: %s", why, remedy(name))
-        # A half that was left on the way costs nothing, once a later one is whole.
+        # A partial one is no loss once a later one is complete.
         if self._moment is Moment.EXITED and verdict.item.signature.modified_ns > self._last_written_ns:
             self._lost[verdict.item.path] = (self._became_whole, why)
 

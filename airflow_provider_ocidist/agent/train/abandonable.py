@@ -1,4 +1,4 @@
-"""Work that is left behind when the node gets a stop request: a server that never answers must not keep the node."""
+"""Work that is abandoned at a stop request: a server that never answers must not keep the node."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from airflow_provider_ocidist.agent.stopping import StopSwitch
 T = TypeVar("T")
 _NAME = "fetching"
 LEAVE_AFTER = 5.0
-"""Seconds that the work has to notice by itself that the node is to end."""
+"""Seconds that the work has to stop by itself."""
 
 
 def abandonable(work: Callable[[], T], switch: StopSwitch) -> T:
-    """Return what the work returns, or raise what it raises. Raises Stopped soon after somebody asks for the end."""
+    """Return what the work returns, or raise what it raises. Raises Stopped soon after a stop request."""
     results: list[T] = []
     errors: list[BaseException] = []
     over = threading.Event()
@@ -43,7 +43,7 @@ def abandonable(work: Callable[[], T], switch: StopSwitch) -> T:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process, without waiting for work that was left behind: the interpreter would join its threads."""
+    """End this process without waiting for abandoned work: the interpreter would join its threads."""
     if any(thread.name == _NAME for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()

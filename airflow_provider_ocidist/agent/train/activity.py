@@ -1,4 +1,4 @@
-"""Activity: whether a node gets any further with what comes before the training, whatever that is."""
+"""Activity: whether a node makes progress with the stages before the training."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from airflow_provider_ocidist.agent import guard
 
 OWN_STEP = 1 << 24
-"""Bytes that this process has to write, to count as one step further: its heartbeat and its log write a little too."""
+"""Bytes that this process has to write to count as one step: its heartbeat and log write a little too."""
 CHILDREN_STEP = 1 << 16
 """Bytes that git, pip and the like have to read and write."""
 TICKS = 100
-"""The same in ticks of processor time: pip compiles without a word."""
+"""The same in ticks of processor time: pip compiles without output."""
 
 
 class Activity:
-    """Counts the steps; another look finds another number while code, packages or data still come in."""
+    """Counts the steps; the number changes while code, packages or data still arrive."""
 
     def __init__(self) -> None:
         self._stages = 0
@@ -25,11 +25,11 @@ class Activity:
         self._known = (0, time.monotonic())
 
     def enter(self) -> None:
-        """Note that a new stage has begun."""
+        """Record the start of a stage."""
         self._stages += 1
 
     def still_for(self) -> float:
-        """Return for how many seconds looks have found the same number."""
+        """Return for how many seconds the number has not changed."""
         stages, since = self._known
         now = time.monotonic()
         if stages != self._stages:
@@ -38,14 +38,14 @@ class Activity:
         return now - since
 
     def look(self) -> int:
-        """Return how far this node has come, in steps of no particular size."""
+        """Return this node's progress, in steps of no particular size."""
         children = guard.descendants(os.getpid())
         found = (
             _bytes_of(os.getpid(), "wchar:") // OWN_STEP,
             sum(_bytes_of(pid, "rchar:", "wchar:") for pid in children) // CHILDREN_STEP,
             sum(map(_ticks_of, children)) // TICKS,
         )
-        # A child that has ended takes its numbers with it; what the next one does counts on its own.
+        # An ended child's counters are gone; the next one starts from 0.
         if found != self._furthest:
             self._furthest = found
             self._stages += 1

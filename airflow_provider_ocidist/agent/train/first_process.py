@@ -1,7 +1,7 @@
-"""Process 1 of a container: buries orphans and passes signals on, while a child of it goes on as the agent.
+"""Process 1 of a container: reaps orphans and forwards signals, while its child runs as the agent.
 
-The agent itself cannot bury what it did not start: it could not tell an orphan from a child whose exit code somebody is
-about to ask for. Whatever ends process 1 ends all that runs in the container, by the kernel's own hand.
+The agent itself cannot reap orphans: it could not distinguish one from a child whose exit code is yet to be read.
+When process 1 ends, the kernel ends all that runs in the container.
 """
 
 from __future__ import annotations

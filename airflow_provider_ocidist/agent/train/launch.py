@@ -18,7 +18,7 @@ from airflow_provider_ocidist.launchers.base import Launcher
 from airflow_provider_ocidist.model.job import LauncherOptions
 
 MORE_PLACES = ("/usr/sbin", "/sbin")
-"""Where daemons lie, whether or not they are on PATH."""
+"""Where daemons are, also when not on PATH."""
 
 
 def load_launcher(options: LauncherOptions) -> Launcher:
@@ -33,7 +33,7 @@ def load_launcher(options: LauncherOptions) -> Launcher:
 def check_tools(
     launcher: Launcher, options: LauncherOptions, nodes: int, overlay: Overlay | None = None
 ) -> None:
-    """Raise AgentError when this node lacks a package or a program that the launcher cannot do without.
+    """Raise AgentError when this node lacks a package or a program that the launcher requires.
 
     `overlay`: what the training has besides our own.
     """
@@ -57,12 +57,12 @@ def check_tools(
 
 
 def public_key(launcher: Launcher, options: LauncherOptions, nodes: int, folder: Path) -> str | None:
-    """Make this node's key where its launcher needs one; return the half that the other nodes are to know."""
+    """Create this node's key where its launcher needs one; return the public half."""
     return ssh.make_key(folder) if launcher.logs_in(options, nodes) else None
 
 
 def write_files(files: Mapping[str, str], folder: Path) -> None:
-    """Write the launcher's files, for their owner's eyes alone."""
+    """Write the launcher's files, readable by their owner only."""
     for name, content in files.items():
         path = folder / name
         path.touch(mode=0o600)

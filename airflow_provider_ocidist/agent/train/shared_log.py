@@ -1,4 +1,4 @@
-"""Marks that say whose a line is, in a log that several nodes share."""
+"""Marks that name a line's node, in a log that several nodes share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LineMarker:
 
 
 class MarkingFormatter(logging.Formatter):
-    """Puts the mark before every line of what the agent itself says."""
+    """Puts the mark before every line that the agent itself logs."""
 
     def __init__(self, rank: int, layout: str) -> None:
         super().__init__(layout)

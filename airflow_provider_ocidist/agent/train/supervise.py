@@ -1,4 +1,4 @@
-"""Supervise: run the training, pass its output on, end it when asked, and leave nothing of it behind."""
+"""Supervise: run the training, forward its output, end it when asked, and kill what remains."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ PIPE_SIZE = 1 << 20
 SET_PIPE_SIZE = 1031
 """F_SETPIPE_SZ of Linux; `fcntl` has the name since Python 3.10."""
 GATHERING = 0.01
-"""Seconds after one piece of output in which the next may gather; the first of them never waits."""
+"""Seconds after one piece of output in which more is gathered; the first piece is not delayed."""
 KEPT = 1 << 18
 """Bytes at the end of the output that are kept for the diagnosis."""
 KILL_LIMIT = 10.0
-"""Seconds that the kernel is given to bury what was killed; one stuck in a driver is not waited for."""
+"""Seconds to wait for killed processes to end; one may be stuck in a driver."""
 OVERWRITTEN = re.compile(rb"[^\n\r]*\r(?=[^\n])")
-"""What a progress bar has shown before: a terminal would have lost it, and of the end of the output it is no part."""
+"""A progress bar's earlier states: overwritten in a terminal, and left out of the output's end."""
 
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
-"""Of a container (cgroup v2, v1), and of the whole machine, on which others may be killed too."""
+"""Of a container (cgroup v2, v1), and of the whole machine, with others' processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +56,16 @@ class Ended:
     killed: bool
     """Whether it had to be killed, having ignored SIGTERM."""
     oom_killed: bool | None
-    """Whether the kernel killed anything for want of memory meanwhile; None when it does not tell."""
+    """Whether the kernel killed anything for want of memory meanwhile; None if unknown."""
 
 
 class Output:
-    """What the training prints: passed on at once, without this node's secrets; its end kept, its progress read."""
+    """The training's output: forwarded at once, with secrets masked; its end kept, its progress read."""
 
     def __init__(
         self, meter: ProgressMeter, mark_as: int | None = None, secrets: Collection[str] = ()
     ) -> None:
-        """`mark_as`: the rank that every line is marked with when it is passed on."""
+        """`mark_as`: the rank that every forwarded line is marked with."""
         self.meter = meter
         self.secrets = secrets
         self.mark_as = mark_as
@@ -81,13 +81,13 @@ class Output:
 
     @property
     def ends(self) -> str:
-        """The same stream by stream: in `end`, a line of one may stand inside a traceback of the other."""
+        """The same stream by stream: in `end`, one stream's line may split the other's traceback."""
         with self._lock:
             kept = [self._kept_of[sink][-KEPT:] for sink in sorted(self._kept_of)]
         return b"".join(kept).decode(errors="replace")
 
     def pump(self, source: int, sink: int) -> None:
-        """Pass on everything from one file descriptor to another until its end."""
+        """Forward everything from one file descriptor to another until its end."""
         rest = b""
         marked = bytes if self.mark_as is None else LineMarker(self.mark_as)
         mask = OutputMask(self.secrets)
@@ -105,12 +105,12 @@ class Output:
             else:
                 self.meter.saw_beginning(rest, sink)
             if len(chunk) < CHUNK:
-                # A program that prints line by line would else wake us for each, and wait for us each time.
+                # Otherwise a program that prints line by line would wake us, and wait for us, at each.
                 time.sleep(GATHERING)
         said = mask.rest()
         _write(sink, marked(said))
         rest += said
-        # What the other stream says must not begin in the middle of a line.
+        # The other stream's output must not begin within a line.
         self._take(rest and rest + b"\n", sink)
 
     def _take(self, lines: bytes, sink: int) -> None:
@@ -135,14 +135,14 @@ def _split(output: bytes) -> tuple[bytes, bytes]:
 
 
 def _widen(pipe: int) -> None:
-    """Make room for what gathers; a node may be forbidden to, and some have less to give."""
+    """Enlarge the pipe for gathered output, if the node permits it."""
     with contextlib.suppress(OSError):
         fcntl.fcntl(pipe, SET_PIPE_SIZE, PIPE_SIZE)
 
 
 def _write(sink: int, data: bytes) -> None:
     view = memoryview(data)
-    # Whoever reads our output may go away; the training goes on.
+    # The reader of our output may close it; the training goes on.
     with contextlib.suppress(OSError):
         while view:
             view = view[os.write(sink, view) :]
@@ -155,7 +155,7 @@ class Training:
         self, command: Sequence[str], environ: Mapping[str, str], working_dir: Path, output: Output
     ) -> None:
         self.output = output
-        # Orphans come to us if somebody kills the guard.
+        # If the guard is killed, we inherit its orphans.
         guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
         read_end, self._leash = os.pipe()
         self._oom_kills = _count_oom_kills()
@@ -182,7 +182,7 @@ class Training:
         return self._process.pid
 
     def wait(self, switch: StopSwitch, grace: float) -> Ended:
-        """Wait for the end; when somebody asks to stop, hasten it."""
+        """Wait for the end; on a stop request, end the training."""
         switch.listen(self._changed.set)
         self._changed.wait()
         stop = None if self.ended.is_set() else switch.stop
@@ -191,7 +191,7 @@ class Training:
     def _end(self, stop: Stop, grace: float) -> bool:
         """End the training; return whether it had to be killed."""
         if stop.stacks:
-            logger.error("the training stands still:\n%s", "\n".join(dump_stacks(self.pid)))
+            logger.error("the training hangs:\n%s", "\n".join(dump_stacks(self.pid)))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         if self.ended.wait(grace):

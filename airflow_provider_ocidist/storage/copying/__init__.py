@@ -1,1 +1,1 @@
-"""How a copy is carried out: lanes, files on their way, what an earlier attempt has finished."""
+"""How a copy is carried out: lanes, files in transfer, an earlier attempt's results."""

@@ -1,4 +1,4 @@
-"""Which files are at the target just as they are at the source, which are not, and which are only there."""
+"""Which files are the same at source and target, which differ, and which only the target has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Verdict = Literal["same", "different", "same size"]
 def unchanged(source: Store, entries: Sequence[Entry], target: Store, rename: str | None) -> set[str]:
     """Return the names, at the source, of files that need not be copied.
 
-    Size and checksum decide; what lies on this machine is read for it. Where a place knows no checksum (or
+    Size and checksum decide; files on this machine are read for it. Where a place knows no checksum (or
     the two know different ones), a copy that is not older than its source counts as the same, or never.
     """
     return _chosen(source, entries, target, rename, is_same)
@@ -45,12 +45,12 @@ def verdicts(
 def extra(source: Store, entries: Sequence[Entry], target: Store, wanted: Callable[[str], bool]) -> list[str]:
     """Return the names that are only at the target, of those that are wanted.
 
-    `entries` are the source's as they were copied; it is listed once more, for another copy may since have brought
-    what it has got meanwhile. What it has and cannot be copied, such as a link that leads out, is not missing there.
+    `entries` are the source's as they were copied; it is listed once more, as another copy may have copied newer files
+    since. A source file that cannot be copied, such as a link that leads out, does not count as missing.
     """
     known = {entry.name for entry in entries}
     left_out = {f"{name}/" for name in source.skipped}
-    # The target first: whatever lies there by now, the source had before.
+    # The target is listed first: its files were in the source before.
     names = [entry.name for entry in target.list() if entry.name not in known and wanted(entry.name)]
     if not names:
         return []
@@ -75,7 +75,7 @@ def is_same(source: Store, ours: Entry, target: Store, theirs: Entry) -> bool:
 
 
 def compare(source: Store, ours: Entry, target: Store, theirs: Entry) -> Verdict:
-    """Hold size and checksum against each other; a size that one side does not tell fits any."""
+    """Compare size and checksum; an unknown size matches any."""
     if None not in (ours.size, theirs.size) and ours.size != theirs.size:
         return "different"
     known = source.checksum(ours), target.checksum(theirs)
@@ -89,7 +89,7 @@ def compare(source: Store, ours: Entry, target: Store, theirs: Entry) -> Verdict
         return "same size"
     if known[0] == known[1]:
         return "same"
-    # Digests of parts that were cut at other places say nothing of each other.
+    # Digests of parts of different sizes cannot be compared.
     of_parts = known[0] and known[1] and known[0].part_size != known[1].part_size
     return "same size" if of_parts else "different"
 

@@ -1,4 +1,4 @@
-"""Destination: where a copy goes, how it appears there, and what an interrupted one has brought there already."""
+"""Destination: a copy's target, how it appears there, and what an interrupted copy has left there."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Destination:
     """The name that a single file gets."""
     journal: Journal | None = None
     is_staged: bool = False
-    """Whether nobody sees the store before the end."""
+    """Whether the store is invisible until the end."""
 
     def arrived(self, wanted: Sequence[Entry]) -> set[str]:
-        """Return the names of files that an interrupted copy has brought, and that are still as they came."""
+        """Return the names of files that an interrupted copy has copied, and that have not changed since."""
         if self.journal is None or not self.journal.records:
             return set()
         noted = {name: (source, target) for name, source, target in self.journal.records}
@@ -98,7 +98,7 @@ def _journal_of(store: Store, source: str) -> Journal | None:
 
 
 def _subject(source: str, target: Path) -> Mapping[str, str]:
-    # Of a machine that has restarted, nobody knows which files had reached the disk.
+    # After a restart it is unknown which files had reached the disk.
     return {"from": source, "to": str(target), "boot": this_boot()}
 
 
@@ -140,7 +140,7 @@ def _staged(final: Path, source: str, *, resume: bool) -> Iterator[Destination]:
 
 
 def _remove_unfinished(staging: Path) -> None:
-    """Remove parts of files that were in the source when the copy was interrupted, and are not any more."""
+    """Remove partial files that have left the source since the copy was interrupted."""
     for path in staging.rglob(".*.part"):
         if locations.is_unfinished(path.name):
             path.unlink(missing_ok=True)
@@ -150,7 +150,7 @@ def _move_into_place(staging: Path, final: Path) -> None:
     try:
         staging.rename(final)
     except OSError:
-        # Another process has made the folder meanwhile: hand over file by file, each whole.
+        # Another process has created the folder meanwhile: move file by file.
         if not final.is_dir():
             raise
         for entry in LocalStore(staging).list():

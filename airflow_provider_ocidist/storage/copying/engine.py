@@ -20,17 +20,17 @@ from airflow_provider_ocidist.storage.stores.base import CannotTake, Entry, Orig
 log = logging.getLogger(__name__)
 
 _LEAST_CHARGE = 16 << 10
-"""What the smallest file counts for in the memory budget; bounds how many wait in the queue."""
+"""The smallest file's charge to the memory budget; bounds the queue."""
 _STREAM_CHARGE = 1 << 20
-"""What a part counts for that goes to its place piece by piece."""
+"""The charge of a part that is written piece by piece."""
 _TICK_S = 0.1
 
 
 class Engine:
     """One copy.
 
-    The calling thread takes budget for each part in order, and the lanes start parts in order. So whoever
-    waits for an earlier part (a running digest, an ordered upload) waits for one with memory and a thread.
+    The calling thread takes budget for each part in order, and the lanes start parts in order. So the
+    earlier part that a thread waits for (a running digest, an ordered upload) has memory and a thread.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class Engine:
         self.open_files: set[OpenFile] = set()
         self.copied: dict[str, Copied] = {}
         self.declined: list[OpenFile] | None = []
-        """Files that the target would not fetch by itself; None once they are carried."""
+        """Files that the target did not fetch by itself; None once they are copied."""
 
     def run(self, entries: Sequence[Entry], rename: str | None = None) -> list[Copied]:
-        """Copy all entries. Raises the first error, after everything unfinished was given up or set aside."""
+        """Copy all entries. Raises the first error, after unfinished files were aborted or suspended."""
         for entry in entries:
             locations.safe_name(entry.name)
         self.meter.begin(entries)
@@ -139,7 +139,7 @@ class Engine:
             self._tick()
 
     def _tick(self, *, wait: bool = True) -> None:
-        """Look for an error, an end, or a wish to stop; tell how far we are."""
+        """Check for an error, an end, or a stop request; report progress."""
         if self.cancel.is_set():
             raise self._cancelled()
         if self.budget.interrupted.is_set():
@@ -239,7 +239,7 @@ class Engine:
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Whether the same copy may well succeed when it is tried again, and so should find what it has done."""
+    """Whether a retry of the same copy may succeed, and should find this one's results."""
     if isinstance(error, StorageError):
         return error.retryable
     return not isinstance(error, Exception)

@@ -1,4 +1,4 @@
-"""Lanes: threads that work off a queue, as many at a time as pays.
+"""Lanes: threads that work off a queue, with an adaptive number.
 
 How many streams a link needs follows from its latency and from what one stream carries, and neither is known
 beforehand: 2,000 small files at 30 ms a request want 64, a server on the same machine wants 8. So the number
@@ -29,16 +29,16 @@ class Width:
 
     lanes: int
     former: int = 0
-    """So many were open before the last change; 0: none is on trial."""
+    """Open lanes before the last change; 0: no trial."""
     former_rate: float = 0.0
     hold: int = 0
-    """For so many periods nothing is tried."""
+    """Periods until the next trial."""
 
 
 def next_width(width: Width, rate: float, most: int) -> Width:
-    """Return how many lanes to open after a period in which so much was moved per second."""
+    """Return how many lanes to open after a period with this rate, in bytes per second."""
     if width.lanes > most:
-        # Another copy has come, which shares the budget.
+        # Another copy now shares the budget.
         return Width(lanes=most, hold=_HOLD_PERIODS)
     if width.hold > 0:
         return replace(width, hold=width.hold - 1)
@@ -51,7 +51,7 @@ def next_width(width: Width, rate: float, most: int) -> Width:
 
 
 class Lanes:
-    """Runs what is put into it, in order of arrival; the first error is told to whoever asks next."""
+    """Runs tasks in order of arrival; the next call of `reap` raises the first error."""
 
     def __init__(self, most: int) -> None:
         self.pending = 0
@@ -71,7 +71,7 @@ class Lanes:
             self._start()
 
     def reap(self, timeout: float) -> None:
-        """Wait until all has ended, or something has failed, or so long. Raises what a task has raised."""
+        """Wait until all have ended, one has failed, or the timeout. Raises a task's error."""
         if timeout and len(self._ended) < self.pending:
             self._worth_a_look.wait(timeout)
         self._worth_a_look.clear()
@@ -82,7 +82,7 @@ class Lanes:
                 raise error
 
     def adapt(self, moved: int, most: int) -> None:
-        """Open or close lanes, `most` of them, by what has been moved since the beginning."""
+        """Open or close lanes, `most` of them, by the bytes moved since the start."""
         elapsed = time.monotonic() - self._measured_at
         if elapsed < _PERIOD_S:
             return
@@ -97,7 +97,7 @@ class Lanes:
             self._start()
 
     def close(self) -> None:
-        """End all threads after the tasks that they are at; the rest is dropped."""
+        """End all threads after their current tasks; drop the rest."""
         self._closed = True
         for _ in self._threads:
             self._tasks.put(None)
@@ -123,9 +123,9 @@ class Lanes:
             error: BaseException | None = None
             try:
                 task()
-            except BaseException as raised:  # noqa: BLE001 - it is raised where the copy was asked for
+            except BaseException as raised:  # noqa: BLE001 - `reap` raises it
                 error = raised
             self._ended.append(error)
-            # Not for every file: to wake a thread takes as long as a tenth of a small file's whole way.
+            # Not for every file: waking a thread takes a tenth of a small file's copy.
             if error or len(self._ended) >= self.pending:
                 self._worth_a_look.set()

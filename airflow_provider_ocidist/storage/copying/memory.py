@@ -35,7 +35,7 @@ class Memory:
 def gathered(pieces: Iterable[bytes], length: int) -> Buffer:
     """Return pieces of so many bytes as one.
 
-    Straight from the system: what many threads allocate and free leaves holes in each one's heap, and with
+    Allocated by the system: allocations of many threads fragment each one's heap, and with
     parts of this size the process ends up with three times what it uses.
     """
     if length <= SMALL:

@@ -1,4 +1,4 @@
-"""How far a copy has come, counted by all its threads, and told now and then."""
+"""A copy's progress, counted by all its threads, and reported periodically."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FILE_COUNTS_AS = 64 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class TransferProgress:
-    """How far a copy has come."""
+    """A copy's progress."""
 
     files_done: int
     files_total: int
@@ -33,12 +33,12 @@ class TransferProgress:
 
     @property
     def eta(self) -> float | None:
-        """Seconds until the end at this rate; None while nobody can tell."""
+        """Seconds until the end at this rate; None while unknown."""
         return max(self.bytes_total - self.bytes_done, 0) / self.rate if self.rate else None
 
 
 class Meter:
-    """Counts what has been moved and tells the caller, at most four times a second."""
+    """Counts what was moved and reports it, at most four times a second."""
 
     def __init__(self, on_progress: Callable[[TransferProgress], None] | None) -> None:
         self.on_progress = on_progress
@@ -46,7 +46,7 @@ class Meter:
         self.reported = 0.0
         self.files_done = self.files_total = self.bytes_done = self.bytes_total = 0
         self.resumed_bytes = 0
-        """Of `bytes_done`: found where an interrupted attempt had left them."""
+        """Of `bytes_done`: left by an interrupted attempt."""
         self._lock = threading.Lock()
 
     def begin(self, entries: Sequence[Entry]) -> None:

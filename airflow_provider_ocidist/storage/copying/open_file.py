@@ -1,4 +1,4 @@
-"""OpenFile: one file on its way: its parts, its digests, its end."""
+"""OpenFile: one file in transfer: its parts, digests and end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Copied:
     size: int
     sha256: str | None = None
     etag: str | None = None
-    """Of what arrived, where the target tells it."""
+    """Of the copy, where the target has one."""
 
 
 class OpenFile:
@@ -56,7 +56,7 @@ class OpenFile:
         self._written = 0
 
     def expect_checksum(self) -> None:
-        """Take the digests that the source's checksum of the whole can be held against."""
+        """Start the digests to compare with the source's checksum of the whole."""
         if self.download and self.download.checksum:
             if self.download.checksum.part_size is None:
                 self.md5 = hashlib.md5(usedforsecurity=False)
@@ -64,7 +64,7 @@ class OpenFile:
                 self.part_md5s = {}
 
     def move(self, index: int, offset: int, length: int, count: Callable[[int], None]) -> int:
-        """Move a part, or what an earlier attempt has not moved of it; return how much it had."""
+        """Move a part, or the rest that an earlier attempt left; return how much that had moved."""
         assert self.download is not None
         assert self.upload is not None
         missing = self.upload.missing(offset, length)
@@ -104,7 +104,7 @@ class OpenFile:
     def _moved(
         self, index: int, missing: Iterable[tuple[int, int]], count: Callable[[int], None]
     ) -> Iterator[bytes]:
-        """Move what is missing of a part, and yield it for a digest."""
+        """Move the missing rest of a part, and yield it for a digest."""
         assert self.download is not None
         assert self.upload is not None
         for start, size in missing:
@@ -154,7 +154,7 @@ class OpenFile:
             raise not_the_promised_size(self.entry.name, self.entry.size, self.size)
 
     def finish(self) -> None:
-        """Check the whole against what its source knows, and make it appear."""
+        """Verify the whole by the source's size and checksum, and commit it."""
         self.check_size()
         if self.download:
             self.download.finish()

@@ -1,4 +1,4 @@
-"""What is to be copied, and what must not be: names, patterns, trees that lie in one another."""
+"""What to copy, and what not: names, patterns, trees that overlap."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Selection:
 
 
 def find(source: str, stores: Stores) -> Selection:
-    """Return what is at a place, or what fits the pattern that it names. Raises StorageError for nothing.
+    """Return the files at a place, or those that match its pattern. Raises StorageError for none.
 
     A name with `*`, `?` or `[` in it is a pattern only where there is nothing of that very name.
     """
@@ -75,7 +75,7 @@ def _split(uri: str) -> tuple[str, tuple[str, ...]]:
 
 
 def fits(name: str, pattern: Sequence[str]) -> bool:
-    """Return whether a name, or a folder that it lies in, fits part by part; `**` fits any number of folders."""
+    """Return whether a name, or a folder above it, matches part by part; `**` matches any number of folders."""
     parts = name.split("/")
     if not pattern:
         return True
@@ -91,7 +91,7 @@ def is_wanted(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether the name, a folder that it lies in, or a single part of it fits one of the patterns."""
+    """Return whether the name, a folder above it, or a single part of it matches one of the patterns."""
     parts = name.split("/")
     candidates = {*parts, *("/".join(parts[: count + 1]) for count in range(len(parts)))}
     return any(fnmatch.fnmatchcase(text, pattern.rstrip("/")) for pattern in patterns for text in candidates)

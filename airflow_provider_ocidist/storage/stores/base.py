@@ -1,4 +1,4 @@
-"""Store: a folder somewhere; small things are read and written whole, large ones in ranges and parts."""
+"""Store: a folder at any place; small files are read and written whole, large ones in ranges and parts."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ class Entry:
     name: str
     """Relative to the store, with `/` between its parts."""
     size: int | None
-    """In bytes; None where the place does not say before the end of the data."""
+    """In bytes; None where it is unknown before the end of the data."""
     etag: str | None = None
     """Changes when the content does."""
     modified: float | None = None
     """Unix time, in seconds."""
     md5: str | None = None
-    """Base64 of the digest of the content, where a listing tells it."""
+    """Base64 of the content's digest, where a listing has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenUpload:
-    """A file that somebody has begun to send; it may still be on its way, or its sender be gone."""
+    """An unfinished upload; it may still be running, or its sender be gone."""
 
     name: str
     """Relative to the store."""
     id: str
     begun_at: float
-    """Unix time, in seconds, by the clock of the place; where it only notes that, of the last write."""
+    """Unix time, in seconds, by the clock of the place; of the last write, if only that is recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where the content of a file comes from; a later attempt goes on only with the very same."""
+    """The source of a file's content; a later attempt resumes only from the same."""
 
     uri: str
     etag: str
@@ -61,23 +61,23 @@ class Checksum:
 
 
 class Download(ABC):
-    """One file on its way out; ranges of it are read by several threads at a time."""
+    """One file being read; several threads read ranges of it at a time."""
 
     part_size: int
     """Size of the ranges that should be asked for, in bytes."""
     checksum: Checksum | None = None
-    """Of the whole, when the place knows it and nobody has checked it yet."""
+    """Of the whole, when the place has it and it is not verified yet."""
 
     @abstractmethod
     def pieces(self, offset: int, length: int) -> Iterator[bytes]:
         """Yield exactly this range. Raises StorageError if the file has changed since it was listed."""
 
     def finish(self) -> None:  # noqa: B027 - most places have nothing to add
-        """Look at the whole once more, after every range was read. Raises StorageError when it has changed."""
+        """Check the whole again, after every range was read. Raises StorageError when it has changed."""
 
 
 class Upload(ABC):
-    """One file on its way in; nothing is visible under its name before `commit`."""
+    """One file being written; nothing is visible under its name before `commit`."""
 
     ordered: bool = False
     """Whether parts must be written one after the other."""
@@ -101,12 +101,12 @@ class Upload(ABC):
         """Make the file appear, whole; return its etag where it is known."""
 
     def suspend(self) -> None:
-        """Leave what was written to a later attempt, where that can go on with it. Never raises."""
+        """Keep what was written for a later attempt, where that can resume it. Never raises."""
         self.abort()
 
     @abstractmethod
     def abort(self) -> None:
-        """Forget everything that was written. Never raises: there is a first error to report."""
+        """Discard everything that was written. Never raises: the first error is to be reported."""
 
 
 class Store(ABC):
@@ -119,7 +119,7 @@ class Store(ABC):
     streams: bool = False
     """Whether its uploads take a part in pieces."""
     skipped: Sequence[str] = ()
-    """What the last `list` left out, for it cannot be copied."""
+    """Files that the last `list` left out: they cannot be copied."""
     folder: Path | None = None
     """Where the files are, for a store on this machine."""
 
@@ -132,9 +132,9 @@ class Store(ABC):
         """Replace the content, whole or not at all; return its new etag where it is known."""
 
     def write_if(self, name: str, data: Buffer, etag: str | None) -> bool:
-        """Write in the place of what has this etag, None: where there is nothing; return False when another is there.
+        """Replace the content with this etag, None: create the file; return False for another content.
 
-        Here two writers may both succeed; places that can compare and write in one step do so.
+        Here two writers may both succeed; places with a conditional write use it.
         """
         try:
             found = self.stat(name).etag
@@ -177,16 +177,16 @@ class Store(ABC):
     def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:
         """Start writing a large file in parts of this size, of which the last may be shorter.
 
-        With an origin, go on where an interrupted upload of the same has left off.
+        With an origin, resume an interrupted upload from the same.
         """
 
     def open_uploads(self, prefix: str = "") -> Sequence[OpenUpload]:
-        """Return the uploads to names with this prefix that have not ended, as far as the place tells."""
+        """Return the uploads to names with this prefix that have not ended, as far as the place lists them."""
         del prefix
         return []
 
     def abort_upload(self, upload: OpenUpload) -> None:
-        """Forget what was sent of an upload; it may have ended by itself."""
+        """Discard an upload's parts; it may have ended by itself."""
         raise NotImplementedError
 
     def download(self, entry: Entry, part_size: int) -> Download | None:
@@ -217,13 +217,13 @@ class Store(ABC):
         return False
 
     def take(self, source: Store, entry: Entry, name: str, stop: threading.Event) -> str | None:
-        """Let the place fetch a file by itself, and return its etag. Raises CannotTake when it will not."""
+        """Have the place fetch a file by itself, and return its etag. Raises CannotTake when it refuses."""
         del stop
         raise CannotTake(f"{self.uri} cannot copy {source.place_of(entry.name)} to {name}")
 
 
 class CannotTake(StorageError):
-    """A place will not fetch a file by itself: whoever wants it there must carry it."""
+    """A place refuses to fetch a file by itself: the caller must copy it."""
 
 
 def not_the_promised_size(place: str, expected: int | None, found: int) -> StorageError:

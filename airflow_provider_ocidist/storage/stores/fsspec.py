@@ -22,7 +22,7 @@ from airflow_provider_ocidist.storage.stores.base import Buffer, Entry, Origin, 
 _WHOLE_WRITES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"}
 """Drivers whose single write appears whole or not at all."""
 _ONE_CONNECTION = {"ftp"}
-"""Drivers that two threads must not share: they would read each other's answers."""
+"""Drivers that threads must not share: they would mix up their answers."""
 
 
 class FsspecStore(Store):
@@ -61,7 +61,7 @@ class FsspecStore(Store):
 
     def list(self, prefix: str = "") -> list[Entry]:
         with fsspec_errors(self.uri):
-            # fsspec caches listings for the life of the process; another process's files would stay unseen.
+            # fsspec caches listings for the life of the process, without other processes' new files.
             self.file_system.invalidate_cache()
             entries = [
                 self._entry(path, info)
@@ -106,7 +106,7 @@ class FsspecStore(Store):
             if _finds_by_itself(driver):
                 yield from driver.find(folder, detail=True).items()
                 return
-            # fsspec's own walk takes a folder that cannot be listed for an empty one.
+            # fsspec's own walk treats a folder that cannot be listed as empty.
             listed = driver.ls(folder, detail=True)
         except FileNotFoundError as error:
             if _is_outage(error.__cause__):
@@ -163,7 +163,7 @@ class FsspecUpload(Upload):
         self.path = path
         self.place = place
         folder, _, name = path.rpartition("/")
-        # Leaving `with open(...)` publishes what was written even after an error: never under the real name.
+        # Closing the stream publishes the data even after an error: so not under the final name.
         self.part = join(folder, unfinished_name(name))
         self.stream = file_system.open(self.part, "wb")
 
@@ -210,14 +210,14 @@ def fsspec_errors(place: str) -> Iterator[None]:
 
 
 def broken(place: str, error: BaseException | None, *, retryable: bool = False) -> StorageError:
-    """Return what a library said, in one line."""
+    """Return a library's error, in one line."""
     first = (str(error).strip().splitlines() or [""])[0]
     text = shown_in(f"{place}: {type(error).__name__}: {first}")
     return StorageError(text, uri=place, retryable=retryable)
 
 
 def _is_outage(cause: BaseException | None) -> bool:
-    """Whether this is no absence: the http driver says FileNotFoundError of a server out of reach, too."""
+    """Whether this is an outage: the http driver raises FileNotFoundError for an unreachable server, too."""
     if cause is None or getattr(cause, "status", None) in (404, 410):
         return False
     import asyncio

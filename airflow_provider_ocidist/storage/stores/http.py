@@ -1,4 +1,4 @@
-"""Files of a web server: in ranges at a time where it serves ranges, else in one stream that goes on when it breaks."""
+"""Files of a web server: in concurrent ranges where it serves ranges, else in one stream that resumes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LISTING_THREADS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
-    """What a server said of one file."""
+    """A server's headers for one file."""
 
     url: str
     """After redirections, so that the next request need not go through them."""
@@ -97,7 +97,7 @@ class HttpStore(Store):
         return f"{self.uri}/{safe_name(name)}{self._query}"
 
     def ask(self, url: str, headers: Mapping[str, str], place: str) -> Any:
-        """Return an answer, whatever its status, whose body waits to be read; try again what may pass."""
+        """Return an answer of any status with an unread body; retry transient failures."""
         import urllib3
 
         with http_errors(place):
@@ -116,7 +116,7 @@ class HttpStore(Store):
                 **more,
                 **headers,
             }
-            # Before urllib3 2.0 a body that ends early passes for whole unless that is asked for.
+            # Before urllib3 2.0 a body that ends early counts as whole without this option.
             return self._pool.request(
                 "GET",
                 address,
@@ -127,14 +127,14 @@ class HttpStore(Store):
             )
 
     def _probe(self, name: str) -> Remote:
-        """Ask for the first byte: the answer tells size, version, and whether there are ranges."""
+        """Request the first byte: the answer has size, version, and whether there are ranges."""
         url, place = self.url_of(name), self.place_of(name)
         answer = self.ask(url, {"range": "bytes=0-0"}, place)
         try:
             _check(answer, place, {200, 206, 416})
             return _remote(answer, url)
         finally:
-            # What a server without ranges sends now is the whole file.
+            # A server without ranges sends the whole file.
             answer.close() if answer.status == 200 else answer.drain_conn()
 
 
@@ -164,7 +164,7 @@ class HttpDownload(Download):
                 failures = self._again(error, 1 if got > before else failures + 1)
 
     def all_pieces(self) -> Iterator[bytes]:
-        """Yield all of it. Where it breaks, go on; without ranges, by passing over what was had already."""
+        """Yield all of it. Resume a broken stream; without ranges, by skipping what was read already."""
         if self.remote.ranges and self.remote.size is not None:
             yield from self.pieces(0, self.remote.size)
             return
@@ -192,7 +192,7 @@ class HttpDownload(Download):
         wanted = {"range": f"bytes={start}-{start + length - 1}"}
         answer = self.store.ask(self.remote.url, wanted, self.place)
         if answer.status in (401, 403, 404, 410):
-            # The address behind a redirection may be good for a while only.
+            # The address of a redirection may expire.
             answer.drain_conn()
             answer = self.store.ask(self.store.url_of(self.name), wanted, self.place)
         _check(answer, self.place, {206})
@@ -309,7 +309,7 @@ def _pool_for(uri: str) -> Any:
 
 
 def _without_user(url: str) -> tuple[str, dict[str, str]]:
-    """Return an address without user and password, and the header that says them."""
+    """Return an address without user and password, and a header with them."""
     import urllib3
 
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""Journal: what an interrupted copy has finished, so that the next attempt goes on from there."""
+"""Journal: what an interrupted copy has finished, so that the next attempt resumes there."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from airflow_provider_ocidist.storage.locations import shown
 
 
 class Journal:
-    """A file with a line of JSON for each thing that was finished; the first line says what it is about.
+    """A file with a line of JSON for each finished item; the first line names its subject.
 
-    It is locked while it is in use, and removed when the work is done. A line that was cut off is ignored. It holds no
-    secret: web addresses stand in it as `shown` returns them, so a copy also goes on with another token.
+    It is locked while in use, and removed when the work is done. A truncated line is ignored. It holds no secret: web
+    addresses are written as `shown` returns them, so a copy also resumes with another token.
     """
 
     def __init__(self, path: Path, subject: Mapping[str, object], descriptor: int) -> None:
@@ -51,35 +51,35 @@ class Journal:
         return journal
 
     def _restart(self) -> None:
-        # Also where it goes on: a line that was cut off would swallow the next one.
+        # Also on resuming: a truncated line would merge with the next.
         lines = [self.subject, *self.records]
         os.ftruncate(self._descriptor, 0)
         os.write(self._descriptor, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
 
     def forget(self) -> None:
-        """Start anew: what was finished is not there any more."""
+        """Start over: what was finished is gone."""
         self.records = []
         self._restart()
 
     def add(self, record: object) -> None:
-        """Note something finished. One write to the end of a file needs no lock among threads."""
+        """Record something finished. A single append needs no lock among threads."""
         with contextlib.suppress(OSError):  # a full disk costs the journal, never the copy
             os.write(self._descriptor, f"{json.dumps(record)}\n".encode())
 
     def close(self) -> None:
-        """Leave it to a later attempt."""
+        """Keep it for a later attempt."""
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
 
     def remove(self) -> None:
-        """The work is done, or given up."""
+        """Delete it: work done or aborted."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
         self.close()
 
 
 def key_of(*uris: str) -> str:
-    """Return eight hexadecimal digits that stand for these places, whatever token opens them."""
+    """Return eight hexadecimal digits that identify these places, with any token."""
     return hashlib.sha256("\0".join(map(shown, uris)).encode(errors="surrogatepass")).hexdigest()[:8]
 
 
@@ -88,13 +88,13 @@ def _without_secrets(subject: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def cache_folder() -> Path:
-    """Return where journals live whose target is not on this machine."""
+    """Return the folder of journals for targets off this machine."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")  # noqa: PTH111, PTH118 - Path.home() raises without a home
     return Path(base) / "ocidist" / "transfers"
 
 
 def this_boot() -> str:
-    """Return what changes when this machine restarts: data that was not yet on its disk is lost then."""
+    """Return an id of this boot: a restart loses data that was not yet on disk."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

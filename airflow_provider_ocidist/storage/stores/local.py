@@ -82,7 +82,7 @@ class LocalStore(Store):
         path = self._path(name)
         with local_errors(path):
             path.unlink(missing_ok=True)
-        # Object stores know no folders: an empty one that stayed behind would look like a leftover.
+        # Object stores have no folders: an empty one would look like a leftover.
         for parent in path.parents:
             if parent == self.folder:
                 break
@@ -199,8 +199,8 @@ class LocalDownload(Download):
 class LocalUpload(Upload):
     """A file that is written beside its place and moved there when it is whole.
 
-    With an origin, the name beside the place is one that a later attempt finds again, and a journal next to
-    it says what has been written. Two at a time cannot share that; the second goes without.
+    With an origin, a later attempt finds the name beside the place again, and a journal next to it records
+    what was written. Two uploads cannot share them; the second has none.
     """
 
     streams = True
@@ -218,7 +218,7 @@ class LocalUpload(Upload):
 
     def _resume(self, origin: Origin) -> None:
         key = key_of(origin.uri, str(self.path))
-        # Of a machine that has restarted, nobody knows which bytes had reached the disk.
+        # After a restart it is unknown which bytes had reached the disk.
         subject = {"from": origin.uri, "etag": origin.etag, "size": origin.size, "boot": this_boot()}
         journal = Journal.open(
             self.path.with_name(unfinished_name(f"{self.path.name[:32]}.journal", key)), subject
@@ -234,7 +234,7 @@ class LocalUpload(Upload):
         self.journal = journal
 
     def _open_part(self, journal: Journal) -> None:
-        """Open what is there of the file already, or begin it anew where that is not what the journal says."""
+        """Open the partial file, or start over where it does not match the journal."""
         self.descriptor = self._create(0)
         self.written = merged(journal.records)
         if self.written and os.fstat(self.descriptor).st_size < self.written[-1][1]:
@@ -282,7 +282,7 @@ class LocalUpload(Upload):
         return _etag(status)
 
     def _is_device(self) -> bool:
-        """Whether a device, socket or pipe is there: renaming a file to its name would take it away."""
+        """Whether a device, socket or pipe is there: renaming a file to its name would delete it."""
         try:
             mode = self.path.lstat().st_mode
         except FileNotFoundError:
@@ -312,7 +312,7 @@ class LocalUpload(Upload):
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep others who do the same out of a folder, where its file system can."""
+    """Lock a folder against others that call this, where its file system can."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
@@ -358,7 +358,7 @@ _FULL = {
 
 @contextmanager
 def local_errors(path: Path) -> Iterator[None]:
-    """Turn what the operating system says into one StorageError; absence stays FileNotFoundError."""
+    """Turn the operating system's errors into one StorageError; absence stays FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:

@@ -66,7 +66,7 @@ class OciStore(Store):
 
     @classmethod
     def reached_by(cls, client: Any, place: Location) -> OciStore:
-        """Return the store at a place by a client that is there already; to make one takes 50 ms of processor time."""
+        """Return the store at a place for an existing client; a new one takes 50 ms of processor time."""
         with storage_errors(place.uri):
             namespace = place.namespace
             if namespace is None:
@@ -88,7 +88,7 @@ class OciStore(Store):
             try:
                 self._put(name, data, condition)
             except BackendError as error:
-                # Also where this very write has arrived and its answer was lost: whoever asks looks again.
+                # Also if this write succeeded and its answer was lost: the caller reads again.
                 if error.status_code == 412:
                     return False
                 raise
@@ -135,7 +135,7 @@ class OciStore(Store):
             **({"start": start} if start else {}),
         ).data
         entries = [self._entry(item) for item in page.objects]
-        # Consoles make empty objects that end in a slash, to show folders.
+        # Consoles create empty objects that end in a slash, to show folders.
         return [each for each in entries if each.name and not each.name.endswith("/")], page.next_start_with
 
     def delete(self, name: str) -> None:
@@ -199,7 +199,7 @@ class OciStore(Store):
         return part_size_for(size, part_size)
 
     def takes_from(self, source: Store, entry: Entry) -> bool:
-        # Another endpoint is another region, whose name only its credentials know.
+        # Another endpoint is another region, named only in its credentials.
         return (
             isinstance(source, OciStore)
             and (entry.size or 0) > _WORTH_A_WORK_REQUEST
@@ -231,7 +231,7 @@ class OciStore(Store):
 
 
 def _next_start(following: str | None, folder: str, prefixes: list[str]) -> str | None:
-    """Return where to go on in a list of which only what begins with these sorted prefixes is wanted."""
+    """Return where to continue a listing of which only these sorted prefixes are wanted."""
     if following is None:
         return None
     at = bisect_right(prefixes, following[len(folder) :])

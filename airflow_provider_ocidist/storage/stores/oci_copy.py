@@ -1,4 +1,4 @@
-"""Copies that OCI Object Storage carries out by itself: a work request each, awaited and checked."""
+"""Copies by OCI Object Storage itself: a work request each, awaited and checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DIGESTS = ("content-md5", "opc-multipart-md5")
 def copy_object(
     source: OciStore, entry: Entry, target: OciStore, name: str, stop: threading.Event
 ) -> str | None:
-    """Have an object copied and return the etag of the copy. Raises CannotTake when the service will not."""
+    """Have an object copied and return the copy's etag. Raises CannotTake when the service refuses."""
     place = target.place_of(name)
     request = _ask(source, entry, target, name)
     _wait(target, request, place, stop)
@@ -51,7 +51,7 @@ def _ask(source: OciStore, entry: Entry, target: OciStore, name: str) -> str:
         with oci_errors(f"copying to {place}"):
             headers = source.client.copy_object(*source.bucket, details).headers
     except BackendError as error:
-        # Without a policy for the service itself it refuses, whatever our own rights are.
+        # Without a policy for the service itself it refuses, despite our own rights.
         if error.status_code and 400 <= error.status_code < 500 and error.status_code not in (401, 412, 429):
             raise CannotTake(str(error), uri=place) from error
         if error.status_code == 412:

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PART_SIZE_KEY = "opc-meta-ocidist-part-size"
-"""Tells a reader where the parts were cut, so that it can check the digest of the digests."""
+"""The size of the parts, with which a reader can check the digest of the digests."""
 LARGEST_RANGE = 64 << 20
 _BODY_ATTEMPTS = 5
 _PIECE_WAITED_FOR = 64 << 10
-"""Where a read returns no less: what has come is lost when the connection breaks."""
+"""Bytes of a read that returns no less: a broken connection loses them."""
 _PIECE = 512 << 10
-"""At most so much is written at a time; on a slow link it is what has come, so that a kill loses little."""
+"""Bytes written at a time, at most; on a slow link only those received, so that a kill loses little."""
 
 
 class OciDownload(Download):
-    """One object on its way out."""
+    """One object being read."""
 
     def __init__(self, store: OciStore, entry: Entry, part_size: int) -> None:
         self.store = store
@@ -58,7 +58,7 @@ class OciDownload(Download):
             yield from self.all_pieces() if length == self.entry.size else self._fetch(offset, length)
 
     def all_pieces(self) -> Iterator[bytes]:
-        """Yield the whole object; at the end, hold it against its checksum where it has one."""
+        """Yield the whole object; at the end, verify its checksum where it has one."""
         got, running = 0, hashlib.md5(usedforsecurity=False)
         for piece in self._fetch(0, None):
             got += len(piece)
@@ -71,7 +71,7 @@ class OciDownload(Download):
             checksums.check(self.place, Checksum(value=expected), [running.digest()])
 
     def _fetch(self, offset: int, length: int | None) -> Iterator[bytes]:
-        """Yield a range (length None: the whole); go on where a body was cut."""
+        """Yield a range (length None: the whole); resume a truncated body."""
         got = failures = 0
         begun = False
         while length is None or got < length or not begun:
@@ -86,7 +86,7 @@ class OciDownload(Download):
                         yield piece
                 break
             except BackendError as error:
-                # What failed before the body was retried already; where an answer had begun, its body broke.
+                # Failures before the body were retried already; once an answer had begun, its body broke.
                 failures = 1 if got > before else failures + 1
                 if error.status_code is not None or not begun or failures == _BODY_ATTEMPTS:
                     raise
@@ -108,7 +108,7 @@ class OciDownload(Download):
 
 
 def head_of(store: OciStore, name: str) -> Mapping[str, str]:
-    """Return what the service knows of an object. Raises FileNotFoundError when it is not there."""
+    """Return the headers of an object. Raises FileNotFoundError when it is not there."""
     place = store.place_of(name)
     try:
         with oci_errors(f"reading {place}"):
@@ -123,7 +123,7 @@ def head_of(store: OciStore, name: str) -> Mapping[str, str]:
 
 
 def checksum_in(headers: Mapping[str, str]) -> Checksum | None:
-    """Return the checksum that an answer tells, None when it is none that can be checked."""
+    """Return the checksum in an answer, None when it cannot be checked."""
     if headers.get("content-md5"):
         return Checksum(value=headers["content-md5"])
     cut = int(headers.get(PART_SIZE_KEY) or 0)

@@ -1,6 +1,6 @@
-"""Requests for the content of objects: signed and retried as the SDK does it, without its other work.
+"""Requests for the content of objects: signed and retried as by the SDK, without its overhead.
 
-A call of the SDK costs three times the CPU of the signature in it, which is most of what a small file takes.
+A call of the SDK takes three times the CPU of its signature, most of a small file's cost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_provider_ocidist.storage.stores.base import Buffer
 
 @dataclass
 class Request:
-    """What a signer of the SDK wants to see of a request."""
+    """The fields of a request that a signer of the SDK reads."""
 
     method: str
     url: str
@@ -52,7 +52,7 @@ class ObjectHttp:
         return f"{self._bucket}/u/{quoted(name)}?uploadId={quoted(upload_id)}&uploadPartNum={number}"
 
     def get(self, path: str, headers: Mapping[str, str]) -> Any:
-        """Return an answer whose body waits to be read."""
+        """Return an answer with an unread body."""
         return self._retry.make_retrying_call(self._ask, "GET", path, headers)
 
     def put(self, path: str, data: Buffer, headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -129,7 +129,7 @@ class Body:
         self._left = int(self.headers["content-length"])
 
     def read1(self, size: int, *, decode_content: bool) -> bytes:
-        """Return what has come, at most so much; nothing at the end. Raises IncompleteRead when cut short."""
+        """Return the received bytes, at most `size`; none at the end. Raises IncompleteRead when truncated."""
         del decode_content
         piece: bytes = self._answer.read1(size)
         self._left -= len(piece)
@@ -182,7 +182,7 @@ def storage_errors(place: str) -> Iterator[None]:
 
 @contextmanager
 def deleting(place: str) -> Iterator[None]:
-    """Let a missing object be; a missing bucket is an error."""
+    """Ignore a missing object; a missing bucket is an error."""
     try:
         with oci_errors(f"deleting {place}"):
             yield
@@ -193,7 +193,7 @@ def deleting(place: str) -> Iterator[None]:
 
 @contextmanager
 def reading(place: str) -> Iterator[None]:
-    """Tell absence and change from other failures."""
+    """Raise absence and change as their own errors."""
     try:
         with oci_errors(f"reading {place}"):
             yield
@@ -206,5 +206,5 @@ def reading(place: str) -> Iterator[None]:
 
 
 def _is_absent_object(error: BackendError) -> bool:
-    # NotAuthorizedOrNotFound and BucketNotFound speak of the bucket: absence proves nothing there.
+    # NotAuthorizedOrNotFound and BucketNotFound concern the bucket, not the object.
     return error.status_code == 404 and error.code == "ObjectNotFound"

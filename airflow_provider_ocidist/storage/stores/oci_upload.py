@@ -27,10 +27,9 @@ _MIB = 1 << 20
 
 
 class OciUpload(Upload):
-    """One object on its way in.
+    """One object being written.
 
-    With an origin, a journal in the user's cache folder keeps the upload's id; which parts are there, the
-    service itself tells.
+    With an origin, a journal in the user's cache folder keeps the upload's id; the service lists its parts.
     """
 
     def __init__(self, store: OciStore, name: str, part_size: int, origin: Origin | None = None) -> None:
@@ -45,7 +44,7 @@ class OciUpload(Upload):
         try:
             self.upload_id = self._left_open() or self._begin()
         except BaseException:
-            # Left open it would be locked, and a later attempt in this process could not go on from it.
+            # Left open it would stay locked, and a later attempt in this process could not resume.
             if self.journal:
                 self.journal.close()
             raise
@@ -83,7 +82,7 @@ class OciUpload(Upload):
         return None
 
     def _find_parts(self, upload_id: str) -> bool:
-        """Learn which parts are there; return whether the upload is still open."""
+        """List the uploaded parts; return whether the upload is still open."""
         page: str | None = None
         while True:
             try:
@@ -121,7 +120,7 @@ class OciUpload(Upload):
                 with oci_errors(f"writing {self.place}"):
                     headers = self._commit().headers
             except BackendError as error:
-                # A commit whose answer was lost is refused when it is repeated, for the upload is gone.
+                # A repeated commit, after a lost answer, is refused: the upload is gone.
                 headers = self._found()
                 if error.status_code not in (404, 409) or headers.get("opc-multipart-md5") != self._md5():
                     raise

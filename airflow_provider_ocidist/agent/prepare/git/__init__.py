@@ -30,7 +30,7 @@ def clone(
     """Fetch one commit and nothing of its history, with its submodules, into a new folder; return its id.
 
     `secret` is an SSH key, known hosts after it if they are to be pinned, or a token (`user:token` where the
-    server asks for a name). Raises AgentError that tells what is wrong.
+    server asks for a name). Raises AgentError that says what is wrong.
     """
     if repository.ref and not REF.fullmatch(repository.ref):
         raise AgentError(f"{repository.ref!r} is no branch, tag or commit", cause=Cause.CONFIG)
@@ -51,7 +51,7 @@ def clone(
 
 
 class Git:
-    """Git in one folder. Every method raises AgentError, or Stopped when the node is told to stop."""
+    """Git in one folder. Every method raises AgentError, or Stopped when the node is to stop."""
 
     def __init__(
         self, repository: Repository, folder: Path, environ: Mapping[str, str], switch: StopSwitch
@@ -115,7 +115,7 @@ class Git:
         """Run git, again if the network failed; raise CannotGive when there may be another way."""
         environ = dict(self.environ)
         if submodules and not self.repository.url.startswith(("/", "file://")):
-            # A repository from elsewhere has no business with files of this node.
+            # A remote repository must not read files of this node.
             environ["GIT_ALLOW_PROTOCOL"] = "http:https:ssh:git"
         for pause in (*PAUSES, None):
             done = self._finished(*arguments, environ=environ)
@@ -142,7 +142,7 @@ class Git:
 
 
 def _environment(environ: Mapping[str, str], credentials: Credentials) -> dict[str, str]:
-    """Return the node's environment for git: it asks nobody, shows no secrets, and waits for no stalled server."""
+    """Return the node's environment for git: no prompts, no secrets in traces, no waiting for a stalled server."""
     hidden = ("GIT_TRACE", "GIT_CURL_VERBOSE", "GIT_ASKPASS", "SSH_ASKPASS", "GIT_DIR", "GIT_WORK_TREE")
     inherited = {
         name: value
@@ -152,7 +152,7 @@ def _environment(environ: Mapping[str, str], credentials: Credentials) -> dict[s
     return {
         "GIT_SSH_COMMAND": "ssh -o BatchMode=yes -o ConnectTimeout=20",
         **inherited,
-        # Messages are told apart by their words.
+        # Messages are matched by their words.
         "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ALLOW_PROTOCOL": "http:https:ssh:git:file",
@@ -164,7 +164,7 @@ def _environment(environ: Mapping[str, str], credentials: Credentials) -> dict[s
 
 
 def _settings(settings: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that give git these settings, after those that it is given already."""
+    """Return the variables that add these settings to those that git has already."""
     first = int(environ.get("GIT_CONFIG_COUNT") or 0)
     made = {"GIT_CONFIG_COUNT": str(first + len(settings))}
     for number, (name, value) in enumerate(settings.items(), first):

@@ -1,4 +1,4 @@
-"""Credentials: what opens a repository reaches git itself and its host, nobody and nothing else."""
+"""Credentials: passes a repository's credentials only to git and its host."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HELPER = (
     '!f() { test "$1" = get && printf "username=%s\\npassword=%s\\n" '
     '"$OCIDIST_GIT_USER" "$OCIDIST_GIT_TOKEN"; }; f'
 )
-"""A fixed text: the shell that git runs it with sees no other."""
+"""A fixed text: git's shell gets no other input."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """How git is given what opens a repository: never in an argument, a URL or a file of the clone."""
+    """How git gets a repository's credentials: never in an argument, a URL or a file of the clone."""
 
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def _for_web(repository: Repository, secret: str | None) -> Credentials:
     variables = {"OCIDIST_GIT_USER": user or TOKEN_USER, "OCIDIST_GIT_TOKEN": password or ""}
     if not all(value.isprintable() for value in variables.values()):
         raise AgentError("the token for the code holds line breaks or control characters", cause=Cause.CONFIG)
-    # An empty helper forgets those that the node has.
+    # An empty helper resets the node's own.
     settings = {"credential.helper": "", f"credential.{repository.origin}.helper": HELPER}
     return Credentials(variables=variables, settings=settings)
 

@@ -1,4 +1,4 @@
-"""What git's last words mean, and what to do about it. Pure, but for a look at the disk."""
+"""The causes of git's error messages, with remedies. Pure, but for a look at the disk."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from airflow_provider_ocidist.model.git_source import Repository
 
 
 class NetworkFailed(AgentError):
-    """What may pass."""
+    """Transient."""
 
 
 class CannotGive(AgentError):
-    """The server is there, and does not give this in this way."""
+    """The server answers, but does not serve this request."""
 
 
 _ABSENT = re.compile(
@@ -45,7 +45,7 @@ _NETWORK = re.compile(
 
 
 def failure_of(output: str, repository: Repository, folder: Path) -> AgentError:
-    """Return what git's last words mean."""
+    """Return the error for git's output."""
     said = [line for line in output.splitlines() if line.strip()]
     telling = [
         line for line in said if re.match(r"fatal|error|remote:|ssh:|\S*denied|host key", line, re.IGNORECASE)
