@@ -214,7 +214,7 @@ def test_a_users_cancel_ends_the_gang(
         run(cancelled(trigger, KILLED))
     assert trigger.shared.model.done("cancel") == [ref.job_id]
     assert trigger.shared.asked_anew == [False]
-    assert f"{ref.key.name}: cancelled, since its task was killed" in caplog.text
+    assert f"{ref.key.name}: cancelled because its task was killed" in caplog.text
 
 
 def test_on_an_airflow_that_tells_of_no_kills_a_cancel_ends_nothing(
