@@ -1,4 +1,4 @@
-"""TrainingRetries: how long to wait before the next attempt, by the cause of the last failure."""
+"""TrainingRetries: the delay before the next attempt, by the cause of the last failure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 AT_ONCE = {Cause.NODE, Cause.PREEMPTED, Cause.ABANDONED}
-"""Causes that are gone with the node that had them, or now that somebody waits again."""
+"""Causes that end with the failed node, or because a task waits again."""
 
 
 class TrainingRetries(RetryPolicy):
-    """Retry a lost node at once, want of capacity ever later, a fault of the program never; needs Airflow 3.3.
+    """Retry a lost node at once, lack of capacity after growing delays, a program error never; needs Airflow 3.3.
 
     The task's `retries` still count. All other failures keep the task's own `retry_delay`.
     """
@@ -35,7 +35,7 @@ class TrainingRetries(RetryPolicy):
             return RetryDecision.default()
         cause = exception.cause
         if cause in HOPELESS:
-            return RetryDecision.fail(f"{cause}: the same again would fail again")
+            return RetryDecision.fail(f"{cause}: a retry would fail again")
         if cause in AT_ONCE:
             return RetryDecision.retry(timedelta(0), f"{cause}: nothing to wait for")
         if cause in ONLY_TIME_MENDS:

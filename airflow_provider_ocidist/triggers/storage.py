@@ -301,7 +301,7 @@ class CheckpointLook:
     def look(self) -> dict[str, Any] | None:
         """Return the result of `later_checkpoint`; None, with a warning, if the place may be readable again later.
 
-        Raises StorageError or BackendError when the refusals are so many, long and alike that asking again is of no use,
+        Raises StorageError or BackendError when the refusals are so many, long and alike that asking again is useless,
         or when the place or the credentials are wrong before any request is sent.
         """
         try:

@@ -284,7 +284,7 @@ def test_a_trigger_that_only_moved_ends_nothing(
     with caplog.at_level(logging.INFO):
         run(trigger.on_kill())
     assert trigger.shared.model.done("cancel") == []
-    assert f"{ref.key.name} goes on: its task waits for it elsewhere" in caplog.text
+    assert f"{ref.key.name} continues: its task waits for it elsewhere" in caplog.text
 
 
 def test_a_watcher_that_owns_nothing_ends_nothing(ref: RunRef, trigger: Trigger) -> None:
