@@ -1,4 +1,4 @@
-"""What Airflow is told of our errors: which of them a retry cannot help."""
+"""Our errors as Airflow's: which of them a retry cannot help."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, T
 from airflow_provider_ocidist.model.masking import masked_text
 
 HOPELESS = {Cause.USER, Cause.OOM, Cause.CONFIG, Cause.DATA, Cause.CANCELED}
-"""Causes that the same training would meet again: Airflow's retries are not spent on them."""
+"""Causes that would recur in a retry: Airflow's retries are not spent on them."""
 
 
 def training_failure(cause: Cause, message: str) -> BaseException:
-    """Return what a task raises when its training has failed."""
+    """Return the exception that a task raises when its training has failed."""
     text = masked_text(f"{cause}: {message}")
     if cause is Cause.DEADLINE:
         return AirflowTaskTimeout(text)

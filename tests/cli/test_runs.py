@@ -285,7 +285,7 @@ def test_two_runs_at_the_same_moment_do_not_share_a_note(ocidist: Terminal) -> N
     assert "CANCELED" in ocidist("cancel", "--interval", "0.3")
     info = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
     # Either one was refused, or both saw the same note and completed the same gang.
-    names = {line.split(":")[0] for text in told for line in text.splitlines() if "noted in" in line}
+    names = {line.split(":")[0] for text in told for line in text.splitlines() if "saved in" in line}
     assert names == {RunRecord.from_json(info["record"]).ref.key.name}, told
 
 
