@@ -59,7 +59,7 @@ def created(context: Context) -> RunRef | None:
 
 
 def note_data_versions(job: TrainingJob, hook: OciHook, context: Context, log: TaskLog) -> None:
-    """Record the version of the code before the training, for the outlets' events; it may change until the end."""
+    """Publish the versions of the inputs, for the outlets' events; the data may change before the end."""
     from airflow_provider_ocidist.storage.fingerprint import data_version
     from airflow_provider_ocidist.storage.locations import shown
 
