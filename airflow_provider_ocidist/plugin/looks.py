@@ -36,7 +36,7 @@ PATIENCE = 10.0
 CONNECTION_FRESH = 600.0
 """Seconds after which a connection is read again, so that its correction needs no restart of the API server."""
 THREADS = 4
-"""Limits how long the API server waits for a service that does not answer."""
+"""Most threads of the API server that wait for the service."""
 REMEMBERED = 100
 
 
@@ -216,7 +216,7 @@ def _in_words(error: Exception, conn_id: str) -> str:
 
 
 def _remembered(known: OrderedDict[K, T], key: K, make: Callable[[], T]) -> T:
-    """Return the cached value of a key, or create it; drop the least used ones."""
+    """Return the cached value of a key, or create it; drop the least recently used ones."""
     if key not in known:
         known[key] = make()
     known.move_to_end(key)
