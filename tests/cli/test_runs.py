@@ -112,7 +112,7 @@ def test_a_run_that_somebody_else_started_is_known_by_any_of_its_ids(
     assert watching.stdout.readline().startswith("[node ")
     watching.send_signal(signal.SIGINT)
     _, said = watching.communicate(timeout=60)
-    assert (watching.returncode, "it goes on" in said) == (130, True)
+    assert (watching.returncode, "the run continues" in said) == (130, True)
     ended = json.loads(ocidist("cancel", worker, "--interval", "0.3", "--json"))
     assert {node["state"] for node in ended["nodes"]} == {"CANCELED"}
 

@@ -800,8 +800,8 @@ def test_a_note_that_cannot_be_decoded_is_left_out_and_said(
 ) -> None:
     key = a_key()
     assert submit(model, key, notes=Notes({NOTE: {"attempts": [{"x": 1}]}})).ref.key == key
-    assert "noted of this task cannot be read, and is left out: " in caplog.text
-    assert "left out: None" not in caplog.text
+    assert "the saved state of this task cannot be read from Airflow, and is ignored: " in caplog.text
+    assert "is ignored: None" not in caplog.text
 
 
 def test_an_answer_that_takes_too_long_is_no_claim_of_any_try(
