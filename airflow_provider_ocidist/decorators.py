@@ -1,4 +1,4 @@
-"""`@task.distributed_training`: a function in a DAG file that every process of a gang runs."""
+"""`@task.distributed_training`: every process of a gang runs a function of a DAG file."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ if __name__ == "__main__":
 
 
 class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainingOperator):
-    """Make a function's source the program of a job, and its arguments what the program calls it with.
+    """Make a function's source the program of a job, which calls it with the given arguments.
 
     :param job: the job without its program, as for DistributedTrainingOperator
     :param python_callable: the function
-    :param op_args: what it is called with, as JSON can hold it
+    :param op_args: its arguments, which JSON can hold
     :param op_kwargs: the same, by name
     """
 
     custom_operator_name = "@task.distributed_training"
-    # The arguments come before the plan, which is made of them too.
+    # The arguments come before the plan, which depends on them.
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,
         *DistributedTrainingOperator.template_fields,
@@ -99,11 +99,11 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
 
     @contextlib.contextmanager
     def _written_program(self) -> Iterator[None]:
-        """Keep the program in a folder until the gang is there; what waits for its end needs none of it."""
+        """Keep the program in a folder until the gang exists; the wait for its end does not need it."""
         overrides = self.overrides
         with tempfile.TemporaryDirectory(prefix="ocidist-") as place:
             name = self.python_callable.__name__
-            # The same name in each attempt: what travels to the nodes must be the same, too.
+            # The same name in each attempt: the code sent to the nodes must be the same, too.
             folder = Path(place) / name
             folder.mkdir()
             (folder / SCRIPT.format(name=name)).write_text(self._program(name), encoding="utf-8")
@@ -128,12 +128,12 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
 
 
 def source_of(function: Callable[..., Any]) -> str:
-    """Return a function's source without its decorators, which mean nothing on a node."""
+    """Return a function's source without its decorators, which do not exist on a node."""
     source = textwrap.dedent(inspect.getsource(function))
     try:
         (definition,) = ast.parse(source).body
     except IndentationError:
-        # A text in it begins at the left margin, so that nothing can be taken off.
+        # A text in it begins at the left margin, so that it cannot be dedented.
         source = f"if True:\n{source}"
         (block,) = ast.parse(source).body
         assert isinstance(block, ast.If)
@@ -147,14 +147,14 @@ def distributed_training_task(
 ) -> TaskDecorator:
     """Wrap a function into a DistributedTrainingOperator; the arguments are that operator's.
 
-    The function's source alone goes to the nodes: it imports what it needs itself. Its arguments travel as JSON. The
+    Only the function's source is sent to the nodes: it imports what it needs itself. Its arguments go as JSON. The
     task returns the result of the run, never what the function returns.
 
     :param python_callable: the function that every process of the gang calls
-    :param multiple_outputs: make each key of the result an XCom of its own; false unless it is given
+    :param multiple_outputs: make each key of the result an XCom of its own; false by default
     :param kwargs: arguments of DistributedTrainingOperator
     """
-    # What the function returns stays on the nodes: its annotation says nothing about the task's XCom.
+    # The function's return value stays on the nodes: its annotation does not describe the task's XCom.
     kwargs.setdefault("multiple_outputs", False)
     return task_decorator_factory(
         python_callable=python_callable,

@@ -1,4 +1,4 @@
-"""Sensors: wait for a run that somebody else started, or for a checkpoint."""
+"""Sensors: wait for a run that another task started, or for a checkpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.hooks.task_context import mask_secrets_told
 
-# What only a running task needs is imported there, as in operators.py.
+# Imports that only a running task needs are made there, as in operators.py.
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Waiting(BaseSensorOperator):
-    """What both sensors do alike: the same outcome in poke, reschedule and deferrable, the same time-outs."""
+    """The base of both sensors: the same outcome in poke, reschedule and deferrable, the same time-outs."""
 
     def __init__(self, *, deferrable: bool | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -47,21 +47,21 @@ class Waiting(BaseSensorOperator):
 
     @abstractmethod
     def _awaited(self) -> str:
-        """Return what has not happened when the time is up, for a person."""
+        """Return what has not happened by the time-out, for a person."""
 
     @abstractmethod
     def _trigger(self) -> Any:
-        """Return what waits in the triggerer."""
+        """Return the trigger that waits in the triggerer."""
 
     def _kept(self, context: Context) -> Kept:
-        """Return what earlier processes of this try were refused."""
+        """Return the refusals that earlier processes of this try met."""
         from airflow_provider_ocidist.model import kept_evidence
 
         notes = self._notes(context)
         return kept_evidence.NOTHING if notes is None else kept_evidence.read(notes, self._subject(context))
 
     def _keep(self, context: Context, kept: Kept, before: Kept) -> None:
-        """Keep what was refused for the next process, where each look has one of its own."""
+        """Save the refusals for the next process if each look runs in its own."""
         from airflow_provider_ocidist.model import kept_evidence
 
         notes = self._notes(context)
@@ -85,7 +85,7 @@ class Waiting(BaseSensorOperator):
         return self._defer_unless_done(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Say what was waited for in vain; Airflow itself says "Trigger timeout" only."""
+        """Raise a time-out that names what was awaited; Airflow's own says only "Trigger timeout"."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except AirflowSensorTimeout as error:
@@ -104,7 +104,7 @@ class Waiting(BaseSensorOperator):
         return self._result
 
     def _poke_as_airflow_does(self, context: Context) -> bool:
-        """Look once; what an error then means is as in BaseSensorOperator.execute."""
+        """Look once; handle errors as BaseSensorOperator.execute does."""
         try:
             return bool(self.poke(context))
         except (AirflowSensorTimeout, AirflowTaskTimeout, AirflowFailException) as error:
@@ -125,7 +125,7 @@ class Waiting(BaseSensorOperator):
         return error
 
     def _seconds_left(self, context: Context) -> float:
-        """Return how long may still be waited, over all deferrals; Airflow forgets `execution_timeout` meanwhile."""
+        """Return the seconds left to wait, over all deferrals; Airflow forgets `execution_timeout` meanwhile."""
         now = datetime.now(UTC)
         begun = context["ti"].start_date or now
         return self._patience() - float((now - begun).total_seconds())
@@ -144,9 +144,9 @@ class Waiting(BaseSensorOperator):
 class DistributedTrainingSensor(Waiting):
     """Wait until a run has succeeded; never ends it. Returns the same result as the operator that started it.
 
-    A run that has failed, was ended or deleted makes this task fail for good, or skip with `soft_fail`: it follows
-    this one attempt, and what the training task tries next is another run. Neither does it keep a run alive that its
-    own task has left (`limits.lease`).
+    If the run has failed, was ended or deleted, this task fails for good, or skips with `soft_fail`: it follows this
+    one attempt, and a retry of the training task is another run. It does not renew the lease of a run that its own
+    task has left (`limits.lease`).
 
     :param run: the `run` XCom of a DistributedTrainingOperator: `train.output["run"]`, a mapping, or either as text
     :param conn_id: Airflow connection of type `oci`
@@ -173,7 +173,7 @@ class DistributedTrainingSensor(Waiting):
         self._watched: Watch | None = None
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
-        """Go on after the trigger has seen the run end."""
+        """Continue after the trigger has seen the run end."""
         from airflow_provider_ocidist.model.run import RunRecord
 
         self._watched = self._watch(RunRecord.from_json(event))
@@ -204,7 +204,7 @@ class DistributedTrainingSensor(Waiting):
                 self._watched.tell_the_rest()
                 raise _failed(cause, message)
             case Cancel(ending):
-                # A node has failed; the owner ends the others, and the outcome is not in doubt.
+                # A node has failed; the owner ends the others, and the outcome is certain.
                 raise _failed(ending.cause, ending.message)
         return False
 
@@ -225,7 +225,7 @@ class DistributedTrainingSensor(Waiting):
     def _record(self) -> RunRecord:
         from airflow_provider_ocidist.model.run import Expectations, RunRecord
 
-        # No limits and no lease: this task watches, and whoever started the run ends it.
+        # No limits and no lease: this task only watches, and the run's owner ends it.
         ref = self._ref()
         return RunRecord(
             ref=ref,
@@ -234,7 +234,7 @@ class DistributedTrainingSensor(Waiting):
         )
 
     def _has_agents(self, ref: RunRef) -> bool:
-        """Whether every node of the run has to report; where its job cannot be read, silence means nothing."""
+        """Whether every node of the run has to report; if its job cannot be read, no report is expected."""
         try:
             return self._hook.backend(ref.backend).open(ref.job_id).expects.reports
         except BackendError as error:
@@ -268,12 +268,12 @@ class DistributedTrainingSensor(Waiting):
 
 
 def _failed(cause: Cause, message: str) -> AirflowFailException:
-    """Return what ends the wait for good: this very run will not succeed any more."""
+    """Return the exception that ends the wait for good: this run can no longer succeed."""
     return AirflowFailException(f"{cause}: {message}")
 
 
 def _mapping_in(value: Any) -> Mapping[str, Any]:
-    """Return a mapping that Jinja may have written as text, in Python's own way or as JSON."""
+    """Return a mapping that Jinja may have rendered as text, as Python or as JSON."""
     if isinstance(value, str):
         value = json.loads(value) if value.lstrip().startswith('{"') else ast.literal_eval(value)
     if not isinstance(value, Mapping):
@@ -282,11 +282,11 @@ def _mapping_in(value: Any) -> Mapping[str, Any]:
 
 
 class CheckpointSensor(Waiting):
-    """Wait for a whole checkpoint below a URI; returns its uri, step and loss.
+    """Wait for a complete checkpoint below a URI; returns its uri, step and loss.
 
     :param uri: the folder that holds a run's checkpoints: `checkpoints_uri` of the XCom `run` of its task
     :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
-    :param after_step: wait for one of a step above this; -1 takes any
+    :param after_step: wait for one with a step above this; -1 accepts any
     :param poke_interval: seconds between two looks
     :param deferrable: wait in the triggerer
     """
@@ -309,7 +309,7 @@ class CheckpointSensor(Waiting):
         self._look: CheckpointLook | None = None
 
     def resume(self, context: Context, event: dict[str, Any] | None) -> Any:
-        """Return what the trigger has found; where it could not look, look here, which says why in the right place."""
+        """Return the trigger's result; if it could not look, look here, so that the error is in the task's log."""
         from airflow_provider_ocidist.triggers.storage import CheckpointLook
 
         self._result = event

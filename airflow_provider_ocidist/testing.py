@@ -1,4 +1,4 @@
-"""A pytest plugin: the fixture `oci_emulator`, a local OCI for the tests of whoever has this package installed."""
+"""A pytest plugin: the fixture `oci_emulator`, a local OCI for the tests of this package's users."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.emulator.control import RecordedCall
     from airflow_provider_ocidist.emulator.server import Emulator
 
-# pytest loads this module into every run of whoever has the package: whatever is heavy waits for the fixture.
+# pytest loads this module in every environment with the package: heavy imports are made by the fixture.
 
 
 class OciEmulator:
-    """A running emulator, and what a test asks of it."""
+    """A running emulator, and its controls for tests."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
-        """Everything that exists from the start: identifiers, bucket, config file, addresses."""
+        """The initial resources: identifiers, bucket, config file, addresses."""
 
     @property
     def url(self) -> str:
@@ -34,7 +34,7 @@ class OciEmulator:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration that clients of the SDK take."""
+        """The configuration for clients of the SDK."""
         import oci
 
         config: dict[str, Any] = oci.config.from_file(self.access.config_file, self.access.profile)
@@ -55,7 +55,7 @@ class OciEmulator:
         return _client_class(service)(self.config, **options)
 
     def env(self) -> dict[str, str]:
-        """Return environment variables that send the SDK, the CLI, ocifs and ADS here without a change to them."""
+        """Return environment variables that point the unmodified SDK, CLI, ocifs and ADS here."""
         config = self.access.config_file
         return {
             **self.access.proxy_environment(),
@@ -71,25 +71,25 @@ class OciEmulator:
         return connection(self.access)
 
     def fault(self, **rule: Any) -> None:
-        """Add a rule of what goes wrong with requests, such as `path="/20190101/jobRuns", status=429, times=2`."""
+        """Add a fault rule for requests, such as `path="/20190101/jobRuns", status=429, times=2`."""
         self._control("POST", "/faults", rule)
 
     def nodes(self, **rule: Any) -> None:
-        """Add a rule of what happens to nodes, such as `display_name=".*-1", failure="Out of host capacity."`."""
+        """Add a fault rule for nodes, such as `display_name=".*-1", failure="Out of host capacity."`."""
         self._control("POST", "/nodes", rule)
 
     def seed(self, number: int) -> None:
-        """Begin the dice for faults with a `probability` anew."""
+        """Reset the random numbers for faults with a `probability`."""
         self._control("POST", "/seed", {"seed": number})
 
     def calls(self, **filters: str) -> list[RecordedCall]:
-        """Return the requests so far, those that `method`, `path` and `host` (regular expressions) fit."""
+        """Return the requests so far that match `method`, `path` and `host` (regular expressions)."""
         from airflow_provider_ocidist.emulator.control import RecordedCall
 
         return [RecordedCall(**each) for each in self._control("GET", f"/calls?{urlencode(filters)}")]
 
     def reset(self) -> None:
-        """Return to the state of a fresh start; identifiers and keys stay. Done before each test."""
+        """Reset to the initial state; identifiers and keys stay. Called before each test."""
         self._control("POST", "/reset")
 
     def _control(self, method: str, where: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -97,7 +97,7 @@ class OciEmulator:
             f"{self.url}/_emulator{where}", data=json.dumps(body or {}).encode(), method=method
         )
         try:
-            # Without the proxies of the environment: this is for our own machine.
+            # Without the environment's proxies: the emulator is on this machine.
             with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
                 content = answer.read()
         except urllib.error.HTTPError as error:
@@ -110,7 +110,7 @@ def _client_class(service: str) -> type:
     clients = importlib.import_module(f"oci.{module}")
     names = [name] if name else [each for each in dir(clients) if each.endswith("Client")]
     if len(names) != 1:
-        raise ValueError(f"oci.{module} has several clients: say one of {', '.join(names)} after {module}.")
+        raise ValueError(f"oci.{module} has several clients: name one of {', '.join(names)} after {module}.")
     found: type = getattr(clients, names[0])
     return found
 
@@ -129,13 +129,13 @@ def _import_emulator() -> tuple[type[Emulator], type[Options]]:
 
 @pytest.fixture(scope="session")
 def oci_emulator_options() -> dict[str, Any]:
-    """Override this to have the emulator of a session behave otherwise: `{"grace_s": 1, "seed": 7}`."""
+    """Override this fixture to change the emulator's settings for a session: `{"grace_s": 1, "seed": 7}`."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def oci_emulator_server(oci_emulator_options: dict[str, Any]) -> Iterator[OciEmulator]:
-    """One emulator for the session, as the tests before have left it."""
+    """One emulator for the session, in the state that earlier tests left."""
     emulator, options = _import_emulator()
     with emulator(options=options(**oci_emulator_options)) as running:
         yield OciEmulator(running.access)
@@ -143,6 +143,6 @@ def oci_emulator_server(oci_emulator_options: dict[str, Any]) -> Iterator[OciEmu
 
 @pytest.fixture
 def oci_emulator(oci_emulator_server: OciEmulator) -> OciEmulator:
-    """A local OCI as it is after a fresh start."""
+    """A local OCI in its initial state."""
     oci_emulator_server.reset()
     return oci_emulator_server

@@ -1,4 +1,4 @@
-"""Operators that copy: training data to where nodes read it, checkpoints and outputs to where they are wanted."""
+"""Operators that copy: training data to the nodes' storage, checkpoints and outputs to other places."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 
 RUN_ON = ("worker", "platform")
 FOLDER, ORDER = "copy_data", "order.json"
-"""What travels to a node: a folder of this name with this file."""
+"""The code sent to a node: a folder of this name with this file."""
 
 
 class CopyOperator(BaseOperator):
-    """Copy files and folders between any two places that fsspec knows, fast where one of them is `oci://`.
+    """Copy files and folders between any two places that fsspec knows, fast if one of them is `oci://`.
 
     A target appears whole or not at all, checked by its digest. A source that ends in `/` is a folder; one with `*`,
-    `?`, `[` or `**` is all that fits. All items are looked at before anything is copied; then they are copied some at
-    a time, and one that fails does not end the others. A retry goes on where the attempt before it has ended.
+    `?`, `[` or `**` is a pattern. All items are checked before anything is copied; then they are copied some at a
+    time, and a failed one does not end the others. A retry resumes where the attempt before it ended.
 
-    XCom: files, bytes and seconds of all, and the same of each item. After a failure the same is in XCom `report`.
+    XCom: files, bytes and seconds in total and of each item. After a failure the same is in XCom `report`.
 
     :param data: what goes where: a list of `{"source": URI or list of URIs, "target": URI}`, each of which may have its
         own `include`, `exclude`, `mode`, `verify` and `delete_extra`; or a mapping of sources to targets; or JSON of it
     :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
-    :param source_conn_id: the same for sources alone, of another tenancy or region
-    :param target_conn_id: the same for targets alone
+    :param source_conn_id: the same for sources only, of another tenancy or region
+    :param target_conn_id: the same for targets only
     :param include: patterns of relative paths; empty means all
     :param exclude: patterns of relative paths
-    :param mode: `changed` leaves alone what is at the target already, the same; `all` copies everything
-    :param verify: compare all files with their source once more at the end
-    :param delete_extra: delete at the target what its source folder does not have; what is excluded stays
-    :param run_on: `platform`: copy on a node of its own on OCI, near the data, and not on the Airflow worker
+    :param mode: `changed` skips files that are at the target already, unchanged; `all` copies everything
+    :param verify: compare all files with their source again at the end
+    :param delete_extra: delete files at the target that its source folder does not have; excluded files stay
+    :param run_on: `platform`: copy on a separate node on OCI, near the data, and not on the Airflow worker
     :param shape: of that node
     :param ocpus: of that node; each brings 1 Gbit/s of network, up to the shape's limit
     :param memory_gb: of that node
@@ -142,19 +142,19 @@ class CopyOperator(BaseOperator):
     def resume(
         self, context: Context, event: dict[str, Any], search: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Go on after the trigger has seen something to do; Airflow calls this on a worker."""
+        """Continue after the trigger's event; Airflow calls this on a worker."""
         with as_airflow_errors():
             self._job = self._copy_job(self._items(), context)
             return self._told_by(self._job.resume(context, event, search))
 
     def ask_again(self, context: Context, event: Any, search: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin anew after a time without capacity; Airflow calls this on a worker."""
+        """Submit again after a pause without capacity; Airflow calls this on a worker."""
         with as_airflow_errors():
             self._job = self._copy_job(self._items(), context)
             return self._told_by(self._job.ask_again(context, event, search))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on also where Airflow would fail this task for its trigger's sake; see the training operator."""
+        """Continue also after a failed trigger; see the training operator."""
         if next_method != TRIGGER_FAILED:
             return super().resume_execution(next_method, next_kwargs, context)
         with as_airflow_errors():
@@ -166,7 +166,7 @@ class CopyOperator(BaseOperator):
         if self._job is not None:
             self._job.on_kill()
 
-    # what OpenLineage's provider asks for, where it is installed: the same before, after, and after a failure
+    # called by OpenLineage's provider, if installed: the same before, after, and after a failure
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
         from airflow_provider_ocidist.integrations.lineage import lineage_of_copy
@@ -228,7 +228,7 @@ class CopyOperator(BaseOperator):
         )
 
     def _job_of(self, context: Context) -> dict[str, Any]:
-        """Return the job of one node whose program copies; its report comes back as its output."""
+        """Return the job of one node whose program copies; its output is the report."""
         from airflow_provider_ocidist.storage import copy_program
 
         backend = {"shape": self.shape, "ocpus": self.ocpus, "memory_gb": self.memory_gb}
@@ -255,14 +255,14 @@ class CopyOperator(BaseOperator):
 
         work_dir = (self.overrides or {}).get("work_dir") or OciHook(self.conn_id).fields.get("work_dir")
         if not work_dir:
-            missing = f"neither the connection {self.conn_id} nor `overrides` has one; the copy leaves its report there"
+            missing = f"neither the connection {self.conn_id} nor `overrides` has one; the copy writes its report there"
             raise JobFileError([Problem("work_dir", missing)], "the data to copy")
         ti = context["ti"]
         index = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
         return join(str(work_dir), "copies", ti.dag_id, ti.run_id, ti.task_id, *index)
 
     def _told_by(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the report that a node has left."""
+        """Return the report that a node has written."""
         from airflow_provider_ocidist.storage import locations
         from airflow_provider_ocidist.storage.stores.opening import open_store
 
@@ -310,15 +310,15 @@ class CopyOperator(BaseOperator):
 
 
 class CopyJob(DistributedTrainingOperator):
-    """The training operator as a part of a copying task: adopted, waited for and ended as any training."""
+    """The training operator inside a copying task: its run is adopted, awaited and ended like any training."""
 
     def __init__(self, *, order: str, **kwargs: Any) -> None:
-        # A copy shows no steps, and is a success all the same.
+        # A copy reports no steps, and still succeeds.
         super().__init__(require_training=False, **kwargs)
         self.order = order
 
     def _begin(self, context: Context) -> dict[str, Any]:
-        # Needed until the node is there, under the same name in each attempt: what travels must be the same, too.
+        # Needed until the node exists, under the same name in each attempt: the code sent must be the same, too.
         with tempfile.TemporaryDirectory(prefix="ocidist-") as place:
             folder = Path(place) / FOLDER
             folder.mkdir()
@@ -326,7 +326,7 @@ class CopyJob(DistributedTrainingOperator):
             self.overrides = {**(self.overrides or {}), "program.source": str(folder)}
             return super()._begin(context)
 
-    def _succeed(self, watch: Watch, warning: str | None, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it has no checkpoint to tell of
+    def _succeed(self, watch: Watch, warning: str | None, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it has no checkpoint to publish
         from airflow_provider_ocidist.model.run import TrainingResult
 
         assert watch.status is not None
@@ -334,24 +334,24 @@ class CopyJob(DistributedTrainingOperator):
 
     @property
     def _folder(self) -> Path:
-        # It is in no DAG, and nothing that it names lies beside a DAG file.
+        # It is in no DAG, and names no file relative to a DAG file.
         return Path()
 
 
 def _as_items(data: Any) -> Any:
-    """Return a mapping of sources to targets as a list: Airflow fills in the values of a mapping, not its keys."""
+    """Return a mapping of sources to targets as a list: Airflow renders the values of a mapping, not its keys."""
     if isinstance(data, Mapping) and "source" not in data and "target" not in data:
         return [{"source": source, "target": target} for source, target in data.items()]
     return data
 
 
 class StageDataOperator(CopyOperator):
-    """Bring training data to where the nodes read it; upstream of the training."""
+    """Copy training data to the nodes' storage; upstream of the training."""
 
     label = "stage data"
 
 
 class CopyOutputsOperator(CopyOperator):
-    """Carry checkpoints and outputs to where they are wanted; downstream of the training."""
+    """Copy checkpoints and outputs to another place; downstream of the training."""
 
     label = "copy outputs"

@@ -28,34 +28,34 @@ from airflow_provider_ocidist.errors import OcidistError
 GROUPS = {
     "describe": {
         "init": ("init", "write a job, a training script and a Dockerfile to start from"),
-        "check": ("check", "say everything that is wrong with job files; sends nothing"),
+        "check": ("check", "report all errors in job files; sends nothing"),
         "schema": ("schema", "print the JSON Schema of job files, for editors"),
     },
     "look ahead": {
         "plan": ("plan", "print what a job file would create; creates nothing, sends nothing"),
-        "diff": ("diff", "say what differs between two job files, or between a file and a run"),
-        "preflight": ("preflight", "ask the service what would stop a job, and say how to mend it"),
+        "diff": ("diff", "print the differences between two job files, or between a file and a run"),
+        "preflight": ("preflight", "ask the service what would stop a job, and print how to fix it"),
     },
     "run": {
-        "run": ("run", "start a job; what was created is noted in a file"),
-        "watch": ("watch", "follow the logs of all nodes to the end; Ctrl-C leaves the run alone"),
+        "run": ("run", "start a job; the run is saved in a file"),
+        "watch": ("watch", "follow the logs of all nodes to the end; Ctrl-C does not end the run"),
         "cancel": ("cancel", "end all nodes of a run, and wait until they have ended"),
     },
     "look": {
         "list": ("status", "list the gangs of the connection's compartment, newest first"),
-        "status": ("status", "say how a run is doing"),
-        "logs": ("status", "print what the nodes of a run have written"),
-        "show-config": ("status", "print what was created, as the note of a run says it"),
+        "status": ("status", "print the state of a run"),
+        "logs": ("status", "print the output of the nodes of a run"),
+        "show-config": ("status", "print what was created, from the note of a run"),
     },
     "more": {
         "copy": (
             "copy",
             "copy a file or a tree between local folders, oci://, http(s):// and any fsspec URI",
         ),
-        "emulator": ("emulator", "run a local OCI that really runs the nodes"),
+        "emulator": ("emulator", "run a local OCI that runs the nodes"),
     },
 }
-"""The commands as the help shows them: module in this package, one line. The module has a function `add_<command>`."""
+"""The commands for the help: module in this package, one line. The module has a function `add_<command>`."""
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 EXIT_CODES = """\
 exit codes:
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A name that this terminal cannot show is no reason to end.
+            # A name that this terminal cannot show must not end the command.
             stream.reconfigure(errors="backslashreplace")
     arguments = list(sys.argv[1:] if argv is None else argv)
     wanted = arguments[0] if arguments else command_in_line(os.environ.get("COMP_LINE", ""))
@@ -96,24 +96,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has seen enough; Python would complain once more at exit.
+        # The reader has closed the pipe; without this Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
 
 
 class _Main(argparse.ArgumentParser):
-    """The parser of `ocidist` itself, whose help shows the commands in groups."""
+    """The parser of `ocidist`, whose help shows the commands in groups."""
 
     def format_help(self) -> str:
         lines = [self.format_usage(), f"{self.description}\n"]
         for title, group in GROUPS.items():
             lines += [f"{title}:", *(f"  {name:<12} {text}" for name, (_, text) in group.items()), ""]
-        more = "ocidist COMMAND --help says more, docs/command-line.md says all.\n"
+        more = "For details: ocidist COMMAND --help, or docs/command-line.md.\n"
         return "\n".join([*lines, EXIT_CODES, more])
 
 
 def _parser(wanted: str | None) -> argparse.ArgumentParser:
-    """Return the parser; of all commands only the wanted one has its arguments, and its module is loaded."""
+    """Return the parser; only the wanted command has its arguments and its module loaded."""
     parser = _Main(prog="ocidist", description="Multi-node PyTorch training on OCI, from a terminal.")
     parser.add_argument("--version", action="version", version=f"ocidist {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=argparse.ArgumentParser)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import RunRecord
 
 PATIENCE = 60.0
-"""Seconds that the nodes get to end."""
+"""Seconds that the nodes have to end."""
 
 
 def add_cancel(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
             if refused is not None:
                 raise refused
             raise BackendError(
-                f"the nodes have not ended within {PATIENCE:.0f} s; look again with `ocidist status`"
+                f"the nodes have not ended within {PATIENCE:.0f} s; check again with `ocidist status`"
             )
         time.sleep(options.interval)
         if refused is not None:
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cancel(backend: Backend, record: RunRecord) -> CancelFailed | None:
-    """Return what the service said where it did not take a cancel, and may take it later."""
+    """Return the service's error if it refused a cancel now and may accept it later."""
     try:
         backend.cancel(record.ref)
     except CancelFailed as error:

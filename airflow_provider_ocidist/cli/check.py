@@ -1,4 +1,4 @@
-"""`ocidist check`: everything that is wrong with job files."""
+"""`ocidist check`: all errors in job files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """What there is to say of one file."""
+    """The result for one file."""
 
     file: str
     problems: tuple[Problem, ...] = ()

@@ -1,4 +1,4 @@
-"""What the shell may complete, beyond commands and flags: job files, connections, kinds."""
+"""Shell completion beyond commands and flags: job files, connections, kinds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Completer = Callable[..., Iterable[str]]
 
 
 def complete_with(argument: argparse.Action, completer: Completer) -> None:
-    """Say what argcomplete offers for an argument; argparse itself does not look at it."""
+    """Set the completer of an argument for argcomplete; argparse itself ignores it."""
     argument.completer = completer  # type: ignore[attr-defined]
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell and end, when it is the shell that asks."""
+    """Answer and exit if the shell asks for completions."""
     if "_ARGCOMPLETE" not in os.environ:
         return
     try:
@@ -28,7 +28,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def command_in_line(line: str) -> str | None:
-    """Return the command in the line that the shell wants completed."""
+    """Return the command in the line to complete."""
     words = line.split()[1:]
     return words[0] if words else None
 

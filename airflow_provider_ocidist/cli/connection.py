@@ -1,4 +1,4 @@
-"""Where commands get a connection from: the variable that Airflow reads too, and single fields."""
+"""The connection of a command: from the variable that Airflow reads too, and single fields."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def connection_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the connection's fields, under the names that backends and storage use."""
+    """Return the connection's fields, by the names that backends and storage use."""
     variable = f"{VARIABLE}{options.conn_id.upper()}"
     text = os.environ.get(variable)
     if text is None and options.conn_id != DEFAULT_CONN_ID:
@@ -45,13 +45,13 @@ def connection_of(options: argparse.Namespace) -> dict[str, Any]:
     try:
         extra = _extra(text) if text else {}
     except ValueError as error:
-        # Not the text itself: it may hold a key.
+        # Without the text itself: it may hold a key.
         raise Unusable(f"{variable} holds no connection: {error}") from error
     return fields_of(extra) | fields_of(dict(map(_field, options.field)))
 
 
 def absence_of(options: argparse.Namespace) -> str | None:
-    """Return what to say where a job lacks what a connection would fill in, and there is no connection."""
+    """Return the message for a job that lacks fields of a connection when there is none."""
     if connection_of(options):
         return None
     variable = f"{VARIABLE}{options.conn_id.upper()}"
@@ -59,7 +59,7 @@ def absence_of(options: argparse.Namespace) -> str | None:
 
 
 def backend_of(options: argparse.Namespace, kind: str, **fields: Any) -> Backend:
-    """Return the connected backend; `fields` stand where the connection says nothing. Raises Unusable."""
+    """Return the connected backend; `fields` are defaults for the connection's. Raises Unusable."""
     from airflow_provider_ocidist import kinds
 
     try:
@@ -77,7 +77,7 @@ def _remedy() -> str:
 
 
 def _extra(text: str) -> Mapping[str, Any]:
-    """Return the extra fields of a connection in one of the two forms of Airflow. Raises ValueError."""
+    """Return the extra fields of a connection in either of Airflow's two forms. Raises ValueError."""
     if not text.lstrip().startswith("{"):
         query = dict(parse_qsl(urlsplit(text).query))
         return _mapping(query["__extra__"]) if "__extra__" in query else query

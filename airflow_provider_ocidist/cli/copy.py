@@ -23,18 +23,18 @@ def add_copy(parser: argparse.ArgumentParser) -> None:
         "--mode",
         choices=["all", "changed"],
         default="all",
-        help="changed: leave alone what is there already, the same (default: %(default)s)",
+        help="changed: skip files that are there already, unchanged (default: %(default)s)",
     )
     parser.add_argument(
-        "--verify", action="store_true", help="compare all files with their source once more at the end"
+        "--verify", action="store_true", help="compare all files with their source again at the end"
     )
     parser.add_argument(
         "--delete-extra",
         action="store_true",
-        help="delete at the target what the source folder does not have",
+        help="delete files at the target that the source folder does not have",
     )
     parser.add_argument(
-        "--no-resume", action="store_true", help="begin anew where an earlier copy was cut off"
+        "--no-resume", action="store_true", help="start over where an earlier copy was cut off"
     )
     add_connection(parser)
     add_json(parser)

@@ -1,4 +1,4 @@
-"""`ocidist diff`: what differs between two jobs, as described or as they run."""
+"""`ocidist diff`: the differences between two jobs, as described or as they run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value that is not the same on both sides; None where a side has none."""
+    """One value that differs between the sides; None if a side has none."""
 
     path: str
     old: Any
@@ -46,7 +46,7 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Two files are compared as jobs; where a side is a run, what would be sent is compared with what was."""
+    """Two files are compared as jobs; a file and a run by the requests that would be and were sent."""
     sides = [options.old, options.new]
     live = [_is_run(side) for side in sides]
     if any(live):
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def differences(old: Any, new: Any) -> Iterator[Difference]:
-    """Yield what differs, by dotted path, in the order of the old side, with secrets masked.
+    """Yield the differences, by dotted path, in the order of the old side, with secrets masked.
 
     Lists are compared item by item.
     """
@@ -74,7 +74,7 @@ def differences(old: Any, new: Any) -> Iterator[Difference]:
 
 
 def _differences(old: Any, new: Any, old_shown: Any, new_shown: Any, path: str) -> Iterator[Difference]:
-    """The last two sides are the first two as they may be shown."""
+    """The last two sides are the first two with secrets masked."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in [*old, *(key for key in new if key not in old)]:
             first, second, *seen = (_at(side, key) for side in (old, new, old_shown, new_shown))
@@ -88,7 +88,7 @@ def _differences(old: Any, new: Any, old_shown: Any, new_shown: Any, path: str) 
 
 
 def _at(side: Any, place: Any) -> Any:
-    """Return what stands at a place of a mapping or a list; what is masked is masked in all of its places."""
+    """Return the item at a place of a mapping or a list; a masked value is masked at all of its places."""
     if isinstance(side, Mapping):
         return side.get(place)
     return side[place] if isinstance(side, list | tuple) else side
@@ -116,7 +116,7 @@ def _is_run(side: str) -> bool:
 
 
 def _requests(options: argparse.Namespace, sides: list[str], live: list[bool]) -> list[Any]:
-    """Return both sides as the requests of a gang: of a file those that would be sent for the very run beside it."""
+    """Return both sides as the requests of a gang: for a file those that would be sent for the other side's run."""
     runs = {side: _run(options, side) for side, is_live in zip(sides, live, strict=True) if is_live}
     backend, record = next(iter(runs.values()))
     return [
@@ -130,7 +130,7 @@ def _run(options: argparse.Namespace, side: str) -> tuple[Backend, RunRecord]:
 
 
 def _as_mapping(requests: Iterable[Request]) -> dict[str, Any]:
-    """Return requests by their verb, runs by their number, with JSON inside of texts opened."""
+    """Return requests by their verb, runs by their number, with JSON in texts parsed."""
     job = {item.verb: item.body for item in requests if item.verb == "CreateJob"}
     runs = [item.body for item in requests if item.verb == "CreateJobRun"]
     opened: dict[str, Any] = _opened(
@@ -155,7 +155,7 @@ def _created(backend: Backend, record: RunRecord) -> dict[str, Any]:
 
 
 def _planned(options: argparse.Namespace, file: str, backend: Backend, run: RunRef) -> dict[str, Any]:
-    # Whoever waits for a run gives it a lease, of which the file says nothing.
+    # The waiting process sets a run's lease, which the file does not have.
     job = with_lease(load(file, options), run.lease)
     with problems_of(file):
         return _as_mapping(backend.plan(job, run.key).requests)

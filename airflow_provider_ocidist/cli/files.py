@@ -1,4 +1,4 @@
-"""Job files as commands name them: on this machine or at any URI, with values replaced from the command line."""
+"""Job files of commands: on this machine or at any URI, with values replaced from the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPOLOGIES = ("auto", "job_runs", "multi_node")
 
 
 class WrongFile(Exception):
-    """A job file was read, and is wrong."""
+    """A job file has errors."""
 
     def __init__(self, file: str, problems: Sequence[Problem], hint: str | None = None) -> None:
         super().__init__(file)
@@ -33,7 +33,7 @@ class WrongFile(Exception):
 
 
 def add_file(parser: argparse.ArgumentParser) -> None:
-    """Let a command take a job file, and other values for what is in it."""
+    """Add the arguments for a job file and replacements of its values."""
     file = parser.add_argument("file", metavar="FILE", help="job file, YAML: a path, or any URI")
     complete_with(file, yaml_files)
     add_overrides(parser)
@@ -55,7 +55,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 def load(file: str, options: argparse.Namespace, *, templates: bool = False) -> TrainingJob:
     """Return the job in a file. Raises WrongFile, and Unusable when it cannot be read.
 
-    `templates`: the file may still hold Jinja that Airflow fills in.
+    `templates`: the file may still hold Jinja that Airflow renders.
     """
     from airflow_provider_ocidist.job_file import parsing
 
@@ -74,14 +74,14 @@ def load(file: str, options: argparse.Namespace, *, templates: bool = False) -> 
 
 
 def with_lease(job: TrainingJob, lease: float | None) -> TrainingJob:
-    """Return the job with this lease, in seconds, where it says nothing of one."""
+    """Return the job with this default lease, in seconds."""
     if job.limits.lease is not None:
         return job
     return replace(job, limits=replace(job.limits, lease=lease))
 
 
 def _secrets_given(text: str, options: argparse.Namespace) -> set[str]:
-    """Return the secrets in a file and in what replaces its values, for the case that they are wrong, and quoted."""
+    """Return the secrets in a file and in replacements of its values: error messages may quote them."""
     import yaml
 
     given: list[object] = list(getattr(options, "set", ()))
@@ -123,18 +123,18 @@ def _overrides(options: argparse.Namespace) -> dict[str, object]:
 
 
 def _value(path: str, text: str) -> object:
-    """Return a list or section that is written as JSON; any other text is as it would be in the file."""
+    """Return a list or section written as JSON; any other text is read as in the file."""
     if not text.lstrip().startswith(("[", "{")) or text.lstrip().startswith("{{"):
         return text
     try:
         return json.loads(text)
     except ValueError as error:
-        raise Unusable(f"--set {path}: begins as JSON and is none: {error}") from error
+        raise Unusable(f"--set {path}: is not valid JSON: {error}") from error
 
 
 @contextmanager
 def problems_of(file: str, hint: str | None = None) -> Iterator[None]:
-    """Turn what is found wrong with a job into what is wrong with its file."""
+    """Turn errors of a job into errors of its file."""
     try:
         yield
     except JobFileError as error:
@@ -142,6 +142,6 @@ def problems_of(file: str, hint: str | None = None) -> Iterator[None]:
 
 
 def problem_line(file: str, problem: Problem) -> str:
-    """Return a problem as compilers print them, so that editors and terminals find the line."""
+    """Return a problem in the form of compilers, so that editors and terminals find the line."""
     place = f"{file}:{problem.line}" if problem.line is not None else file
     return f"{place}: {replace(problem, line=None)}"

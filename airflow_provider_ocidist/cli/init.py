@@ -1,4 +1,4 @@
-"""`ocidist init`: a folder to start from."""
+"""`ocidist init`: write a starting folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_init(parser: argparse.ArgumentParser) -> None:
         "--launcher", default="torchrun", metavar="KIND", help="default: %(default)s"
     )
     complete_with(launcher, kinds_of("launchers"))
-    parser.add_argument("--force", action="store_true", help="write over files that are there")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def files_for(values: Mapping[str, str]) -> dict[str, str]:
-    """Return the text of each file by its relative name; `@NAME@` and the like in the templates filled in."""
+    """Return the text of each file by its relative name, with `@NAME@` and the like replaced in the templates."""
     from airflow_provider_ocidist.job_file import json_schema
 
     files = {
@@ -99,9 +99,7 @@ def _write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[str]:
     """Write all files or none; return their names."""
     there = [name for name in files if (folder / name).exists()]
     if there and not force:
-        raise Unusable(
-            f"{folder / there[0]} is there already: --force writes over it, or name another folder"
-        )
+        raise Unusable(f"{folder / there[0]} exists already: --force overwrites it, or name another folder")
     try:
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

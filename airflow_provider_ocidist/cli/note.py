@@ -1,4 +1,4 @@
-"""The note of a run, `info.yaml` with the keys of Oracle ADS's; and what a command acts on: a note, or an OCID."""
+"""The note of a run, `info.yaml` with the keys of Oracle ADS's; and a command's run: by its note, or an OCID."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OCID = "ocid1."
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Let a command take a run: by its note, or by an OCID, whoever has started it."""
+    """Add the argument for a run: its note, or an OCID, also of a run of another user."""
     target = parser.add_argument(
         "target",
         nargs="?",
@@ -37,7 +37,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
-    """Let a command be told where to look for what no note tells of."""
+    """Add the argument for the backend of runs without a note."""
     backend = parser.add_argument(
         "--backend",
         default="oci_data_science",
@@ -52,7 +52,7 @@ def _offered(prefix: str, **_: Any) -> list[str]:
 
 
 def is_note(path: Path) -> bool:
-    """Return whether a file is a note, which names the main run in one of its first lines; reads no more than those."""
+    """Return whether a file is a note, which names the main run in its first lines; reads only those."""
     try:
         with path.expanduser().open(encoding="utf-8", errors="replace") as file:
             start = file.read(2000)
@@ -66,7 +66,7 @@ def is_id(target: str) -> bool:
 
 
 def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecord]:
-    """Return the run that a command was given, and where it is; `fields` stand where the connection says nothing."""
+    """Return a command's run and its backend; `fields` are defaults for the connection's."""
     from airflow_provider_ocidist.model.run import RunRecord
 
     if is_id(options.target):
@@ -77,7 +77,7 @@ def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecor
 
 
 def hide_told(backend: Backend, ref: RunRef) -> None:
-    """Keep what the nodes of a run were told as secrets, and may print, from what is printed here."""
+    """Mask the secrets that the nodes of a run got, and may print, in this command's output."""
     try:
         hide(backend.secrets_told(ref))
     except OcidistError as error:
@@ -85,7 +85,7 @@ def hide_told(backend: Backend, ref: RunRef) -> None:
 
 
 def info_of(record: RunRecord) -> dict[str, Any]:
-    """Return what a note says of a run."""
+    """Return the content of a run's note."""
     ref = record.ref
     return {
         "jobId": ref.job_id,
@@ -97,7 +97,7 @@ def info_of(record: RunRecord) -> dict[str, Any]:
 
 
 def begun(path: Path, job: TrainingJob) -> RunKey | None:
-    """Return the key of a run of this job that was cut off before it was complete, if the note tells of one."""
+    """Return the key of an incomplete run of this job, if the note names one."""
     from airflow_provider_ocidist.model import codec
     from airflow_provider_ocidist.model.run import RunKey
 
@@ -119,7 +119,7 @@ def note_beginning(path: Path, key: RunKey) -> None:
         with path.open("x") as file:
             file.write(_yaml({"begun": codec.encode(key)}))
     except FileExistsError:
-        # Of the same key, or made this very moment by another of us.
+        # Of the same key, or just written by another process.
         if _load(path) != {"begun": codec.encode(key)}:
             raise Unusable(f"{path} is of another run: name another with --info") from None
     except OSError as error:
@@ -127,14 +127,14 @@ def note_beginning(path: Path, key: RunKey) -> None:
 
 
 def write(path: Path, record: RunRecord) -> None:
-    # Whole or not at all: half a note would be a lost gang.
+    # Written atomically: a partial note would lose the gang.
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.write_text(_yaml(info_of(record)))
     new.replace(path)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a note. Raises Unusable when it is none, or its run is not complete."""
+    """Return a note. Raises Unusable if it is not one, or its run is not complete."""
     from airflow_provider_ocidist.model.run import RunRecord
 
     info = _load(path)

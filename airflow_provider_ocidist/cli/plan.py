@@ -1,4 +1,4 @@
-"""`ocidist plan`: what a job file would create."""
+"""`ocidist plan`: the requests for a job file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 EXAMPLE_NETWORK = "10.0.0."
 SHOWN_NODES = 4
-"""Nodes whose environment is printed; the others differ by their rank alone."""
+"""Nodes whose environment is printed; the others differ only by their rank."""
 OWN_START = "the image's own start"
-LATER = "<known when Airflow has filled in launcher.kind>"
+LATER = "<known when Airflow has rendered launcher.kind>"
 LONGEST_TEXT = 400
-"""Characters of a text that a person may want to read."""
+"""Characters of a text that are shown to a person."""
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +49,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def plan_of(job: TrainingJob, connection: dict[str, Any]) -> Plan:
-    """Return the plan of a job; what only the connection knows stands in it as `<name of the connection>`.
+    """Return the plan of a job; values that only the connection has are `<name of the connection>` in it.
 
-    Raises JobFileError for whatever the backend itself finds wrong.
+    Raises JobFileError for errors that the backend finds.
     """
     from airflow_provider_ocidist import kinds
     from airflow_provider_ocidist.model.run import RunKey
@@ -104,9 +104,9 @@ def _topology(job: TrainingJob, rank: int) -> Topology:
 
 
 def _node_environment(job: TrainingJob, plan: Plan, rank: int) -> dict[str, str]:
-    """Return what the training sees on a node: the job's variables, those of its role, and the launcher's.
+    """Return the training's environment on a node: the job's variables, those of its role, and the launcher's.
 
-    Where the container has its own start, what the requests give it is all that there is.
+    If the container has its own start, it has only the variables of the requests.
     """
     if job.container is not None:
         return _requested_environment(plan, rank)
@@ -151,7 +151,7 @@ def _example_launch(job: TrainingJob) -> str:
 
     launcher = kinds.load("launchers", job.launcher.kind).LAUNCHER
     interpreter, *rest = launcher.command(job.program, job.launcher, _topology(job, 0))
-    # The node's own interpreter, not that of this machine.
+    # The node's interpreter, not this machine's.
     return shlex.join(masked(["python" if interpreter == sys.executable else interpreter, *rest]))
 
 

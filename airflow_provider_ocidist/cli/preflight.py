@@ -1,4 +1,4 @@
-"""`ocidist preflight`: what would stop a job at the service, and how to mend it."""
+"""`ocidist preflight`: what would stop a job at the service, and how to fix it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.job import TrainingJob
 
 GIT_PATIENCE = 20.0
-"""Seconds that the Git server may take to answer."""
+"""Seconds that the Git server has to answer."""
 STYLES = {Mark.PASS: "green", Mark.WARN: "yellow", Mark.FAIL: "red"}
 
 
@@ -54,7 +54,7 @@ def _print(findings: list[Finding]) -> None:
 
 
 def _source(job: TrainingJob) -> list[Finding]:
-    """Return whether code in Git can be fetched; a private one only the nodes can open."""
+    """Return whether code in Git can be fetched; only the nodes can open a private repository."""
     from airflow_provider_ocidist.model.git_source import parse
 
     repository = parse(job.program.source or "")
@@ -104,6 +104,6 @@ def ref_finding(repository: Repository, listing: str) -> Finding:
         if any(commit.startswith(wanted.lower()) for commit in refs.values()):
             return Finding.passed("git", f"{repository.url}: {wanted} is there")
         what = f"{repository.url}: commit {wanted} is the head of no branch"
-        return Finding.warned("git", what, "it may be an older one; only a run can tell")
+        return Finding.warned("git", what, "it may be an older one; only a run can confirm it")
     what = f"{repository.url} has no branch or tag {wanted}"
     return Finding.failed("git", what, "correct what follows # or @ in program.source")

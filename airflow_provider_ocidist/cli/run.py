@@ -1,4 +1,4 @@
-"""`ocidist run`: start a job, and note what was created."""
+"""`ocidist run`: start a job, and save what was created."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from airflow_provider_ocidist.cli.terminal import (
 from airflow_provider_ocidist.errors import BackendError
 
 LEASE = 7200.0
-"""Seconds that nodes go on when the process that waits for them has vanished, as its machine may."""
+"""Seconds that nodes run on after the waiting process, or its machine, has died."""
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
@@ -61,8 +61,8 @@ def _run(options: argparse.Namespace) -> int:
     backend = backend_of(options, job.backend.kind)
     key = note.begun(options.info, job) or _key(job)
     with problems_of(options.file, absence_of(options)):
-        backend.plan(job, key)  # complains of what is missing before anything is noted
-    # Noted first: whatever cuts this off, a gang that was created can be found again.
+        backend.plan(job, key)  # raises if something is missing, before anything is saved
+    # Saved first: after any interruption the created gang can be found again.
     note.note_beginning(options.info, key)
     record = None
     try:
@@ -71,10 +71,10 @@ def _run(options: argparse.Namespace) -> int:
     except BaseException:
         if options.wait and record is not None:
             _cancel_at_once(options, backend, record)
-        say(f"not complete; the same command goes on where it was, by {options.info}", "yellow", stderr=True)
+        say(f"not complete; the same command resumes it, from {options.info}", "yellow", stderr=True)
         raise
     nodes = counted(record.ref.nodes, "node")
-    say(f"{record.ref.key.name}: {nodes}, noted in {options.info}", "green", stderr=True)
+    say(f"{record.ref.key.name}: {nodes}, saved in {options.info}", "green", stderr=True)
     return _wait(options, backend, record) if options.wait else _say_started(options, record)
 
 
@@ -92,7 +92,7 @@ def _submit(backend: Backend, job: TrainingJob, key: RunKey) -> RunRecord:
 
 
 class _Words:
-    """What a submission says, on the terminal."""
+    """A submission's log, on the terminal."""
 
     def info(self, msg: Any, /, *args: Any) -> None:
         say(str(msg) % args, "bold", stderr=True)

@@ -24,6 +24,6 @@ def run(options: argparse.Namespace) -> int:
     if options.path:
         (print_json if options.json else say)(str(FILE))
     else:
-        # The names in it are ours, and what they describe is no secret.
+        # It holds our own names only, and no secrets.
         print_json(json.loads(FILE.read_text(encoding="utf-8")), masked=False)
     return FINE

@@ -1,4 +1,4 @@
-"""Screen: how a gang is shown while it is followed: lines, lines above a live summary, or JSON."""
+"""Screen: the display of a followed gang: lines, lines above a live summary, or JSON."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import NodeStatus, RunRecord, RunStatus
 
 SAME_WARNING_AFTER = 30.0
-"""Seconds after which a warning is worth repeating."""
+"""Seconds after which the same warning is shown again."""
 SHOWN_NODES = 16
-"""Nodes that the summary shows one by one."""
+"""Nodes that the summary shows individually."""
 REFRESHES = 4
 """Of the summary, a second."""
 
@@ -41,10 +41,10 @@ def screen_for(record: RunRecord, *, as_json: bool) -> Screen:
 
 
 class Screen:
-    """Lines of nodes in the node's colour, what there is to say beside them on stderr."""
+    """Lines of nodes in the node's colour; all else on stderr."""
 
     takes_status = False
-    """Whether it shows more of a state than the words for it."""
+    """Whether it shows more of a state than its description."""
 
     def __init__(self) -> None:
         self._warned: dict[str, float] = {}
@@ -58,16 +58,16 @@ class Screen:
         pass
 
     def watch(self, backend: Backend, record: RunRecord) -> Watch:
-        """Return a watch that tells this screen what is new."""
+        """Return a watch that reports to this screen."""
         return _ShownWatch(backend, record, self)
 
     def info(self, msg: Any, /, *args: Any) -> None:
         self.words(str(msg) % args, "bold")
 
     def warning(self, msg: Any, /, *args: Any) -> None:
-        """Show a warning, unless the same was shown a moment ago: an outage is told once, not every two seconds."""
+        """Show a warning, unless the same was just shown: an outage is reported once, not every two seconds."""
         text, now = str(msg) % args, time.monotonic()
-        # What follows the first bracket is the id of a request, another each time.
+        # After the first bracket comes the id of the request, which always differs.
         subject = text.partition(" (")[0]
         if now - self._warned.get(subject, -SAME_WARNING_AFTER) >= SAME_WARNING_AFTER:
             self._warned[subject] = now
@@ -80,10 +80,10 @@ class Screen:
         say(log_text(line), colour_of(line.rank))
 
     def status(self, status: RunStatus, said: str) -> None:
-        """Show a state that is new, and the words for it; only where `takes_status`."""
+        """Show a new state and its description; only if `takes_status`."""
 
     def show(self, status: RunStatus | None) -> None:
-        """Take the newest state, whether or not there is something new."""
+        """Take the newest state, whether it has changed or not."""
 
     def succeeded(self, result: dict[str, Any], status: RunStatus) -> None:  # noqa: ARG002 - as the others
         checkpoint = status.checkpoint
@@ -192,7 +192,7 @@ class LiveScreen(Screen):
         self.words(log_text(line), colour_of(line.rank))
 
     def show(self, status: RunStatus | None) -> None:
-        # The watch keeps the last status that it got: another object is another answer.
+        # The watch keeps the last status: another object is another answer.
         if status is not None and status is not self._status:
             self._status, self._trouble = status, None
             self._pace.add(status, time.time())
@@ -230,7 +230,7 @@ class LiveScreen(Screen):
 
 
 def summary(name: str, status: RunStatus | None, pace: Pace, elapsed: float) -> str:
-    """Return the line that says how far a gang is: step, loss, speed, time since the submission, newest checkpoint."""
+    """Return the progress line of a gang: step, loss, speed, time since the submission, newest checkpoint."""
     parts = [name, _clock(elapsed)]
     progress = status.progress if status else None
     if progress is not None and progress.step is not None:

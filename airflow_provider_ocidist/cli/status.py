@@ -1,4 +1,4 @@
-"""`ocidist status | logs | show-config | list`: what is there, and how it is doing."""
+"""`ocidist status | logs | show-config | list`: which runs exist, and their state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import NodeStatus, RunRecord, RunRef, RunStatus
 
 AT_A_TIME = 8
-"""Gangs whose state is asked for side by side."""
+"""Gangs whose state is requested in parallel."""
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 STATE_COLOURS = {"SUCCEEDED": "green", "RUNNING": "cyan", "PENDING": "yellow", "ENDING": "yellow"}
 
@@ -92,7 +92,7 @@ def _logs(options: argparse.Namespace) -> int:
     backend, record = note.known(options)
     if record.ref.log_group_id is None:
         raise Unusable(
-            f"{record.ref.key.name} has no log group, so what its nodes print is kept nowhere: name one in the "
+            f"{record.ref.key.name} has no log group, so its nodes' output is not kept: name one in the "
             "connection or the job (backend.log_group_id) for the next run"
         )
     note.hide_told(backend, record.ref)
@@ -105,7 +105,7 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 def _show_config(options: argparse.Namespace) -> int:
-    # A note is shown as it is, without asking anybody.
+    # A note is shown as it is, without a request.
     info = (
         note.info_of(note.known(options)[1])
         if note.is_id(options.target)
@@ -133,7 +133,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _gang(backend: Backend, ref: RunRef) -> dict[str, Any]:
-    """Return what the list says of a gang; one that cannot be read now stays in it."""
+    """Return a gang's row in the list; one that cannot be read now stays in it."""
     found: dict[str, Any] = {
         "name": ref.key.name,
         "state": "UNKNOWN",
@@ -148,7 +148,7 @@ def _gang(backend: Backend, ref: RunRef) -> dict[str, Any]:
         "checkpoint_uri": None,
     }
     if not any(ref.run_ids):
-        # A job that never got a run: whoever began it was cut off.
+        # A job without a run: its submission was cut off.
         return {**found, "state": "BEGUN"}
     try:
         (status,) = backend.status([ref])
@@ -164,7 +164,7 @@ def _gang(backend: Backend, ref: RunRef) -> dict[str, Any]:
 
 
 def state_of(status: RunStatus) -> str:
-    """Return one word for the gang: that of its nodes, or of those that tell most where they differ."""
+    """Return one word for the gang: its nodes' state, or the most important one if they differ."""
     states = {str(node.state) for node in status.nodes}
     if len(states) == 1:
         return states.pop()

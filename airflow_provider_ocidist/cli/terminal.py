@@ -1,4 +1,4 @@
-"""What all commands share: how they print, and how they end."""
+"""Shared by all commands: output and exit codes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_
 
 
 _hidden: set[str] = set()
-"""Secrets that this process has met, and prints nowhere."""
+"""Secrets known to this process, which it never prints."""
 
 
 class Unusable(Exception):
@@ -32,12 +32,12 @@ class Unusable(Exception):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has come, as from a CI whose time is over; what Ctrl-C would end is ended."""
+    """SIGTERM was received, as from a CI at its time-out; it ends what Ctrl-C would end."""
 
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM do in the main thread what Ctrl-C does; once, for what is then ended takes a moment."""
+    """Let SIGTERM act like Ctrl-C in the main thread; once, since the cancel then takes a moment."""
 
     def terminate(*_: object) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -54,12 +54,12 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 def hide(secrets: Collection[str]) -> None:
-    """Keep these secrets from all that this process prints from now on."""
+    """Mask these secrets in all further output of this process."""
     _hidden.update(secrets)
 
 
 def add_json(parser: argparse.ArgumentParser, text: str = "print JSON") -> None:
-    """Let a command print for programs."""
+    """Add the argument for JSON output."""
     parser.add_argument("--json", action="store_true", help=text)
 
 
@@ -73,7 +73,7 @@ def log_text(line: LogLine) -> str:
 
 
 def state_text(node: NodeStatus) -> str:
-    """Return what the service says of a node, and what the node itself says: `RUNNING training`."""
+    """Return a node's state at the service and its own phase: `RUNNING training`."""
     return f"{node.state} {node.report.phase}" if node.report else str(node.state)
 
 
@@ -116,7 +116,7 @@ def _print(text: str, style: str = "", *, stderr: bool = False) -> None:
 
 
 def styled(text: str, style: str) -> Any:
-    """Return text for a terminal, without secrets; its own colours stay, other control sequences do not reach it."""
+    """Return text for a terminal, without secrets and control sequences other than colours."""
     return _styled(masked_text(text, frozenset(_hidden)), style)
 
 
@@ -127,7 +127,7 @@ def _styled(text: str, style: str) -> Any:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines in which the columns begin at the same place."""
+    """Return rows as lines with aligned columns."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

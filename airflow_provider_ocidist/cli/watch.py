@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import RunRecord
 
 ATTEMPTS = 3
-"""Of a request, before a person is told that the service does not answer; it is asked again all the same."""
+"""Tries of a request before the command reports that the service does not answer; it then asks again."""
 
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
@@ -43,10 +43,10 @@ def run(options: argparse.Namespace) -> int:
     backend, record = note.known(options, max_attempts=ATTEMPTS)
     note.hide_told(backend, record.ref)
     try:
-        # What was found by an OCID has somebody who waits for it, and who ends it when it must be ended.
+        # A run given by an OCID has a waiting owner, who ends it when necessary.
         return to_the_end(options, backend, record, may_end_it=not note.is_id(options.target), proven=False)
     except KeyboardInterrupt:
-        say(f"left alone, it goes on: ocidist watch {options.target}", "yellow", stderr=True)
+        say(f"the run continues: ocidist watch {options.target}", "yellow", stderr=True)
         raise
 
 
@@ -58,16 +58,16 @@ def to_the_end(
     may_end_it: bool,
     proven: bool = True,
 ) -> int:
-    """Show what a gang does until it has ended; return the exit code. Outages of the service are waited out.
+    """Show a gang until it has ended; return the exit code. Outages of the service are waited out.
 
-    `proven`: the service has taken these credentials before. Else a refusal of the first look is told at once.
+    `proven`: the service has accepted these credentials before. Else a refusal of the first look is raised at once.
     """
     from airflow_provider_ocidist.cli.screen import screen_for
     from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
     from airflow_provider_ocidist.gangs.leases import LeaseKeeper
 
     if not may_end_it:
-        # Whoever may end it renews its lease; to look on keeps nothing alive.
+        # Only the owner renews the lease; watching alone does not.
         record = replace(record, lease=None)
     with contextlib.ExitStack() as stack:
         screen = stack.enter_context(screen_for(record, as_json=options.json))

@@ -1,4 +1,4 @@
-"""How long a task that found no machine waits, and when it asks again. Pure; no Airflow."""
+"""How long a task waits after finding no machine, and when it asks again. Pure; no Airflow."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def pause_after(failures: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CapacitySearch:
-    """What one try of a task has met so far in its search for machines."""
+    """The state of one try's search for machines."""
 
     give_up_at: float
-    """Unix time, at which it asks for the last time."""
+    """Unix time of the last request."""
     failures: int = 0
 
     def failed(self) -> Self:
         return replace(self, failures=self.failures + 1)
 
     def next_at(self, now: float) -> float | None:
-        """Return when to ask again after the last failure, which was `now`; None when it is time to give up."""
+        """Return when to ask again after a failure at `now`; None when it is time to give up."""
         left = self.give_up_at - now
         return None if left < FIRST_PAUSE else now + min(pause_after(self.failures), left)
 
 
 class NoCapacity(Exception):
-    """There are no machines now, and the task has time to ask again. Not for users: who waits catches it."""
+    """There are no machines now, and the task has time to ask again. Not for users: the waiting task catches it."""
 
     def __init__(self, message: str, search: CapacitySearch, ask_at: float) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
 """What to do next with a gang of nodes. Pure: no I/O, no clock, no Airflow.
 
-Times come from two sources only: `now` is the service's clock, as the times in a record are; how long something has
-looked the same is in the record (`unchanged`), measured by whoever watches. Times that nodes wrote are never compared
+Times come from two sources only: `now` and the times in a record are by the service's clock; how long something has
+looked the same is in the record (`unchanged`), measured by the watcher. Times that nodes wrote are never compared
 with either.
 """
 
@@ -23,15 +23,15 @@ from airflow_provider_ocidist.model.run import (
 )
 
 CANCEL_AGAIN_AFTER = 15.0
-"""Seconds after which a node that has not begun to end is told once more."""
+"""Seconds after which a node that has not begun to end is cancelled again."""
 SAVING_LIMIT = 120.0
 """Seconds after a failure during which nodes that are saving checkpoints are left alone."""
 REPORT_LIMIT = 120.0
-"""Seconds after a failure during which reports that cannot be read are asked for: they say whether to try again."""
+"""Seconds after a failure during which unreadable reports are requested again: they decide whether to retry."""
 UNREADABLE_LIMIT = 1800.0
-"""Seconds for which reports that cannot be read are waited for after the end: they say whether it is a success."""
+"""Seconds after the end during which unreadable reports are requested again: they decide whether it is a success."""
 HANG_MARGIN = 60.0
-"""Seconds that a node has to find out about its own hang, with stacks, before it is ended from outside."""
+"""Seconds that a node has to report its own hang, with stacks, before it is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +41,22 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End all nodes; remember why."""
+    """End all nodes; record why."""
 
     ending: Ending
 
 
 @dataclass(frozen=True, slots=True)
 class Succeed:
-    """Every node did its part, and what the job promises is there."""
+    """Every node succeeded, and the promised checkpoint and outputs exist."""
 
     warning: str | None = None
-    """What speaks against it all the same."""
+    """A doubt about the success, for the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """All nodes have ended, and not well."""
+    """All nodes have ended, and the gang has failed."""
 
     cause: Cause
     message: str
@@ -97,20 +97,20 @@ def _judge(record: RunRecord, status: RunStatus, now: float) -> Action:
             return Succeed(warning)
         case verdict.Failure(cause, message):
             return Fail(cause, message)
-    # Without the reports nothing is known about checkpoints: not a failure by ignorance, while there is time.
+    # Without the reports nothing is known about checkpoints: wait for them until the limit.
     if now < since + UNREADABLE_LIMIT:
         return Wait()
     return Fail(
         Cause.SERVICE,
-        f"every node has exited with 0, but {unread(record, status)}; once it can be read, a retry takes this run",
+        f"every node has exited with 0, but {unread(record, status)}; once it can be read, a retry adopts this run",
     )
 
 
 def unread(record: RunRecord, status: RunStatus) -> str:
-    """Return what of a run that has ended cannot be read."""
+    """Return which part of an ended run cannot be read."""
     if status.checkpoint_problem is not None:
         return status.checkpoint_problem
-    return f"what they reported cannot be read, in {record.ref.run_dir}"
+    return f"their reports cannot be read, in {record.ref.run_dir}"
 
 
 def _insist(record: RunRecord, ending: Ending, status: RunStatus, now: float) -> Action:
@@ -124,14 +124,14 @@ def _insist(record: RunRecord, ending: Ending, status: RunStatus, now: float) ->
 
 
 def _still_alive(status: RunStatus, after: float) -> str:
-    """Return who has not ended, and how to end it."""
+    """Return which nodes have not ended, and how to end them."""
     alive = [node for node in status.nodes if not node.state.terminal]
     nodes = ", ".join(f"node {node.rank} ({node.state}, {node.run_id or 'no id'})" for node in alive)
     run_id = next((node.run_id for node in alive if node.run_id), "OCID")
     return (
         f"STILL ALIVE {after:.0f} s after the first cancel, and billed: {nodes}. "
         f"Cancel again with `ocidist cancel {run_id}` or in the console (Data Science, Jobs, job runs); "
-        "where the service does not end them, ask its support"
+        "if the service does not end them, contact its support"
     )
 
 
@@ -143,24 +143,24 @@ def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | 
 def _has_failed(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
     if verdict.end(node, record.expects, readable=status.reports_readable) is not verdict.End.FAILED:
         return False
-    # A list of the run directory may be behind: that nothing was reported counts once all have ended.
+    # A listing of the run directory may be stale: a missing report counts once all nodes have ended.
     silent = node.state is NodeState.SUCCEEDED and node.report is None
     return status.ended or not silent
 
 
 def node_of(record: RunRecord, status: RunStatus, message: str) -> NodeStatus | None:
-    """Return the node of which a message of `Fail` tells; None where it tells of all, or of none that has failed."""
+    """Return the node that a message of `Fail` names; None if it concerns all nodes, or none that has failed."""
     return next((node for node in status.nodes if _diagnose(node, record.expects)[1] == message), None)
 
 
 def _guilt(node: NodeStatus) -> tuple[bool, bool, float]:
-    """Order failed nodes, the root of the trouble first: nodes that were only told to stop name no cause."""
+    """Order failed nodes, the root cause first: nodes that were only asked to stop name no cause."""
     named = node.report is not None and node.report.cause is not None
     return (not named, node.cause is None, node.finished_at or float("inf"))
 
 
 def _failed_and_saved(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
-    """Return the failure once it is explained, and nobody is saving: what is being saved may be all that is left."""
+    """Return the failure once it is explained and no node is saving: that checkpoint may be the only one."""
     finding = _failed_node(record, status, now)
     since = unchanged.seconds(record, unchanged.FAILURE)
     if since < SAVING_LIMIT and any(_is_saving(node) for node in status.nodes):
@@ -171,7 +171,7 @@ def _failed_and_saved(record: RunRecord, status: RunStatus, now: float) -> Findi
 
 
 def _is_unexplained(record: RunRecord, status: RunStatus) -> bool:
-    """Whether a node has failed for a reason that only its report says, which cannot be read now."""
+    """Whether a node has failed for a reason that only its report gives, which cannot be read now."""
     return (
         record.expects.reports
         and not status.reports_readable
@@ -192,7 +192,7 @@ def _diagnose(node: NodeStatus, expects: Expectations) -> Finding:
     if node.state is NodeState.SUCCEEDED:
         return Cause.NODE, f"node {node.rank}: {_contradiction(report)}"
     if node.state is NodeState.MISSING:
-        return Cause.CANCELED, f"node {node.rank}: job run {node.run_id} is gone: somebody deleted it"
+        return Cause.CANCELED, f"node {node.rank}: job run {node.run_id} was deleted"
     if node.state is NodeState.CANCELED:
         return Cause.CANCELED, f"node {node.rank}: the job run was cancelled outside this task ({details})"
     if node.cause is not None:
@@ -207,7 +207,7 @@ def _diagnose(node: NodeStatus, expects: Expectations) -> Finding:
 
 
 def _contradiction(report: NodeReport | None) -> str:
-    """Return what speaks against the service's word that a node has succeeded."""
+    """Return what contradicts the service's state SUCCEEDED of a node."""
     if report is None:
         return "the service calls it SUCCEEDED, but its agent has never reported: what it did is not known"
     what = report.message or f"it exited with {report.exit_code}"
@@ -244,7 +244,7 @@ def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Findin
         if node.state is NodeState.RUNNING and silent > record.lost_timeout:
             return (
                 Cause.NODE,
-                f"node {node.rank} has shown no sign of life for {silent:.0f} s (limits.lost_timeout)",
+                f"node {node.rank} has sent no heartbeat for {silent:.0f} s (limits.lost_timeout)",
             )
     return None
 

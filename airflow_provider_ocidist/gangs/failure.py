@@ -1,4 +1,4 @@
-"""Failure: why a training failed, as a person or the next task wants to read it. Pure; no Airflow."""
+"""Failure: why a training failed, for a person or the next task. Pure; no Airflow."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LAST_LINES = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """What the task hands on when it fails; small enough for XCom."""
+    """What the task publishes when it fails; small enough for XCom."""
 
     cause: Cause
     message: str
     remedy: str
     rank: int | None = None
-    """Of the node whose failure it is; None where it is the failure of all, or of none."""
+    """Rank of the failed node; None if the failure is that of all nodes, or of none."""
     node: str | None = None
     """The job run of that node."""
     exit_code: int | None = None
@@ -32,11 +32,11 @@ class Failure:
     last_lines: tuple[str, ...] = ()
     """Of that node's output."""
     checkpoint_uri: str | None = None
-    """What a retry goes on from, and after a clear whoever has `checkpoints.resume_after_clear`."""
+    """Where a retry resumes from; after a clear only with `checkpoints.resume_after_clear`."""
 
     @classmethod
     def of(cls, cause: Cause, message: str, record: RunRecord, status: RunStatus) -> Failure:
-        """Tell of a gang that has failed."""
+        """Return the failure of a gang."""
         node = node_of(record, status, message)
         report = node.report if node else None
         tail = (report.tail if report else None) or ""
@@ -53,7 +53,7 @@ class Failure:
 
     @property
     def sentence(self) -> str:
-        """One line for a person: where, what, and what to do about it."""
+        """One line for a person: where, what, and the remedy."""
         return f"{self.message.rstrip('.')}. Remedy: {self.remedy}"
 
     def to_json(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Failure:
 
 
 def remedy_of(cause: Cause, message: str) -> str:
-    """Return what to do: by the error's own words where they are known, else by the cause."""
+    """Return the remedy: by the error's text if it is a known symptom, else by the cause."""
     symptom = symptom_of(message)
     if symptom is not None and symptom.cause is cause:
         return symptom.remedy

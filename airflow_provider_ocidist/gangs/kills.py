@@ -1,10 +1,10 @@
-"""Kills: ends a gang whose task was killed or gives up, whatever the interrupted thread was at. No Airflow.
+"""Kills: ends a gang whose task was killed or gives up, wherever its thread was interrupted. No Airflow.
 
 Airflow calls `on_kill` in a signal handler, between any two bytecodes of the main thread, which may hold any lock: of
-a logging handler, of an Event that it waits for, of a pool of connections, of the import system. A handler that waited
-for one of them would wait for ever. So it takes none: it sets a flag through `SimpleQueue.put`, which is reentrant, and
-then waits for a bounded time. The work is done by a thread that was started before, with connections of its own. Where
-that thread needs a lock of the interrupted one, as for its log line, it gets it when the handler has returned.
+a logging handler, of an Event that it waits for, of a connection pool, of the import system. A handler that waited
+for one of them would deadlock. So it takes none: it sets a flag through `SimpleQueue.put`, which is reentrant, and
+then waits for a bounded time. A thread started before, with its own connections, does the work. If that thread needs
+a lock of the interrupted one, as for its log line, it gets it when the handler has returned.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.run import Ending, RunRef
 
 HANDLER_PATIENCE = 1.5
-"""Seconds that a signal handler waits for the cancel: of the five until SIGKILL the interrupted thread needs some."""
+"""Seconds that a signal handler waits for the cancel: the interrupted thread needs some of the 5 s before SIGKILL."""
 KILLED_PATIENCE = 60.0
-"""Seconds that a killed task waits for its cancel; Airflow kills it long before."""
+"""Seconds that a killed task waits for its cancel; Airflow sends SIGKILL long before."""
 AGAIN_AFTER = 0.5
-"""Seconds after a cancel that was not taken."""
+"""Seconds between a failed cancel and the next."""
 GIVE_UP_WITHIN = 600.0
-"""Seconds for which a task that gives up tries to end its gang, while it reaches neither the service nor the nodes."""
+"""Seconds for which a task that gives up tries to end its gang while neither service nor nodes can be reached."""
 GIVE_UP_PAUSE = 15.0
 FIRST_PAUSE = 10.0
-"""Seconds after the first refusal until what was refused is tried again."""
+"""Seconds between the first refusal and the next try."""
 
 
 REFUSALS = (401, 403, 404)
-"""Answers by which the service may just as well mean the credentials, or the moment, as what was asked for."""
+"""Statuses whose reason may be the credentials, or a passing fault, and not the request itself."""
 
 
 def may_pass(error: BackendError) -> bool:
-    """Whether an error speaks of the moment, and neither of what was asked for nor of nodes or tries that are there."""
+    """Whether an error may pass: it concerns neither the request itself nor nodes that live nor a later try."""
     if error.status_code in REFUSALS:
         return True
     return error.retryable and error.cause is Cause.SERVICE and not isinstance(error, StillAlive | Overtaken)
 
 
 class Patience:
-    """Waits out what is refused while a gang may live, until the evidence is conclusive (`evidence`)."""
+    """Waits out refusals while a gang may live, until the evidence is conclusive (`evidence`)."""
 
     def __init__(self, stop: threading.Event, log: TaskLog) -> None:
         self._stop = stop
@@ -64,7 +64,7 @@ class Patience:
         self._asked_at = time.monotonic()
 
     def take(self, error: Exception, reconnect: Callable[[], object]) -> None:
-        """Wait before the next try. Raises GaveUp when there is none, and BackendError when the task was killed."""
+        """Wait before the next request. Raises GaveUp when there is none, and BackendError when the task was killed."""
         now = time.monotonic()
         seconds = now - self._asked_at if self._evidence.questions else 0.0
         self._asked_at = now
@@ -72,7 +72,7 @@ class Patience:
         if self._evidence.is_conclusive:
             last = error if isinstance(error, BackendError) else BackendError(str(error))
             how = "refused" if self._evidence.is_refused else "not answered"
-            raise GaveUp(f"{how} for {self._evidence.seconds:.0f} s; at last: {error}", last) from error
+            raise GaveUp(f"{how} for {self._evidence.seconds:.0f} s; last error: {error}", last) from error
         pause = self._evidence.pause(FIRST_PAUSE)
         self._log.warning("%s; a gang of this task may live: asking again in %.0f s", error, pause)
         if self._stop.wait(pause):
@@ -82,7 +82,7 @@ class Patience:
 
 
 def _with(evidence: Unanswered, error: Exception, seconds: float) -> Unanswered:
-    """Count an error, `seconds` after the question before: an outage refuses nothing, however long it lasts."""
+    """Count an error, `seconds` after the previous request: an outage is never a refusal, however long it lasts."""
     if _is_outage(error):
         return evidence.failed(seconds)
     status = error.status_code if isinstance(error, BackendError) else None
@@ -90,7 +90,7 @@ def _with(evidence: Unanswered, error: Exception, seconds: float) -> Unanswered:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Whether the service, or the store, is there for nobody: it did not answer, failed, or has too much to do."""
+    """Whether the service or the store is down: it did not answer, failed, or is throttling."""
     if not isinstance(error, BackendError):
         return False
     if isinstance(error.__cause__, StorageError):
@@ -101,7 +101,7 @@ def _is_outage(error: Exception) -> bool:
 
 
 class Killer:
-    """A thread that ends one gang as soon as somebody asks for it."""
+    """A thread that ends one gang on request."""
 
     def __init__(self, end: Callable[[], object], patience: float = KILLED_PATIENCE) -> None:
         """`end` is called again after an error, for `patience` seconds."""
@@ -110,22 +110,22 @@ class Killer:
         self._asked, self._over = StopFlag(), StopFlag()
         self._wanted = False
         self.error: Exception | None = None
-        """What the last call of `end` has met; None once it has succeeded."""
-        # A daemon: the start of any other waits for a lock that the interrupted thread may hold.
+        """The error of the last call of `end`; None once it has succeeded."""
+        # A daemon: starting any other thread waits for a lock that the interrupted thread may hold.
         threading.Thread(target=self._run, name="ocidist-killer", daemon=True).start()
 
     def kill(self, within: float) -> bool:
-        """End the gang; return whether that was done within so many seconds. For signal handlers too."""
+        """End the gang; return whether that was done within `within` seconds. For signal handlers too."""
         self._wanted = True
         self._asked.set()
         return self._over.wait(within) and self.error is None
 
     def kill_from_handler(self) -> None:
-        """End the gang; return when that is done, or when the interrupted thread has to go on."""
+        """End the gang; return when that is done, or when the interrupted thread has to continue."""
         self.kill(HANDLER_PATIENCE)
 
     def close(self) -> None:
-        """Let the thread end; what was asked for before is done first."""
+        """Let the thread end; a kill requested before is done first."""
         self._asked.set()
 
     def _run(self) -> None:
@@ -153,12 +153,12 @@ def killer_of(backend: Backend, ref: RunRef, number: int, log: TaskLog) -> Kille
 
 
 def make_ready(backend: Backend, ref: RunRef, log: TaskLog) -> None:
-    """Make what a cancel needs, which takes time that a kill does not leave. Raises nothing."""
+    """Prepare what a cancel needs: during a kill there is no time for it. Raises nothing."""
     try:
         backend.ready_to_cancel(ref)
     except (BackendError, StorageError) as error:
-        # The credentials cannot be loaded now; when they are needed they may be.
-        log.warning("nothing can be cancelled now: %s", error)
+        # The credentials cannot be loaded now; a later cancel tries again.
+        log.warning("a cancel is not possible now: %s", error)
 
 
 def end_before_giving_up(
@@ -170,18 +170,18 @@ def end_before_giving_up(
     stop: threading.Event,
     reconnect: Callable[[], object],
 ) -> None:
-    """End a gang that its task's try of this number waits for no more, unless a later one does.
+    """End a gang that try `number` of its task no longer waits for, unless a later try does.
 
     By the service or by a stop request, whichever can be reached.
-    Raises nothing: `why` is about to be raised. Where neither side is reached for ten minutes, it is left to its lease.
+    Raises nothing: `why` is about to be raised. If neither is reached for ten minutes, the lease ends the gang.
     """
     message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
     ending = Ending(cause=Cause.SERVICE, message=message, since=time.time())
     give_up_at = time.monotonic() + GIVE_UP_WITHIN
     if backend.claimed_by(ref) > number:
-        log.info("%s goes on: a later try of its task waits for it", ref.key.name)
+        log.info("%s continues: a later try of its task waits for it", ref.key.name)
         return None
-    log.warning("ending %s, for its task gives up: %s", ref.key.name, why)
+    log.warning("ending %s because its task gives up: %s", ref.key.name, why)
     while True:
         try:
             return backend.cancel(ref, ending)

@@ -1,4 +1,4 @@
-"""Renewals: while somebody waits for a gang, its nodes are told so. No Airflow."""
+"""Renewals: while a task waits for a gang, it renews the lease that the nodes read. No Airflow."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from airflow_provider_ocidist.model.run import RunRecord
 log = logging.getLogger(__name__)
 
 RENEWALS = 6
-"""In the course of one lease: five may fail before its nodes give up."""
+"""Renewals per lease: five may fail before the nodes give up."""
 ATTEMPTS = 60
-"""The same while the store refuses: sooner than the next renewal, and yet no burden for a store that is down."""
+"""The same while the store refuses: sooner than the next renewal, yet no load on a store that is down."""
 AT_A_TIME = 6
 PAUSE = 1.0
-"""Seconds for which a store is left alone that has refused all that were renewed at a time."""
+"""Seconds without a request after the store has refused a whole batch of renewals."""
 LOOK_EVERY = 60.0
-"""Seconds; a gang of which nothing is due may be told to end meanwhile, and is then kept no more."""
+"""Seconds; a gang with no renewal due may be cancelled meanwhile: its lease is then not renewed."""
 
 
 class Renewals:
-    """Renews the lease of one gang, at once and then when it is time.
+    """Renews the lease of one gang, at once and then whenever it is due.
 
-    A lease that could not be renewed is no reason to stop waiting: the nodes count only while they can read.
+    A failed renewal is no reason to stop waiting: the nodes count down only while they can read the store.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Renewals:
         self._due = -math.inf
 
     def due_at(self, record: RunRecord) -> float:
-        """Return when it is time; infinity where the holder of this record has nothing to renew, or no more."""
+        """Return when the next renewal is due; infinity if there is no lease, or the gang is ending."""
         return self._due if record.lease is not None and record.ending is None else math.inf
 
     def keep_up(self, record: RunRecord) -> bool:
-        """Renew when it is time; return False where the store did not take it."""
+        """Renew when due; return False if the store refused."""
         if record.lease is None or self._clock() < self.due_at(record):
             return True
         began = self._clock()
@@ -75,7 +75,7 @@ class Kept(Protocol):
 class LeaseKeeper:
     """Renews the leases of many gangs in a thread of its own.
 
-    Neither a look that takes long nor a service that is left alone for a while may cost a gang its nodes.
+    A slow look, or a pause in the requests to the service, must not let a lease end.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -85,7 +85,7 @@ class LeaseKeeper:
         self._thread: threading.Thread | None = None
 
     def keep(self, gang: Kept) -> None:
-        """Renew from now on what the gang needs; nothing where it has no lease. Does not block."""
+        """Renew the gang's lease from now on; do nothing if it has none. Does not block."""
         if gang.lease_due_at == math.inf:
             return
         with self._changed:
@@ -98,7 +98,7 @@ class LeaseKeeper:
 
     @contextlib.contextmanager
     def keeping(self, gang: Kept) -> Iterator[None]:
-        """Renew meanwhile what the gang needs."""
+        """Renew the gang's lease meanwhile."""
         self.keep(gang)
         try:
             yield
@@ -106,13 +106,13 @@ class LeaseKeeper:
             self.leave(gang)
 
     def leave(self, gang: Kept) -> None:
-        """Renew no more. Does not block."""
+        """Stop renewing. Does not block."""
         with self._changed:
             self._kept.pop(id(gang), None)
             self._changed.notify()
 
     def renew_some(self) -> float:
-        """Renew what is due, the most overdue first, as much as is done at a time; return the seconds to the next."""
+        """Renew the due leases, the most overdue first, at most one batch; return the seconds to the next."""
         with self._changed:
             gangs = sorted(self._kept.values(), key=lambda gang: gang.lease_due_at)
         some = [gang for gang in gangs[:AT_A_TIME] if gang.lease_due_at <= self._clock()]

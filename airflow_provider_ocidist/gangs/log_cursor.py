@@ -1,4 +1,4 @@
-"""LogFollower: each log line of a gang once, however late, and whichever process goes on."""
+"""LogFollower: each log line of a gang once, however late, also across processes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.run import RunRef
 
 MOST_IDS = 2000
-"""Of lines that were told a moment ago, in what is left for another process: 80 KB."""
+"""Ids of recently logged lines in a saved cursor: 80 KB."""
 
 
 class LogFollower:
     """Yields each log line of a gang once, though lines may arrive late and out of order.
 
-    A look reads what came since the last one, whether a node says much or nothing: so gangs that are looked at
-    together ask for the same time, and can share a search. Now and then a look reads two minutes again, for the
-    stragglers (Oracle's own reader takes three minutes, every time), and more seldom, of a node that has been silent,
-    a quarter of an hour: a line that can only be found later than that after it was written is never told. What was
-    too much for one look is read on from there at the next.
+    A look reads the lines since the last one, whether a node writes much or nothing: so gangs that are looked at
+    together ask for the same time, and can share a search. Every 30 s a look reads two minutes again, for the
+    stragglers (Oracle's own reader takes three minutes, every time), and every 300 s, of a silent node, a quarter
+    of an hour: a line that can only be found later than that after it was written is never logged. The lines that
+    do not fit into one look are read at the next.
     """
 
     OVERLAP = 120.0
@@ -29,7 +29,7 @@ class LogFollower:
     """Seconds after which most lines can be found."""
     LATE_EVERY = 300.0
     LATEST = 900.0
-    """Seconds after which a line of a node that wrote nothing since is given up."""
+    """Seconds after which a late line of a silent node is no longer searched for."""
 
     def __init__(self, since: Sequence[float]) -> None:
         self._from = tuple(since)
@@ -40,21 +40,21 @@ class LogFollower:
 
     @classmethod
     def after(cls, told: LogCursor) -> Self:
-        """Return one that goes on where another process has stopped."""
+        """Return a follower that continues at the cursor of another process."""
         follower = cls(told.since)
         follower._newest = list(told.newest)
         follower._seen = tuple(dict(lines) for lines in told.lines)
         return follower
 
     def told(self, number: int) -> LogCursor:
-        """Return how far the log of the try of this number has come."""
+        """Return the cursor of the log of try `number`."""
         since = [
             max(first, newest - self.OVERLAP) for first, newest in zip(self._from, self._newest, strict=True)
         ]
         seen = [(time, id_, rank) for rank, ids in enumerate(self._seen) for id_, time in ids.items()]
         recent = sorted(each for each in seen if each[0] > since[each[2]])
         if len(recent) > MOST_IDS:
-            # Never beyond what was told of a node: one may be far behind another that writes much.
+            # Never beyond the newest logged line of a node: one may be far behind another that writes much.
             cut = recent[-MOST_IDS - 1][0]
             since = [max(start, min(cut, newest)) for start, newest in zip(since, self._newest, strict=True)]
         kept: tuple[dict[str, float], ...] = tuple({} for _ in since)
@@ -70,17 +70,17 @@ class LogFollower:
 
     @property
     def cursor(self) -> tuple[float, ...]:
-        """Up to when the lines of each node were returned: where another follower may go on. Unix times, by rank."""
+        """Time of the newest returned line of each node: where another follower may continue. Unix times, by rank."""
         return tuple(self._newest)
 
     def new_lines(self, backend: Backend, ref: RunRef, now: float) -> list[LogLine]:
-        """Return the lines that were not returned before. Raises BackendError; the next call then makes up for it."""
+        """Return the lines that were not returned before. Raises BackendError; the next call then returns them."""
         return self.take(backend.logs(ref, self.since(now)), now)
 
     def since(self, now: float, *, again: bool = False) -> list[float]:
-        """Return from when on the lines of each node are to be read at `now`. Unix times, by rank.
+        """Return the time from which to read the lines of each node at `now`. Unix times, by rank.
 
-        `again`: for the stragglers too, whether it is time for them or not.
+        `again`: include the stragglers, whether they are due or not.
         """
         if self._looked_at is None:
             return list(self._from)
@@ -95,11 +95,11 @@ class LogFollower:
     def take(
         self, lines: Iterable[LogLine], now: float, unread_from: Mapping[int, float] | None = None
     ) -> list[LogLine]:
-        """Return those of the lines, read at `now`, that were not returned before.
+        """Return those lines, of the ones read at `now`, that were not returned before.
 
-        `unread_from`: where more was to be read, by rank; nothing from after these Unix times is among the lines.
+        `unread_from`: Unix times, by rank, after which lines are left unread; `lines` has none from after them.
         """
-        # What is older came along in a search that others share; it was returned, and its id is forgotten.
+        # Older lines came from a shared search; they were returned before, and their ids are forgotten.
         oldest = [
             max(first, newest - self.OVERLAP) for first, newest in zip(self._from, self._newest, strict=True)
         ]
@@ -118,7 +118,7 @@ class LogFollower:
         return new
 
     def _begins(self, period: float, now: float) -> bool:
-        """Return whether a period has begun since the last look: at the same times for all gangs of a process."""
+        """Return whether a period began since the last look: at the same times for all gangs of a process."""
         return self._looked_at is None or now // period > self._looked_at // period
 
 

@@ -1,4 +1,4 @@
-"""Pace: how fast a training goes, and how long it will take."""
+"""Pace: the speed of a training, and its remaining time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from airflow_provider_ocidist.model.run import RunStatus
 
 
 class Pace:
-    """How many steps the training takes a second, over the last minute."""
+    """Training steps per second over the last minute."""
 
     WINDOW = 60.0
 
@@ -14,13 +14,13 @@ class Pace:
         self._seen: list[tuple[float, int]] = []
 
     def add(self, status: RunStatus, now: float) -> None:
-        """Take a look at a gang; `now` is a Unix time, in seconds."""
+        """Add the status of one look; `now` is a Unix time, in seconds."""
         progress = status.progress
         if progress is None or progress.step is None:
             return
         when = progress.updated_at or now
         if self._seen and progress.step < self._seen[-1][1]:
-            # It began anew, from a checkpoint.
+            # It restarted from a checkpoint.
             self._seen = []
         if not self._seen or progress.step > self._seen[-1][1]:
             self._seen.append((when, progress.step))
@@ -34,7 +34,7 @@ class Pace:
         return (last - first) / (ended - began) if ended > began else None
 
     def remaining(self, status: RunStatus) -> float | None:
-        """Return the seconds until the last step at this pace; None where that cannot be told."""
+        """Return the seconds until the last step at this pace; None if that is not known."""
         progress, speed = status.progress, self.steps_per_second
         if progress is None or progress.step is None or progress.steps is None or not speed:
             return None

@@ -1,4 +1,4 @@
-"""A plan for the reader's eye: requests that repeat are shown once, secrets not at all. Pure; no Airflow."""
+"""A plan for display: requests that repeat are shown once, secrets not at all. Pure; no Airflow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEFT_OUT = "left out: `ocidist plan` shows it"
 
 
 def readable(plan: Plan, room: int) -> str:
-    """Return a plan as YAML of at most `room` characters: long texts go first, then the bodies of the requests."""
+    """Return a plan as YAML of at most `room` characters: long texts are left out first, then the request bodies."""
     import yaml
 
     text = ""
@@ -41,12 +41,12 @@ def readable(plan: Plan, room: int) -> str:
 
 
 def naming(plan: Plan) -> str:
-    """Return what the names in a plan are to be read as: nobody has asked the service yet what there is."""
+    """Return how to read the names in a plan: the service has not been asked yet which attempts exist."""
     return f"end in -a{plan.key.attempt} here; which attempt it is, is counted when it is submitted"
 
 
 def _merged(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
-    """Go through the requests, with those of one kind in a row as one: the nodes differ by their rank alone."""
+    """Yield the requests, adjacent ones of one kind merged: the nodes differ by their rank alone."""
     for _, group in groupby(requests, key=lambda request: request.verb):
         first, *others = group
         yield first, first.count + sum(request.count for request in others)

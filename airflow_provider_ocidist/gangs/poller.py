@@ -1,4 +1,4 @@
-"""Poller: one thread that looks at all gangs of a connection that are waited for here. No Airflow."""
+"""Poller: one thread that looks at all gangs of a connection that this process waits for. No Airflow."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from airflow_provider_ocidist.model.run import RunRef
 log = logging.getLogger(__name__)
 
 GATHERING = 0.5
-"""Seconds that a gang waits for others who begin to wait at about the same time."""
+"""Seconds that a new gang waits for others, to share the first look."""
 LONGEST_HOLD = 120.0
-"""Seconds for which the service is left alone, after it has asked for fewer requests again and again."""
+"""Longest pause in seconds after repeated throttling by the service."""
 MOST_DOUBLINGS = 20
-"""Of the time for which the service is left alone: enough for any interval."""
+"""Doublings of the pause: enough for any interval."""
 READ_EVERY = 300.0
-"""Seconds after which the connection's fields are read again: somebody may have edited them."""
+"""Seconds after which the connection's fields are read again: they may have been edited."""
 FAILURES = 3
-"""Looks in a row that fail for a reason nobody has thought of, before those who wait are told."""
+"""Consecutive looks that fail with an unforeseen error before the waiting tasks get it."""
 IDLE = 60.0
 """Seconds without a gang after which the thread ends."""
 
@@ -41,27 +41,27 @@ class Source(Protocol):
     def backend(self) -> Backend: ...
 
     def refresh(self, *, anew: bool) -> None:
-        """Let the backend use the connection as it is now; `anew`: even where its fields are the same."""
+        """Let the backend use the connection as it is now; `anew`: even if its fields are the same."""
 
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """When one gang is to be looked at. Times are of one monotonic clock, in seconds."""
+    """When one gang is due for a look. Times are of one monotonic clock, in seconds."""
 
     interval: float
     due: float
     hurried: bool = False
-    """Due before its interval is over, because it is near its end."""
+    """Due before its interval is over, because the gang is near its end."""
 
 
 AnyTurn = TypeVar("AnyTurn", bound=Turn)
 
 
 class Schedule:
-    """Says which gangs are looked at together. Pure.
+    """Decides which gangs are looked at together. Pure.
 
-    Gangs come at any time, and each look costs calls that many can share. So whoever is due takes along those who
-    would be within half of their interval: soon all of one interval are due at the same time.
+    Gangs come at any time, and each look costs calls that many can share. So a look at a due gang includes those
+    due within half of their interval: soon all of one interval are due at the same time.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Schedule:
         self._failures = 0
 
     def next_at(self, turns: Iterable[Turn]) -> float:
-        """Return when the next look is due; infinity when nobody waits."""
+        """Return when the next look is due; infinity without a gang."""
         return max(min((turn.due for turn in turns), default=float("inf")), self._held_until)
 
     def due(self, turns: Iterable[AnyTurn], now: float) -> list[AnyTurn]:
@@ -81,34 +81,34 @@ class Schedule:
         return [turn for turn in turns if turn.due <= now + turn.interval / 2]
 
     def looked(self, turn: Turn, pause: float, now: float) -> None:
-        """Note that a gang was looked at, and is to be again in `pause` seconds."""
+        """Record that a gang was looked at, and is due again in `pause` seconds."""
         turn.due = now + pause
         turn.hurried = pause < turn.interval
 
     def took(self, seconds: float, now: float) -> None:
-        """Note how long a look took: half of the time belongs to others on this machine, and at the service."""
+        """Pause for as long as a look took: half of the time is left to others on this machine and at the service."""
         self._failures = 0
         self._held_until = now + seconds
 
     def failed(self, interval: float, now: float) -> None:
-        """Note that the service could not answer: all wait longer each time, as long as it lasts."""
+        """Record that the service could not answer: the pause doubles with each failure in a row."""
         self._failures = min(self._failures + 1, MOST_DOUBLINGS)
         self._held_until = now + min(LONGEST_HOLD, interval * 2**self._failures)
 
 
 @dataclass(eq=False, slots=True)
 class Followed(Turn):
-    """A gang that somebody waits for."""
+    """A gang that a task waits for."""
 
     watch: Watch = field(kw_only=True)
     tell: Callable[[Outcome], object] = field(kw_only=True)
 
 
 class Poller:
-    """Looks at gangs until there is something to do about them. One thread, whatever their number.
+    """Looks at gangs until each needs an action. One thread, whatever their number.
 
-    Errors are waited out: after a refusal the credentials are read anew. Only when a gang could not be asked for long
-    enough to be given up is that told to its task, which asks once more by itself, ends the gang, and fails.
+    Errors are waited out: after a refusal the credentials are read again. Only after failing for long enough to give a
+    gang up does the poller return the error to its task, which asks once more by itself, ends the gang, and fails.
     """
 
     def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:
@@ -120,12 +120,12 @@ class Poller:
         self._thread: threading.Thread | None = None
         self._keeper = LeaseKeeper()
         self._left: list[RunRef] = []
-        """To be forgotten between two looks."""
+        """Gangs to forget before the next look."""
         self._wakes_at = 0.0
         self._read_at = self._renewed_at = clock()
 
     async def until_action(self, watch: Watch, interval: float) -> Outcome:
-        """Return what to do about a gang, once there is something; `interval`: seconds between two looks."""
+        """Return the next action for a gang, once there is one; `interval`: seconds between two looks."""
         loop = asyncio.get_running_loop()
         told: asyncio.Future[Outcome] = loop.create_future()
         followed = self.follow(
@@ -151,7 +151,7 @@ class Poller:
         return followed
 
     def leave(self, followed: Followed) -> None:
-        """Look at a gang no more. Does not block."""
+        """Stop looking at a gang. Does not block."""
         self._keeper.leave(followed.watch)
         with self._changed:
             self._followed.pop(id(followed), None)
@@ -161,7 +161,7 @@ class Poller:
         try:
             self._look_when_due()
         finally:
-            # Whatever has ended this thread: the next gang begins another, and finds those that wait.
+            # However this thread ended: the next gang starts another, which also looks at those left.
             with self._changed:
                 if self._thread is threading.current_thread():
                     self._thread = None
@@ -178,12 +178,12 @@ class Poller:
                 log.exception("looking at %d gangs failed", len(due))
                 self._schedule.failed(_shortest(due), self._clock())
                 if failures >= FAILURES:
-                    # Nobody may be lost from sight by what befalls the poller: each task looks for itself.
+                    # No gang may go unwatched through a fault of the poller: each task looks for itself.
                     for each in due:
                         self._tell(each, error)
 
     def _wait_for_due(self) -> list[Followed] | None:
-        """Return the gangs that are to be looked at, when it is time; None when nobody has waited for a while."""
+        """Wait for due gangs and return them; None after a while without any gang."""
         idle_until = self._clock() + IDLE
         with self._changed:
             while True:
@@ -225,7 +225,7 @@ class Poller:
             backend.forget(ref)
 
     def _renewed(self) -> bool:
-        """Return whether the next look is made with new credentials: a token may have run out, a key been replaced."""
+        """Return whether new credentials were read: a token may have expired, a key been replaced."""
         if self._clock() - self._renewed_at < RENEW_EVERY:
             return False
         self._renewed_at = self._clock()
@@ -248,7 +248,7 @@ class Poller:
             try:
                 followed.tell(outcome)
             except RuntimeError as error:  # its event loop is closed
-                log.debug("nobody waits any more: %s", error)
+                log.debug("the waiting event loop is closed: %s", error)
 
 
 def _shortest(due: Iterable[Followed]) -> float:

@@ -7,9 +7,9 @@ import threading
 
 
 class StopFlag(threading.Event):
-    """An event that a signal handler may set, also while the thread that it interrupts waits for it.
+    """An event that a signal handler may set, even while the interrupted thread waits for it.
 
-    The lock of a plain Event is held for moments of every wait, and a handler that met one would wait for itself.
+    Every wait briefly holds the lock of a plain Event; a handler that needed it at such a moment would deadlock.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class StopFlag(threading.Event):
         self._wakes.put(None)
 
     def clear(self) -> None:
-        """Refuse: what was killed stays killed."""
+        """Raise NotImplementedError: a kill is final."""
         raise NotImplementedError
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -35,6 +35,6 @@ class StopFlag(threading.Event):
                 self._wakes.get(timeout=None if timeout is None else max(0.0, timeout))
             except queue.Empty:
                 return self._raised
-            # For whoever else waits.
+            # Wake the next waiting thread.
             self._wakes.put(None)
         return self._raised

@@ -1,4 +1,4 @@
-"""Exactly once: the gang of a task is found if it lives or has succeeded, else created. No Airflow."""
+"""Exactly once: adopt the gang of a task if it lives or has succeeded, else create it. No Airflow."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from airflow_provider_ocidist.model.run import (
 )
 
 NOTE = "ocidist_run"
-"""Key in the store under which the attempt that was begun last is noted."""
+"""Key in the task state store of the attempt begun last."""
 LONGEST_NOTE = 60_000
 """Characters; Airflow's task state store is made for values of up to 64 KB."""
 END_WITHIN = 1800.0
-"""Seconds that a left-over gang has to end, `limits.stop_grace` and its last checkpoint included."""
+"""Seconds that a left-over gang has to end, including `limits.stop_grace` and its last checkpoint."""
 CLAIM_PATIENCE = 1.5
 """Seconds of the five that Airflow leaves a process which it kills; a gang must not live on for want of an answer."""
 LEFT_OVER = "left over from before this task was cleared or retried"
 
 
 class Notes(Protocol):
-    """What Airflow's task state store (3.3) offers; it survives retries, and clears too."""
+    """Airflow's task state store (3.3); it survives retries and clears."""
 
     def get(self, key: str) -> Any: ...
 
@@ -59,7 +59,7 @@ class Canceller:
         self._stop = stop
 
     def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
-        """End those that live. Raises BackendError, also when stopped, or when nodes live on after `within` seconds."""
+        """End the live ones. Raises BackendError, also when stopped, or if nodes still live after `within` seconds."""
         deadline = time.monotonic() + within
         told_at: dict[str, float] = {}
         while live := self._living(refs):
@@ -77,7 +77,7 @@ class Canceller:
             self._backend.near(ref).close(ref, End(succeeded=False))
 
     def _remove(self, ref: RunRef, deadline: float, within: float) -> None:
-        """Remove a gang that was never complete: somebody may still be at it, and shall find no job for more nodes."""
+        """Delete the job of an incomplete gang: an earlier try may still be creating nodes in it."""
         while True:
             try:
                 return self._backend.near(ref).delete(ref)
@@ -88,12 +88,12 @@ class Canceller:
                     raise
                 if time.monotonic() > deadline:
                     raise _not_removed(ref, within) from error
-            # It has got a node since it was looked at.
+            # A node was created since the last look.
             self._cancel(ref)
             self._pause()
 
     def _cancel(self, ref: RunRef) -> bool:
-        """Return whether the service took it; where it did not, it is cancelled again at the next look."""
+        """Return whether the service accepted the cancel; if not, the next look cancels again."""
         try:
             self._backend.near(ref).cancel(ref)
         except CancelFailed as error:
@@ -117,7 +117,7 @@ def _still_alive(live: Sequence[tuple[RunRef, RunStatus]], after: float) -> Back
     runs = ", ".join(f"{run_id} ({state})" for run_id, state in states.items() if run_id)
     jobs = " ".join(ref.job_id for ref, _ in live)
     return StillAlive(
-        f"nodes have not ended within {after:.0f} s, though they were cancelled: {runs}; end them with ocidist cancel "
+        f"cancelled nodes have not ended within {after:.0f} s: {runs}; end them with ocidist cancel "
         f"{jobs}, or delete the job in the console; the next try of this task waits for them again",
         retryable=True,
     )
@@ -125,8 +125,8 @@ def _still_alive(live: Sequence[tuple[RunRef, RunStatus]], after: float) -> Back
 
 def _not_removed(ref: RunRef, after: float) -> BackendError:
     return StillAlive(
-        f"{ref.key.name} was never complete, and its job {ref.job_id} could not be deleted within {after:.0f} s, for "
-        "it still has runs: cancel and delete it in the console; the next try of this task tries again",
+        f"{ref.key.name} was never complete, and its job {ref.job_id} could not be deleted within {after:.0f} s: "
+        "it still has runs. Cancel and delete it in the console; the next try of this task tries again",
         retryable=True,
     )
 
@@ -134,7 +134,7 @@ def _not_removed(ref: RunRef, after: float) -> BackendError:
 class GangSubmitter:
     """Brings about the one gang of a task, whatever happened to those who tried before and whichever settings changed.
 
-    What is recorded in the work directory and noted in Airflow leads to what may live; the service says what does.
+    The records in the work directory and in Airflow name the gangs that may live; the service says which do.
     """
 
     def __init__(
@@ -150,11 +150,11 @@ class GangSubmitter:
     def adopt_or_submit(
         self, key: RunKey, task_deadline: float | None, number: int = 1, retries: int | None = None
     ) -> RunRecord:
-        """Return the record of the gang. Raises BackendError, also when stopped; Overtaken where a later try is at it.
+        """Return the record of the gang. Raises BackendError, also when stopped; Overtaken if a later try owns it.
 
-        `key.generation` is Airflow's `max_tries`; the gang's own follows from what is recorded of earlier tries.
-        `task_deadline` is a Unix time, `number` that of the task's try: where Airflow has begun another one while an
-        earlier one still lived, it ends the earlier one, whose gang must not go with it. `retries` is the task's.
+        `key.generation` is Airflow's `max_tries`; the gang's own follows from the records of earlier tries.
+        `task_deadline` is a Unix time, `number` that of the task's try: if Airflow begins another try while an
+        earlier one still lives, it ends the earlier one, whose gang must live on. `retries` is the task's.
         """
         tries = Tries(number=number, max_tries=key.generation, retries=retries)
         while True:
@@ -163,7 +163,7 @@ class GangSubmitter:
             except Overtaken as error:
                 if error.number > number:
                     raise
-                # An earlier try has begun something since this one has looked.
+                # An earlier try has begun an attempt since this try looked.
                 self._log.info("%s; looking again", error)
 
     def _adopt_or_submit(self, key: RunKey, task_deadline: float | None, tries: Tries) -> RunRecord:
@@ -175,13 +175,13 @@ class GangSubmitter:
         latest = newest(attempt for attempt in known if attempt.key.generation == key.generation)
         attempt = _next(latest)
         plan = self._plan(replace(key, attempt=attempt), tries)
-        # Noted before anything is created: whoever comes after a crash looks at this attempt first.
+        # Saved before anything is created: after a crash the next try looks at this attempt first.
         to_look_at = _to_look_at(known, key.generation)
         self._note([*to_look_at, Attempt.of(plan)])
         found = self._backend.begin(plan, to_look_at)
         adopted = self._adopted(found, plan, known)
         if adopted is not None and (number > 1 or any(adopted.run_ids)):
-            # First of all: what else there is may be a later try's.
+            # Claim before ending the others: one of them may be a later try's.
             self._claim(adopted, number)
         self._ender.end([ref for ref in found if ref is not adopted], LEFT_OVER)
         if adopted is not None:
@@ -194,11 +194,11 @@ class GangSubmitter:
         return self._submit(self._plan(replace(key, attempt=attempt), tries), task_deadline, [], number)
 
     def call_off(self, key: RunKey, number: int, why: BaseException) -> list[str]:
-        """End what earlier tries may have left, for this one gives up and none comes after it (`Backend.call_off`)."""
+        """End gangs that earlier tries may have left: this try gives up, and is the last (`Backend.call_off`)."""
         return self.calling_off(key, number, why)()
 
     def calling_off(self, key: RunKey, number: int, why: BaseException) -> Callable[[], list[str]]:
-        """Return what does so later, also while this try waits for an answer: it asks Airflow nothing any more."""
+        """Return a function that does so later, also while this try waits for an answer: it does not call Airflow."""
         draft = self._plan(key, Tries(number=number, max_tries=key.generation))
         message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
         ending = Ending(cause=Cause.SERVICE, message=message, since=time.time())
@@ -206,7 +206,7 @@ class GangSubmitter:
         return lambda: self._backend.call_off(draft, noted, ending, number)
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
-        """Return the newest gang of the plan's generation, where it is worth waiting for."""
+        """Return the newest gang of the plan's generation if it is worth waiting for."""
         mine = [ref for ref in found if ref.key.generation == plan.key.generation]
         latest = max(mine, key=lambda ref: ref.key.attempt, default=None)
         return latest if latest is not None and self._worth_waiting_for(latest, plan, known) else None
@@ -225,9 +225,9 @@ class GangSubmitter:
         return RunRecord.of(ref, self._job, plan.expects, self._at_the_service(task_deadline))
 
     def _give_way(self, draft: Plan, known: Sequence[Attempt], number: int) -> None:
-        """Raise Overtaken where a later try has recorded an attempt that lives, or that is just being created.
+        """Raise Overtaken if a later try has recorded an attempt that lives, or is just being created.
 
-        This try is late: Airflow has begun the later one because it took this one for dead, or cleared the task.
+        Airflow has then begun the later try because it took this one for dead, or because the task was cleared.
         """
         later = [each for each in known if each.end is None and each.tries and each.tries.number > number]
         if not later:
@@ -243,30 +243,30 @@ class GangSubmitter:
             raise _given_way(latest, living, number)
 
     def _claim(self, gang: Plan | RunRef, number: int) -> None:
-        """Leave word that this try waits for a gang. Raises Overtaken where a later one does."""
-        # The first try has nobody before it to leave word for, but it may be late.
+        """Record that this try now owns a gang. Raises Overtaken if a later try owns it."""
+        # The first try has no earlier one to protect the gang from, but it may be late.
         ask = self._backend.claimed_by if number == 1 else partial(self._backend.claim, number=number)
         holder = ask(gang)
         if holder > number:
             raise Overtaken(
                 f"try {holder} of this task waits for {gang.key.name}, and this is try {number}: it gives up and "
-                "leaves the gang as it is",
+                "does not end the gang",
                 holder,
             )
 
     def _at_the_service(self, time_here: float | None) -> float | None:
-        """Return a time of this machine's clock by the service's, which a record goes by on every machine."""
+        """Convert a time of this machine's clock to the service's, which records use on every machine."""
         return None if time_here is None else time_here - time.time() + self._backend.now()
 
     def _plan(self, key: RunKey, tries: Tries) -> Plan:
         return replace(self._backend.plan(self._job, key), tries=tries)
 
     def _worth_waiting_for(self, ref: RunRef, plan: Plan, known: Sequence[Attempt]) -> bool:
-        """Return whether a gang that exists may yet succeed, or has; one that lost a node half-made cannot."""
+        """Return whether a gang has succeeded or may yet; an incomplete one that lost a node cannot."""
         if not ref.complete and not _can_complete(ref, plan):
             return False
         if self._backend.near(ref) is not self._backend:
-            # The settings say another region now, from which nobody watches it.
+            # The settings now name another region, from which this gang is not watched.
             return False
         if any(attempt.key == ref.key and _was_called_off(attempt, plan) for attempt in known):
             return False
@@ -275,7 +275,7 @@ class GangSubmitter:
         (status,) = self._backend.status([ref])
         states = [node.state for node in status.nodes if node.run_id]
         if NodeState.ENDING in states:
-            # Whoever tried before was killed, and its last deed was to end it.
+            # The earlier try was killed, and cancelled the gang.
             return False
         if not ref.complete:
             return not any(state.terminal for state in states)
@@ -299,30 +299,30 @@ class GangSubmitter:
             return self._attempts_in(noted, draft)
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             self._log.warning(
-                "what Airflow has noted of this task cannot be read, and is left out: %s", error
+                "the saved state of this task cannot be read from Airflow, and is ignored: %s", error
             )
             return []
 
     def _attempts_in(self, noted: Mapping[str, Any], draft: Plan) -> list[Attempt]:
         if "attempts" in noted:
             return [Attempt.from_json(each) for each in noted["attempts"]]
-        # As the version before this one has noted it.
+        # The format of the version before.
         key = replace(draft.key, generation=int(noted["generation"]), attempt=int(noted["attempt"]))
         return [Attempt.of(replace(draft, key=key, run_dir=_run_dir(draft, key), tries=None))]
 
     def _note_created(self, attempt: Attempt, ref: RunRef, number: int) -> None:
-        """Note a gang that lives; it is recorded in the work directory too, so that nothing depends on it."""
+        """Save a live gang in Airflow; a failure is harmless, since the work directory records it too."""
         try:
             self._note([attempt])
         except Exception as error:  # noqa: BLE001 - Airflow's, or the network's
-            self._log.warning("%s: could not be noted in Airflow: %s", ref.key.name, error)
+            self._log.warning("%s: could not be saved in Airflow: %s", ref.key.name, error)
         except BaseException:
-            # Airflow's timeout: nobody waits for the gang any more, or does yet.
+            # Airflow's timeout: this try no longer waits for the gang.
             end_unless_claimed(self._backend, ref, number, self._log)
             raise
 
     def _note(self, attempts: Sequence[Attempt]) -> None:
-        """Note where gangs of this task may be found: the newest, and those that are to be ended first."""
+        """Save where to find the gangs of this task: the newest, and those to be ended first."""
         if self._notes is None:
             return
         value = {"attempts": [attempt.to_json() for attempt in attempts]}
@@ -339,14 +339,14 @@ def _given_way(latest: Attempt, living: Sequence[RunRef], number: int) -> Overta
     remedy = f"end it with ocidist cancel {jobs}" if jobs else f"remove its record, {record}"
     return Overtaken(
         f"try {latest.tries.number} of this task has begun {key.name}, and this is try {number}: it gives up and "
-        "leaves that gang as it is. Where the DAG run was deleted and made again, so that its tries are counted anew, "
+        "does not end that gang. If the DAG run was deleted and created again, so that tries count from 1, "
         f"{remedy}, then clear the task",
         latest.tries.number,
     )
 
 
 def _next(latest: Attempt | None) -> int:
-    """Return which attempt of its generation a try looks at first: the newest, unless that is known to have failed."""
+    """Return the attempt of its generation that a try looks at first: the newest, unless recorded as failed."""
     if latest is None:
         return 1
     failed = latest.end is not None and not latest.end.succeeded
@@ -354,7 +354,7 @@ def _next(latest: Attempt | None) -> int:
 
 
 def _to_look_at(known: Sequence[Attempt], generation: int) -> list[Attempt]:
-    """Return the attempts of which something may live, and the success that may be adopted."""
+    """Return the attempts that may still have nodes, and the success that may be adopted."""
     return [
         attempt
         for attempt in known
@@ -373,7 +373,7 @@ def _can_complete(ref: RunRef, plan: Plan) -> bool:
 
 
 def _was_called_off(attempt: Attempt, plan: Plan) -> bool:
-    """Return whether its nodes were told to stop before they were found: nobody saw the creation answered."""
+    """Return whether a stop request was written before its nodes were found: its creation was never answered."""
     return attempt.ref is None and not attempt.place.is_that_of(plan)
 
 
@@ -382,16 +382,16 @@ def _run_dir(draft: Plan, key: RunKey) -> str:
 
 
 def end_unless_claimed(backend: Backend, ref: RunRef, number: int, log: TaskLog) -> None:
-    """End the gang of a task's try that was killed, unless a later try waits for it."""
+    """End the gang of a killed try, unless a later try waits for it."""
     if (later := _claimed_by(backend, ref)) > number:
-        log.info("%s goes on: try %d of its task waits for it", ref.key.name, later)
+        log.info("%s continues: try %d of its task waits for it", ref.key.name, later)
         return
     backend.cancel(ref)
-    log.info("%s: cancelled, since its task was killed", ref.key.name)
+    log.info("%s: cancelled because its task was killed", ref.key.name)
 
 
 def _claimed_by(backend: Backend, ref: RunRef) -> int:
-    """Return which try waits for a gang; 0 where the answer takes too long."""
+    """Return which try waits for a gang; 0 if the answer takes too long."""
     told: queue.SimpleQueue[int] = queue.SimpleQueue()
     threading.Thread(target=lambda: told.put(backend.claimed_by(ref)), daemon=True).start()
     try:

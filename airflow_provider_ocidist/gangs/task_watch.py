@@ -1,4 +1,4 @@
-"""TaskWatch: a watch whose lines go to the log of an Airflow task, whichever process goes on with it. No Airflow."""
+"""TaskWatch: a watch that writes to the log of an Airflow task, across processes. No Airflow."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ BEGINNING = datetime.fromtimestamp(0, UTC)
 
 
 class TaskWatch(Watch):
-    """Looks at the gang of one try of a task, on a worker or in a triggerer, one after the other.
+    """Looks at the gang of one try of a task, in turn on a worker and in a triggerer.
 
-    Up to where the log has come stands in the run directory: a triggerer that is restarted has no other way to know.
+    The log's cursor is saved in the run directory: a restarted triggerer has no other record of it.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class TaskWatch(Watch):
         self._moments = LineMoments(record.ref.nodes)
 
     def go_on(self) -> Self:
-        """Begin where another process has stopped, if it left word; one request. Raises nothing."""
+        """Continue at the cursor that another process has saved, if any; one request. Raises nothing."""
         if self.record.ref.log_group_id is None:
             return self
         told = self.backend.load_cursor(self.record.ref)
@@ -52,7 +52,7 @@ class TaskWatch(Watch):
         return self
 
     def keep_lease(self) -> bool:
-        """Renew the lease as every watch, and note with each renewal how far the log has come."""
+        """Renew the lease as every watch does, and save the log's cursor with each renewal."""
         due = self.lease_due_at
         kept = super().keep_lease()
         if kept and self.lease_due_at > due:
@@ -60,7 +60,7 @@ class TaskWatch(Watch):
         return kept
 
     def save_cursor(self) -> None:
-        """Leave word up to where the log has come, if it has come further. Raises nothing. Blocks."""
+        """Save the log's cursor if it has advanced. Raises nothing. Blocks."""
         with self._telling:
             told = self.follower.told(self._number) if self._has_told else None
             self._has_told = False
@@ -68,12 +68,12 @@ class TaskWatch(Watch):
             self.backend.save_cursor(self.record.ref, told)
 
     def _take(self, part: LogPart, now: float) -> None:
-        # What is noted as told must be told: whoever is killed in between would lose it.
+        # Log before the cursor is saved: a process killed in between would otherwise lose lines.
         with self._telling:
             super()._take(part, now)
 
     def tell_line(self, line: LogLine) -> None:
-        """Pass on a line under a time of its own, next to the one at which its node wrote it."""
+        """Log a line under a unique time, next to the one at which its node wrote it."""
         self._has_told = True
         log: Any = self._log
         log.info(
@@ -82,21 +82,21 @@ class TaskWatch(Watch):
 
 
 class LineMoments:
-    """Gives each line of a gang a millisecond of its own, the same one in whichever process tells it.
+    """Gives each line of a gang a millisecond of its own, the same in every process that logs it.
 
-    Airflow shows a task's lines in order of milliseconds, and neighbours that are equal as one: so what was told by a
-    triggerer that was killed before it could note it is not shown again, unless another line stands in between.
+    Airflow sorts a task's lines by milliseconds, and shows equal neighbours once: so lines logged by a triggerer
+    that was killed before it saved its cursor are not shown twice, unless another line stands in between.
     """
 
     FURTHEST = 1000
-    """Milliseconds by which a line may stand after its time; what a node writes faster than that shares some."""
+    """Milliseconds by which a line may be shifted after its time; lines that come faster share milliseconds."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
         self._newest = [(0.0, 0)] * nodes
 
     def of(self, line: LogLine) -> datetime:
-        """Return when a line is told to have been written: after those of its node that came before it."""
+        """Return the time under which to log a line: after the earlier lines of its node."""
         # The nodes take turns, each a millisecond of every round.
         own = int(line.time * 1000) // self._nodes
         newest, last = self._newest[line.rank]
@@ -105,7 +105,7 @@ class LineMoments:
         else:
             turn = max(own, min(last + 1, own + self.FURTHEST // self._nodes))
             self._newest[line.rank] = line.time, turn
-        # Lines that share a millisecond, and read alike, are none the less two.
+        # Equal lines in the same millisecond must not be merged.
         apart = 100 + zlib.crc32(line.id.encode()) % 800
         return BEGINNING + timedelta(milliseconds=turn * self._nodes + line.rank, microseconds=apart)
 

@@ -1,7 +1,7 @@
-"""How long something has looked the same, as whoever watches has measured it. Pure.
+"""How long something has looked the same, as measured by the watcher. Pure.
 
 No two machines' clocks are compared: a value is only ever compared with itself at the look before, and the time between
-is the watcher's own. What one watcher has measured, the next one adds to, since it is a duration.
+is the watcher's own. The next watcher adds to what one has measured, since it is a duration.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord,
 MOVEMENT = "movement"
 """Of the whole gang: steps, output, checkpoints."""
 FAILURE = "failure"
-"""A node has failed, and others live."""
+"""A node has failed, and others are alive."""
 ENDING = "ending"
-"""Every node that lives is ending."""
+"""Every live node is ending."""
 
 
 def observe(record: RunRecord, status: RunStatus, elapsed: float) -> RunRecord:
@@ -27,18 +27,18 @@ def observe(record: RunRecord, status: RunStatus, elapsed: float) -> RunRecord:
     known = {each.of: each for each in record.unchanged}
     found = [_after(known.get(mark.of), mark, elapsed) for mark in _marks(record, status)]
     if not status.reports_readable:
-        # What nobody could see is neither silence nor a sign of life.
+        # An unreadable report is neither silence nor a heartbeat.
         found += [each for each in record.unchanged if each.of == MOVEMENT or each.of.startswith("node ")]
     return replace(record, unchanged=tuple(found))
 
 
 def seconds(record: RunRecord, of: str) -> float:
-    """Return for how long this has looked the same."""
+    """Return for how many seconds `of` has looked the same."""
     return next((each.seconds for each in record.unchanged if each.of == of), 0.0)
 
 
 def node(rank: int) -> str:
-    """Name the signs of life of one node."""
+    """Return the key of one node's heartbeat."""
     return f"node {rank}"
 
 
@@ -47,7 +47,7 @@ class _Mark:
     of: str
     text: str
     is_newest: bool = True
-    """Whether this is what there is now, rather than what was read some looks ago."""
+    """Whether the text is current, rather than read some looks ago."""
 
 
 def _after(before: Unchanged | None, mark: _Mark, elapsed: float) -> Unchanged:
@@ -78,7 +78,7 @@ def _marks(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
 
 def _has_failed(each: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
     if each.state is NodeState.SUCCEEDED and each.report is None:
-        # Its report may only not be listed yet.
+        # Its report may just not be listed yet.
         return False
     return verdict.end(each, record.expects, readable=status.reports_readable) is verdict.End.FAILED
 

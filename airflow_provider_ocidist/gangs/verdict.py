@@ -1,7 +1,7 @@
-"""What counts as a success: one table, judged by one function. Pure.
+"""The rules of success: one table, applied by one function. Pure.
 
-A success is what this attempt did. Of each node two things are known, what the service says (columns below) and what
-the node itself reported (rows):
+Success is judged by this attempt alone. Of each node two things are known: its state at the service (columns) and its
+own report (rows):
 
     reported          SUCCEEDED      FAILED, CANCELED, MISSING
     exit 0            well           failed
@@ -11,15 +11,15 @@ the node itself reported (rows):
     unreadable        unread         failed
     (no agent)        well           failed
 
-One node that failed fails the gang; one that is unread is asked again, up to a limit. For the others the checkpoint
-decides, where the job wants one (columns), and then the outputs:
+One failed node fails the gang; an unread one is asked again, up to a limit. For the others the checkpoint decides,
+if the job requires one (columns), and then the outputs:
 
     checkpoint        all well       some unsaid
     of this attempt   success        success
-    former, complete  success        success        the program says that there was nothing left to train
+    former, complete  success        success        the program reports that there was nothing left to train
     former            USER           NODE           a retry that trained nothing
     none              USER           NODE
-    damaged           USER           USER           also where the job wants none
+    damaged           USER           USER           also if the job requires none
     unreadable        asked again    asked again    up to a limit, then SERVICE
 """
 
@@ -35,7 +35,7 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import Expectations, NodeState, NodeStatus, RunRecord, RunStatus
 
 SHORT = 60.0
-"""Seconds; a training that took less, and shows nothing, has probably done nothing."""
+"""Seconds; a shorter training without visible progress has probably done nothing."""
 
 
 class ReportOutcome(Enum):
@@ -54,13 +54,13 @@ class End(Enum):
 
     WELL = auto()
     UNSAID = auto()
-    """Well by its exit code, which the service saw; what it did, nobody said."""
+    """Exit code 0 at the service, but its last report was lost."""
     UNREAD = auto()
     FAILED = auto()
 
 
 class Checkpoint(Enum):
-    """What there is of checkpoints."""
+    """Which checkpoint exists."""
 
     OWN = auto()
     COMPLETE = auto()
@@ -72,14 +72,14 @@ class Checkpoint(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The gang did what its job promises."""
+    """The gang succeeded."""
 
     warning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """It did not."""
+    """The gang failed."""
 
     cause: Cause
     message: str
@@ -87,7 +87,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What would say it cannot be read now."""
+    """Reports or checkpoints cannot be read now."""
 
 
 _ENDS = {
@@ -98,7 +98,7 @@ _ENDS = {
     ReportOutcome.UNREADABLE: End.UNREAD,
     ReportOutcome.NO_AGENT: End.WELL,
 }
-"""Of a node that is SUCCEEDED at the service; every other one has failed."""
+"""For nodes that are SUCCEEDED at the service; all others have failed."""
 
 
 def told(node: NodeStatus, expects: Expectations, *, readable: bool) -> ReportOutcome:
@@ -124,7 +124,7 @@ def end(node: NodeStatus, expects: Expectations, *, readable: bool) -> End | Non
 
 
 def checkpoint_of(record: RunRecord, status: RunStatus) -> Checkpoint:
-    """Return what there is of checkpoints, by the reports and, where they do not say it, by the store."""
+    """Return which checkpoint exists, by the reports and, if they do not say, by the store."""
     if not status.checkpoint_readable:
         return Checkpoint.UNREADABLE
     if status.checkpoint_problem is not None:
@@ -148,13 +148,13 @@ def own_checkpoint(record: RunRecord, status: RunStatus) -> bool:
 def _is_own(report: NodeReport, fence: Fence) -> bool:
     if report.checkpoint is None:
         return False
-    # Agents of the version before know no fences; they can be told by what else they do not report.
+    # Agents of the version before know no fences; they are recognised by other fields that they lack.
     is_older = report.moved is None and report.starts_from is None
     return report.checkpoint.fence == fence or (report.checkpoint.fence == LOWEST and is_older)
 
 
 def _was_complete(status: RunStatus, former: CheckpointRef) -> bool:
-    """Whether the program says that what it went on from was the end of the training."""
+    """Whether the program reports that the checkpoint it resumed from was the end of the training."""
     progresses = [node.report.progress for node in status.nodes if node.report and node.report.progress]
     return any(
         progress.complete
@@ -164,7 +164,7 @@ def _was_complete(status: RunStatus, former: CheckpointRef) -> bool:
 
 
 def outcome(record: RunRecord, status: RunStatus) -> Success | Failure | Unread:
-    """Judge a gang whose nodes have all ended at the service, and none of them failed."""
+    """Judge a gang whose nodes have all ended at the service without a failure."""
     ends = {end(node, record.expects, readable=status.reports_readable) for node in status.nodes}
     found = checkpoint_of(record, status)
     if End.UNREAD in ends or found is Checkpoint.UNREADABLE:
@@ -216,7 +216,7 @@ def _lies_in(uri: str, folder: str) -> bool:
 
 
 def _of_signs(record: RunRecord, status: RunStatus, unsaid: list[int]) -> Success | Failure:
-    """Judge what shows that there was a training at all; an agent has to be there to see it."""
+    """Judge whether there was a training at all; only an agent's report can show it."""
     reports = [node.report for node in status.nodes if node.report is not None]
     if unsaid or not reports or status.outputs or own_checkpoint(record, status) or _has_progress(reports):
         return Success()
@@ -238,7 +238,7 @@ def _has_progress(reports: list[NodeReport]) -> bool:
 
 
 def _trained_for(report: NodeReport) -> float:
-    """Return for how many seconds a node trained, by its own clock."""
+    """Return how many seconds a node trained, by its own clock."""
     if report.trained_for is not None:
         return report.trained_for
     return (report.finished_at or report.heartbeat_at) - report.started_at

@@ -1,4 +1,4 @@
-"""One look at a gang, or at many together: state, new log lines, progress, and what to do next. No Airflow."""
+"""One look at a gang, or at many together: state, new log lines, progress, next action. No Airflow."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ log = logging.getLogger(__name__)
 NEAR_THE_END = (Phase.SAVING, Phase.DONE)
 NEAR_THE_END_INTERVAL = 1.0
 SAME_WARNING_AFTER = 60.0
-"""Seconds after which a warning is worth repeating."""
+"""Seconds after which the same warning is logged again."""
 UNFORESEEN = 3
-"""Looks in a row that fail for a reason nobody has thought of, before whoever waits is told."""
+"""Consecutive looks with an unforeseen error before the caller gets it."""
 LAST_LINES_AFTER = 2.0
-"""Seconds; the last lines of a run can be found a moment later than its end."""
+"""Seconds; the last lines of a run can be found shortly after its end."""
 LAST_LINES_PATIENCE = 60.0
-"""Seconds for which a service that gives no lines is asked for the last ones."""
+"""Seconds for which a failing service is asked for the last lines."""
 RENEW_EVERY = 30.0
-"""Seconds between two times that a refusal is answered with new credentials."""
+"""Least seconds between two readings of new credentials after refusals."""
 
 
 class TaskLog(Protocol):
-    """What Airflow's loggers and the standard library's have in common."""
+    """The methods common to Airflow's and the standard library's loggers."""
 
     def info(self, msg: Any, /, *args: Any) -> Any: ...
 
@@ -45,7 +45,7 @@ class TaskLog(Protocol):
 
 
 class Watch:
-    """Looks at one gang again and again; tells a logger what is new."""
+    """Looks at one gang repeatedly; logs what is new."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Watch:
         leaves_the_end: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`leaves_the_end`: what is new when there is something to do, whoever then does it will see and report.
+        """`leaves_the_end`: if the decision is not Wait, the new log lines are left to the caller that acts on it.
 
         `clock` never jumps; its zero does not matter.
         """
@@ -66,7 +66,7 @@ class Watch:
         self._clock = clock
         self._observed_at: float | None = None
         self.reconnect: Callable[[], object] | None = None
-        """Reads the connection anew, after a refusal; None: whoever looks at several watches together does that."""
+        """Reads the connection again after a refusal; None: the poller does that for all its watches."""
         self.status: RunStatus | None = None
         self._log = logger
         self.follower = LogFollower(record.logs_since)
@@ -77,13 +77,13 @@ class Watch:
         self._warned = ("", 0.0)
         self._unforeseen = 0
         self.refusal: BackendError | None = None
-        """What the service said instead of an answer, when it was asked last."""
+        """The refusal that the service returned to the last request, if any."""
         self._asked_at: float | None = None
-        """When the service was asked last in vain, by its clock; None: it has answered since."""
+        """When the last unanswered request was made, by `clock`; None: the service has answered since."""
         self._renewed_at = -RENEW_EVERY
 
     def go_on_after(self, kept: Kept, seconds: float) -> None:
-        """Go on with what an earlier process was refused, at least so many seconds after its last look."""
+        """Take over an earlier process's refusals; its last look was at least `seconds` ago."""
         self.record = replace(self.record, unanswered=kept.unanswered)
         self.backend.recall_missed(kept.after(seconds).missed)
         if kept.unanswered.questions:
@@ -91,13 +91,13 @@ class Watch:
 
     @property
     def kept(self) -> Kept:
-        """What the next process is to go on with."""
+        """The evidence for the next process."""
         return Kept(unanswered=self.record.unanswered, missed=self.backend.missed(self.record.ref))
 
     def look(self, now: float) -> Action:
-        """Return what to do next. A service that cannot answer now is waited for: silence is no failure.
+        """Return the next action. A service that cannot answer now is waited for: silence is no failure.
 
-        Raises GaveUp when it has refused, or said nothing, for so long that to ask again is of no use (`evidence`).
+        Raises GaveUp when it has refused, or not answered, for so long that asking again is of no use (`evidence`).
         """
         (outcome,) = look_together(self.backend, [self], now).outcomes
         if self.record.unanswered.is_refused:
@@ -111,14 +111,14 @@ class Watch:
         return self._renewals.due_at(self.record)
 
     def keep_lease(self) -> bool:
-        """Show the nodes, when it is time, that somebody waits for them; return False where the store refused."""
+        """Renew the nodes' lease when it is due; return False if the store refused."""
         return self._renewals.keep_up(self.record)
 
     def save_cursor(self) -> None:
-        """Leave word up to where the log has come: none here, for nobody goes on with this watch."""
+        """Save the log's cursor: not here, since no other process continues this watch."""
 
     def observe(self, status: RunStatus, part: LogPart | None, now: float) -> Action:
-        """Take the state and the lines (None: not read) that were found; tell what is new, return what to do next."""
+        """Log what is new in a state and lines (None: not read); return the next action."""
         self.status = status
         self._unforeseen = 0
         self._note_answer()
@@ -147,10 +147,10 @@ class Watch:
             self.record = replace(self.record, unread_since=now if is_unread else None)
 
     def tell_the_rest(self) -> None:
-        """Pass on the lines that the look which saw the end did not find. Raises nothing: the outcome stands.
+        """Log the lines that the last look did not find. Raises nothing: the outcome is decided.
 
-        Takes two seconds, and more only while the service gives no answer (a minute at most) or more lines than fit
-        into one look.
+        Takes two seconds, and more only while the service does not answer (a minute at most) or has more lines than
+        fit into one look.
         """
         if self.record.ref.log_group_id is None:
             return
@@ -162,7 +162,7 @@ class Watch:
                 since = self.follower.since(now, again=True)
                 (part,) = self.backend.logs_of([(self.record.ref, since)])
                 self._take(part, now)
-            except Exception as error:  # noqa: BLE001 - the outcome is known, and must not change
+            except Exception as error:  # noqa: BLE001 - the outcome is decided
                 passes = isinstance(error, BackendError) and error.retryable
                 if not passes or time.monotonic() > give_up_at:
                     self._log.warning("%s; lines may be missing here: the service's log has them", error)
@@ -174,12 +174,12 @@ class Watch:
             give_up_at = time.monotonic() + LAST_LINES_PATIENCE
 
     def lines_since(self, now: float) -> list[float]:
-        """Return from when on the lines of each node are to be read at `now`. Unix times, by rank."""
+        """Return the time from which to read the lines of each node at `now`. Unix times, by rank."""
         return self.follower.since(now)
 
     def warn(self, message: str, error: Exception, now: float) -> None:
-        """Pass on what is wrong, unless the same was said a moment ago: an outage lasts many looks."""
-        # What follows the first bracket is the id of a request, another each time.
+        """Log a warning, unless the same was logged a moment ago: an outage lasts many looks."""
+        # After the first bracket comes the id of the request, which always differs.
         subject = str(error).partition(" (")[0]
         said, at = self._warned
         if subject != said or now - at >= SAME_WARNING_AFTER:
@@ -187,7 +187,7 @@ class Watch:
             self._log.warning(message, error)
 
     def after_failure(self, error: BackendError, now: float) -> Action | Exception:
-        """Return what comes of a look at which the service did not say how the gang is: one answer ends nothing."""
+        """Return the action, or the error, after a look without the gang's state: one refusal ends nothing."""
         asked_at = self._clock()
         seconds = 0.0 if self._asked_at is None else asked_at - self._asked_at
         self._asked_at = asked_at
@@ -197,19 +197,19 @@ class Watch:
         self.refusal = None if error.retryable else error
         if evidence.is_conclusive or (self.record.ending is not None and evidence.is_long):
             return GaveUp(
-                f"{self.record.ref.key.name}: the service has not said for {evidence.seconds:.0f} s how its nodes are "
-                f"(asked {evidence.questions} times); at last: {error}",
+                f"{self.record.ref.key.name}: no state of its nodes from the service for {evidence.seconds:.0f} s "
+                f"(asked {evidence.questions} times); last error: {error}",
                 error,
             )
         self.warn("%s; will ask again", error, now)
         return self._past_deadline(self.backend.now()) or Wait()
 
     def note_new_credentials(self) -> None:
-        """Note that what was refused is asked again with credentials that were read anew."""
+        """Record that the next request uses credentials read again after the refusal."""
         self.record = replace(self.record, unanswered=self.record.unanswered.with_new_credentials())
 
     def _past_deadline(self, now: float) -> Cancel | None:
-        """Return what is due by time alone; the nodes find a stop request though the service does not answer."""
+        """Return Cancel past the deadline: the nodes find a stop request even if the service does not answer."""
         record = self.record
         if record.deadline is None or now < record.deadline or record.ending is not None:
             return None
@@ -234,7 +234,7 @@ class Watch:
             self.note_new_credentials()
 
     def after_unforeseen(self, error: Exception, now: float) -> Action | Exception:
-        """Return what comes of a look that failed for a reason nobody has thought of: the next may be as always."""
+        """Return the action, or the error, after a look that failed with an unforeseen error: the next may succeed."""
         self._unforeseen += 1
         if self._unforeseen >= UNFORESEEN:
             return error
@@ -242,7 +242,7 @@ class Watch:
         return Wait()
 
     def end(self, ending: Ending) -> bool:
-        """Cancel the gang and remember why; False when nothing reaches its nodes now: then the next look asks again."""
+        """Cancel the gang and record why; False if its nodes cannot be reached: then the next look cancels again."""
         self._log.warning("%s: ending all nodes: %s", ending.cause, ending.message)
         try:
             self.backend.cancel(self.record.ref, ending)
@@ -251,7 +251,7 @@ class Watch:
             if not error.retryable:
                 self._renew_credentials(time.time())
             if not (isinstance(error, CancelFailed) and error.stop_requested):
-                # Due again at the next look, and the time that the end may take counts from the first refusal.
+                # Due again at the next look; the time limit of the end counts from the first cancel.
                 due = ending.since - CANCEL_AGAIN_AFTER
                 self.record = replace(self.record, ending=replace(ending, since=due, began=ending.first))
                 return False
@@ -259,7 +259,7 @@ class Watch:
         return True
 
     def pause(self, interval: float) -> float:
-        """Return the seconds until the next look: fewer when nodes are saving, more when nobody answers."""
+        """Return the seconds until the next look: fewer when nodes are saving, more without an answer."""
         if self.record.unanswered.questions:
             return self.record.unanswered.pause(interval)
         nodes = self.status.nodes if self.status is not None else ()
@@ -267,13 +267,13 @@ class Watch:
         return min(interval, NEAR_THE_END_INTERVAL) if saving else interval
 
     def tell_line(self, line: LogLine) -> None:
-        """Pass on a line that a node wrote."""
+        """Log a line of a node."""
         self._log.info("[node %d] %s", line.rank, masked_text(line.text))
 
     def tell_status(self, status: RunStatus, said: str) -> None:
-        """Pass on that the gang is not as it was at the last look; `said` is one line for a person."""
+        """Log that the gang's state has changed; `said` is one line for a person."""
         if self._has_lines and status.progress and status.progress.printed:
-            # Whoever reads the program's own lines here reads the step there.
+            # The program's own lines already show the step.
             said = describe(status, with_step=False)
         if said == self._logged:
             return
@@ -302,11 +302,11 @@ class PollResult:
     """What a look at several gangs has found."""
 
     outcomes: tuple[Action | Exception, ...]
-    """In the order of the gangs; an exception where asking again cannot help."""
+    """In the order of the gangs; an exception if asking again cannot help."""
     trouble: BackendError | None = None
-    """Of the service: a reason to ask less often, where it is likely to pass or concerns the states."""
+    """Error of the service: a reason to ask less often if it may pass or concerns the states."""
     unanswered: bool = False
-    """Whether the service did not say how some of the gangs are."""
+    """Whether the service did not return the state of some gangs."""
 
 
 def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> PollResult:
@@ -323,7 +323,7 @@ def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> Pol
             trouble, unanswered = error, True
             outcomes.update((watch, watch.after_failure(error, now)) for watch in group)
         except Exception as error:
-            log.exception("the states of %d gangs could not be made out", len(group))
+            log.exception("the states of %d gangs could not be read", len(group))
             outcomes.update((watch, watch.after_unforeseen(error, now)) for watch in group)
     for group in _grouped(statuses, _log_place):
         try:
@@ -332,25 +332,25 @@ def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> Pol
         except BackendError as error:
             trouble = error
             for watch in group:
-                watch.warn("%s; the lines will come later", error, now)
+                watch.warn("%s; the log lines will follow later", error, now)
         except Exception as error:
-            log.exception("the lines of %d gangs could not be made out", len(group))
+            log.exception("the log lines of %d gangs could not be read", len(group))
             for watch in group:
-                watch.warn("its lines could not be made out (%s); will try again", error, now)
+                watch.warn("its log lines could not be read (%s); will try again", error, now)
     for watch, status in statuses.items():
         outcomes[watch] = _attempt(watch.observe, status, lines.get(watch), now)
     return PollResult(tuple(outcomes[watch] for watch in watches), trouble, unanswered)
 
 
 def _kind(error: BackendError) -> str:
-    """Return what tells refusals apart: the same one again and again is evidence, changing ones are not."""
+    """Return the kind of a refusal: repeated refusals of one kind are evidence, changing ones are not."""
     return str(error.status_code or error.cause)
 
 
 def _attempt(work: Callable[..., Any], *args: Any) -> Any:
     try:
         return work(*args)
-    except Exception as error:  # noqa: BLE001 - the others' look goes on
+    except Exception as error:  # noqa: BLE001 - the look at the others continues
         return error
 
 

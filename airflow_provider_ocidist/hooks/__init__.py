@@ -1,4 +1,4 @@
-"""What connects a task to a service, and what all tasks of ours share of Airflow."""
+"""The connection of a task to a service, and code that all our tasks share."""
 
 from airflow_provider_ocidist.hooks.oci import OciHook
 

@@ -1,4 +1,4 @@
-"""What Airflow is told of our errors: which of them a retry cannot help."""
+"""Our errors as Airflow's: which of them a retry cannot help."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_ocidist.model.masking import masked_text
 
 
 def training_failure(cause: Cause, message: str) -> BaseException:
-    """Return what a task raises when its training has failed."""
+    """Return the exception that a task raises when its training has failed."""
     text = masked_text(f"{cause}: {message}")
     if cause is Cause.DEADLINE:
         return AirflowTaskTimeout(text)

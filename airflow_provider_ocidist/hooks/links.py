@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 CONSOLE = "https://cloud.oracle.com"
 """Of the commercial realm, OC1; every other realm has a console in each of its regions."""
 MOST_SOURCES = 8
-"""Runs that the log explorer is asked for by name; an address has only so much room."""
+"""Runs named in a query to the log explorer; the length of an address is limited."""
 
 
 class PushedLink(BaseOperatorLink):
-    """A link whose address the task has pushed, under `xcom_key`; empty until then, and where there is none."""
+    """A link whose address the task pushes under `xcom_key`; empty until then, or if there is none."""
 
     xcom_key: ClassVar[str]
 
@@ -29,28 +29,28 @@ class PushedLink(BaseOperatorLink):
 
 
 class JobRunLink(PushedLink):
-    """The main job run; there as soon as the run exists."""
+    """The main job run; set as soon as the run exists."""
 
     name = "OCI job run"
     xcom_key = "oci_job_run_link"
 
 
 class LogsLink(PushedLink):
-    """What the nodes have written, in the console's log explorer; there as soon as the run exists."""
+    """The nodes' output in the console's log explorer; set as soon as the run exists."""
 
     name = "OCI logs"
     xcom_key = "oci_logs_link"
 
 
 class CheckpointLink(PushedLink):
-    """The folder of the newest checkpoint; there when the task has ended, also when it has failed."""
+    """The folder of the newest checkpoint; set when the task has ended, also after a failure."""
 
     name = "Checkpoint"
     xcom_key = "oci_checkpoint_link"
 
 
 def links_of_run(ref: RunRef, access: OciAccess) -> dict[str, str]:
-    """Return the address of each link to a run, by its key in XCom; what cannot be linked to is left out.
+    """Return the address of each link to a run, by its key in XCom; links without an address are left out.
 
     An emulator's runs are on its own status page, where a job's page has the logs as well.
     """
@@ -83,7 +83,7 @@ def logs_url(ref: RunRef, access: OciAccess) -> str | None:
 
 
 def checkpoint_url(uri: str, ref: RunRef, access: OciAccess) -> str | None:
-    """Return the page of the bucket at a checkpoint's folder; None where that is no bucket of OCI."""
+    """Return the page of the bucket at a checkpoint's folder; None if that is no bucket of OCI."""
     from airflow_provider_ocidist.storage.locations import parse
 
     if not uri.startswith("oci://"):
@@ -100,7 +100,7 @@ def checkpoint_url(uri: str, ref: RunRef, access: OciAccess) -> str | None:
 
 
 def console(region: str) -> str:
-    """Return the address of the console that knows a region."""
+    """Return the address of a region's console."""
     from oci.regions import REALMS, REGION_REALMS
 
     domain = REALMS.get(REGION_REALMS.get(region, "oc1"), REALMS["oc1"])

@@ -12,7 +12,7 @@ from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 
-# DAG files import this module by way of the operators: what is heavy waits until it is used.
+# DAG files import this module through the operators: heavy imports are made on first use.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -31,14 +31,14 @@ class OciHook(BaseHook):
     hook_name = "Oracle Cloud Infrastructure"
 
     def __init__(self, conn_id: str = default_conn_name, *, kind: str | None = None, **kwargs: Any) -> None:
-        """`kind`: of the backend that it is for; one that needs no connection takes the absence of the default one."""
+        """`kind`: of the backend; one that needs no connection works without the default one."""
         super().__init__(**kwargs)
         self.conn_id = conn_id
         self._kind = kind
 
     @cached_property
     def fields(self) -> Mapping[str, Any]:
-        """The connection's fields, under the names that backends and storage use.
+        """The connection's fields, by the names that backends and storage use.
 
         Raises BackendError for a secret under a name that Airflow would show.
         """
@@ -49,7 +49,7 @@ class OciHook(BaseHook):
         extra = self._extra()
         refuse_shown_secrets(self.conn_id, extra)
         fields = fields_of(extra)
-        # Airflow registers the text of the whole extra with its masker, and none of the values in it.
+        # Airflow's masker gets the text of the whole extra, but not the values in it.
         for secret in secrets_of(fields):
             mask_secret(secret)
         return fields
@@ -71,7 +71,7 @@ class OciHook(BaseHook):
 
     @cached_property
     def access(self) -> OciAccess:
-        """Credentials and place, for storage."""
+        """Credentials and region, for storage."""
         from airflow_provider_ocidist.oci_client.credentials import access_of
 
         return access_of(self.fields)
@@ -82,7 +82,7 @@ class OciHook(BaseHook):
         return _backend_class(self._kind).connect(self.fields)
 
     def uri(self, place: str) -> str:
-        """Return a place as a URI: a relative path lies in the connection's `work_dir`. A `/` at its end stays.
+        """Return a place as a URI: a relative path is below the connection's `work_dir`. A `/` at its end stays.
 
         Raises StorageError when the connection has none.
         """
@@ -142,7 +142,7 @@ def refuse_shown_secrets(conn_id: str, extra: Mapping[str, Any]) -> None:
 
 
 def unknown_fields(extra: Mapping[str, Any]) -> list[str]:
-    """Return the names in a connection that mean nothing to us, each with what was probably meant."""
+    """Return the unknown names in a connection, each with the name that was probably meant."""
     import difflib
 
     from airflow_provider_ocidist.oci_client.credentials import SECRETS, OciAccess

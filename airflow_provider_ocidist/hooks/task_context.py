@@ -1,4 +1,4 @@
-"""What a training task reads from Airflow's context, and what it hands on through it."""
+"""What a training task reads from Airflow's context, and publishes through it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.errors import StorageError
 
-# What only a running task needs is imported there, as in operators.py.
+# Imports that only a running task needs are made there, as in operators.py.
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -24,7 +24,7 @@ DATA_VERSIONS = "data_versions"
 
 
 def key_of(context: Context) -> RunKey:
-    """Return the key by which all gangs of this task are found; each clear begins another generation."""
+    """Return the key that finds all gangs of this task; each clear begins another generation."""
     from airflow_provider_ocidist.model.run import RunKey
 
     ti = context["ti"]
@@ -38,7 +38,7 @@ def key_of(context: Context) -> RunKey:
 
 
 def owner_of(context: Context) -> dict[str, Any]:
-    """Return what a trigger has to know of the task that it waits for."""
+    """Return the task's identity for its trigger."""
     key = key_of(context)
     return {
         "dag_id": key.dag_id,
@@ -50,7 +50,7 @@ def owner_of(context: Context) -> dict[str, Any]:
 
 
 def created(context: Context) -> RunRef | None:
-    """Return what this task has created before it was deferred."""
+    """Return the run that this task created before it was deferred."""
     from airflow_provider_ocidist.model.run import RunRef
 
     ti = context["ti"]
@@ -59,7 +59,7 @@ def created(context: Context) -> RunRef | None:
 
 
 def note_data_versions(job: TrainingJob, hook: OciHook, context: Context, log: TaskLog) -> None:
-    """Note what is about to be trained on, for the events of the outlets; it may change before the end."""
+    """Publish the versions of the inputs, for the outlets' events; the data may change before the end."""
     from airflow_provider_ocidist.storage.fingerprint import data_version
     from airflow_provider_ocidist.storage.locations import shown
 
@@ -78,7 +78,7 @@ def note_data_versions(job: TrainingJob, hook: OciHook, context: Context, log: T
 def tell_outlets(
     outlets: Iterable[Any], result: Mapping[str, Any], job_name: str | None, context: Context
 ) -> None:
-    """Put the checkpoint into the events of a task's outlets, for the DAGs that they schedule."""
+    """Add the checkpoint to the events of a task's outlets, for the DAGs that they schedule."""
     from airflow.sdk import Asset, AssetAlias
 
     if not outlets:
@@ -102,17 +102,17 @@ def tell_outlets(
 
 
 def mask_secrets_told(backend: Backend, ref: RunRef) -> None:
-    """Keep what the nodes were told, and may print, from the log; where that cannot be asked, it is not."""
+    """Mask the secrets that the nodes got, and may print, in the log; if they cannot be read, nothing is masked."""
     try:
         secrets = backend.secrets_told(ref)
-    except Exception as error:  # noqa: BLE001 - whoever looks at the run meets it again, if it lasts, and tells of it
+    except Exception as error:  # noqa: BLE001 - a lasting error recurs at the next look, which logs it
         log.debug("%s: its secrets cannot be masked: %s", ref.key.name, error)
         return
     mask_secrets(secrets)
 
 
 def mask_secrets(secrets: Iterable[str]) -> None:
-    """Have Airflow mask these wherever this process, and its supervisor, write them."""
+    """Have Airflow mask these in all output of this process and its supervisor."""
     from airflow.sdk.log import mask_secret
 
     for secret in secrets:
@@ -120,7 +120,7 @@ def mask_secrets(secrets: Iterable[str]) -> None:
 
 
 def handed_on(value: Any) -> Any:
-    """Return what may go into XCom, which Airflow does not mask: without what it knows as secrets, or we do."""
+    """Return a value for XCom, which Airflow does not mask, without the secrets known to Airflow or to us."""
     from airflow.providers.common.compat.sdk import redact
 
     from airflow_provider_ocidist.model.masking import shown

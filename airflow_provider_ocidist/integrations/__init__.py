@@ -1,1 +1,1 @@
-"""What Airflow's optional parts ask of a provider: lineage, task logs, paths."""
+"""Interfaces for Airflow's optional parts: lineage, task logs, paths."""

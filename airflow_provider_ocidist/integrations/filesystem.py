@@ -1,7 +1,7 @@
 """`ObjectStoragePath("oci://connection@bucket/key")`: Object Storage through an Airflow connection.
 
-What is before the `@` is Airflow's: it names the connection. The namespace is that of the connection's tenancy, which
-OCI's own form of a URI would write there.
+Before the `@` stands the connection's id, as Airflow defines it. The namespace is that of the connection's tenancy,
+which OCI's own form of a URI would have there.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def get_fs(conn_id: str | None, storage_options: Mapping[str, Any] | None = None
 
 
 class BucketNames(AbstractFileSystem):  # type: ignore[misc]
-    """How names are taken apart: as in every bucket. ocifs, which would be asked, wants a namespace in each."""
+    """Parses names as in any bucket; ocifs, which would otherwise do it, requires a namespace in each."""
 
     protocol = ("oci",)
 
 
 class OciPath(CloudPath):
-    """What universal-pathlib makes of `oci://`."""
+    """The universal-pathlib path for `oci://`."""
 
     __slots__ = ()
 

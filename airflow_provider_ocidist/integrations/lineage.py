@@ -1,6 +1,6 @@
-"""Lineage: what a task read and wrote, as OpenLineage tells it; and how Airflow writes the URI of an asset.
+"""Lineage: what a task read and wrote, for OpenLineage; and Airflow's form of an asset's URI.
 
-OpenLineage is optional; its classes are imported when its provider, which alone calls these functions, is there.
+OpenLineage is optional: only its provider calls these functions, which import its classes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import Plan, RunRef
 
 FACET = "ocidist_training"
-"""Name of our facets; OpenLineage wants a prefix on what is not of its own."""
+"""Name of our facets; OpenLineage requires a prefix for custom ones."""
 
 
 def normalized_uri(parts: SplitResult) -> SplitResult:
-    """Return one spelling for all URIs of an asset in Object Storage. Raises ValueError for one without a bucket."""
+    """Return the canonical URI of an asset in Object Storage. Raises ValueError for one without a bucket."""
     if not parts.netloc.partition("@")[0]:
         raise ValueError("an asset in Object Storage is written oci://bucket@namespace/path")
     return parts._replace(path=re.sub(r"/{2,}", "/", parts.path).rstrip("/"), query="")
 
 
 def name_of(uri: str) -> tuple[str, str]:
-    """Return the namespace and name of a dataset: as OpenLineage has it for every object store, bucket and key."""
+    """Return the namespace and name of a dataset: bucket and key, as OpenLineage defines for object stores."""
     from airflow_provider_ocidist.storage.locations import shown
 
     parts = urlsplit(shown(uri))
@@ -41,7 +41,7 @@ def name_of(uri: str) -> tuple[str, str]:
 
 
 def dataset_of_asset(asset: Asset, lineage_context: Any) -> Dataset:
-    """Return the dataset that an asset stands for; Airflow calls this for the scheme `oci`."""
+    """Return the dataset of an asset; Airflow calls this for the scheme `oci`."""
     del lineage_context
     return dataset_of(asset.uri)
 
@@ -58,7 +58,7 @@ def dataset_of(uri: str, version: str | None = None) -> Dataset:
 
 
 def lineage_of_copy(pairs: Iterable[tuple[str, str]]) -> OperatorLineage[Any, Any]:
-    """Return the lineage of what was copied, given as sources and targets."""
+    """Return the lineage of a copy, given as sources and targets."""
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     pairs = list(pairs)
@@ -76,7 +76,7 @@ def lineage_of_training(
     failure: Failure | None = None,
     address: str | None = None,
 ) -> OperatorLineage[Any, Any]:
-    """Return the lineage of a training as far as it has come; `address` is the page of its main run."""
+    """Return the lineage of a training so far; `address` is the page of its main run."""
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     return OperatorLineage(
@@ -90,7 +90,7 @@ def lineage_of_training(
 def _outputs(
     job: TrainingJob, plan: Plan, result: Mapping[str, Any] | None, failure: Failure | None
 ) -> list[Dataset]:
-    """Return what was written; before the end, what shall be."""
+    """Return what was written; before the end, what will be."""
     if failure is not None:
         return [dataset_of(failure.checkpoint_uri)] if failure.checkpoint_uri else []
     if result is None:
@@ -126,7 +126,7 @@ def _job_facets(job: TrainingJob, plan: Plan) -> dict[str, Any]:
 
 
 def _code_version(source: str | None) -> Any:
-    """Return where the code is kept, for a Git source; a branch's newest commit is known to the nodes alone."""
+    """Return the repository of a Git source; only the nodes know a branch's newest commit."""
     from openlineage.client.facet_v2 import source_code_location_job
 
     from airflow_provider_ocidist.model.git_source import COMMIT, parse

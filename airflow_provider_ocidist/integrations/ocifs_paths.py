@@ -1,4 +1,4 @@
-"""ocifs as paths need it: plain dictionaries, names without a namespace, nothing remembered of a folder."""
+"""ocifs for paths: plain dictionaries, names without a namespace, no cached listings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ocifs import OCIFileSystem
 
 
 class ObjectStorage(OCIFileSystem):  # type: ignore[misc]
-    """Object Storage of one tenancy, whose namespace nobody has to write."""
+    """Object Storage of one tenancy; names need no namespace."""
 
     protocol = ("oci",)
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
-        """Return what is in a folder now; ocifs would return what was there when it looked first."""
+        """Return the current contents of a folder; ocifs would return those of its first look."""
         entries = [_entry(found) for found in super().ls(path, detail=True, **{**options, "refresh": True})]
         return entries if detail else sorted(entry["name"] for entry in entries)
 
@@ -22,10 +22,10 @@ class ObjectStorage(OCIFileSystem):  # type: ignore[misc]
         return _entry(super().info(path, **options))
 
     def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
-        """Do nothing: folders are there when something is in them, and buckets are not made by the way."""
+        """Do nothing: folders exist when they contain something, and buckets are not created implicitly."""
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Do nothing, as `mkdir`."""
+        """Do nothing, like `mkdir`."""
 
     @classmethod
     def _parent(cls, path: str) -> str:

@@ -1,7 +1,7 @@
 """Task logs in a bucket: `[logging] logging_config_class = <this module>.LOGGING_CONFIG`.
 
-Airflow 3.3 finds who keeps logs at `oci://` by itself, but refuses to start: its own settings know a fixed list of
-schemes. With these it needs no `remote_logging`, which must stay off.
+Airflow 3.3 finds the log handler for `oci://` by itself, but refuses to start: its own settings know a fixed list of
+schemes. With these settings it needs no `remote_logging`, which must stay off.
 """
 
 from __future__ import annotations

@@ -15,20 +15,20 @@ from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 
-# Airflow reads this module while it starts: what needs Airflow is imported when it is used.
+# Airflow imports this module while it starts: imports from Airflow are made on first use.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.stores.base import Store
 
 
 class OciTaskLogs:
-    """What Airflow calls a RemoteLogIO: sends the log of a task away when its process ends, and fetches it again.
+    """A RemoteLogIO of Airflow: uploads the log of a task when its process ends, and reads it back.
 
-    A task that defers has several processes, maybe on several machines; each adds what the place does not have yet.
+    A task that defers has several processes, maybe on several machines; each appends its own lines.
 
     :param folder: `oci://connection@bucket/logs`, or `oci://bucket@namespace/logs` with a `conn_id`
     :param conn_id: connection of type `oci`; None: the one in `folder`, or else `oci_default`
     :param local_folder: where Airflow writes logs
-    :param delete_local: whether to remove the local folder of a task's logs when they have been sent
+    :param delete_local: whether to remove the local folder of a task's logs after the upload
     """
 
     processors: tuple[Any, ...] = ()
@@ -42,7 +42,7 @@ class OciTaskLogs:
 
     @classmethod
     def from_config(cls) -> Self:
-        """Return what Airflow's settings ask for; Airflow calls this."""
+        """Return the instance for Airflow's settings; Airflow calls this."""
         from airflow.configuration import conf
 
         return cls(
@@ -53,7 +53,7 @@ class OciTaskLogs:
         )
 
     def upload(self, path: os.PathLike[str] | str, ti: Any = None) -> None:  # noqa: ARG002 - Airflow's signature
-        """Send one log. Raises OcidistError; Airflow then says so in the log on the worker."""
+        """Upload one log. Raises OcidistError, which Airflow then logs on the worker."""
         local = self.local_folder / path
         if not local.is_file():
             return
@@ -63,9 +63,9 @@ class OciTaskLogs:
             shutil.rmtree(local.parent, ignore_errors=True)
 
     def stream(self, relative_path: str, ti: Any) -> tuple[list[str], list[Generator[str]]]:  # noqa: ARG002
-        """Return where the logs of one attempt were found, that of its trigger included, and their lines."""
+        """Return the places and the lines of the logs of one attempt, including its trigger's."""
         try:
-            # Not `attempt=10.log`, of which `attempt=1` alone would be the beginning.
+            # Not `attempt=10.log`, which begins with `attempt=1` too.
             names = [entry.name for entry in self._store.list(relative_path)]
             texts = [self._store.read(name).decode(errors="replace") for name in names]
         except (OcidistError, FileNotFoundError) as error:
@@ -73,7 +73,7 @@ class OciTaskLogs:
         return [f"{self.uri}/{name}" for name in names], [_lines(text) for text in texts]
 
     def read(self, relative_path: str, ti: Any) -> tuple[list[str], list[str] | None]:
-        """Return the same as texts, as Airflow before 3.1 asks for them."""
+        """Return the same as texts, for Airflow before 3.1."""
         sources, streams = self.stream(relative_path, ti)
         return sources, ["\n".join(lines) for lines in streams] or None
 
@@ -91,9 +91,9 @@ class OciTaskLogs:
 
 
 def place_of(folder: str, conn_id: str | None) -> tuple[str, str]:
-    """Return the connection and the folder as OCI writes it. Raises ValueError for another kind of place.
+    """Return the connection and the folder in OCI's form. Raises ValueError for another kind of place.
 
-    What stands before the `@` is the connection, unless another connection is named: then it is the bucket.
+    The part before the `@` is the connection, unless another connection is named: then it is the bucket.
     """
     url = urlsplit(folder)
     if url.scheme != "oci" or not url.netloc:
@@ -105,14 +105,14 @@ def place_of(folder: str, conn_id: str | None) -> tuple[str, str]:
 
 
 def _lines(text: str) -> Generator[str]:
-    """Go through the lines; Airflow takes generators only, no other iterators."""
+    """Yield the lines; Airflow accepts generators only, no other iterators."""
     yield from text.splitlines()
 
 
 def _joined(sent: bytes, local: bytes) -> bytes:
-    """Return the whole log; what was sent from here before is the beginning of the local file, or all of it.
+    """Return the whole log; the part uploaded from here before is the beginning of the local file, or all of it.
 
-    Other workers may have sent theirs before, between, and after it.
+    Other workers may have uploaded theirs before, between, and after it.
     """
     if local.startswith(sent):
         return local
@@ -121,7 +121,7 @@ def _joined(sent: bytes, local: bytes) -> bytes:
 
 
 def _length_sent(sent: bytes, local: bytes) -> int:
-    """Return how much of the local file, in whole lines from its beginning, lies among what was sent, in its order."""
+    """Return how much of the local file, in whole lines from its beginning, was uploaded, in its order."""
     at = length = 0
     lines = sent.splitlines()
     for line in local.splitlines(keepends=True):

@@ -48,7 +48,7 @@ def json_schema() -> dict[str, Any]:
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "ocidist job file",
         **job,
-        # A program is needed, unless it is said what the container starts.
+        # A program is required, unless the container's start is set.
         "if": {"not": {"required": ["container"]}},
         "then": {"required": ["program"], "properties": {"program": {"required": ["script"]}}},
         "definitions": dict(sorted({**SIMPLE, **definitions}.items())),
@@ -56,7 +56,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def descriptions(cls: type[Any]) -> dict[str, str]:
-    """Return the docstrings below the fields of a dataclass, in one line each; those of its base come first."""
+    """Return the docstrings of a dataclass's fields, in one line each; those of its base first."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
@@ -82,7 +82,7 @@ def _section(cls: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_its_items(hint: Any) -> str:
-    """Return what a list holds, where that is sections."""
+    """Return the item type of a list of sections."""
     item = next(iter(typing.get_args(plain_of(hint))), None)
     return " ".join((inspect.getdoc(item) or "").split()) if dataclasses.is_dataclass(item) else ""
 
@@ -124,7 +124,7 @@ def _or_jinja(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_siblings(schema: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with more keys; draft 7 ignores all that stands beside a reference."""
+    """Return a schema with more keys; draft 7 ignores keys beside a reference."""
     return {"allOf": [schema], **more} if "$ref" in schema and more else {**schema, **more}
 
 
@@ -134,7 +134,7 @@ def _default(item: dataclasses.Field[Any]) -> dict[str, Any]:
 
 
 def _backend(definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return a choice by kind; without a kind it is the first."""
+    """Return a choice by kind; the first is the default."""
     choices = []
     for kind in sorted(kinds.names("backends"), key=lambda name: name != DEFAULT_BACKEND):
         options = kinds.load("backends", kind).OPTIONS
@@ -168,7 +168,7 @@ def _docstrings(cls: type[Any]) -> dict[str, str]:
 
 
 def text() -> str:
-    """Return what `job.schema.json` holds."""
+    """Return the text of `job.schema.json`."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 

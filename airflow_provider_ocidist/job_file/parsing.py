@@ -1,4 +1,4 @@
-"""YAML or mapping -> TrainingJob: the one door, which reports every problem at once."""
+"""YAML or mapping -> TrainingJob: the only parser, which reports all problems at once."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def parse(
 ) -> TrainingJob:
     """Return the job that YAML describes. Raises JobFileError with every problem and its line.
 
-    `source` names the text in messages; relative code is looked for in `base_dir`, a folder or a URI, as
+    `source` names the text in messages; relative code is resolved in `base_dir`, a folder or a URI, as
     `folder_of` returns it, or in the working directory. `overrides` replace values before the check, by dotted
-    path: `{"limits.max_runtime": "2h"}`; sections among them are added to what is there. `render` fills in
-    Jinja, and raises ValueError where it cannot. `templates`: Airflow has yet to fill it in; a placeholder is
-    then right where a number is wanted too, for which the least one stands.
+    path: `{"limits.max_runtime": "2h"}`; sections among them are merged. `render` renders Jinja, and raises
+    ValueError if it cannot. `templates`: Airflow will render the file later; a placeholder is then valid in
+    place of a number too, and counts as the least one.
     """
     document = yaml_document.fill_in(text, render, source) if render else yaml_document.read(text, source)
     return _checked(document, source, base_dir, overrides or {}, texts=FilledText, templates=templates)
@@ -85,21 +85,21 @@ def build(
     overrides: Mapping[str, Any] | None = None,
     templates: bool = False,
 ) -> TrainingJob:
-    """Return the job that a mapping describes, or a hand-made job checked again. Otherwise as `parse`.
+    """Return the job of a mapping, or check a job made in code. Otherwise as `parse`.
 
-    Text that is a number stands for one, since Jinja in a mapping leaves nothing but text.
+    Text that is a number counts as one, since Jinja in a mapping renders text only.
     """
     value = job.to_mapping() if isinstance(job, TrainingJob) else job
     return _checked(Document(value), source, base_dir, overrides or {}, texts=str, templates=templates)
 
 
 def dump(job: TrainingJob) -> str:
-    """Return a job file that `parse` reads back as the same job; defaults are left out."""
+    """Return a job file that `parse` reads as the same job; defaults are left out."""
     return yaml.dump(job.to_mapping(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Safe YAML in which no character is lost: without quotes, unusual line breaks become blanks."""
+    """Safe YAML that loses no character: without quotes, unusual line breaks become blanks."""
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
         style = None if text.isprintable() else '"'
@@ -162,7 +162,7 @@ def _translated(mapping: Mapping[str, Any]) -> Translation:
 
 
 def _plain(value: Any, path: str, problems: list[Problem]) -> Any:
-    """Return a copy for each place: dicts with text as keys, lists, and single values in our words."""
+    """Return a normalised copy: dicts with text as keys, lists, and single values of our types."""
     match value:
         case Mapping():
             return {
@@ -194,7 +194,7 @@ def _below(path: str, part: object) -> str:
 def _override(
     mapping: dict[str, Any], overrides: Mapping[str, Any], problems: list[Problem]
 ) -> list[Problem]:
-    """Put values in their places; return those for which there is none."""
+    """Put values at their paths; return those whose path does not exist."""
     misplaced = []
     if overrides.get("backend.kind", _kind_in(mapping)) != _kind_in(mapping):
         # What the file says is for another kind.
@@ -240,19 +240,19 @@ def _merged(old: Any, new: Any) -> Any:
 
 
 def _fields(mapping: dict[str, Any], *, templates: bool) -> tuple[TrainingJob, list[Problem]]:
-    """Return the job and what is wrong with its fields; the backend's by the class that its kind names."""
+    """Return the job and the problems of its fields; the backend's by the class of its kind."""
     backend = mapping.get("backend", {})
     kind = (
         backend.get("kind", schema.DEFAULT_BACKEND) if isinstance(backend, dict) else schema.DEFAULT_BACKEND
     )
     options, problems = _options_class(kind)
     homes = {**{item.name: "backend" for item in fields(options)}, **schema.section_homes(TrainingJob)}
-    # The rules of a place are for the real options, which replace this one if they can be known.
+    # The rules need the real options, which replace this one if they can be found.
     stand_in = {"kind": schema.PLACEHOLDER} if isinstance(backend, dict) else backend
     job, found = schema.check(TrainingJob, {**mapping, "backend": stand_in}, homes=homes, templates=templates)
     if not isinstance(backend, dict) or problems:
         return job, [*found, *problems]
-    # A wrong kind would only be told twice.
+    # A wrong kind would be reported twice.
     chosen, wrong = schema.check(
         options, {**backend, "kind": kind}, at="backend", homes=homes, templates=templates
     )
@@ -274,7 +274,7 @@ def _with_absolute_source(job: TrainingJob, base_dir: str | Path, problems: list
     if source is None or not job.program.is_local or is_placeholder(source):
         return job
     if not is_uri(base_dir) and str(base_dir):
-        # Links stay as they are written; a user that does not exist stays for the rules to find.
+        # Links stay as written; an unknown user stays, so that the rules report it.
         place = os.path.abspath(os.path.join(base_dir, os.path.expanduser(source)))  # noqa: PTH100, PTH111, PTH118
     elif source.startswith(("/", "~")):
         return job

@@ -1,4 +1,4 @@
-"""Mapping -> dataclass, with everything that does not fit told in words for people."""
+"""Mapping -> dataclass, with all problems in readable messages."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DEFAULT_BACKEND = "oci_data_science"
 PLACEHOLDER = "{{ }}"
-"""Stands for text that is wrong; like every Jinja placeholder it is not looked at any further."""
+"""Replaces invalid text; like every Jinja placeholder it is not checked further."""
 
 _VALIDATORS: dict[type[Any], SchemaValidator] = {}
-"""Making one takes longer than all checks with it."""
+"""Creating one takes longer than all checks with it."""
 
 
 def check(
@@ -34,12 +34,12 @@ def check(
     *,
     templates: bool = False,
 ) -> tuple[T, list[Problem]]:
-    """Return the dataclass that a mapping describes, and what is wrong with it.
+    """Return the dataclass that a mapping describes, and its problems.
 
-    The mapping holds dicts with text as keys, lists, and single values. Wrong ones are replaced by harmless
-    ones, so that rules across fields can still look at all the others. `at` is where the mapping belongs;
-    `homes` tells the section that each key belongs to. With `templates`, a Jinja placeholder is right
-    wherever a single value is wanted, and a harmless one stands for it.
+    The mapping holds dicts with text as keys, lists, and single values. Invalid ones are replaced by valid
+    ones, so that rules across fields can still check all the others. `at` is the path of the mapping;
+    `homes` maps each key to its section. With `templates`, a Jinja placeholder is valid
+    for any single value, and is replaced by a valid one.
     """
     from pydantic_core import ValidationError
 
@@ -56,7 +56,7 @@ def check(
 
 
 def unknown_key(key: str, known: Sequence[str], homes: Mapping[str, str] | None = None) -> str:
-    """Return what to say of a key that nobody reads."""
+    """Return the message for an unknown key."""
     near = difflib.get_close_matches(key, known, n=1)
     if near:
         return f"unknown key {key!r}; did you mean {near[0]!r}?"
@@ -66,7 +66,7 @@ def unknown_key(key: str, known: Sequence[str], homes: Mapping[str, str] | None 
 
 
 def shown(value: Any) -> str:
-    """Return a wrong value as it may appear in a message: short, and never what a section holds."""
+    """Return an invalid value for a message: short, and never the content of a section."""
     match value:
         case bool():
             return "true (YAML reads yes and on so too)" if value else "false (YAML reads no and off so too)"
@@ -104,9 +104,9 @@ def _validator(cls: type[Any]) -> SchemaValidator:
 
 
 def _strict(schema: Any) -> Any:
-    """Return the schema without the conversions that hide mistakes: `yes` is no 1, and `"2"` no 2.
+    """Return the schema without the conversions that hide mistakes: `yes` is not 1, and `"2"` not 2.
 
-    Strict as a whole it would refuse what must be accepted: lists for tuples, numbers where text is wanted.
+    Fully strict it would refuse valid values: lists for tuples, numbers for text.
     """
     from pydantic_core import core_schema
 
@@ -121,7 +121,7 @@ def _strict(schema: Any) -> Any:
 
 
 def _from_text(value: Any) -> Any:
-    """Return the switch that Jinja has written as text."""
+    """Return the boolean that Jinja has rendered as text."""
     return (
         {"True": True, "true": True, "False": False, "false": False}.get(value, value)
         if isinstance(value, str)

@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 MAX_CHARACTERS = 1_000_000
-"""A job file is written by hand; what is longer is another file, or no file at all."""
+"""A job file is written by hand; a longer text is some other file."""
 MAX_BYTES = 4 * MAX_CHARACTERS
 _PIECE = 256 << 10
 TOO_LONG = f"is longer than {MAX_CHARACTERS} characters"
 
 
 def is_uri(place: str | Path) -> bool:
-    """Return whether a job file is elsewhere than in a folder of this machine."""
+    """Return whether a job file is not in a folder of this machine."""
     return "://" in str(place)
 
 
 def read(place: str | Path, *, access: OciAccess | None = None) -> str:
     """Return the text of a job file at a local path, or at any URI that fsspec knows.
 
-    `access` opens `oci://`; None: the credentials of this machine. Raises JobFileError when there is no such text, and
-    StorageError when its place cannot be reached, or refuses, which may pass.
+    `access` opens `oci://`; None: the credentials of this machine. Raises JobFileError if there is no such text, and
+    StorageError if its place cannot be reached, or refuses, which may pass.
     """
     try:
         data = b"".join(_within_limit(_fetched(str(place), access) if is_uri(place) else _local(Path(place))))
@@ -51,20 +51,20 @@ def read(place: str | Path, *, access: OciAccess | None = None) -> str:
 
 
 def shown(place: str | Path) -> str:
-    """Return a place as messages may show it: without user, password, token and query, which may be secrets."""
+    """Return a place for messages: without user, password, token and query, which may be secrets."""
     from airflow_provider_ocidist.storage import locations
 
     return locations.shown(str(place))
 
 
 def folder_of(place: str | Path) -> str:
-    """Return where relative paths in a job file begin: a local folder, or a URI that ends in `/`."""
+    """Return the base of relative paths in a job file: a local folder, or a URI that ends in `/`."""
     if not is_uri(place):
         return os.path.dirname(place) or "."  # noqa: PTH120 (a path of text, as URIs are)
     from airflow_provider_ocidist.storage import locations
 
     location = locations.parse(str(place))
-    # A query opens one file alone, so that nothing can be found beside it.
+    # A query opens one file only, so relative paths cannot be resolved.
     return "" if location.query else location.parent
 
 

@@ -1,4 +1,4 @@
-"""YAML text -> values that remember how they were written, and on which line."""
+"""YAML text -> values with their original text and line."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.model.job import is_placeholder
 
 MAX_VALUES = 100_000
-"""Values in one file, aliases written out; more is a mistake, or malice."""
+"""Most values in one file, aliases expanded; more is a mistake, or an attack."""
 _HEREDOC = re.compile(r"^[ \t]*(?:cat|kubectl|tee)\b.*<<-?\s*['\"]?(?P<word>\w+)", re.MULTILINE)
 _LONGEST_NUMBER = 1000
-"""Digits; Python itself refuses to read whole numbers of more than 4300."""
+"""Digits; Python refuses to parse whole numbers of more than 4300."""
 MERGE = "tag:yaml.org,2002:merge"
 
 
 class WrittenInt(int):
-    """A whole number whose text is what the file says: `+5` stays `+5` where text is wanted."""
+    """A whole number that keeps its text in the file: `+5` stays `+5` for a text field."""
 
     text: str
 
@@ -30,13 +30,13 @@ class WrittenInt(int):
 
 
 class FilledText(str):
-    """What Jinja has left: it knows nothing but text, so that a number in it may be meant as one."""
+    """Text rendered by Jinja, which renders text only: a number in it may be meant as one."""
 
     __slots__ = ()
 
 
 class WrittenFloat(float):
-    """A number whose text is what the file says: `1e-4` and `1.10` stay so where text is wanted."""
+    """A number that keeps its text in the file: `1e-4` and `1.10` stay so for a text field."""
 
     text: str
 
@@ -97,12 +97,12 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _written_float)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The value of a file, and where its parts are."""
+    """The value of a file, and the lines of its parts."""
 
     value: Any
     root: yaml.Node | None = None
     problems: tuple[Problem, ...] = ()
-    """Keys that are there twice; `value` holds the last of each."""
+    """Duplicate keys; `value` holds the last of each."""
 
     def line(self, path: str) -> int | None:
         """Return the line, counted from 1, of a dotted path, or of the nearest section around it."""
@@ -117,7 +117,7 @@ class Document:
 
 
 def read(text: str, source: str | None = None) -> Document:
-    """Read one YAML document. Raises JobFileError with the one error of syntax."""
+    """Read one YAML document. Raises JobFileError with the first syntax error."""
     loader = _Loader("")
     try:
         loader = _Loader(text)
@@ -135,10 +135,10 @@ def read(text: str, source: str | None = None) -> Document:
 
 
 def fill_in(text: str, render: Callable[[str], Any], source: str | None = None) -> Document:
-    """Read a document whose Jinja placeholders are filled in value by value, so that no value changes the structure.
+    """Read a document and render its Jinja placeholders value by value, so that no value changes the structure.
 
-    A text that is no YAML before, as with `{% for %}` around lines, is filled in as a whole. `render` raises
-    ValueError for a placeholder that it cannot fill in. Raises JobFileError.
+    A text that is not YAML before, as with `{% for %}` around lines, is rendered as a whole. `render` raises
+    ValueError for a placeholder that it cannot render. Raises JobFileError.
     """
     try:
         document = read(text, source)
@@ -155,7 +155,7 @@ def fill_in(text: str, render: Callable[[str], Any], source: str | None = None) 
 
 
 def numbers(value: Any, kind: type[str]) -> Any:
-    """Return a value in which text of this kind that is a number is one, which still knows its text."""
+    """Return a value with numbers in rendered text as numbers, which keep their text."""
     match value:
         case str() if isinstance(value, kind):
             return _number(value)
@@ -218,7 +218,7 @@ def _child(node: yaml.Node, path: str) -> tuple[yaml.Mark, yaml.Node, str] | Non
             item = node.value[int(index)]
             return item.start_mark, item, rest
     if isinstance(node, yaml.MappingNode):
-        # The last one counts: merged keys come first. The longest fits best: names may hold dots.
+        # The last one counts: merged keys come first. The longest match wins: names may hold dots.
         fits = [(key, value) for key, value in reversed(node.value) if f"{path}.".startswith(f"{key.value}.")]
         if fits:
             key, value = max(fits, key=lambda pair: len(pair[0].value))
@@ -227,7 +227,7 @@ def _child(node: yaml.Node, path: str) -> tuple[yaml.Mark, yaml.Node, str] | Non
 
 
 def _duplicates(root: yaml.Node) -> list[Problem]:
-    """Return keys that are there twice. Raises MarkedYAMLError for aliases that have no end."""
+    """Return duplicate keys. Raises MarkedYAMLError for circular aliases."""
     problems: list[Problem] = []
     sizes: dict[int, int | None] = {}
 

@@ -1,4 +1,4 @@
-"""EndTrainingOperator: nothing of a training runs any more when this task has ended."""
+"""EndTrainingOperator: ends all nodes of a training before it succeeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.oci import OciHook
 
-# What only a running task needs is imported there, as in operators.py.
+# Imports that only a running task needs are made there, as in operators.py.
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import RunKey, RunRef
 
 OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
-"""States in which a task stays."""
+"""Final states of a task."""
 WITHOUT_FAILURES = {"all_success", "none_failed", "none_failed_min_one_success"}
-"""Rules by which nothing runs after a task that has failed."""
+"""Rules by which no task runs after a failed one."""
 SETTLED_AFTER = 15.0
-"""Seconds: Airflow gives the process of a task that was failed or cleared at most ten more, in which it may create."""
+"""Seconds: the process of a failed or cleared task may live for ten more, and create nodes in them."""
 
 
 class EndTrainingOperator(BaseOperator):
     """End the run of a training task if it still lives, and wait until every node of it has ended.
 
-    For cleanups: Airflow starts the tasks after a training that was marked failed at once, while its nodes still run.
-    Tasks after this one start when no node runs any more. The run is found by what is recorded in the work
-    directory, also after a worker died before it could say what it had created, by the tags of what lives, and by
-    the XCom `run`. It does nothing to a training that has succeeded, and succeeds where there was none.
+    For cleanups: after a user marks a training failed, Airflow starts the next tasks while its nodes still run.
+    Tasks after this one start when no node runs any more. The run is found by the records in the work directory, also
+    after a worker died before it could publish what it had created, by the tags of live runs, and by the XCom `run`.
+    It leaves a successful training alone, and succeeds if there was none.
 
     `train >> EndTrainingOperator(task_id="end", training=train).as_teardown()`; or without `as_teardown`, when the
     outcome of the DAG run does not depend on this task alone. It waits on a worker. When it is a mapped task itself, as
@@ -41,9 +41,9 @@ class EndTrainingOperator(BaseOperator):
 
     :param training: the training task of the same DAG, or its id
     :param conn_id: Airflow connection of type `oci`; None: that of the training task, unless it is mapped over several
-    :param compartment_id: where its job names another compartment than the connection; needed when its worker may die
-        before it has said so in the XCom `run`
-    :param patience: seconds until nodes that do not end make this task fail
+    :param compartment_id: if its job names another compartment than the connection; needed when its worker may die
+    before it has published the XCom `run`
+    :param patience: seconds until this task fails because nodes have not ended
     """
 
     template_fields: Sequence[str] = ("conn_id", "compartment_id")
@@ -59,7 +59,7 @@ class EndTrainingOperator(BaseOperator):
         trigger_rule: str = "all_done",
         **kwargs: Any,
     ) -> None:
-        # Before Airflow 3.3 a mapped task is told Airflow's own default.
+        # Before Airflow 3.3 a mapped task gets Airflow's own default.
         if trigger_rule in WITHOUT_FAILURES and "_airflow_from_mapped" not in kwargs:
             raise ValueError(
                 f"{kwargs.get('task_id')}: trigger_rule={str(trigger_rule)!r} would not let it run after a training "
@@ -67,7 +67,7 @@ class EndTrainingOperator(BaseOperator):
                 'trigger_rule="all_done"'
             )
         super().__init__(trigger_rule=trigger_rule, **kwargs)
-        # A task of TaskFlow is known by what it returns.
+        # A TaskFlow task is identified by its return value.
         task = getattr(training, "operator", training)
         self.training: str = task if isinstance(task, str) else task.task_id
         self.conn_id = conn_id or (None if isinstance(task, str) else _conn_id_of(task, self))
@@ -76,12 +76,12 @@ class EndTrainingOperator(BaseOperator):
         self._stop = StopFlag()
 
     def as_teardown(self, *, setups: Any = None, **kwargs: Any) -> Any:
-        """Refuse the training as a setup: Airflow runs no teardown after a setup that failed."""
+        """Refuse the training as a setup: Airflow runs no teardown after a failed setup."""
         named = setups if isinstance(setups, Iterable) else [setups]
         if self.training in {getattr(setup, "task_id", None) for setup in named}:
             raise ValueError(
                 f"{self.task_id}: as_teardown(setups={self.training}) would not run after a training that failed, "
-                "for Airflow skips the teardown of a setup that did; write training >> end.as_teardown()"
+                "since Airflow skips the teardown of a failed setup; write training >> end.as_teardown()"
             )
         return super().as_teardown(setups=setups, **kwargs)
 
@@ -91,9 +91,9 @@ class EndTrainingOperator(BaseOperator):
         living = sorted(f"{name} is {state}" for name, state in states.items() if state not in OVER)
         if living:
             raise AirflowException(
-                f"{', '.join(living)}: it ends its run itself when it is ended; put this task downstream of it"
+                f"{', '.join(living)}: a training task ends its own run when killed; put this task downstream of it"
             )
-        # Of a training that was named by its id, the operator is known only now.
+        # If the training was given by its id, its operator is known only now.
         conn_id = self.conn_id or self.render_template(self._conn_id_in_dag(), context)
         with as_airflow_errors():
             ended = self._end_all(self._keys(states, context), conn_id)
@@ -124,11 +124,11 @@ class EndTrainingOperator(BaseOperator):
             found = self._gangs_of(keys, backend)
             living = _living(backend, found)
             ended |= dict.fromkeys(ref.key.name for ref in living)
-            ender.end(living, "for its task has ended", within=self.patience)
+            ender.end(living, "because its task has ended", within=self.patience)
             if since >= SETTLED_AFTER or (not living and _all_succeeded(backend, keys, found)):
                 return list(ended)
             pause = max(0.0, begun + SETTLED_AFTER - time.monotonic())
-            self.log.info("looking once more in %.0f s, for its worker may still be creating nodes", pause)
+            self.log.info("looking again in %.0f s: its worker may still be creating nodes", pause)
             self._stop.wait(pause)
 
     def _gangs_of(self, keys: Sequence[RunKey], backend: Backend) -> list[RunRef]:
@@ -141,7 +141,7 @@ class EndTrainingOperator(BaseOperator):
         digests = {key.task_digest for key in keys}
         for job_id in {str(run["job_id"]) for run in told} - found.keys():
             ref = _opened(backend, job_id)
-            # Whoever may write XComs could else have the run of somebody else ended.
+            # A user who may write XComs could otherwise have another task's run ended.
             if ref is not None and ref.key.task_digest in digests:
                 found[job_id] = ref
         return sorted(found.values(), key=lambda ref: (ref.key.generation, ref.key.attempt))
@@ -156,7 +156,7 @@ class EndTrainingOperator(BaseOperator):
         found = self._states_of(ti, ti.map_index) if mapped else {}
         if not found:
             every = self._states_of(ti, None)
-            # A task that is mapped itself may follow one that is not; of others' map indexes it ends nothing.
+            # A mapped task may follow one that is not mapped; it ends no run of other map indexes.
             found = {name: state for name, state in every.items() if not mapped or name == self.training}
         if not found:
             raise AirflowException(
@@ -184,9 +184,9 @@ class EndTrainingOperator(BaseOperator):
 
 
 def _conn_id_of(task: Any, asking: BaseOperator) -> Any:
-    """Return the connection of a training task, mapped or not, as it is written: a text, or what will become one.
+    """Return the connection of a training task, mapped or not, as written: a text, or an expression for one.
 
-    Raises ValueError where its map indexes have several.
+    Raises ValueError if its map indexes have several.
     """
     mapped = getattr(task, "partial_kwargs", None)
     if mapped is None:
@@ -205,12 +205,12 @@ def _conn_id_of(task: Any, asking: BaseOperator) -> Any:
 
 
 def _mapped_group(task: Any) -> Any:
-    """Return the mapped task group that a task is in, whose values it has."""
+    """Return the mapped task group of a task, whose values it has."""
     return task.get_closest_mapped_task_group() if task.task_group else None
 
 
 def _may_expand_connection(expanded: Any) -> bool:
-    """Whether `expand(...)` or `expand_kwargs(...)` gives connections, or may do so as soon as it is known."""
+    """Whether `expand(...)` or `expand_kwargs(...)` sets connections, or may do so at run time."""
     values = getattr(expanded, "value", {})
     if isinstance(values, Mapping):
         return "conn_id" in values
@@ -220,7 +220,7 @@ def _may_expand_connection(expanded: Any) -> bool:
 
 
 def _told_by(key: RunKey) -> Mapping[str, Any] | None:
-    """Return what the training has told of its newest gang."""
+    """Return the XCom `run` of the training's newest gang."""
     from airflow.providers.common.compat.sdk import XCom
 
     run = XCom.get_one(
@@ -243,7 +243,7 @@ def _living(backend: Backend, refs: Sequence[RunRef]) -> list[RunRef]:
 
 
 def _all_succeeded(backend: Backend, keys: Sequence[RunKey], refs: Sequence[RunRef]) -> bool:
-    """Return whether the newest gang of every task has succeeded: then nobody creates another."""
+    """Return whether the newest gang of every task has succeeded: then no try creates another."""
     from airflow_provider_ocidist.model.run import NodeState
 
     newest = {ref.key.task_digest: ref for ref in refs}

@@ -1,4 +1,4 @@
-"""JobTask: what a task is told of its training: the job, what it will create, what OpenLineage hears of it."""
+"""JobTask: a task's training job, its plan, and its OpenLineage facets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
 from airflow_provider_ocidist.hooks.oci import OciHook
 
-# What only a running task needs is imported there: every DAG file pays for what stands here, every time it is parsed.
+# Imports that only a running task needs are made there: every DAG file pays for these, every time it is parsed.
 if TYPE_CHECKING:
     from datetime import datetime
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import Plan, RunRef
 
 DEFAULT_LEASE = 7200.0
-"""Seconds that the nodes of a task go on when nobody waits for them: Airflow may be down for an hour."""
+"""Seconds that the nodes run on without a waiting task: Airflow may be down for an hour."""
 DEFAULT_CAPACITY_TIMEOUT = 3600.0
-"""Seconds for which a task asks again where no machine is free: the retries are for what is worse."""
+"""Seconds for which a task asks again when no machine is free, without using its retries."""
 
 
-def show_plan(context: Context, jinja_env: Any) -> str:  # noqa: ARG001 - Airflow calls values of fields like this
-    """Return what the field `plan` shows in the tab of rendered templates: what the task is about to create."""
+def show_plan(context: Context, jinja_env: Any) -> str:  # noqa: ARG001 - Airflow's signature
+    """Return the field `plan` of the rendered templates tab: what the task is about to create."""
     task = context.get("task")
     return task.shown_plan(context) if isinstance(task, JobTask) else ""
 
 
 class JobTask(BaseOperator):
-    """A task that has a training job, as its arguments say it once Airflow has filled them in."""
+    """A task with a training job, made of its arguments once Airflow has rendered them."""
 
     job: Any
     conn_id: str
@@ -55,17 +55,17 @@ class JobTask(BaseOperator):
     _failure: Failure | None
 
     def shown_plan(self, context: Context) -> str:
-        """Return what the task is about to create, without secrets; and keep them from its logs and other fields."""
+        """Return what the task is about to create, without secrets; mask them in its logs and other fields too."""
         from airflow_provider_ocidist.gangs.plan_view import readable
         from airflow_provider_ocidist.model.masking import masked_text, secrets_in
 
-        # Before the job is known to be right: what is wrong with it may be told by its values.
+        # Before the job is checked: an error message may quote its values.
         given = secrets_in([self.job, self.env, self.overrides])
         task_context.mask_secrets(given)
         try:
             job = self._limited(self._training_job(context))
             plan = self._backend(job.backend.kind).plan(job, task_context.key_of(context))
-        except Exception as error:  # noqa: BLE001 - it fails again when the task needs it, and is told of there
+        except Exception as error:  # noqa: BLE001 - it fails again when the task needs it, and is reported there
             return f"no plan: {masked_text(str(error), given)}"
         task_context.mask_secrets(secrets_in(job.to_mapping()))
         self._planned = job, plan
@@ -93,13 +93,13 @@ class JobTask(BaseOperator):
         return lineage_of_training(*self._planned, self._ref, self._result, self._failure, page)
 
     def _backend(self, kind: str) -> Backend:
-        """Return the connected backend; made once, so that `on_kill` finds it warm."""
+        """Return the connected backend; created once, so that it is ready for `on_kill`."""
         if self._connected is None:
             self._connected = OciHook(self.conn_id, kind=kind).backend()
         return self._connected
 
     def _reconnect(self) -> None:
-        """Let the backend use the connection as it is now."""
+        """Let the backend use the current connection."""
         if self._connected is not None and self._connected.needs_connection:
             self._connected.reconnect(OciHook(self.conn_id).fields)
 
@@ -123,13 +123,13 @@ class JobTask(BaseOperator):
         )
 
     def _limited(self, job: TrainingJob) -> TrainingJob:
-        """Return the job with the limits of a task, where it says nothing of its own."""
+        """Return the job with a task's default limits for those that it does not set."""
         own = {"lease": DEFAULT_LEASE, "capacity_timeout": DEFAULT_CAPACITY_TIMEOUT}
         missing = {name: value for name, value in own.items() if getattr(job.limits, name) is None}
         return replace(job, limits=replace(job.limits, **missing))
 
     def _filled_in(self, text: str, context: Context) -> Any:
-        """Return what Airflow makes of a text with Jinja. Raises ValueError with what is wrong with it."""
+        """Return a text with Jinja as Airflow renders it. Raises ValueError with the fault."""
         from jinja2 import TemplateError
 
         try:
@@ -142,14 +142,14 @@ class JobTask(BaseOperator):
         return Path(self.dag.fileloc).parent
 
     def _task_deadline(self, begun: datetime | None = None) -> float | None:
-        """Return until when this attempt may take; Airflow forgets `execution_timeout` while a task is deferred."""
+        """Return the deadline of this attempt; Airflow forgets `execution_timeout` while a task is deferred."""
         if self.execution_timeout is None:
             return None
         return (begun.timestamp() if begun else time.time()) + self.execution_timeout.total_seconds()
 
 
 def renderable(value: Any) -> Any:
-    """Return a value whose every string Airflow finds: it looks into dicts and lists, not into other mappings."""
+    """Return a value with mappings as dicts: Airflow renders strings in dicts and lists only."""
     from airflow_provider_ocidist.model.job import TrainingJob
 
     if isinstance(value, TrainingJob):

@@ -1,4 +1,4 @@
-"""KillableTask: ends the gang of a training task that is killed or gives up."""
+"""KillableTask: ends its gang when it is killed or gives up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.operators.outcome_tasks import OutcomeTask
 
-# What only a running task needs is imported there, as in job_tasks.py.
+# Imports that only a running task needs are made there, as in job_tasks.py.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.gangs.kills import Killer
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class KillableTask(OutcomeTask):
-    """A task whose gang ends before it does, whatever ends it; with success alone the gang has ended by itself."""
+    """A task that ends its gang before it ends itself, unless the gang has already ended."""
 
     _stop: StopFlag
     _killer: Killer | None
 
     def on_kill(self) -> None:
-        """End the remote runs; Airflow kills this process five seconds after it has called this.
+        """End the remote runs; Airflow kills this process five seconds after this call.
 
-        Airflow calls it in a signal handler: it neither asks Airflow anything nor logs (see `kills`). A gang that is
-        just being created, or reached, is ended when that is done, by the thread that was interrupted.
+        Airflow calls it in a signal handler: it neither calls Airflow nor logs (see `kills`). If a gang is just being
+        created or opened, the interrupted thread ends it afterwards.
         """
         self._stop.set()
         if self._killer is not None:
@@ -55,7 +55,7 @@ class KillableTask(OutcomeTask):
 
     @contextlib.contextmanager
     def _ending_what_is_given_up(self, watch: TaskWatch) -> Iterator[None]:
-        """End the gang before its task fails while it may live, for whatever reason that is."""
+        """End a gang that may live before its task fails for any reason."""
         from airflow.providers.common.compat.sdk import TaskDeferred
 
         from airflow_provider_ocidist.gangs.kills import end_before_giving_up
@@ -63,7 +63,7 @@ class KillableTask(OutcomeTask):
         try:
             yield
         except TaskDeferred:
-            # Its trigger waits from here; a kill that still reaches this process ends the gang.
+            # The trigger waits from here; a kill that still reaches this process ends the gang.
             raise
         except BaseException as error:
             if self._stop.is_set():
@@ -77,7 +77,7 @@ class KillableTask(OutcomeTask):
             self._disarm()
 
     def _disarm(self) -> None:
-        """Let the thread go that would end the gang: it has ended."""
+        """Stop the killer thread: the gang has ended."""
         killer, self._killer = self._killer, None
         if killer is not None:
             killer.close()
@@ -85,10 +85,10 @@ class KillableTask(OutcomeTask):
     def _leave_if_killed(self) -> None:
         if self._stop.is_set():
             self._end_killed()
-            raise AirflowFailException("the task was killed, and its run with it")
+            raise AirflowFailException("the task was killed, and its run cancelled")
 
     def _end_killed(self) -> None:
-        """Wait until the gang of a killed task is cancelled; Airflow kills this process when that takes too long."""
+        """Wait until the gang of a killed task is cancelled; Airflow kills this process if that takes too long."""
         from airflow_provider_ocidist.gangs.kills import KILLED_PATIENCE
 
         assert self._killer is not None
@@ -99,7 +99,7 @@ class KillableTask(OutcomeTask):
             )
 
     def _reached(self, ref: RunRef) -> Backend:
-        """Return the backend of a gang that lives: a connection that cannot be read now is no reason to leave it."""
+        """Return the backend of a live gang; wait while the connection cannot be read."""
         from airflow_provider_ocidist.gangs.kills import Patience
 
         patience = Patience(self._stop, self.log)
@@ -118,8 +118,6 @@ class KillableTask(OutcomeTask):
         is_last = self._number > key.generation or not error.retryable or self._stop.is_set()
         if not is_last:
             return
-        self.log.warning(
-            "ending what earlier tries of this task may have left, for none comes after this one"
-        )
+        self.log.warning("this try is the last: ending the gangs that earlier tries may have left")
         if left := gang.call_off(key, self._number, error):
             error.args = (f"{error}; STILL THERE, PERHAPS: {'; '.join(left)}", *error.args[1:])

@@ -1,4 +1,4 @@
-"""OutcomeTask: how a training task ends, and what it tells of that."""
+"""OutcomeTask: how a training task ends, and what it publishes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_ocidist.hooks.links import CheckpointLink, checkpoint_url,
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.operators.job_tasks import JobTask
 
-# What only a running task needs is imported there, as in job_tasks.py.
+# Imports that only a running task needs are made there, as in job_tasks.py.
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OutcomeTask(JobTask):
-    """A task that says what it has created, and what came of it."""
+    """A task that publishes what it has created, and the outcome."""
 
     _number: int
     _search: CapacitySearch | None
@@ -39,7 +39,7 @@ class OutcomeTask(JobTask):
         )
         if ref.log_group_id is None:
             self.log.warning(
-                "what the nodes print is kept nowhere, and so not shown here: name a log group in the connection "
+                "the nodes' output is not kept, and so not shown here: name a log group in the connection "
                 "or the job (log_group_id)"
             )
         ti.xcom_push(key="run", value=ref.to_json())
@@ -66,7 +66,7 @@ class OutcomeTask(JobTask):
         return result
 
     def _close(self, ref: RunRef, *, succeeded: bool) -> None:
-        """Record the end, by which a later try knows whether this one was cleared since."""
+        """Record the end, so that a later try can detect a clear in between."""
         from airflow_provider_ocidist.model.attempts import End
 
         self._backend(ref.backend).close(ref, End(succeeded=succeeded, number=self._number))
@@ -91,7 +91,7 @@ class OutcomeTask(JobTask):
         raise training_failure(cause, failure.sentence)
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
-        """Raise NoCapacity where there may be machines later, and this task has the time."""
+        """Raise NoCapacity if there may be machines later and this task has the time."""
         from airflow_provider_ocidist.gangs.capacity import NoCapacity
 
         if self._search is None or cause is not Cause.CAPACITY:
@@ -103,7 +103,7 @@ class OutcomeTask(JobTask):
 
     @contextlib.contextmanager
     def _telling_of_failure(self, context: Context) -> Iterator[None]:
-        """Tell also of what fails before there is a gang, when the service will not say how it is, and of time-outs."""
+        """Publish also failures before there is a gang or without the service's answer, and time-outs."""
         try:
             yield
         except (JobFileError, BackendError) as error:
@@ -117,9 +117,9 @@ class OutcomeTask(JobTask):
             raise
 
     def _tell_of_failure(self, failure: Failure, context: Context) -> None:
-        """Hand on what happened. A task cannot write its own note: Airflow 3.3 gives workers no call for it.
+        """Publish the failure as XCom. A task cannot write its own note: Airflow 3.3 has no call for it on workers.
 
-        Airflow masks what is logged, but not what is handed on.
+        Airflow masks logs, but not XComs.
         """
         self._failure = failure
         context["ti"].xcom_push(key="failure", value=task_context.handed_on(failure.to_json()))

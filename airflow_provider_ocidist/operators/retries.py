@@ -1,4 +1,4 @@
-"""TrainingRetries: how long to wait before the next attempt, by the cause of the last failure."""
+"""TrainingRetries: the delay before the next attempt, by the cause of the last failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TrainingRetries(RetryPolicy):
-    """Retry a lost node at once, want of capacity ever later, a fault of the program never; needs Airflow 3.3.
+    """Retry a lost node at once, lack of capacity after growing delays, a program error never; needs Airflow 3.3.
 
     The task's `retries` still count. All other failures keep the task's own `retry_delay`.
     """

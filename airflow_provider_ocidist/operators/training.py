@@ -20,7 +20,7 @@ from airflow_provider_ocidist.operators.job_tasks import renderable, show_plan
 from airflow_provider_ocidist.operators.killable_tasks import KillableTask
 from airflow_provider_ocidist.operators.outcome_tasks import failure_of
 
-# What only a running task needs is imported there: every DAG file pays for what stands here, every time it is parsed.
+# Imports that only a running task needs are made there: every DAG file pays for these, every time it is parsed.
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import Plan, RunKey, RunRecord, RunRef
 
 TRIGGER_FAILED, TRIGGER_TIMEOUT = "__fail__", "Trigger timeout"
-"""How Airflow resumes a task whose trigger broke, or took longer than it was deferred for (`sdk.bases.operator`)."""
+"""How Airflow resumes a task whose trigger failed, or exceeded the deferral's timeout (`sdk.bases.operator`)."""
 
 
 def _retries() -> Any:
@@ -46,27 +46,27 @@ def _retries() -> Any:
 
 
 RETRIES = _retries()
-"""What our operators retry by; None before Airflow 3.3. In signatures, where Airflow finds it for mapped tasks too."""
+"""Default retry policy; None before Airflow 3.3. In signatures, where Airflow finds it for mapped tasks too."""
 
 
 def as_argument(retry_policy: Any) -> dict[str, Any]:
-    """Return it as Airflow takes it, which knows no such argument before 3.3."""
+    """Return the argument for Airflow, which does not know it before 3.3."""
     return {} if RETRIES is None and retry_policy is None else {"retry_policy": retry_policy}
 
 
 class DistributedTrainingOperator(KillableTask):
     """Run a training job on several nodes and wait for its checkpoint.
 
-    The run survives this task: a worker that dies, or a triggerer that restarts, finds it again and waits on. Killing,
-    failing or clearing the task ends it. XCom: `checkpoint_uri`, `run` (what was created) and the result as a whole;
+    The run survives this task: after the death of a worker or a triggerer, the next one finds it and waits on. Killing,
+    failing or clearing the task ends it. XCom: `checkpoint_uri`, `run` (what was created) and the whole result;
     after a failure `failure` (cause, message, remedy, rank, exit code, last lines).
-    The events of the task's outlets tell of the checkpoint too: an Asset gets its URI, step and loss as extra, an
+    The events of the task's outlets name the checkpoint too: an Asset gets its URI, step and loss as extra, an
     AssetAlias an event of the checkpoint's own URI.
 
-    Where Airflow is gone for good, the nodes end by themselves once nobody has waited for them for `limits.lease`: for
-    2 hours, unless the job says otherwise.
+    If Airflow is down for good, the nodes end by themselves after `limits.lease` without a waiting task: after 2 hours,
+    unless the job sets another.
 
-    Any string in the job may hold Jinja, also where a number is wanted.
+    Any string in the job may hold Jinja, also in place of a number.
 
     :param job: path of a job file (relative to the DAG file), its URI, a mapping of the same form, or a TrainingJob
     :param conn_id: Airflow connection of type `oci`
@@ -77,13 +77,13 @@ class DistributedTrainingOperator(KillableTask):
         connection say. Otherwise one that ended within a minute succeeds with a warning in the log, the result and the
         page
     :param overrides: any other value of the job, by dotted path, as `{"limits.max_runtime": "2h"}`
-    :param deferrable: wait in the triggerer instead of on a worker; before Airflow 3.3 it waits on the worker all the
-        same, since a trigger is not told there that its task was killed
+    :param deferrable: wait in the triggerer instead of on a worker; ignored before Airflow 3.3, where a trigger
+    is not informed that its task was killed
     :param poll_interval: seconds between two looks at the run
-    :param retry_policy: Airflow's; by default TrainingRetries, which goes by the cause of the failure (Airflow 3.3)
+    :param retry_policy: Airflow's; by default TrainingRetries, which uses the cause of the failure (Airflow 3.3)
     """
 
-    # The plan comes last: it is made of all the others, once they are filled in.
+    # The plan comes last: it is made of all the others, once they are rendered.
     template_fields: Sequence[str] = ("job", "conn_id", "nodes", "shape", "env", "overrides", "plan")
     template_fields_renderers: ClassVar = {"job": "yaml", "env": "json", "overrides": "json", "plan": "yaml"}
     shallow_copy_attrs: Sequence[str] = ("_stop",)
@@ -132,13 +132,13 @@ class DistributedTrainingOperator(KillableTask):
         return self.train(context)
 
     def train(self, context: Context) -> dict[str, Any]:
-        """Do all that `execute` does; for tasks that train as a part of what they do."""
+        """Do the work of `execute`; for tasks that train as a part of their work."""
         return self._until_capacity(self._begin, context)
 
     def resume(
         self, context: Context, event: dict[str, Any], search: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Go on after the trigger has seen something to do; Airflow calls this on a worker."""
+        """Continue after the trigger's event; Airflow calls this on a worker."""
         from airflow_provider_ocidist.model.run import RunRecord
 
         self._search = _search_in(search)
@@ -146,7 +146,7 @@ class DistributedTrainingOperator(KillableTask):
         return self._until_capacity(lambda context: self._supervise(record, context, goes_on=True), context)
 
     def ask_again(self, context: Context, event: Any, search: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Begin anew after a time without capacity; Airflow calls this on a worker."""
+        """Submit again after a pause without capacity; Airflow calls this on a worker."""
         self._search = _search_in(search)
         return self._until_capacity(self._begin, context)
 
@@ -162,7 +162,7 @@ class DistributedTrainingOperator(KillableTask):
                 work = self._begin
 
     def _wait_for_capacity(self, none: NoCapacity) -> None:
-        # The gang that there was has ended: a kill has nothing more to end.
+        # The gang has ended: a kill has nothing more to end.
         self._search, self._ref = none.search, None
         pause = none.ask_at - time.time()
         self.log.warning(
@@ -219,7 +219,7 @@ class DistributedTrainingOperator(KillableTask):
                         raise
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on also where Airflow would fail this task for its trigger's sake, and leave the run to itself."""
+        """Continue also after a failed trigger, where Airflow would fail the task and abandon its run."""
         if next_method != TRIGGER_FAILED:
             return super().resume_execution(next_method, next_kwargs, context)
         told = next_kwargs or {}
@@ -237,14 +237,14 @@ class DistributedTrainingOperator(KillableTask):
     def _end_too_late(self, ref: RunRef, context: Context) -> None:
         from airflow_provider_ocidist.gangs.kills import end_before_giving_up
 
-        why = f"{ref.key.name}: ended, since the time of its task's deferral is over"
+        why = f"{ref.key.name}: ended because its task's deferral timed out"
         error = AirflowTaskTimeout(why)
         backend = self._reached(ref)
         end_before_giving_up(backend, ref, self._number, error, self.log, self._stop, self._reconnect)
         self._tell_of_failure(failure_of(Cause.DEADLINE, why), context)
 
     def _go_on_here(self, ref: RunRef | None, context: Context) -> dict[str, Any]:
-        """Go on with what there is, without what only the trigger knew; it may have been about to ask for machines."""
+        """Continue without the trigger's own state; the task may have been waiting for capacity."""
         if ref is None:
             self.log.warning("no run has been created; asking for one from this worker")
             with as_airflow_errors():
@@ -255,26 +255,28 @@ class DistributedTrainingOperator(KillableTask):
         try:
             search = self._search_of_try(context)
         except (OcidistError, OSError) as error:
-            # Its run goes on all the same, and somebody has to wait for it.
-            self.log.warning("without machines it will not ask again, for its job cannot be read: %s", error)
+            # The run continues all the same, and this task has to wait for it.
+            self.log.warning(
+                "no new request after a lack of capacity, since the job cannot be read: %s", error
+            )
             search = None
         return self.resume(context, record.to_json(), asdict(search) if search else None)
 
     def _search_of_try(self, context: Context) -> CapacitySearch | None:
-        """Return for how long this try of the task asks for machines. Raises JobFileError."""
+        """Return this try's search for machines, with its time limit. Raises JobFileError."""
         began = context["ti"].start_date
         job = self._limited(self._training_job(context))
         return _new_search(job, began.timestamp(), self._task_deadline(began))
 
     def _left_behind(self, ref: RunRef, context: Context) -> RunRecord:
-        """Return the record of what this task has created; its trigger's own is lost with it."""
+        """Return the record of this task's gang; the trigger's record was lost with it."""
         from airflow_provider_ocidist.model.run import RunRecord
 
         backend = self._reached(ref)
         try:
             record = backend.open(ref.job_id)
         except BackendError as error:
-            self.log.warning("the limits of its job are unknown, for it cannot be read: %s", error)
+            self.log.warning("the limits of the job are unknown because it cannot be read: %s", error)
             since = (ref.submitted_at,) * ref.nodes
             record = RunRecord(ref=ref, lease=ref.lease, logs_since=since)
         here = self._task_deadline(context["ti"].start_date)
@@ -284,7 +286,7 @@ class DistributedTrainingOperator(KillableTask):
     def _supervise(
         self, record: RunRecord, context: Context, *, announced: bool = True, goes_on: bool = False
     ) -> dict[str, Any]:
-        """Wait for the end. `goes_on`: another process has written to the log of this try before."""
+        """Wait for the end. `goes_on`: an earlier process has written to this try's log."""
         from airflow_provider_ocidist.gangs.kills import killer_of
         from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 
@@ -298,7 +300,7 @@ class DistributedTrainingOperator(KillableTask):
                 self._leave_if_killed()
                 if not announced:
                     self._announce(record.ref, context)
-                # An adopted gang was told by another try, perhaps with other secrets than the job has now.
+                # An adopted gang was submitted by another try, perhaps with other secrets than the job has now.
                 task_context.mask_secrets_told(backend, record.ref)
                 if goes_on:
                     watch.go_on()
@@ -312,7 +314,7 @@ class DistributedTrainingOperator(KillableTask):
             while True:
                 action = watch.look(time.time())
                 if not isinstance(action, Succeed):
-                    # What a killed task sees is its own cancel.
+                    # A killed task sees its own cancel.
                     self._leave_if_killed()
                 match action:
                     case Wait():
@@ -332,8 +334,8 @@ class DistributedTrainingOperator(KillableTask):
         if self.deferrable and not CAN_KILL and not self._said_why_it_waits:
             self._said_why_it_waits = True
             self.log.warning(
-                "waiting on this worker in spite of deferrable=True: before Airflow 3.3 a trigger is not told that its "
-                "task was killed, and the nodes would run on"
+                "waiting on this worker in spite of deferrable=True: before Airflow 3.3 a trigger is not informed that "
+                "its task was killed, and the nodes would run on"
             )
         if not (self.deferrable and CAN_KILL):
             self._stop.wait(watch.pause(self.poll_interval))
@@ -348,7 +350,7 @@ class DistributedTrainingOperator(KillableTask):
                 poll_interval=self.poll_interval,
             ),
             method_name="resume",
-            # Left out where there is none: a worker of the version before would not take it.
+            # Left out if None: a worker of the version before does not accept it.
             kwargs={"search": asdict(self._search)} if self._search else None,
         )
 

@@ -1,4 +1,4 @@
-"""The plugin: a page for training runs in Airflow's own UI. Only the API server loads what serves it."""
+"""The plugin: a page for training runs in Airflow's UI. Only the API server loads its application."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowPlugin
 
 PREFIX = "/ocidist"
-# Without a slash before them: Airflow may live below a path of its own, and its pages resolve against that.
+# Without a leading slash: Airflow may run below a path, against which its pages resolve addresses.
 PAGE = "ocidist/"
 ICON = "ocidist/static/icon.svg"
 TASK = "dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}"
@@ -16,7 +16,7 @@ TASK = "dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}"
 class TrainingPlugin(AirflowPlugin):
     """A tab on every task instance, and a page of all training runs.
 
-    Airflow has no way to show a tab on some tasks only; on those of others the tab says so.
+    Airflow cannot show a tab on some tasks only; on tasks that are not ours the tab says so.
     """
 
     name = "ocidist"
@@ -40,7 +40,7 @@ class TrainingPlugin(AirflowPlugin):
 
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The routes; every component of Airflow loads plugins, only the API server asks for these."""
+        """The routes; every component of Airflow loads plugins, only the API server reads these."""
         from airflow_provider_ocidist.plugin.app import make_app
 
         return [{"name": "ocidist", "app": make_app(), "url_prefix": PREFIX}]

@@ -1,4 +1,4 @@
-"""The routes of the page: its files, and the JSON that it asks for. Every one of them asks who is there."""
+"""The routes of the page: its files and its JSON. Every route checks the user."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ TASK = "/api/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
 
 
 def may(entity: DagAccessEntity) -> Any:
-    """Return the check whether the user may see this of the DAG in the path: 401, 403, or nothing."""
+    """Return a check of the user's access to the DAG in the path: it raises 401 or 403."""
     return Depends(requires_access_dag("GET", entity))
 
 
-# The page tells what the task handed on, and its nodes' last lines.
+# The page shows the task's XComs, and its nodes' last lines.
 SEES_TASK = [may(DagAccessEntity.TASK_INSTANCE), may(DagAccessEntity.XCOM), may(DagAccessEntity.TASK_LOGS)]
 
 
@@ -75,7 +75,7 @@ def _serve_runs(app: FastAPI) -> None:
     def runs(
         request: Request, user: GetUserDep, before: Annotated[datetime | None, Query()] = None
     ) -> JSONResponse:
-        """Return the newest training runs of the DAGs that the user may read; of some, without what they handed on."""
+        """Return the newest training runs of the DAGs that the user may read, with XComs only if readable."""
         readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
         found, older = records.recent_tasks(readable, before)
         dag_ids = {record.id.dag_id for record in found}
@@ -102,14 +102,14 @@ def _serve_task(app: FastAPI, looks: Looks) -> None:
     async def task(task: TaskInPath) -> JSONResponse:
         record = await _record(task)
         look = await looks.at(record.conn_id, record.ref) if record.ref else Look()
-        # A thousand nodes take a while, in which the event loop has others to serve.
+        # A thousand nodes take a while, in which the event loop must serve other requests.
         return await run_in_threadpool(
             lambda: _json(shown(view.task_view(record, look, time.time()), look.secrets))
         )
 
     @app.get(f"{TASK}/mapped", dependencies=SEES_TASK)
     async def mapped(task: TaskInPath) -> JSONResponse:
-        """Return the map indexes of a task, for whoever has named none."""
+        """Return the map indexes of a task, for a request without one."""
         found = await run_in_threadpool(records.mapped_indexes, task)
         return _json({"indexes": [{"map_index": index, "state": state} for index, state in found]})
 

@@ -1,4 +1,4 @@
-"""CheckpointList: the complete checkpoints of a task; manifests never change, so that each is read once."""
+"""CheckpointList: the complete checkpoints of a task; manifests never change, so each is read once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
 SHOWN = 100
-"""Checkpoints that are read at the most: the newest."""
+"""Most checkpoints that are read: the newest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,11 +32,11 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoints:
-    """What is there, the newest first."""
+    """The checkpoints, the newest first."""
 
     items: tuple[Checkpoint, ...] = ()
     older: int = 0
-    """How many more there are."""
+    """The number of older checkpoints."""
     problem: str | None = None
 
 
@@ -44,18 +44,18 @@ _Read = tuple[Order, Checkpoint]
 
 
 class CheckpointList:
-    """Reads the manifests that are new since the last call."""
+    """Reads only the manifests that are new since the last call."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str | None], _Read | None] = {}
         self._last = Checkpoints()
 
     def read(self, uri: str, access: OciAccess) -> Checkpoints:
-        """Return the checkpoints below a URI; where it cannot be read now, those known before, and why."""
+        """Return the checkpoints below a URI; if it cannot be read now, those known before, and why."""
         try:
             store = open_store(uri, access)
             manifests = [entry for entry in store.list() if entry.name.endswith(f"/{MANIFEST}")]
-            # The order is in the manifests; of very many, those that were written last are read.
+            # The order is in the manifests; of very many, the last written ones are read.
             manifests.sort(key=lambda entry: entry.modified or 0.0, reverse=True)
             found = [self._checkpoint(store, entry) for entry in manifests[:SHOWN]]
         except (OcidistError, OSError) as error:

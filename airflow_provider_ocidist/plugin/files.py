@@ -1,4 +1,4 @@
-"""The files of the page, and what a browser is told about them."""
+"""The files of the page, and their HTTP headers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONTENT_TYPES = {
     ".svg": "image/svg+xml",
 }
 HEADERS = {
-    # Nothing from elsewhere, and in no frame but Airflow's own.
+    # Nothing from other hosts, and in no frame but Airflow's own.
     "Content-Security-Policy": (
         "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
     ),

@@ -10,10 +10,10 @@ from airflow_provider_ocidist.model.run import RunRef
 
 LINES = 50
 FIRST_WINDOW = 20.0
-"""Seconds before the end that are searched first: a log is only read forwards, and a chatty one is long."""
+"""Seconds before the end that are searched first: a log is only read forwards, and may be long."""
 WIDER = 6.0
 MOST_LINES = 3000
-"""Read of a window, of all nodes that share a run: a page is asked for every few seconds, in the API server."""
+"""Lines read of a window, of all nodes of a run: the API server serves a page every few seconds."""
 SHORTEST_WINDOW = 0.5
 
 
@@ -43,8 +43,8 @@ def tail_of(backend: Backend, ref: RunRef, rank: int, until: float) -> LogTail:
     lines, reached = _newest(read, until - earliest)
     if not lines and reached < until - earliest:
         return LogTail(
-            problem=f"this node wrote nothing in the last {reached:.0f} s, and the others too much to look back "
-            "further here: see the log of the task"
+            problem=f"this node wrote nothing in the last {reached:.0f} s, and the others too much to search further "
+            "back here: see the log of the task"
         )
     return LogTail(lines=tuple(replace(line, rank=rank) for line in lines[-LINES:]))
 
@@ -52,7 +52,7 @@ def tail_of(backend: Backend, ref: RunRef, rank: int, until: float) -> LogTail:
 def _newest(
     read: Callable[[float], tuple[list[LogLine], bool]], longest: float
 ) -> tuple[list[LogLine], float]:
-    """Return enough lines, if there are, and the seconds that were looked back. `read` says whether it read all."""
+    """Return enough lines, if any, and the seconds searched. `read` returns whether it read all."""
     window = FIRST_WINDOW
     lines, complete = read(window)
     while not complete and window > SHORTEST_WINDOW:
@@ -67,7 +67,7 @@ def _newest(
 
 
 def _alone(ref: RunRef, rank: int) -> tuple[RunRef, int]:
-    """Return a reference to one node's run only, and the node's rank in it, where it has a run of its own."""
+    """Return a reference to one node's run only, if it has its own, and the node's rank in it."""
     if ref.run_ids.count(ref.run_ids[rank]) > 1:
         return ref, rank
     return replace(ref, nodes=1, run_ids=(ref.run_ids[rank],)), 0

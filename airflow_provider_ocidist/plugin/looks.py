@@ -1,4 +1,4 @@
-"""Looks: what goes on in the gangs that somebody watches, asked for once however many watch."""
+"""Looks: the states of watched gangs, requested once for all viewers."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 FRESH = 2.0
-"""Seconds for which a look serves everybody who asks."""
+"""Seconds for which all requests share a look."""
 ENDED_FRESH = 60.0
 CHECKPOINTS_FRESH = 10.0
 PATIENCE = 10.0
-"""Seconds that a browser waits for the service; then it is shown what was known before."""
+"""Seconds that a browser waits for the service; then it gets the previous state."""
 CONNECTION_FRESH = 600.0
-"""Seconds after which a connection is read again, so that whoever corrects it need not restart the API server."""
+"""Seconds after which a connection is read again, so that its correction needs no restart of the API server."""
 THREADS = 4
-"""The API server has more to do than to wait for a service that does not answer."""
+"""Most threads of the API server that wait for the service."""
 REMEMBERED = 100
 
 
@@ -45,32 +45,32 @@ class Look:
     """A gang as it was at one moment; times are Unix times, in seconds."""
 
     at: float | None = None
-    """When the status was read; None: never yet."""
+    """When the status was read; None: not yet."""
     status: RunStatus | None = None
     record: RunRecord | None = None
-    """As the service has it, with the limits and promises of its job."""
+    """As the service returns it, with the limits and expectations of its job."""
     remaining: float | None = None
-    """Seconds until the last step, as far as the pace tells."""
+    """Seconds until the last step, by the pace."""
     steps_per_second: float | None = None
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     console_url: str | None = None
     """Of the main run: in the OCI console, or at the emulator."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    """That its nodes were told, and may print."""
+    """Secrets that its nodes got, and may print."""
     problem: str | None = None
-    """Why there is nothing newer."""
+    """Why there is no newer status."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Known:
-    """A gang as the service has it, which an XCom that anybody has written cannot change."""
+    """A gang as the service returns it, which a forged XCom cannot change."""
 
     record: RunRecord
     secrets: frozenset[str] = field(repr=False)
 
 
 class _Shared(Generic[T]):
-    """An answer that one fetches and many wait for; used from one event loop."""
+    """An answer that one request fetches for many; used from one event loop."""
 
     def __init__(self, value: T) -> None:
         self.value = value
@@ -78,7 +78,7 @@ class _Shared(Generic[T]):
         self._running: asyncio.Future[T] | None = None
 
     async def get(self, fresh: float, threads: Executor, work: Callable[[], T]) -> T:
-        """Return the answer, at most so many seconds old. Raises TimeoutError; a later answer is kept all the same."""
+        """Return the answer, at most so many seconds old. Raises TimeoutError; a later answer is still kept."""
         if time.monotonic() - self._answered_at < fresh:
             return self.value
         if self._running is None:
@@ -94,7 +94,7 @@ class _Shared(Generic[T]):
 
 @dataclass(slots=True)
 class _Watched:
-    """A gang that somebody has asked for."""
+    """A requested gang."""
 
     answer: _Shared[Look] = field(default_factory=lambda: _Shared(Look()))
     pace: Pace = field(default_factory=Pace)
@@ -115,7 +115,7 @@ class Looks:
         self._connected: dict[tuple[str, str], tuple[float, OciHook, Backend]] = {}
 
     async def at(self, conn_id: str, ref: RunRef) -> Look:
-        """Return what was seen of a gang, at most two seconds ago where the service answers; never raises."""
+        """Return the state of a gang, at most two seconds old if the service answers; never raises."""
         watched = _remembered(self._watched, (conn_id, ref.key, ref.job_id), _Watched)
         known = watched.answer.value
         ended = known.status is not None and known.status.ended and not known.problem
@@ -180,7 +180,7 @@ class Looks:
             return LogTail(problem=_in_words(error, conn_id))
 
     def _known(self, backend: Backend, conn_id: str, ref: RunRef) -> _Known:
-        """Return what the service says of the job that an XCom names. Raises RunNotFound for another task's."""
+        """Return the service's answer for the job that an XCom names. Raises RunNotFound for another task's."""
         place = conn_id, ref.job_id, ref.key.task_digest
         with self._lock:
             known = self._gangs.get(place)
@@ -189,7 +189,7 @@ class Looks:
         record = backend.open(ref.job_id)
         if record.ref.key.task_digest != ref.key.task_digest:
             raise RunNotFound(
-                f"{ref.job_id} is no job of this task; its XCom `run` names it all the same",
+                f"the XCom `run` names {ref.job_id}, which is no job of this task",
                 cause=Cause.CONFIG,
             )
         known = _Known(record=record, secrets=frozenset(backend.secrets_told(record.ref)))
@@ -207,16 +207,16 @@ class Looks:
 
 
 def _in_words(error: Exception, conn_id: str) -> str:
-    """Return what went wrong; of an error that is not ours only its kind, for its words may hold anything."""
+    """Return the error's text; of a foreign error only its type, since its text may hold secrets."""
     if isinstance(error, OcidistError):
         return masked_text(str(error))
     if type(error).__name__ == "AirflowNotFoundException":
         return f"the API server does not find the connection {conn_id!r}: define it there too"
-    return f"{type(error).__name__}; the API server's log says more"
+    return f"{type(error).__name__}; see the API server's log"
 
 
 def _remembered(known: OrderedDict[K, T], key: K, make: Callable[[], T]) -> T:
-    """Return what is remembered under a key, made where there is nothing; what nobody asks for is forgotten."""
+    """Return the cached value of a key, or create it; drop the least recently used ones."""
     if key not in known:
         known[key] = make()
     known.move_to_end(key)

@@ -1,4 +1,4 @@
-"""Records: what Airflow's own database knows of training runs."""
+"""Records: training runs in Airflow's own database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_provider_ocidist.model.run import RunRef
 RUN, RESULT, FAILURE = "run", "return_value", "failure"
 PAGE_RUNS = 50
 _ID = re.compile(r"[A-Za-z0-9._-]*")
-"""An OCID, or nothing: ids are written into searches."""
+"""An OCID, or nothing: ids are inserted into searches."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class TaskId:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskRecord:
-    """A task instance, and what it has handed on. Times are Unix times, in seconds."""
+    """A task instance and its XComs. Times are Unix times, in seconds."""
 
     id: TaskId
     state: str | None
@@ -46,15 +46,15 @@ class TaskRecord:
     ended_at: float | None = None
     conn_id: str = OciHook.default_conn_name
     ref: RunRef | None = None
-    """The gang that it says it has created; None before that, and for tasks that are not ours. See `Looks`."""
+    """The gang by its XCom `run`; None before that, and for tasks that are not ours. See `Looks`."""
     result: Mapping[str, Any] = field(default_factory=dict)
-    """What it returned; empty until it has succeeded."""
+    """Its return value; empty until it has succeeded."""
     failure: Mapping[str, Any] = field(default_factory=dict)
-    """What it has told of its failure; empty where it had no time to."""
+    """Its published failure; empty if it had no time to publish one."""
 
 
 def read_task(task: TaskId) -> TaskRecord | None:
-    """Return a task instance; None where Airflow has none of that name."""
+    """Return a task instance; None if Airflow has none of that name."""
     with create_session() as session:
         row = session.scalar(select(TaskInstance).where(*_is(TaskInstance, task)))
         if row is None:
@@ -72,7 +72,7 @@ def read_task(task: TaskId) -> TaskRecord | None:
 
 
 def mapped_indexes(task: TaskId) -> list[tuple[int, str | None]]:
-    """Return the map indexes of a task with their states; none where it is not mapped."""
+    """Return the map indexes of a task with their states; none if it is not mapped."""
     with create_session() as session:
         found = session.execute(
             select(TaskInstance.map_index, TaskInstance.state)
@@ -90,7 +90,7 @@ def mapped_indexes(task: TaskId) -> list[tuple[int, str | None]]:
 def recent_tasks(
     dag_ids: Collection[str], before: datetime | None
 ) -> tuple[list[TaskRecord], datetime | None]:
-    """Return the newest tasks of these DAGs that have started a gang, and from where to ask for older ones."""
+    """Return the newest tasks of these DAGs that have started a gang, and the position of the older ones."""
     with create_session() as session:
         wanted = select(XComModel).where(XComModel.key == RUN, XComModel.dag_id.in_(dag_ids))
         if before is not None:
@@ -135,7 +135,7 @@ def _record(task: TaskId, row: Any, values: Mapping[str, Any], rendered: Mapping
         try_number=row.try_number,
         started_at=_unix(row.start_date),
         ended_at=_unix(row.end_date),
-        # From what Airflow has rendered, which only the task itself writes: an XCom anybody may who may write XComs.
+        # From the rendered fields, which only the task itself writes, and not from an XCom, which others may write.
         conn_id=str(rendered.get("conn_id") or OciHook.default_conn_name),
         ref=ref_in(values.get(RUN), task),
         result=_mapping(values.get(RESULT)),
@@ -144,10 +144,10 @@ def _record(task: TaskId, row: Any, values: Mapping[str, Any], rendered: Mapping
 
 
 def ref_in(value: Any, task: TaskId) -> RunRef | None:
-    """Return the reference in an XCom; None unless it is one, and of this very task.
+    """Return the reference in an XCom; None unless it is valid and this task's own.
 
-    Whoever may write XComs could else have the API server look at what they may not see. What else it says is taken
-    from the service, before anything is read by it.
+    A user who may write XComs could otherwise read other runs through the API server. All other fields are replaced
+    by the service's before they are used.
     """
     try:
         ref = RunRef.from_json(value)
@@ -167,7 +167,7 @@ def ref_in(value: Any, task: TaskId) -> RunRef | None:
 
 
 def _are_remote(places: Sequence[str]) -> bool:
-    """Whether these are places in buckets, and not files of the machine that the API server runs on."""
+    """Whether these are places in buckets, and not files on the API server's machine."""
     return all(place.startswith("oci://") for place in places)
 
 

@@ -1,4 +1,4 @@
-"""View: what the page shows, as JSON, out of what Airflow knows and what was seen of the gang. Pure."""
+"""View: the page's content as JSON, from Airflow's record and the gang's state. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TAILS = 20
 
 
 def task_view(record: TaskRecord, look: Look, now: float) -> Json:
-    """Return all that the page shows of one task instance. `now` is a Unix time, in seconds."""
+    """Return the page's content for one task instance. `now` is a Unix time, in seconds."""
     ref, status = look.record.ref if look.record else record.ref, look.status
     return {
         "task": _task(record),
@@ -51,7 +51,7 @@ def task_view(record: TaskRecord, look: Look, now: float) -> Json:
 
 
 def run_row(record: TaskRecord) -> Json:
-    """Return the line of one training run in the list of all."""
+    """Return the row of one training run in the list."""
     ref, result = record.ref, record.result
     assert ref is not None
     checkpoint = result.get("checkpoint") or {}
@@ -73,7 +73,7 @@ def starts_gangs(operator: str | None) -> bool:
 
 
 def goes_on(record: TaskRecord, look: Look) -> bool:
-    """Whether there may be something new in a while."""
+    """Whether the content may still change."""
     if record.state not in ENDED:
         return record.ref is not None or starts_gangs(record.operator)
     return record.ref is not None and look.status is not None and not look.status.ended
@@ -109,7 +109,7 @@ def _gang(ref: RunRef, look: Look) -> Json:
 
 
 def _state(record: TaskRecord, status: RunStatus | None) -> str:
-    """Return the gang's state in one word: that of the nodes, or Airflow's where nobody has seen them."""
+    """Return the gang's state in one word: that of the nodes, or Airflow's if they were not seen."""
     if status is None:
         return {"success": "SUCCEEDED", "failed": "FAILED"}.get(record.state or "", "UNKNOWN")
     states = {node.state for node in status.nodes}
@@ -136,7 +136,7 @@ def _progress(record: TaskRecord, look: Look) -> Json:
 
 
 def failure_of(record: TaskRecord, look: Look, now: float) -> Json | None:
-    """Return why the gang or its task failed, and what to do about it; None when neither did."""
+    """Return why the gang or its task failed, and the remedy; None if neither did."""
     if record.state == "success":
         return None
     if isinstance(record.failure.get("message"), str):
@@ -153,10 +153,10 @@ def failure_of(record: TaskRecord, look: Look, now: float) -> Json | None:
 
 
 def _seen_failure(record: TaskRecord, look: Look, now: float) -> Failure | None:
-    """Return what the nodes alone tell: the task may not have noticed yet, or had no time to say so."""
+    """Return the failure from the nodes alone: the task may not have seen it yet, or not published it."""
     if record.ref is None or look.status is None:
         return None
-    # Where its job was not read, nobody knows whether an agent is to report.
+    # If its job was not read, it is unknown whether an agent has to report.
     known = look.record or RunRecord(ref=record.ref, expects=Expectations(reports=False))
     match decide(known, look.status, now if look.status.at is None else look.status.at):
         case Fail(cause, message):
@@ -218,7 +218,7 @@ def _node(node: NodeStatus, *, with_tail: bool) -> Json:
 
 
 def losses_of(record: TaskRecord, look: Look) -> list[list[float]]:
-    """Return step and loss: of all checkpoints, and of the node that tells most of the present attempt."""
+    """Return step and loss: of all checkpoints, and of the node with most points of the present attempt."""
     told: list[Sequence[Sequence[float]]] = [(record.result.get("progress") or {}).get("losses") or ()]
     progress: Iterable[Any] = (
         (node.report.progress for node in look.status.nodes if node.report) if look.status else ()
@@ -251,7 +251,7 @@ def _checkpoints(record: TaskRecord, look: Look) -> Json:
 
 
 def node_seconds(status: RunStatus | None, record: TaskRecord, now: float) -> float | None:
-    """Return the time of all nodes together, from start to end; None where nothing is known of any."""
+    """Return the time of all nodes together, from start to end; None if no times are known."""
     told = (
         [(node.started_at, node.finished_at) for node in status.nodes]
         if status
@@ -262,7 +262,7 @@ def node_seconds(status: RunStatus | None, record: TaskRecord, now: float) -> fl
 
 
 def nowhere(task: TaskId) -> Json:
-    """Return what to say of a task instance that Airflow does not have."""
+    """Return the content for a task instance that Airflow does not have."""
     return {
         "detail": f"there is no task instance {task.dag_id} / {task.run_id} / {task.task_id} [{task.map_index}]"
     }

@@ -1,4 +1,4 @@
-"""Triggers: the same waits in the triggerer."""
+"""Triggers: waiting in the triggerer."""
 
 from airflow_provider_ocidist.triggers.storage import CheckpointTrigger, NewDataTrigger
 from airflow_provider_ocidist.triggers.training import DistributedTrainingTrigger, PauseTrigger

@@ -1,4 +1,4 @@
-"""SharedConnection: what all triggers of a process have of one connection: one backend, one poller."""
+"""SharedConnection: one backend and one poller for all triggers of a process that use a connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.triggers.threads import in_thread
 
-# What only a running trigger needs is imported there, as in operators.py.
+# Imports that only a running trigger needs are made there, as in operators.py.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.gangs.poller import Poller
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READ_LIMIT = 60.0
-"""Seconds that Airflow has to tell a connection's fields."""
+"""Seconds that Airflow has to return a connection's fields."""
 
 
 class SharedConnection:
-    """A connection of type `oci`, as backends of one kind use it."""
+    """A connection of type `oci` for backends of one kind."""
 
     def __init__(self, conn_id: str, kind: str) -> None:
         self.conn_id = conn_id
@@ -45,7 +45,7 @@ class SharedConnection:
 
     @property
     def backend(self) -> Backend:
-        """The backend of a connection that is open."""
+        """The backend; the connection must be open."""
         assert self._backend is not None
         return self._backend
 
@@ -60,9 +60,9 @@ class SharedConnection:
             return self._backend
 
     def at_once(self, *, anew: bool) -> Backend:
-        """Return a backend without waiting for others who are just opening the connection; `anew`: read it again.
+        """Return a backend without waiting for other callers that are opening the connection; `anew`: read it again.
 
-        Blocks for as long as Airflow takes to give the connection, where it is not open yet.
+        Blocks while Airflow returns the connection, if it is not open yet.
         """
         from airflow_provider_ocidist.hooks.oci import OciHook
 
@@ -77,7 +77,7 @@ class SharedConnection:
         return backend
 
     def reconnect(self, *, anew: bool) -> None:
-        """Let the backend use the connection as it is now; `anew`: also where its fields are the same. Blocks."""
+        """Let the backend use the connection as it is now; `anew`: even if its fields are the same. Blocks."""
         from airflow_provider_ocidist.hooks.oci import OciHook
 
         fields = OciHook(self.conn_id, kind=self.kind).fields
@@ -86,7 +86,7 @@ class SharedConnection:
             self.backend.reconnect(fields)
 
     def refresh(self, *, anew: bool) -> None:
-        """See `reconnect`; for threads in which Airflow does not tell connections."""
+        """See `reconnect`; for threads in which Airflow does not return connections."""
         assert self._loop is not None
         reconnecting = in_thread(lambda: self.reconnect(anew=anew))
         asyncio.run_coroutine_threadsafe(reconnecting, self._loop).result(READ_LIMIT)
@@ -103,22 +103,22 @@ _connections: dict[tuple[str, ...], SharedConnection] = {}
 
 
 def shared_connection(conn_id: str, kind: str, place: tuple[str, ...] = ()) -> SharedConnection:
-    """Return the one of this process for gangs in one place.
+    """Return this process's connection for gangs in one place.
 
-    A connection may be edited to name another place for new gangs, while those in the old one are still waited for.
+    An edited connection may name another place for new gangs while triggers still wait for those in the old one.
     """
     return _connections.setdefault((conn_id, kind, *place), SharedConnection(conn_id, kind))
 
 
 def place_of(job_id: str, compartment_id: str | None) -> tuple[str, ...]:
-    """Return what tells gangs in one region and compartment from others: an OCID names its realm and region."""
+    """Return the realm, region and compartment of a gang: an OCID names its realm and region."""
     return (*job_id.split(".")[2:4], compartment_id or "")
 
 
 class LogOf:
-    """A logger that writes to the log of the task of whoever made it, from any thread.
+    """A logger that writes to the log of its creator's task, from any thread.
 
-    Airflow tells the tasks of its triggers apart by context variables. Each line is written in a copy of them, for no
+    Airflow identifies the task of a trigger by context variables. Each line is written in a copy of them, since no
     two threads can be in one context at a time.
     """
 

@@ -1,4 +1,4 @@
-"""Triggers that look at a place in storage: for new data under a prefix, for a new checkpoint."""
+"""Triggers that watch a place in storage: for new data under a prefix, for a new checkpoint."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 from airflow_provider_ocidist.triggers.threads import in_thread
 
-# What only a running trigger needs is imported there, as in operators.py.
+# Imports that only a running trigger needs are made there, as in operators.py.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.watch import TaskLog
     from airflow_provider_ocidist.storage.stores.base import Store
     from airflow_provider_ocidist.storage.stores.opening import Stores
 
 SEEN = "ocidist_seen"
-"""Key in the asset's state store under which the data that has been told of is noted."""
+"""Key in the asset's state store of the digest of the last reported data."""
 KEPT_FOR = 300.0
-"""Seconds after which a connection is read again: somebody may have edited it."""
+"""Seconds after which a connection is read again: it may have been edited."""
 RENEW_EVERY = 30.0
-"""Seconds between two times that a refusal is answered with new credentials; the second in that time is told."""
+"""Seconds after reading new credentials in which another refusal is raised."""
 
 Found = TypeVar("Found")
 
 
 class Opener:
-    """Opens storage with a connection as it was at one moment; what lies in Object Storage by one client."""
+    """Opens storage with a connection as it was at one moment; Object Storage through one client."""
 
     def __init__(self, conn_id: str) -> None:
         from airflow_provider_ocidist.hooks.oci import OciHook
@@ -57,9 +57,9 @@ class Opener:
 
 
 class SharedOpener:
-    """What all triggers of a process open storage with that name one connection.
+    """Opens storage for all triggers of a process that name one connection.
 
-    To make a client at every look would take 0.9 MB, a handshake, and the check of a key that stops the triggerer.
+    Creating a client at every look would cost 0.9 MB, a handshake, and a key check that blocks the triggerer.
     """
 
     def __init__(self, conn_id: str) -> None:
@@ -68,7 +68,7 @@ class SharedOpener:
         self._opener: Opener | None = None
 
     def use(self, work: Callable[[Opener], Found]) -> Found:
-        """Return what the work does; refused, it is done once more with the connection as it is now. Blocks."""
+        """Return the result of `work`; after a refusal, retry once with the connection as it is now. Blocks."""
         opener = self._kept()
         try:
             return work(opener)
@@ -95,12 +95,12 @@ _openers: dict[str, SharedOpener] = {}
 
 
 def shared_opener(conn_id: str) -> SharedOpener:
-    """Return the one of this process."""
+    """Return this process's opener for a connection."""
     return _openers.setdefault(conn_id, SharedOpener(conn_id))
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether OCI has said that to ask again cannot help."""
+    """Whether OCI has refused so that asking again cannot help."""
     refusal = error.__cause__ if isinstance(error, StorageError) else error
     return isinstance(refusal, BackendError) and not refusal.retryable
 
@@ -115,18 +115,18 @@ class Listing:
 
     @property
     def digest(self) -> str:
-        """Tells two listings apart; small enough to be kept anywhere."""
+        """Identifies a listing; small enough to be stored anywhere."""
         lines = sorted(f"{name}\0{etag}" for name, etag in self.files)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 class Deliveries:
-    """Decides from listings, one after the other, when new data is there as a whole. Pure."""
+    """Decides from successive listings when a delivery of new data is complete. Pure."""
 
     def __init__(self, told: str | None, settle: float) -> None:
-        """`told`: digest of what was told of last; None: what is found first is no news. `settle` is in seconds.
+        """`told`: digest of the last reported listing; None: the first listing is not reported. `settle` is in seconds.
 
-        Of what was told of by somebody else only the digest is known: then any difference counts.
+        Of a listing that another process reported only the digest is known: then any difference counts.
         """
         self.told = told
         self._settle = settle
@@ -135,7 +135,7 @@ class Deliveries:
         self._since = 0.0
 
     def complete(self, found: Listing, now: float) -> bool:
-        """Return whether to tell of what was found; files that are gone are no news."""
+        """Return whether to report a listing; deleted files alone are not reported."""
         if found != self._at_rest:
             self._at_rest, self._since = found, now
         if self.told in (None, found.digest):
@@ -155,13 +155,13 @@ class NewDataTrigger(BaseEventTrigger):
     """Fires when files have been added or replaced under a prefix and none has changed for a while since.
 
     For `AssetWatcher(name=..., trigger=NewDataTrigger("oci://bucket@namespace/incoming/"))`. Files that lie there
-    at the first look cause no event. On Airflow 3.3 what was reported is stored, so that data which lands while the
+    at the first look cause no event. On Airflow 3.3 the reported state is stored, so that data which arrives while the
     triggerer restarts causes an event afterwards.
 
-    :param uri: the prefix, at any place that a copy can read; a relative one lies in the connection's `work_dir`
+    :param uri: the prefix, at any place that a copy can read; a relative one is below the connection's `work_dir`
     :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
     :param poll_interval: seconds between two looks
-    :param settle: seconds without a change after which a delivery is taken to be whole
+    :param settle: seconds without a change after which a delivery counts as complete
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class NewDataTrigger(BaseEventTrigger):
                 if deliveries.complete(found, time.monotonic()):
                     yield TriggerEvent({"uri": found.uri, "files": len(found.files), "bytes": found.bytes})
                 if deliveries.told is not None and deliveries.told != before:
-                    # Noted after it was told: a triggerer that dies in between tells twice, not never.
+                    # Saved after the event: a triggerer that dies in between reports twice, not never.
                     await self._note(deliveries.told)
             await asyncio.sleep(self.poll_interval)
 
@@ -206,7 +206,7 @@ class NewDataTrigger(BaseEventTrigger):
         store = opener.open(opener.hook.uri(self.uri))
         entries = store.list()
         files = frozenset((entry.name, entry.etag) for entry in entries)
-        # It goes into events, which many may read.
+        # Without secrets: the URI goes into events, which many may read.
         return Listing(files, sum(entry.size or 0 for entry in entries), shown(store.uri))
 
     async def _recall(self) -> str | None:
@@ -216,9 +216,9 @@ class NewDataTrigger(BaseEventTrigger):
         try:
             value = await store.aget(self._key)
         except ValueError as error:
-            # Airflow keeps one for each asset; with several of them nobody says whose to take.
+            # Airflow has one store per asset; with several assets it is ambiguous.
             self.log.warning(
-                "which data was reported cannot be stored, and is forgotten when the triggerer restarts: %s",
+                "the digest of the reported data cannot be stored, and is lost when the triggerer restarts: %s",
                 error,
             )
             self.asset_state_store = None
@@ -236,16 +236,16 @@ class NewDataTrigger(BaseEventTrigger):
 
 
 FIRST_LOOK_AFTER = 10.0
-"""Seconds; whoever defers has just looked, and Airflow fails a task whose event comes before its executor knows that it
-has deferred."""
+"""Seconds; the deferring task has just looked, and Airflow fails a task whose event comes before its executor knows
+that it has deferred."""
 
 
 class CheckpointTrigger(BaseTrigger):
-    """Fires once there is a whole checkpoint of a later step below a URI; with nothing, where that can never be seen.
+    """Fires once there is a complete checkpoint of a later step below a URI; with None if the look fails for good.
 
     :param uri: the folder that holds a run's checkpoints
     :param conn_id: Airflow connection of type `oci`, for `oci://` URIs
-    :param after_step: fire for steps above this one only
+    :param after_step: fire only for steps above this one
     :param poll_interval: seconds between two looks
     """
 
@@ -266,14 +266,14 @@ class CheckpointTrigger(BaseTrigger):
             while (found := await in_thread(look.look)) is None:  # noqa: ASYNC110 - what is waited for is in storage
                 await asyncio.sleep(self.poll_interval)
         except OcidistError as error:
-            # The task looks once more and fails with this error in the right place.
+            # The task looks once more and fails with this error in its own log.
             self.log.warning("%s", error)
             found = None
         yield TriggerEvent(found)
 
 
 class CheckpointLook:
-    """Looks for a later checkpoint again and again; what refuses it is believed once it is evidence (`evidence`)."""
+    """Looks for a later checkpoint repeatedly; fails once the refusals are conclusive (`evidence`)."""
 
     def __init__(
         self,
@@ -285,7 +285,7 @@ class CheckpointLook:
         is_evident: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`is_evident`: somebody has gathered the evidence, so that the next refusal is the last."""
+        """`is_evident`: the evidence is already conclusive, so that the next refusal is raised."""
         self._is_evident = is_evident
         self._place = uri, conn_id, after_step
         self._log = log
@@ -294,15 +294,15 @@ class CheckpointLook:
         self.unanswered: Unanswered = ANSWERED
 
     def go_on_after(self, unanswered: Unanswered, seconds: float) -> None:
-        """Go on with what an earlier process was refused, at least so many seconds after its last look."""
+        """Take over an earlier process's refusals; its last look was at least `seconds` ago."""
         self.unanswered = unanswered
         self._asked_at = self._clock() - seconds if unanswered.questions else None
 
     def look(self) -> dict[str, Any] | None:
-        """Return what `later_checkpoint` does; None, with a warning, where the place may be readable again later.
+        """Return the result of `later_checkpoint`; None, with a warning, if the place may be readable again later.
 
-        Raises StorageError or BackendError when it was refused so often, long and alike that to ask again is of no use,
-        or when the place or the credentials are wrong without anybody having been asked.
+        Raises StorageError or BackendError when the refusals are so many, long and alike that asking again is useless,
+        or when the place or the credentials are wrong before any request is sent.
         """
         try:
             found = later_checkpoint(*self._place)
@@ -314,7 +314,7 @@ class CheckpointLook:
         return found
 
     def _note(self, error: OcidistError | OSError) -> None:
-        """Count what was met. Raises it where it is conclusive."""
+        """Count an error. Raises it if it is conclusive."""
         asked_at = self._clock()
         seconds = 0.0 if self._asked_at is None else asked_at - self._asked_at
         self._asked_at = asked_at
@@ -324,7 +324,7 @@ class CheckpointLook:
         status = _status_of(error)
         if status is None or self._is_evident:
             raise error
-        # The opener reads the connection anew when it is refused.
+        # The opener reads the connection again after a refusal.
         self.unanswered = self.unanswered.refused(str(status), seconds).with_new_credentials()
         if self.unanswered.is_conclusive:
             raise error
@@ -336,9 +336,9 @@ def _status_of(error: BaseException) -> int | None:
 
 
 def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] | None:
-    """Return uri, step and loss of the newest whole checkpoint if its step is above `after_step`, else None.
+    """Return uri, step and loss of the newest complete checkpoint if its step is above `after_step`, else None.
 
-    One whose step nobody has said is taken where any will do, `after_step` being negative.
+    A checkpoint without a step counts only if `after_step` is negative.
 
     Raises StorageError or BackendError when the place cannot be read.
     """

@@ -12,21 +12,21 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 THREADS = 32
-"""How many triggers of one triggerer talk to a service at the same time."""
+"""How many triggers of one triggerer call a service at the same time."""
 ENDING_THREADS = 128
-"""How many gangs are ended at the same time, by threads of their own: no other call keeps them waiting."""
+"""How many gangs are ended at the same time, in threads of their own: no other call delays them."""
 
 IDLE = 60.0
-"""Seconds after the last call until the threads end: many begin to wait at once, and then hours go by."""
+"""Seconds between the last call and the end of the threads: many triggers start at once, then none for hours."""
 _unfinished: set[asyncio.Task[Any]] = set()
-"""Strong references: a cancel must outlive its trigger, which Airflow cuts short after about a second."""
+"""Strong references: a cancel must outlive its trigger, which Airflow stops after about a second."""
 
 
 class Threads:
-    """Threads that end when nobody has needed them for a while. Used by one event loop at a time, so without locks.
+    """Threads that end after a while without a call. Used by one event loop at a time, so without locks.
 
-    Our own, because Airflow writes each trigger's log through the event loop's few threads: were those all busy with
-    us, the second of its repeated cancels would hit it before it had called `on_kill`.
+    Separate, because Airflow writes each trigger's log through the event loop's few threads: if our calls used all
+    of them, the second of Airflow's repeated cancels would hit it before it had called `on_kill`.
     """
 
     def __init__(self, most: int = THREADS, name: str = "ocidist-trigger") -> None:
@@ -60,11 +60,11 @@ _ending_threads = Threads(ENDING_THREADS, "ocidist-ending")
 
 
 async def in_thread(work: Callable[[], Any], *, ends_a_gang: bool = False) -> Any:
-    """Run a blocking call beside the event loop; what ends a gang does not wait for a thread that does something else.
+    """Run a blocking call beside the event loop; a call that ends a gang does not wait for other calls' threads.
 
-    Through asgiref, because up to Airflow 3.2 connections are read through `async_to_sync`, which wants its threads;
+    Through asgiref, because up to Airflow 3.2 connections are read through `async_to_sync`, which needs its threads;
     not thread-sensitive, because those calls share one thread for the whole triggerer. Shielded, because asgiref
-    replaces a CancelledError by one without its message, and by that message Airflow knows to call `on_kill`.
+    replaces a CancelledError by one without its message, which Airflow needs to decide to call `on_kill`.
     """
     from asgiref.sync import sync_to_async
 
@@ -76,7 +76,7 @@ async def in_thread(work: Callable[[], Any], *, ends_a_gang: bool = False) -> An
 
 
 def keep(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """Start a coroutine that ends in its own time, whatever becomes of whoever started it."""
+    """Start a coroutine that runs to its end even if its caller is cancelled."""
     task = asyncio.create_task(work)
     _unfinished.add(task)
     task.add_done_callback(_forget)
@@ -86,4 +86,4 @@ def keep(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 def _forget(task: asyncio.Task[Any]) -> None:
     _unfinished.discard(task)
     if not task.cancelled() and task.exception() is not None:
-        log.debug("after its trigger had gone: %s", task.exception())
+        log.debug("background call failed: %s", task.exception())

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.hooks.task_context import mask_secrets_told
 from airflow_provider_ocidist.triggers.connections import LogOf, SharedConnection, place_of, shared_connection
 from airflow_provider_ocidist.triggers.threads import in_thread, keep
 
-# What only a running trigger needs is imported there, as in operators.py.
+# Imports that only a running trigger needs are made there, as in operators.py.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.watch import Watch
     from airflow_provider_ocidist.model.run import RunRecord
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FIRST_EVENT_AFTER = 10.0
-"""Seconds; the executor notices up to 5 s late that a task has deferred, and fails a task whose event came first."""
+"""Seconds; the executor notices a deferral up to 5 s late, and fails a task whose event came first."""
 CAN_KILL = hasattr(BaseTrigger, "on_kill")
-"""Whether this Airflow (3.3 or later) tells a trigger that its task was killed."""
+"""Whether this Airflow (3.3 or later) informs a trigger that its task was killed."""
 LEAVE_WORD_LIMIT = 5.0
-"""Seconds that a triggerer which stops may be kept by this."""
+"""Seconds for which saving the log's cursor may delay a stopping triggerer."""
 
 END_WITHIN = 1800.0
-"""Seconds for which a gang is tried to be ended that nobody waits for; then its nodes end by their lease."""
+"""Seconds for which cancelling an abandoned gang is retried; then its nodes end by their lease."""
 END_PAUSE = 1.0
 """Seconds after the first attempt that failed; doubles each time."""
 LONGEST_END_PAUSE = 30.0
 
 
 class DistributedTrainingTrigger(BaseTrigger):
-    """Fires when there is something to do about a gang; the task then does it. Creates nothing, and cancels only when a
-    user has ended the task.
+    """Fires when a gang needs an action, which its task then takes. Creates nothing, and cancels only when a user has
+    ended the task.
 
     :param conn_id: connection of the gang's backend
-    :param record: what is known of the gang, as JSON
-    :param owner: dag_id, run_id, task_id, map_index and try_number of the task; empty for watchers that own nothing
+    :param record: the gang's record, as JSON
+    :param owner: dag_id, run_id, task_id, map_index and try_number of the task; empty for watchers without a gang
     :param poll_interval: seconds between two looks
     """
 
@@ -52,7 +52,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.conn_id = conn_id
         self._gang: str | Watch = json.dumps(record)
-        """Its record as text, until a watch knows more of it: a thousand triggers wait in one process."""
+        """Its record as text until a watch exists, to save memory: a thousand triggers wait in one process."""
         self.owner = dict(owner)
         self.poll_interval = poll_interval
         self._ending: asyncio.Task[None] | None = None
@@ -75,15 +75,15 @@ class DistributedTrainingTrigger(BaseTrigger):
         try:
             record = await self._watch_until_action()
         except asyncio.CancelledError as cancel:
-            # A message means that a user acted; a triggerer that only stops gives none. Not left to `on_kill` alone:
-            # Airflow does not reach it when its next cancel, a second later, comes before it has logged the first.
+            # A message means that a user acted; a stopping triggerer gives none. Not left to `on_kill` alone: Airflow
+            # does not call it if its next cancel, a second later, comes before it has logged the first.
             if cancel.args and CAN_KILL:
                 self._begin_ending()
             else:
                 await self._leave_word()
             raise
         except Exception:
-            # Its task goes on waiting on a worker.
+            # Its task continues waiting on a worker.
             await self._leave_word()
             raise
         yield TriggerEvent(record.to_json())
@@ -95,7 +95,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         self._gang = watch
         outcome = await poller.until_action(watch, self.poll_interval)
         if isinstance(outcome, Exception):
-            # The task asks once more and fails with this error in the right place.
+            # The task asks once more and fails with this error in its own log.
             self.log.warning("%s", outcome)
         await self._leave_word()
         await asyncio.sleep(max(0.0, earliest - time.monotonic()))
@@ -109,9 +109,9 @@ class DistributedTrainingTrigger(BaseTrigger):
         backend, record = self._connection.backend, self._record()
         if self.owner:
             make_ready(backend, record.ref, self.log)
-        if record.ref.log_group_id is not None:  # else there are no lines to tell here
+        if record.ref.log_group_id is not None:  # else there are no lines to log
             mask_secrets_told(backend, record.ref)
-        # Airflow drops what a trigger logs in the moment before its event.
+        # Airflow drops lines that a trigger logs just before its event.
         watched = backend, record, LogOf(self.log)
         number = self.owner.get("try_number")
         if number is None:
@@ -119,9 +119,9 @@ class DistributedTrainingTrigger(BaseTrigger):
         return TaskWatch(*watched, number, leaves_the_end=True).go_on()
 
     async def _leave_word(self) -> None:
-        """Note how far the task's log has come, for whoever goes on with it."""
+        """Save the cursor of the task's log for the next process."""
         if not isinstance(self._gang, str):
-            # Not `wait_for`: in Python 3.11 it can swallow a cancel, and by that a user's kill.
+            # Not `wait_for`: in Python 3.11 it can swallow a cancel, and so a user's kill.
             await asyncio.wait({keep(in_thread(self._gang.save_cursor))}, timeout=LEAVE_WORD_LIMIT)
 
     def _record(self) -> RunRecord:
@@ -143,7 +143,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         return self._ending
 
     async def _end_gang_at_last(self) -> None:
-        """Try until it has worked: nobody else will."""
+        """Retry until it succeeds: no other process will."""
         give_up_at = time.monotonic() + END_WITHIN
         pause, anew = END_PAUSE, False
         while True:
@@ -166,15 +166,15 @@ class DistributedTrainingTrigger(BaseTrigger):
     async def _end_gang(self, *, anew: bool) -> None:
         record = self._record()
         if not self.owner or await in_thread(lambda: self._still_owned(record), ends_a_gang=True):
-            log.info("%s goes on: its task waits for it elsewhere", record.ref.key.name)
+            log.info("%s continues: its task waits for it elsewhere", record.ref.key.name)
             return
         await in_thread(lambda: self._connection.at_once(anew=anew).cancel(record.ref), ends_a_gang=True)
-        log.info("%s: cancelled, since its task was killed", record.ref.key.name)
+        log.info("%s: cancelled because its task was killed", record.ref.key.name)
 
     def _still_owned(self, record: RunRecord) -> bool:
         """Return whether the task is deferred for this very gang: then the trigger was moved, not killed.
 
-        A task that is "running" is none: after a clear the next attempt runs with the old XCom for a moment.
+        A task that is "running" does not count: after a clear the next attempt briefly runs with the old XCom.
         """
         from airflow.providers.common.compat.sdk import XCom
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance

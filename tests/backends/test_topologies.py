@@ -291,7 +291,7 @@ def test_a_node_that_shows_no_sign_of_life_ends_the_gang() -> None:
         record = observe(record, found, 61.0)
     action = decide(record, found, NOW)
     assert isinstance(action, Cancel)
-    assert action.ending.message.startswith("node 1 has shown no sign of life for 61 s")
+    assert action.ending.message.startswith("node 1 has sent no heartbeat for 61 s")
 
 
 def test_a_run_that_is_gone_takes_all_nodes_with_it() -> None:

@@ -187,7 +187,7 @@ def test_a_section_can_be_replaced_by_json_and_what_is_none_is_told(folder, caps
     env = load("good.yaml", options, templates=True).env
     assert {"A": "1", "B": "x=y", "C": "{{ params.c }}"}.items() <= env.items()
     assert main(["plan", "good.yaml", "--set", 'program.args=["200"']) == 2
-    assert "--set program.args: begins as JSON and is none" in capsys.readouterr().err
+    assert "--set program.args: is not valid JSON" in capsys.readouterr().err
 
 
 def test_plan_shows_the_environment_of_each_role(folder, capsys):

@@ -55,7 +55,7 @@ def test_the_compose_file_starts_every_node_of_the_gang(tmp_path):
 def test_nothing_is_written_over_unless_it_is_forced(tmp_path, capsys):
     (tmp_path / "job.yaml").write_text("mine")
     assert main(["init", str(tmp_path)]) == 2
-    assert "is there already: --force writes over it" in capsys.readouterr().err
+    assert "exists already: --force overwrites it" in capsys.readouterr().err
     assert names_in(tmp_path) == ["job.yaml"]
     assert main(["init", str(tmp_path), "--force", "--json"]) == 0
     assert sorted(json.loads(capsys.readouterr().out)) == [str(tmp_path / name) for name in FILES]

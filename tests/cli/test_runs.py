@@ -112,7 +112,7 @@ def test_a_run_that_somebody_else_started_is_known_by_any_of_its_ids(
     assert watching.stdout.readline().startswith("[node ")
     watching.send_signal(signal.SIGINT)
     _, said = watching.communicate(timeout=60)
-    assert (watching.returncode, "it goes on" in said) == (130, True)
+    assert (watching.returncode, "the run continues" in said) == (130, True)
     ended = json.loads(ocidist("cancel", worker, "--interval", "0.3", "--json"))
     assert {node["state"] for node in ended["nodes"]} == {"CANCELED"}
 
@@ -285,7 +285,7 @@ def test_two_runs_at_the_same_moment_do_not_share_a_note(ocidist: Terminal) -> N
     assert "CANCELED" in ocidist("cancel", "--interval", "0.3")
     info = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
     # Either one was refused, or both saw the same note and completed the same gang.
-    names = {line.split(":")[0] for text in told for line in text.splitlines() if "noted in" in line}
+    names = {line.split(":")[0] for text in told for line in text.splitlines() if "saved in" in line}
     assert names == {RunRecord.from_json(info["record"]).ref.key.name}, told
 
 

@@ -131,7 +131,7 @@ def test_reports_that_stay_unreadable_are_not_waited_for_without_end() -> None:
     action = decide(waiting, status, START + 10801)
     assert isinstance(action, Fail)
     assert action.cause is Cause.SERVICE
-    assert "what they reported cannot be read, in oci://b@n/work/x" in action.message
+    assert "their reports cannot be read, in oci://b@n/work/x" in action.message
     assert isinstance(decide(replace(record(), unread_since=START), status, START + 10801), Fail)
     nobody_reports = record(expects=Expectations(reports=False))
     assert decide(nobody_reports, status, START) == Succeed()
@@ -417,7 +417,7 @@ def test_of_two_nodes_only_the_one_that_is_silent_is_lost() -> None:
     looks = [(START + 100 * turn, status(turn)) for turn in range(4)]
     action = watched(record(lost_timeout=120.0), *looks)
     assert isinstance(action, Cancel)
-    assert "node 1 has shown no sign of life for 300 s" in action.ending.message
+    assert "node 1 has sent no heartbeat for 300 s" in action.ending.message
 
 
 def test_what_one_watcher_has_measured_goes_to_the_next_and_moments_do_not() -> None:

@@ -29,7 +29,7 @@ def judged(*nodes: NodeStatus, **changes: Any) -> Fail:
 
 
 DIAGNOSES = {
-    "deleted": (node(0, MISSING), Cause.CANCELED, "node 0: job run run0 is gone: somebody deleted it"),
+    "deleted": (node(0, MISSING), Cause.CANCELED, "node 0: job run run0 was deleted"),
     "cancelled": (
         node(0, CANCELED, details="by me"),
         Cause.CANCELED,

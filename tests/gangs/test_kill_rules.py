@@ -162,7 +162,7 @@ def test_what_refuses_is_asked_for_a_quarter_of_an_hour_with_new_credentials(
     assert QUARTER <= sum(clock.slept) <= QUARTER + 120
     assert clock.slept[:4] == [10.0, 20.0, 40.0, 80.0]
     assert len(connections) == len(clock.slept) == number - 1 >= 4
-    assert f"refused for {sum(clock.slept):.0f} s; at last: " in str(last)
+    assert f"refused for {sum(clock.slept):.0f} s; last error: " in str(last)
     assert "not you" in str(last)
     assert last.__cause__ is refusal
 
@@ -183,7 +183,7 @@ def test_an_outage_is_no_refusal_and_is_waited_out_for_a_day(clock: Clock, statu
     _, last = refusals(clock, outage(status), of_the_store(passes=True))
     assert isinstance(last, GaveUp)
     assert DAY <= sum(clock.slept) <= DAY + 120
-    assert f"not answered for {sum(clock.slept):.0f} s; at last: " in str(last)
+    assert f"not answered for {sum(clock.slept):.0f} s; last error: " in str(last)
 
 
 def test_some_refusals_in_an_outage_are_a_part_of_it(clock: Clock) -> None:
@@ -343,7 +343,7 @@ def test_what_cannot_be_made_ready_now_is_said_and_may_do_later(
     service = Service(None)
     service.ready_to_cancel = lambda _: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
     killer = killer_of(service, REF, 1, LOG)  # type: ignore[arg-type]
-    assert f"nothing can be cancelled now: {error}" in caplog.text
+    assert f"a cancel is not possible now: {error}" in caplog.text
     assert killer.kill(20)
     assert len(service.endings) == 1
 
@@ -380,7 +380,7 @@ def test_a_task_that_gives_up_ends_its_gang_first_and_says_why(
     assert ending == Ending(
         cause=Cause.SERVICE, message="its task has given up: ValueError: boom", since=clock.time()
     )
-    assert f"ending {REF.key.name}, for its task gives up: boom" in caplog.text
+    assert f"ending {REF.key.name} because its task gives up: boom" in caplog.text
     assert clock.slept == []
 
 
@@ -401,7 +401,7 @@ def test_a_gang_that_a_later_try_waits_for_goes_on(
     service = Service(None, claimed=claimed)
     give_up(service, clock, number=3)
     assert len(service.endings) == (0 if claimed > 3 else 1)
-    assert (f"{REF.key.name} goes on: a later try of its task waits for it" in caplog.text) == (claimed > 3)
+    assert (f"{REF.key.name} continues: a later try of its task waits for it" in caplog.text) == (claimed > 3)
 
 
 def test_a_stop_request_in_the_run_directory_is_enough(

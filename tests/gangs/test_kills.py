@@ -123,7 +123,7 @@ def test_a_task_that_is_refused_for_good_ends_its_gang_and_may_be_retried(
     record = idle.records[CASES + [401, 403, 404].index(status)]
     faults(path="/20190101/jobRuns.*", method="GET", status=status, code="Refused")
     context = Context()
-    with pytest.raises(GaveUp, match="the service has not said for") as caught:
+    with pytest.raises(GaveUp, match="no state of its nodes from the service for") as caught:
         task(conn_id)._supervise(record, context)  # type: ignore[arg-type]
     assert caught.value.retryable
     assert context.pushed["failure"]["cause"] == "SERVICE"

@@ -148,7 +148,7 @@ def test_a_node_that_falls_silent_is_lost_after_the_limit_as_the_observers_measu
     action, at = world.watched(world.record(), START + 7000)
     assert isinstance(action, Cancel)
     assert action.ending.cause is Cause.NODE
-    assert action.ending.message.startswith(f"node {rank} has shown no sign of life")
+    assert action.ending.message.startswith(f"node {rank} has sent no heartbeat")
     # A look late at either side, and as much again at each of three hand-overs.
     assert 60 - 2 <= at - silent_from <= 60 + 6 * POLL + 15
 

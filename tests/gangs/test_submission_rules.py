@@ -479,7 +479,7 @@ def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
         ender(model).end([ended, ref], "it is old")
     runs = f"{ref.run_ids[0]} (RUNNING), {ref.run_ids[2]} (PENDING)"
     said = str(caught.value)
-    assert f"nodes have not ended within 1800 s, though they were cancelled: {runs}; end them" in said
+    assert f"cancelled nodes have not ended within 1800 s: {runs}; end them" in said
     assert f"ocidist cancel {ref.job_id}, or delete the job" in said
     assert ended.job_id not in said
     assert caught.value.retryable
@@ -627,7 +627,9 @@ def test_a_killed_try_ends_its_gang_unless_a_later_one_waits_for_it(
     with caplog.at_level(logging.INFO):
         end_unless_claimed(model, ref, number, LOG)
     assert model.done("cancel") == ([ref.job_id] if ends else [])
-    expected = "cancelled, since its task was killed" if ends else f"goes on: try {claimed} of its task waits"
+    expected = (
+        "cancelled because its task was killed" if ends else f"continues: try {claimed} of its task waits"
+    )
     assert expected in caplog.text
     assert caplog.messages[-1].startswith(ref.key.name)
 
@@ -798,8 +800,8 @@ def test_a_note_that_cannot_be_decoded_is_left_out_and_said(
 ) -> None:
     key = a_key()
     assert submit(model, key, notes=Notes({NOTE: {"attempts": [{"x": 1}]}})).ref.key == key
-    assert "noted of this task cannot be read, and is left out: " in caplog.text
-    assert "left out: None" not in caplog.text
+    assert "the saved state of this task cannot be read from Airflow, and is ignored: " in caplog.text
+    assert "is ignored: None" not in caplog.text
 
 
 def test_an_answer_that_takes_too_long_is_no_claim_of_any_try(

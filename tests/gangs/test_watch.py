@@ -163,9 +163,7 @@ def test_reports_that_cannot_be_read_are_waited_for_from_the_first_look_that_fai
     watch.record = replace(watch.record, expects=Expectations(checkpoint=True))
     now = time.time()
     assert watch.look(now) == Wait()
-    assert (
-        "the nodes have ended, but what they reported cannot be read, in dir; will ask again" in caplog.text
-    )
+    assert "the nodes have ended, but their reports cannot be read, in dir; will ask again" in caplog.text
     assert watch.look(now + 1799) == Wait()
     failed = watch.look(now + 1801)
     assert isinstance(failed, Fail)

@@ -125,7 +125,7 @@ async def test_a_service_that_fails_leaves_what_was_seen_before_and_says_why(mon
 
 async def test_of_an_error_that_is_not_ours_only_the_kind_is_told():
     look = await Looks(Service(error=RuntimeError("password=hunter2"))).at("oci_default", GANG)
-    assert look.problem == "RuntimeError; the API server's log says more"
+    assert look.problem == "RuntimeError; see the API server's log"
 
 
 async def test_a_service_that_does_not_answer_holds_no_browser_for_long(monkeypatch):

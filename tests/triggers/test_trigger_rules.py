@@ -214,7 +214,7 @@ def test_a_users_cancel_ends_the_gang(
         run(cancelled(trigger, KILLED))
     assert trigger.shared.model.done("cancel") == [ref.job_id]
     assert trigger.shared.asked_anew == [False]
-    assert f"{ref.key.name}: cancelled, since its task was killed" in caplog.text
+    assert f"{ref.key.name}: cancelled because its task was killed" in caplog.text
 
 
 def test_on_an_airflow_that_tells_of_no_kills_a_cancel_ends_nothing(
@@ -284,7 +284,7 @@ def test_a_trigger_that_only_moved_ends_nothing(
     with caplog.at_level(logging.INFO):
         run(trigger.on_kill())
     assert trigger.shared.model.done("cancel") == []
-    assert f"{ref.key.name} goes on: its task waits for it elsewhere" in caplog.text
+    assert f"{ref.key.name} continues: its task waits for it elsewhere" in caplog.text
 
 
 def test_a_watcher_that_owns_nothing_ends_nothing(ref: RunRef, trigger: Trigger) -> None:

@@ -1,1 +1,1 @@
-"""Other people's YAML, translated into ours."""
+"""Other YAML formats, translated into ours."""

@@ -1,4 +1,4 @@
-"""Dialect: other people's YAML in our form, with the way back for messages."""
+"""Dialect: another YAML format in our form, with the original paths for messages."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from airflow_provider_ocidist.launchers.command_line import Command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Translation:
-    """A job file in our form; what is wrong with it is still told by its own paths."""
+    """A job file in our form; problems are still reported by its own paths."""
 
     mapping: Mapping[str, Any]
     paths: Mapping[str, str] = field(default_factory=dict)
-    """Our dotted paths to theirs; what lies below a path follows it."""
+    """Our dotted paths to theirs; each also maps the paths below it."""
     problems: tuple[Problem, ...] = ()
-    """What the dialect itself found, by their paths."""
+    """Problems found by the dialect, by their paths."""
     readable: bool = True
-    """Whether the rest was understood, so that looking at it further makes sense."""
+    """Whether the rest was understood, so that further checks make sense."""
 
     def theirs(self, path: str) -> str:
-        """Return where the value of one of our paths is written."""
+        """Return the original path of one of ours."""
         fits = [ours for ours in self.paths if f"{path}.".startswith(f"{ours}.")]
         if not fits:
             return path
@@ -38,7 +38,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def matches(self, mapping: Mapping[str, Any]) -> bool:
-        """Return whether a file is of this form, whatever else may be wrong with it."""
+        """Return whether a file is of this form, even with errors."""
 
     @abstractmethod
     def translate(self, mapping: Mapping[str, Any]) -> Translation:
@@ -47,19 +47,19 @@ class Dialect(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the file and where it is."""
+    """A part of the file and its path."""
 
     path: str
     value: Mapping[str, Any]
     spelled: Mapping[str, str] = field(default_factory=dict)
-    """How keys are written that have another spelling in the file."""
+    """Keys with another spelling in the file."""
 
     def at(self, key: str) -> str:
         key = self.spelled.get(key, key)
         return f"{self.path}.{key}" if self.path else key
 
     def respelled(self, known: Iterable[str]) -> Section:
-        """Return the same section with keys such as `shape_name` under their known names, `shapeName`."""
+        """Return the section with keys such as `shape_name` under their known names, `shapeName`."""
         names = {name.casefold(): name for name in known}
         spelled = {
             names[plain]: str(key)
@@ -72,7 +72,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """The value of an environment variable, and where it is written."""
+    """The value of an environment variable, and its path."""
 
     path: str
     value: Any
@@ -84,7 +84,7 @@ Variables = dict[str, Variable]
 
 @dataclass(slots=True)
 class Draft:
-    """A job in our form as it comes to be."""
+    """A job in our form under construction."""
 
     mapping: dict[str, Any] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Draft:
         return Translation(mapping=self.mapping, paths=self.paths, problems=tuple(self.problems))
 
     def put(self, ours: str, theirs: str, value: Any) -> None:
-        """Write a value at a path of ours, and note where it came from."""
+        """Write a value at a path of ours, and record its origin."""
         holder = self.mapping
         *above, last = ours.split(".")
         for part in above:
@@ -108,7 +108,7 @@ class Draft:
         self.paths[f"{ours}.{name}"] = theirs
 
     def put_command(self, theirs: str, command: Command) -> None:
-        """Write what a command line says; all of it was found at one path."""
+        """Write the values of a command line; all have one path."""
         self.put("launcher.kind", theirs, command.launcher)
         if command.flags:
             self.put("launcher.args", theirs, list(command.flags))
@@ -124,7 +124,7 @@ class Draft:
                 self.put(ours, section.at(theirs), section.value[theirs])
 
     def put_needed(self, ours: str, section: Section, key: str, missing: str = "is needed") -> None:
-        """Put a value that must be there; reports one that is not, and lets the rest be looked at."""
+        """Put a required value; reports a missing one, and lets the checks continue."""
         if key not in section.value:
             self.complain(section.at(key), missing)
         self.put(ours, section.at(key), section.value.get(key, PLACEHOLDER))
@@ -141,9 +141,9 @@ class Draft:
         refused: Mapping[str, str] | None = None,
         respell: bool = False,
     ) -> Section:
-        """Return a section below another, empty if it is absent; reports what is in it and nobody reads.
+        """Return a section below another, empty if it is absent; reports its unknown keys.
 
-        `refused`: keys that others read and we do not, with the reason. `respell`: `shape_name` is `shapeName` too.
+        `refused`: keys that we do not support, with the reason. `respell`: `shape_name` is `shapeName` too.
         """
         parent = parent if isinstance(parent, Section) else Section("", parent)
         path, value = parent.at(key), parent.value.get(key)
@@ -169,7 +169,7 @@ class Draft:
         known: Iterable[str],
         refused: Mapping[str, str] | None = None,
     ) -> None:
-        """Report the keys of a section that nobody reads."""
+        """Report the unknown keys of a section."""
         known, refused = sorted(known), refused or {}
         for key in value:
             where = f"{path}.{key}" if path else str(key)
@@ -179,7 +179,7 @@ class Draft:
                 self.complain(where, unknown_key(str(key), [*known, *refused]))
 
     def listed(self, section: Section, key: str, what: str = "a list") -> list[tuple[str, Any]]:
-        """Return the entries of a list with their paths, none if it is absent; reports what is no list."""
+        """Return the entries of a list with their paths, none if it is absent; reports a value that is no list."""
         value, path = section.value.get(key), section.at(key)
         if value is None:
             return []
@@ -189,16 +189,16 @@ class Draft:
         return [(f"{path}.{index}", item) for index, item in enumerate(value)]
 
     def only(self, section: Section, key: str, *allowed: str) -> None:
-        """Report a value other than those that mean something here."""
+        """Report a value other than the allowed ones."""
         value = section.value.get(key)
         if value is not None and str(value).casefold() not in {item.casefold() for item in allowed}:
             self.complain(section.at(key), f"must be {' or '.join(allowed)}, not {shown(value)}")
 
     def whole_number(self, section: Section, key: str, least: int, default: int) -> int:
-        """Return a value that counts something; reports one that does not."""
+        """Return a whole number of at least `least`; reports any other value."""
         value = section.value.get(key, default)
         if isinstance(value, str) and value.isdecimal():
-            # Jinja leaves nothing but text.
+            # Jinja renders text only.
             value = int(value)
         if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return int(value)

@@ -1,4 +1,4 @@
-"""Rules across the fields of a job, as far as they can be known without asking any service."""
+"""Rules across the fields of a job that need no service."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
 
 MAX_NAME = 255
 MAX_NODES = 1000
-"""More is a slip of the finger: a plan holds a request for each."""
+"""More is a typing error: a plan holds a request for each."""
 
 Rule = Callable[[TrainingJob], Iterator[Problem]]
 
 
 def rules(job: TrainingJob) -> list[Problem]:
-    """Return everything that is wrong with a job whose fields, each by itself, are right."""
+    """Return all problems of a job whose single fields are valid."""
     return [problem for rule in (*RULES, *_rules_of_the_place(job)) for problem in rule(job)]
 
 
 def _rules_of_the_place(job: TrainingJob) -> Sequence[Rule]:
-    """Return what only this kind of backend asks for."""
+    """Return the problems by the rules of this kind of backend."""
     if job.backend.kind not in kinds.names("backends"):
         return ()
     place: Sequence[Rule] = kinds.load("backends", job.backend.kind).RULES

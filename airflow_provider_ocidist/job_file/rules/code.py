@@ -1,4 +1,4 @@
-"""Whether the code is there, and the program and its requirements in it."""
+"""Whether the code exists, with the program and its requirements in it."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def _script(job: TrainingJob) -> Iterator[Problem]:
     if "\0" in job.program.script:
         yield Problem("program.script", "must not hold a NUL character")
     elif job.program.source is not None and _is_file(job):
-        # An image may hold the script itself, and the code only what it imports.
+        # The image may hold the script, and the code only its imports.
         yield from (on_node if job.image else inside)("program.script", job.program.script)
 
 
 def _is_file(job: TrainingJob) -> bool:
-    """Return whether the script is a file of the code, and no module or executable of the node."""
+    """Return whether the script is a file of the code, not a module or executable of the node."""
     bare = {argument.lstrip("-").replace("_", "-") for argument in job.launcher.args}
     return not (job.program.module or job.launcher.kind == "command" or "no-python" in bare)
 
@@ -105,7 +105,7 @@ def _script_in(source: Path, script: str, working_dir: str) -> Iterator[Problem]
 
 
 def _paths(folder: Path, script: str, working_dir: str) -> Iterator[str]:
-    """Yield where in a folder its script may be: the folder lies under its own name in the root of the code."""
+    """Yield the possible places of a script in a folder, which is under its own name in the root of the code."""
     for path in (script, posixpath.normpath(posixpath.join(working_dir, script))):
         yield path
         yield path.removeprefix(f"{folder.name}/")
@@ -135,7 +135,7 @@ def requirements_in_the_code(program: Program, requirements: str) -> Iterator[Pr
     if source is None or not program.is_local or is_placeholder(source + requirements + below):
         return
     folder = Path(source)
-    if list(inside("", requirements)) or not os.path.exists(folder):  # noqa: PTH110 (told elsewhere)
+    if list(inside("", requirements)) or not os.path.exists(folder):  # noqa: PTH110 (reported elsewhere)
         return
     wanted = {posixpath.normpath(requirements), posixpath.normpath(posixpath.join(below, requirements))}
     with contextlib.suppress(OSError, zipfile.BadZipFile, tarfile.TarError):

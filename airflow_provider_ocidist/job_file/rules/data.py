@@ -1,4 +1,4 @@
-"""Where data comes from and goes to: mounts, inputs, outputs, the work directory, checkpoints."""
+"""Rules for data: mounts, inputs, outputs, the work directory, checkpoints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mounts(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _mounted(where: str, source: str) -> Iterator[Problem]:
-    """Demand what a platform mounts: an export, a bucket, or a folder of the work directory."""
+    """Require a mountable source: an export, a bucket, or a folder of the work directory."""
     if "://" in source:
         yield from location(where, source)
     elif not EXPORT.fullmatch(source):

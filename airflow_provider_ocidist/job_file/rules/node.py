@@ -1,4 +1,4 @@
-"""What a node starts, and with what: launcher, environment, packages, container."""
+"""Rules for a node: launcher, environment, packages, container."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OURS = "OCIDIST_"
 SHORTEST_LEASE = 60.0
-"""Seconds: Airflow gives up a triggerer after 30 s without a heartbeat."""
+"""Seconds: Airflow takes a triggerer for dead after 30 s without a heartbeat."""
 
 
 def launcher(job: TrainingJob) -> Iterator[Problem]:
@@ -58,7 +58,7 @@ def dependencies(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _package(path: str, package: str) -> Iterator[Problem]:
-    """Demand one word of pip's command line, or an option with its value."""
+    """Require one word of pip's command line, or an option with its value."""
     if is_placeholder(package):
         return
     if not package.strip() or not can_be_argument(package) or "\n" in package:

@@ -1,4 +1,4 @@
-"""What one text in a job may be: a path, a place, an argument."""
+"""Rules for single texts in a job: paths, places, arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_provider_ocidist.model.job import is_placeholder
 from airflow_provider_ocidist.storage import locations
 
 COMMON_SCHEMES = {"oci", "file", "s3", "gs", "http", "https"}
-"""Known without fsspec, whose import takes longer than all the rest of a check."""
+"""Known without fsspec, whose import takes longer than the rest of a check."""
 
 
 def arguments(path: str, words: Sequence[str]) -> Iterator[Problem]:
@@ -20,12 +20,12 @@ def arguments(path: str, words: Sequence[str]) -> Iterator[Problem]:
 
 
 def can_be_argument(text: str) -> bool:
-    """Return whether the system takes the text: no NUL character, and no half of a surrogate pair."""
+    """Return whether the system accepts the text: no NUL character, and no half of a surrogate pair."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def on_node(path: str, value: str) -> Iterator[Problem]:
-    """Demand an absolute path, or a relative one that stays inside its folder."""
+    """Require an absolute path, or a relative one that stays inside its folder."""
     if not value.startswith("/"):
         yield from inside(path, value)
     elif ".." in value.split("/") or "\0" in value:
@@ -33,7 +33,7 @@ def on_node(path: str, value: str) -> Iterator[Problem]:
 
 
 def inside(path: str, value: str) -> Iterator[Problem]:
-    """Demand a relative path that stays inside its folder."""
+    """Require a relative path that stays inside its folder."""
     if is_placeholder(value):
         return
     if not value.strip() or "\0" in value:
@@ -45,7 +45,7 @@ def inside(path: str, value: str) -> Iterator[Problem]:
 
 
 def location(path: str, uri: str) -> Iterator[Problem]:
-    """Demand a place that every node can reach by the same text."""
+    """Require a place that every node can reach by the same text."""
     if is_placeholder(uri) or uri.startswith(("/", "git@")):
         return
     scheme, separator, _ = uri.partition("://")

@@ -1,4 +1,4 @@
-// Elements out of data. Text only ever becomes a text node: what nodes print and tasks are called is hostile.
+// Elements from data. Text only ever becomes a text node: nodes' output and names of tasks are untrusted.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -20,7 +20,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-// Draw a part of the page anew when what it shows has changed, and only then: selection and scroll position stay.
+// Redraw a part of the page only if its content has changed: selection and scroll position stay.
 export function draw(place, shown, render) {
   const text = JSON.stringify(shown);
   if (place.shown === text) return;
@@ -46,7 +46,7 @@ async function copied(text) {
       return true;
     }
   } catch {
-    // Not allowed in this frame: then the old way.
+    // Not allowed in this frame: use the old way.
   }
   const area = h("textarea", { class: "off" });
   area.value = text;
@@ -57,7 +57,7 @@ async function copied(text) {
   return done;
 }
 
-// A link that leaves this frame. Airflow's frame may open no windows; a link of the page around it may.
+// A link that leaves this frame: Airflow's frame may not open windows, the surrounding page may.
 export function outside(href, attributes, ...children) {
   const link = h("a", { href, target: "_top", rel: "noopener", ...attributes }, ...children);
   link.addEventListener("click", (event) => {

@@ -1,11 +1,11 @@
-// The nodes as a table: filtered, and in pages, since there may be a thousand.
+// The nodes as a table with filters and pages: there may be a thousand.
 
 import { copyButton, draw, h } from "./dom.js";
 import { duration, number, percent, plural, significant, size } from "./words.js";
 
 const ON_A_PAGE = 25;
 const BAD = ["FAILED", "MISSING", "CANCELED"];
-const STALE = 30; // seconds without a heartbeat that deserve a look
+const STALE = 30; // seconds without a heartbeat that are highlighted
 
 export function nodes() {
   const chosen = { text: "", state: "", page: 0 };

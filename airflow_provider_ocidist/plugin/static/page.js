@@ -1,4 +1,4 @@
-// The page: one task instance when the address names one, else all training runs.
+// The page: one task instance if the address names one, else all training runs.
 
 import { h } from "./dom.js";
 import { runs } from "./runs.js";
@@ -13,7 +13,7 @@ const named = ["dag_id", "run_id", "task_id"].every((name) => query.get(name));
 main.replaceChildren(h("p", { class: "quiet", role: "status" }, "Loading ..."));
 
 if (named) {
-  // Airflow leaves {MAP_INDEX} as it is for a task that is not mapped.
+  // Airflow does not replace {MAP_INDEX} for a task that is not mapped.
   const index = query.get("map_index");
   task(main, {
     dag_id: query.get("dag_id"), run_id: query.get("run_id"), task_id: query.get("task_id"),

@@ -4,7 +4,7 @@ import { h, svg } from "./dom.js";
 import { number, significant } from "./words.js";
 
 const HEIGHT = 220;
-const TICK = 130; // pixels between two steps that are named
+const TICK = 130; // pixels between two labelled steps
 const EDGE = { left: 52, right: 14, top: 12, bottom: 26 };
 
 export function lossPlot(points, checkpoints, steps, width) {

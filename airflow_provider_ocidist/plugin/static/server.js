@@ -1,4 +1,4 @@
-// The API server, asked for JSON; and who asks again and again, as long as there is something new to see.
+// Requests for JSON to the API server, repeated as long as the content may change.
 
 export class Refused extends Error {
   constructor(status, detail) {
@@ -38,7 +38,7 @@ export const taskPath = (task) =>
 
 const part = (name) => encodeURIComponent(name);
 
-// Do `work` now and again; it returns the seconds until the next time, or null when there will be no news.
+// Repeat `work`; it returns the seconds until the next time, or null if the content is final.
 export function poll(work) {
   let timer = null;
   let waiting = false;

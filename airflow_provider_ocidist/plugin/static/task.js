@@ -1,4 +1,4 @@
-// One task instance: its gang from above to below, what matters most first.
+// One task instance: its gang, the most important parts first.
 
 import { copyButton, draw, h, outside } from "./dom.js";
 import { logs } from "./logs.js";
@@ -8,7 +8,7 @@ import { ask, poll, taskPath } from "./server.js";
 import { duration, moment, number, percent, plural, shortened, significant, size } from "./words.js";
 
 const INTERVAL = 3;
-const MANY = 200; // nodes, above which a look is large
+const MANY = 200; // nodes above which a look is large
 const MANY_INTERVAL = 10;
 
 export function task(main, id) {
@@ -165,7 +165,7 @@ function absent(view) {
   const { task } = view;
   if (!task.starts_gangs) {
     return h("div", { class: "box empty" }, h("h2", {}, "No training run here"),
-      h("p", {}, `This tab tells of distributed trainings, and ${task.operator ?? "this task"} starts none. Airflow shows the tab on every task.`),
+      h("p", {}, `This tab shows distributed trainings, and ${task.operator ?? "this task"} starts none. Airflow shows the tab on every task.`),
       h("p", {}, h("a", { href: "./" }, "All training runs")));
   }
   if (view.failure) return failed(view.failure);

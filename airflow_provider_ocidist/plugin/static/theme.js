@@ -1,4 +1,4 @@
-// Light or dark as Airflow is: its own choice stands on the document that frames this one, else in its storage.
+// Light or dark like Airflow: its choice is on the document that frames this one, else in its storage.
 
 const mine = document.documentElement;
 
@@ -18,7 +18,7 @@ function framing() {
   try {
     return window.parent === window ? null : window.parent.document.documentElement;
   } catch {
-    return null; // another origin: then the browser's preference has to do
+    return null; // another origin: use the browser's preference
   }
 }
 

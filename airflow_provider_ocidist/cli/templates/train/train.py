@@ -35,7 +35,7 @@ def newest_checkpoint() -> Path | None:
 
 
 def save_checkpoint(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write under another name, then rename: under its own name a checkpoint is always whole."""
+    """Write under another name, then rename: under its own name a checkpoint is always complete."""
     CHECKPOINTS.mkdir(parents=True, exist_ok=True)
     draft = CHECKPOINTS / "draft.pt"
     torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, draft)
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=0.01)
     parser.add_argument("--checkpoint-every", type=int, default=100)
     args = parser.parse_args()
-    # The launcher tells every process where the others are.
+    # The launcher sets the addresses of all processes.
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)

@@ -1,4 +1,4 @@
-"""Oracle ADS: the two kinds of YAML that `ads opctl run` takes for distributed PyTorch."""
+"""Oracle ADS: the two kinds of YAML that `ads opctl run` accepts for distributed PyTorch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KINDS = {"distributed": distributed.translate, "job": job.translate}
 
 
 class Ads(Dialect):
-    """Told by `kind` and `spec`, which our own form has not."""
+    """Recognised by `kind` and `spec`, which our own form does not have."""
 
     def matches(self, mapping: Mapping[str, Any]) -> bool:
         kind = mapping.get("kind")

@@ -10,12 +10,12 @@ from airflow_provider_ocidist.job_file.schema import shown
 
 
 def text(value: Any) -> Any:
-    """Return numbers and booleans as the text that ADS makes of them; anything else is looked at later."""
+    """Return numbers and booleans as ADS converts them to text; anything else is checked later."""
     return str(value) if isinstance(value, int | float) else value
 
 
 def put_words(draft: Draft, ours: str, section: Section, key: str) -> None:
-    """Put a list of arguments, where there is one."""
+    """Put a list of arguments, if any."""
     found = words(draft, section, key)
     if found is not None:
         draft.put(ours, section.at(key), found)
@@ -50,7 +50,7 @@ def put_python_path(draft: Draft, section: Section) -> None:
 
 
 def replicas(draft: Draft, section: Section, least: int) -> tuple[str, int]:
-    """Return under which of two spellings a section says its nodes, and how many; without a word it is one."""
+    """Return the spelling by which a section sets its nodes, and their number; one by default."""
     if {"replica", "replicas"} <= section.value.keys():
         draft.complain(section.at("replica"), "says the same as 'replicas': remove one of them")
     key = "replica" if "replica" in section.value and "replicas" not in section.value else "replicas"
@@ -58,7 +58,7 @@ def replicas(draft: Draft, section: Section, least: int) -> tuple[str, int]:
 
 
 def put_code(draft: Draft, git: Section, url_key: str) -> None:
-    """Put a Git source, with what to check out of it and the secret that opens it."""
+    """Put a Git source, with the revision to check out and the secret for access."""
     url = git.value.get(url_key)
     ref = git.value.get("commit") or git.value.get("branch")
     draft.put("program.source", git.at(url_key), git_url(url, ref) if isinstance(url, str) else url)
@@ -66,6 +66,6 @@ def put_code(draft: Draft, git: Section, url_key: str) -> None:
 
 
 def git_url(uri: str, ref: Any) -> str:
-    """Return the one URL that says what to clone and what to check out."""
+    """Return the one URL of the repository and the revision to check out."""
     known = uri.startswith(("git@", "git+", "ssh://", "git://"))
     return (uri if known else f"git+{uri}") + (f"#{ref}" if ref is not None else "")

@@ -1,4 +1,4 @@
-"""The runtime `container` of ADS's `kind: job`: what the image starts is its own affair."""
+"""The runtime `container` of ADS's `kind: job`: the image decides what it starts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ REFUSED = {
     "scriptPathURI": "is not carried into a container here: put the code into the image, or let it fetch the code"
 }
 COMPUTED = {"NODE_COUNT", "NODE_RANK", "MAIN_JOB_RUN_OCID"}
-"""Variables by which ADS tells nodes where they stand; it overwrites them where they are set by hand."""
+"""Variables by which ADS passes nodes their position; it overwrites values set by hand."""
 
 
 def put(draft: Draft, runtime: Section) -> None:
-    """Put all that only this runtime has."""
+    """Put the keys that only this runtime has."""
     draft.put_needed("image", runtime, "image")
     pinned = {"imageDigest": "backend.image_digest", "imageSignatureId": "backend.image_signature_id"}
     draft.copy(runtime, pinned)
@@ -27,7 +27,7 @@ def put(draft: Draft, runtime: Section) -> None:
             draft.put(ours, runtime.at(key), value)
     put_words(draft, "program.args", runtime, "args")
     if draft.mapping["nodes"] > 1:
-        # Several nodes tell one another apart by what the service tells those of one run.
+        # Several nodes are distinguished by the variables that the service sets on the nodes of one run.
         draft.put("backend.topology", runtime.path, "multi_node")
 
 

@@ -1,8 +1,7 @@
 """Oracle ADS, `kind: distributed`: the YAML of `ads opctl run` for its PyTorch clusters.
 
-The image may be one that ADS built, with its own driver in it, or one with our agent: nodes are told what to do in
-ADS's words and in ours. Where ADS drops a key in silence, loses quoting or ignores a limit, this reports it or does
-what was meant.
+The image may be one that ADS built, with its own driver in it, or one with our agent: nodes get ADS's variables and
+ours. If ADS silently drops a key, loses quoting or ignores a limit, this module reports it or does what was meant.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Tran
 from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown
 
 IMAGE_CODE_DIR = "/code"
-"""Where ADS's own images hold the user's code, unless the variable OCI__CODE_DIR says otherwise."""
+"""Folder of the user's code in ADS's own images, unless the variable OCI__CODE_DIR sets another."""
 COMPUTED = {
     "OCI__WORK_DIR",
     "OCI__EPHEMERAL",
@@ -51,9 +50,9 @@ COMPUTED = {
     "OCI__MODE",
     "RANK",
 }
-"""Variables by which ADS tells its image what the file says; set by hand they could only contradict it."""
+"""Variables by which ADS passes values of the file to its image; set by hand they could only contradict it."""
 SYNC_DIR = "/opt/ml"
-"""What ADS's image copies to a bucket when SYNC_ARTIFACTS is 1, unless the variable OCI__SYNC_DIR says otherwise."""
+"""Folder that ADS's image copies to a bucket if SYNC_ARTIFACTS is 1, unless OCI__SYNC_DIR sets another."""
 SYNC_VARIABLES = ("WORKSPACE", "WORKSPACE_PREFIX", "OCI__SYNC_DIR")
 NO_SERVERS = "parameter servers are TensorFlow's: PyTorch has none, remove it"
 NOT_EPHEMERAL = "must be true: the nodes end when the training ends; ADS reads false as true, remove it"
@@ -67,9 +66,9 @@ def translate(mapping: Mapping[str, Any]) -> Translation:
     place = infrastructure(draft, spec)
     draft.mapping["container"] = {}
     draft.put("backend.contract", spec.at("cluster"), "ads_distributed")
-    # The image of ADS knows its rank by its job run, and finds the others through a subnet.
+    # ADS's image gets its rank from its job run, and finds the others through a subnet.
     draft.put("backend.topology", spec.at("cluster"), "job_runs")
-    # One process for each GPU, as the driver of ADS starts them.
+    # One process for each GPU, as ADS's driver starts them.
     draft.put("launcher.kind", spec.at("cluster"), "python")
     cluster = _cluster(draft, spec)
     runtime, source = _runtime(draft, spec)
@@ -101,7 +100,7 @@ def _roles(cluster: Section) -> list[Section]:
 
 
 def _image(draft: Draft, cluster: Section) -> None:
-    """Take the one image of all nodes: ADS asks the cluster first, then the main node, then the workers."""
+    """Take the one image of all nodes: ADS reads the cluster first, then the main node, then the workers."""
     holders = [cluster, *_roles(cluster)]
     found = [(section.at("image"), section.value["image"]) for section in holders if "image" in section.value]
     if not found:
@@ -141,7 +140,7 @@ def _ephemeral(draft: Draft, cluster: Section) -> None:
 
 
 def _certificate(draft: Draft, cluster: Section) -> None:
-    """Put what makes the image of ADS download a certificate and its authority; it wants both."""
+    """Put the variables that make ADS's image download a certificate and its authority; it needs both."""
     outer = draft.section(cluster, "certificate", {"caCert", "cert"})
     if not outer.value:
         return
@@ -165,7 +164,7 @@ def _certificate(draft: Draft, cluster: Section) -> None:
 
 
 def _runtime(draft: Draft, spec: Section) -> tuple[Section, str]:
-    """Put what runs, but for the script; return the section and where its code comes from: git, remote or nothing."""
+    """Put the program without its script; return the section and the source of its code: git, remote or none."""
     outer = draft.section(spec, "runtime", {"kind", "type", "apiVersion", "spec"})
     draft.only(outer, "kind", "python")
     draft.only(outer, "type", "git", "remote")
@@ -179,7 +178,7 @@ def _runtime(draft: Draft, spec: Section) -> tuple[Section, str]:
     put_words(draft, "program.args", inner, "args")
     kwargs = inner.value.get("kwargs")
     if kwargs:
-        # What a program finds in ADS; PyTorch's driver makes no arguments of it.
+        # Variables that ADS sets for a program; PyTorch's driver does not turn them into arguments.
         tell(draft, inner.at("kwargs"), "OCI__ENTRY_SCRIPT_KWARGS", str(kwargs))
     return inner, source
 
@@ -229,7 +228,7 @@ def _name(
     cluster: Mapping[str, Any],
     variables: Mapping[str, Any],
 ) -> None:
-    """Take the name that ADS would show; it never shows `spec.name`, which is better than none."""
+    """Take the name that ADS would show, else `spec.name`, which ADS never shows."""
     names = (
         ("spec.cluster.spec.name", cluster.get("name")),
         ("spec.infrastructure.spec.displayName", infrastructure.get("displayName")),
@@ -264,7 +263,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _variables(draft: Draft, section: Section) -> Variables:
     found = environment.listed(draft, section)
-    # ADS makes text of everything in Python's way.
+    # ADS converts all values to text as Python does.
     return {name: Variable(item.path, text(item.value)) for name, item in found.items()}
 
 
@@ -289,7 +288,7 @@ def _limits(draft: Draft, variables: Variables) -> None:
 
 
 def _synchronized(draft: Draft, cluster: Section, variables: Variables) -> None:
-    """Put what the driver of ADS copies out all the time as an output of our agent, which does so at the end."""
+    """Put the folder that ADS's driver copies continuously as an output, which our agent copies at the end."""
     switch = variables.get("SYNC_ARTIFACTS")
     if switch is None or str(switch.value) != "1":
         return

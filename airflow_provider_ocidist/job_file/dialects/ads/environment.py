@@ -32,13 +32,13 @@ def listed(draft: Draft, section: Section, *, maps: bool = False) -> Variables:
 
 
 def resolved(variables: Variables) -> Variables:
-    """Return the texts that ADS makes of values: `${X}` is another of them, `$$` is `$`, what is no text is JSON."""
+    """Return values as ADS converts them to text: `${X}` is another variable, `$$` is `$`, other types are JSON."""
     texts = {name: _text(variable.value) for name, variable in variables.items()}
     return {name: Variable(item.path, _resolved(texts[name], texts, ())) for name, item in variables.items()}
 
 
 def put(draft: Draft, section: str, variables: Variables, computed: Iterable[str]) -> None:
-    """Put variables into `env`, `main_env` or `worker_env`, less those that follow from the rest of the file."""
+    """Put variables into `env`, `main_env` or `worker_env`, except those derived from the rest of the file."""
     computed = set(computed)
     for name, variable in variables.items():
         if name in computed:
@@ -49,7 +49,7 @@ def put(draft: Draft, section: str, variables: Variables, computed: Iterable[str
 
 
 def tell(draft: Draft, path: str, name: str, value: Any) -> None:
-    """Put a variable of ADS that follows from nothing else in our form."""
+    """Put a variable of ADS that cannot be derived from our form."""
     if value is not None:
         put(draft, "env", {name: Variable(path, value)}, ())
 
@@ -61,7 +61,7 @@ def _text(value: Any) -> str:
 
 
 def _resolved(text: str, texts: Mapping[str, str], seen: tuple[str, ...]) -> str:
-    """Fill in references, and those in what they stand for; one that leads back to itself stays as it is."""
+    """Replace references recursively; a circular one stays as it is."""
 
     def value(found: re.Match[str]) -> str:
         name = found[1]

@@ -1,4 +1,4 @@
-"""Where an ADS file runs: its infrastructure, the same for both kinds, and the name it shows."""
+"""The infrastructure of an ADS file, the same for both kinds, and its display name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES = {
     "freeformTags": "tags",
     "definedTags": "backend.defined_tags",
 }
-"""Keys whose values are taken as they are."""
+"""Keys whose values are copied unchanged."""
 SHAPE_CONFIG = {"ocpus": "backend.ocpus", "memoryInGBs": "backend.memory_gb"}
 SOURCES = "oci://bucket@namespace/prefix, 10.0.0.1:/export, or <mount target's OCID>:<export's OCID>"
 KNOWN = {
@@ -35,7 +35,7 @@ KNOWN = {
 
 
 def infrastructure(draft: Draft, spec: Section) -> Section:
-    """Put what the section says, and return it."""
+    """Put the section's values, and return it."""
     outer = draft.section(spec, "infrastructure", {"kind", "type", "apiVersion", "spec"})
     draft.only(outer, "kind", "infrastructure")
     draft.only(outer, "type", "dataScienceJob")
@@ -51,7 +51,7 @@ def infrastructure(draft: Draft, spec: Section) -> Section:
 
 
 def _network(draft: Draft, inner: Section) -> None:
-    """Take who manages the network; ADS lets a subnet decide, whatever is written here."""
+    """Take the network's type; ADS lets a subnet decide, whatever is written here."""
     kind = inner.value.get("jobInfrastructureType")
     if "subnetId" in inner.value:
         draft.only(inner, "jobInfrastructureType", "STANDALONE")
@@ -88,7 +88,7 @@ def maximum_runtime(draft: Draft, section: Section) -> None:
 
 
 def put_name(draft: Draft, path: str, name: Any, variables: Mapping[str, Any]) -> None:
-    """Put the name of the job; `${X}` in it is a variable of the job's own environment, as ADS has it."""
+    """Put the name of the job; `${X}` in it is a variable of the job's own environment, as in ADS."""
     if name is None:
         draft.complain(path, "is needed")
         name = PLACEHOLDER

@@ -55,7 +55,7 @@ def translate(mapping: Mapping[str, Any]) -> Translation:
 
 
 def _runtime_kind(draft: Draft, outer: Section) -> str | None:
-    """Return the kind of runtime, None when nothing in it can be understood."""
+    """Return the kind of runtime; None if it is not supported."""
     kind, path = outer.value.get("type"), outer.at("type")
     known = " or ".join(RUNTIMES)
     if kind in RUNTIMES:
@@ -77,7 +77,7 @@ def _name(draft: Draft, spec: Section, place: Section, variables: Mapping[str, A
 
 
 def _tags(draft: Draft, runtime: Section) -> None:
-    """Lay the runtime's tags over the infrastructure's."""
+    """Merge the runtime's tags over the infrastructure's."""
     for key, ours in (("freeformTags", "tags"), ("definedTags", "backend.defined_tags")):
         tags = runtime.value.get(key)
         if tags is None:

@@ -1,6 +1,6 @@
 """The runtime `pyTorchDistributed` of ADS's `kind: job`.
 
-ADS's driver takes apart the command that the user wrote; so does this.
+ADS's driver parses the user's command; so does this module.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ COMPUTED = {
     "PYTHON_PATH",
     "WORKING_DIR",
 }
-"""Variables by which ADS tells its driver what the file says; it overwrites them where they are set by hand."""
+"""Variables by which ADS passes values of the file to its driver; it overwrites values set by hand."""
 LAUNCHERS = {"torchrun": "torchrun", "deepspeed": "deepspeed", "accelerate": "accelerate launch"}
 
 
 def put(draft: Draft, runtime: Section) -> None:
-    """Put all that only this runtime has; the environment is there already."""
+    """Put the keys that only this runtime has; the environment was put before."""
     _source(draft, runtime)
     _conda(draft, runtime)
     _dependencies(draft, runtime)
@@ -105,7 +105,7 @@ def _source(draft: Draft, runtime: Section) -> None:
 
 
 def _entrypoint(runtime: Section) -> tuple[str, Any]:
-    """Return where it is said what runs when there is no command, and what that is, as ADS tells its driver."""
+    """Return the path and the value of the entrypoint if there is no command, as ADS passes it to its driver."""
     source = runtime.value.get("scriptPathURI")
     if "entrypoint" in runtime.value or not isinstance(source, str):
         return runtime.at("entrypoint"), runtime.value.get("entrypoint")
@@ -135,7 +135,7 @@ def _launch(draft: Draft, runtime: Section) -> None:
         return
     draft.put_command(where if text else entrypoint_path, _with_deepspeed(draft, runtime, command))
     if command.launcher == "python":
-        # ADS starts it once on each node, so do we.
+        # Started once on each node, as in ADS.
         draft.put("launcher.processes_per_node", where, 1)
 
 
@@ -149,7 +149,7 @@ def _default(draft: Draft, where: str, script: Any, arguments: list[Any]) -> Com
 def _command(
     draft: Draft, where: str, text: str, arguments: list[Any], values: Mapping[str, str]
 ) -> Command | None:
-    """Take a command apart. ADS hands it to a shell; what only a shell can do is left to one, but for its launchers."""
+    """Parse a command. ADS passes it to a shell; commands that need one get a shell, except for launchers."""
     known = _launcher_of(text)
     try:
         filled = shell.filled(text, values)
@@ -162,17 +162,17 @@ def _command(
     except ValueError as error:
         draft.complain(where, str(error))
         return None
-    # ADS puts them before the whole command, where no launcher looks for them.
+    # ADS puts them before the whole command, where no launcher reads them.
     return replace(command, args=(*command.args, *arguments))
 
 
 def _launcher_of(text: str) -> str | None:
-    """Return which of its launchers ADS would take the command for."""
+    """Return the launcher that ADS would recognise in the command."""
     return next((kind for kind, words in LAUNCHERS.items() if text.startswith(f"{words} ")), None)
 
 
 def _arguments(draft: Draft, runtime: Section, values: Mapping[str, str]) -> list[Any]:
-    """Return the arguments; ADS's driver fills in variables in each."""
+    """Return the arguments; ADS's driver replaces variables in each."""
     given = words(draft, runtime, "args") or []
     for index, item in enumerate(given):
         if isinstance(item, str):
@@ -186,14 +186,14 @@ def _arguments(draft: Draft, runtime: Section, values: Mapping[str, str]) -> lis
 
 
 def _values(draft: Draft, runtime: Section) -> Mapping[str, str]:
-    """Return the variables whose values are known before the nodes are."""
+    """Return the variables whose values are known before the nodes start."""
     told = {"OUTPUT_DIR": "outputDir", "OUTPUT_URI": "outputUri", "WORKING_DIR": "workingDir"}
     known = {name: runtime.value.get(key) for name, key in told.items()} | draft.mapping.get("env", {})
     return {name: value for name, value in known.items() if isinstance(value, str)}
 
 
 def _with_deepspeed(draft: Draft, runtime: Section, command: Command) -> Command:
-    """Turn DeepSpeed on where the launcher does not do so itself."""
+    """Turn DeepSpeed on if the launcher does not do so itself."""
     wanted = runtime.value.get("deepspeed")
     where = runtime.at("deepspeed")
     if wanted is None or wanted is False:
@@ -265,7 +265,7 @@ def _outputs(draft: Draft, runtime: Section) -> None:
         (other,) = {"outputDir", "outputUri"} - set(given)
         draft.complain(runtime.at(other), f"is needed with '{given[0]}'")
     elif given:
-        # ADS goes on where the folder is missing, and copies from every node; there into one another's files.
+        # ADS continues if the folder is missing, and copies from every node, over the other nodes' files.
         output = {
             "path": runtime.value["outputDir"],
             "uri": runtime.value["outputUri"],

@@ -1,4 +1,4 @@
-"""The little that must be known of a shell: variables in a command, and whether it takes a shell to run it. Pure."""
+"""The needed shell syntax: variables in a command, and whether the command needs a shell. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOKEN = re.compile(
     r"(?P<single>'[^']*')|(?P<escaped>\\.)|(?P<quote>\")|\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)\})",
     re.DOTALL,
 )
-"""What has a meaning of its own for variables; in single quotes and after a backslash nothing is one."""
+"""Syntax that affects variables; there are none in single quotes and after a backslash."""
 VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 OPERATORS = "();<>|&`\n"
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -31,16 +31,16 @@ BUILT_IN = {
     "ulimit",
     "unset",
 }
-"""First words that are no program."""
+"""First words that are not programs."""
 
 
 def one_line(text: str) -> str:
-    """Return a command whose lines end in a backslash as the one line that they are to a shell."""
+    """Join lines that end in a backslash, as a shell does."""
     return text.replace("\\\n", " ").strip()
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return a command in which known variables are replaced by their values, quoted so that they stay one word."""
+    """Return a command with known variables replaced by their values, each quoted as one word."""
     in_double_quotes = False
 
     def value(found: re.Match[str]) -> str:
@@ -58,18 +58,18 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def expanded(text: str, values: Mapping[str, str]) -> str:
-    """Return one argument in which known variables are replaced."""
+    """Return one argument with known variables replaced."""
     return VARIABLE.sub(lambda found: values.get(found[1] or found[2], found[0]), text)
 
 
 def variables(text: str) -> list[str]:
-    """Return the names of the variables that a shell would still replace."""
+    """Return the names of variables that a shell would still replace."""
     found = (match["name"] or match["braced"] for match in TOKEN.finditer(text))
     return [name for name in found if name]
 
 
 def needs_shell(text: str) -> bool:
-    """Return whether only a shell can run a command: operators, variables, assignments before it, built-in words."""
+    """Return whether a command needs a shell: operators, variables, leading assignments, built-in words."""
     splitter = shlex.shlex(text, posix=True, punctuation_chars=OPERATORS)
     splitter.whitespace = " \t\r"
     splitter.whitespace_split = True
@@ -80,7 +80,7 @@ def needs_shell(text: str) -> bool:
 
 
 def split(text: str) -> list[str]:
-    """Return the words of a command. Raises ValueError when a quotation has no end."""
+    """Return the words of a command. Raises ValueError for an unclosed quotation."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -88,6 +88,6 @@ def split(text: str) -> list[str]:
 
 
 def command(text: str, arguments: Sequence[str]) -> Command:
-    """Return a shell that runs the user's own command, as ADS's driver has it run."""
+    """Return a shell that runs the user's own command, as ADS's driver does."""
     script = " ".join([text, *map(shlex.quote, arguments)])
     return Command(launcher="command", script="bash", args=("-c", script))

@@ -1,7 +1,7 @@
 """Kubeflow `PyTorchJob` manifests, `apiVersion: kubeflow.org/v1`: the same gang on another platform.
 
-What a manifest says of the cluster it was written for (scheduling, pull policies, ports) means nothing elsewhere and
-is accepted; what changes the training and cannot be had is refused. Source: the API of training-operator 1.9.
+Keys about the cluster (scheduling, pull policies, ports) are accepted and ignored; keys that change the training and
+are not supported are refused. Source: the API of training-operator 1.9.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from airflow_provider_ocidist.job_file.schema import shown
 
 SPEC = {"nprocPerNode", "runPolicy", "elasticPolicy", "pytorchReplicaSpecs"}
 CLUSTER = {"creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"}
-"""What a cluster adds to the metadata of what it holds."""
+"""Metadata that a cluster adds to its objects."""
 
 
 class PyTorchJob(Dialect):
-    """Told by its kind."""
+    """Recognised by its kind."""
 
     def matches(self, mapping: Mapping[str, Any]) -> bool:
         return mapping.get("kind") == "PyTorchJob"
 
     def translate(self, mapping: Mapping[str, Any]) -> Translation:
         draft = Draft()
-        # A cluster that was asked for the manifest adds its status.
+        # A manifest fetched from a cluster has a status.
         draft.keys(mapping, "", {"apiVersion", "kind", "metadata", "spec", "status"})
         draft.only(Section("", mapping), "apiVersion", "kubeflow.org/v1")
         _metadata(draft, mapping)

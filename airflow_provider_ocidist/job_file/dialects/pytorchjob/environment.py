@@ -19,7 +19,7 @@ ELSEWHERE = {
     "fieldRef": "there is no pod here: the program finds its place in RANK and WORLD_SIZE",
     "resourceFieldRef": "there is no pod here: write the value",
 }
-"""Where a value may come from in a cluster alone."""
+"""Sources of values that only a cluster has."""
 
 
 def variables(draft: Draft, container: Section) -> Variables:
@@ -47,7 +47,7 @@ def _reason_against(value: Any) -> str:
 
 
 def put(draft: Draft, roles: Sequence[Variables]) -> None:
-    """Put what all nodes share into `env`, and the rest where it is laid over that."""
+    """Put the variables shared by all nodes into `env`, the rest into `main_env` and `worker_env`."""
     for index, (own, section) in enumerate(zip(roles, ("main_env", "worker_env"), strict=False)):
         for name, variable in own.items():
             shared = all(name in other and other[name].value == variable.value for other in roles)
@@ -58,7 +58,7 @@ def put(draft: Draft, roles: Sequence[Variables]) -> None:
 
 
 def expanded(text: str, known: Variables) -> str:
-    """Return a text in which known variables are filled in."""
+    """Return a text with known variables replaced."""
 
     def value(found: re.Match[str]) -> str:
         if found[1]:
@@ -69,7 +69,7 @@ def expanded(text: str, known: Variables) -> str:
 
 
 def refuse_references(draft: Draft, container: Section, words: Sequence[str]) -> None:
-    """Report what only the operator could fill in, once it has made the pod."""
+    """Report references that only the operator could replace, in the created pod."""
     for word in words:
         for found in REFERENCE.finditer(word):
             if not found[1] and INJECTED.fullmatch(found["name"]):

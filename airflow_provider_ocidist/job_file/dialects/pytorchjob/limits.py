@@ -1,4 +1,4 @@
-"""What ends a run, and when: the run policy, grace periods, the elastic policy."""
+"""Limits of a run: the run policy, grace periods, the elastic policy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_ELASTIC = dict.fromkeys(
 
 
 def put(draft: Draft, spec: Section, roles: list[Role]) -> None:
-    """Put how long a run may take to start, to run and to stop."""
+    """Put the time limits of a run's start, duration and stop."""
     policy = draft.section(spec, "runPolicy", RUN_POLICY)
     draft.only(policy, "cleanPodPolicy", "None", "Running", "All")
     draft.only(policy, "managedBy", "kubeflow.org/training-operator")
@@ -55,7 +55,7 @@ def _gang(draft: Draft, policy: Section, nodes: int) -> None:
 
 
 def elastic(draft: Draft, spec: Section, workers: int) -> Section:
-    """Return what is said of a gang that may shrink and grow; ours has the size that it has."""
+    """Return the elastic policy of a gang that may change its size; ours has a fixed size."""
     policy = draft.section(spec, "elasticPolicy", ELASTIC, refused=NO_ELASTIC)
     draft.only(policy, "rdzvBackend", "c10d", "static")
     for key, wrong in (("minReplicas", workers.__lt__), ("maxReplicas", workers.__gt__)):

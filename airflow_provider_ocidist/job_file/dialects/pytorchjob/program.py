@@ -27,11 +27,11 @@ TOPOLOGY_FLAGS = {
     "rdzv-endpoint",
     "rdzv-id",
 }
-"""Flags of torchrun that place a node in its gang; what the operator's variables would fill in, our launcher knows."""
+"""Flags of torchrun for a node's place in its gang, which our launcher sets in place of the operator's variables."""
 
 
 def put(draft: Draft, spec: Section, roles: list[Role]) -> None:
-    """Put what runs, and how often on each node."""
+    """Put the program, and its processes on each node."""
     command, args = _common_line(draft, roles)
     elastic = limits.elastic(draft, spec, roles[-1].replicas)
     if command:
@@ -44,7 +44,7 @@ def put(draft: Draft, spec: Section, roles: list[Role]) -> None:
 
 
 def _common_line(draft: Draft, roles: list[Role]) -> tuple[list[str], list[str]]:
-    """Return command and arguments of the first role; reports where another has others."""
+    """Return command and arguments of the first role; reports differing ones of others."""
     first, *others = [
         [_words(draft, role.container, key, role.env) for key in ("command", "args")] for role in roles
     ]
@@ -84,7 +84,7 @@ def _command(draft: Draft, spec: Section, role: Role, words: list[str], elastic:
 
 
 def _own_entrypoint(draft: Draft, spec: Section, roles: list[Role], args: list[str]) -> None:
-    """Start what the image starts, with the operator's variables as far as they are known before the nodes are."""
+    """Start the image's own program, with those of the operator's variables known before the nodes start."""
     container = roles[0].container
     draft.put("container.command", container.at("args" if args else "image"), args)
     refuse_references(draft, container, args)
@@ -97,7 +97,7 @@ def _own_entrypoint(draft: Draft, spec: Section, roles: list[Role], args: list[s
     known = {
         "PYTHONUNBUFFERED": "1",
         "MASTER_PORT": PORT,
-        # A program that is to be one of several then fails without the others, rather than to train alone.
+        # A program of several processes then fails without the others, instead of training alone.
         "WORLD_SIZE": str(nodes * processes[1]),
         "PET_NNODES": str(nodes),
         "PET_NPROC_PER_NODE": str(processes[1]),
@@ -108,7 +108,7 @@ def _own_entrypoint(draft: Draft, spec: Section, roles: list[Role], args: list[s
 
 
 def _placed(draft: Draft, container: Section, parsed: Command, elastic: Section) -> tuple[str, ...]:
-    """Return the launcher's flags without those that the operator's variables fill in, and with its restarts."""
+    """Return the launcher's flags without those set by the operator's variables, and with its restarts."""
     flags = parsed.flags
     if parsed.launcher == "torchrun":
         given = command_line.values(flags, "torchrun")
@@ -129,7 +129,7 @@ def _placed(draft: Draft, container: Section, parsed: Command, elastic: Section)
 
 
 def _processes(draft: Draft, spec: Section, role: Role, launcher: str) -> tuple[str, int] | None:
-    """Return where the number of processes on a node is said, and that; None: one for each GPU that is seen."""
+    """Return the path and the number of processes on a node; None: one for each visible GPU."""
     given = spec.value.get("nprocPerNode")
     if str(given).isdecimal() and int(str(given)):
         return spec.at("nprocPerNode"), int(str(given))

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.job_file.schema import shown
 from airflow_provider_ocidist.model.job import is_placeholder
 
 CONTAINER = "pytorch"
-"""The one container that the operator looks at."""
+"""The one container that the operator reads."""
 GPU = re.compile(r"[\w.-]+/gpu")
 ANY_POD = {"metadata", "spec"}
 POD = {"containers", "volumes", "terminationGracePeriodSeconds", "restartPolicy"}
@@ -35,7 +35,7 @@ PLACEMENT = {
     "tolerations",
     "topologySpreadConstraints",
 }
-"""Keys of a pod about the cluster it lands on; here the shape, policies and the subnet of the backend say that."""
+"""Keys of a pod about its cluster; here the backend's shape, policies and subnet replace them."""
 NO_POD = {
     "initContainers": "is not run here: let `inputs` fetch data, or the program itself make ready",
     "securityContext": "cannot be set here: the image says which user runs",
@@ -72,7 +72,7 @@ class Role:
     gpus: int
     """Of each node; 0 where the manifest asks for none."""
     gpus_at: str
-    """Where it is said."""
+    """Its path in the file."""
 
 
 def read(draft: Draft, spec: Section) -> list[Role]:
@@ -85,7 +85,7 @@ def read(draft: Draft, spec: Section) -> list[Role]:
 
 
 def put(draft: Draft, roles: list[Role]) -> None:
-    """Put how many nodes there are, and what all of them share."""
+    """Put the number of nodes, and their shared settings."""
     draft.put("nodes", roles[-1].section.at("replicas"), sum(role.replicas for role in roles))
     draft.put_needed("image", roles[0].container, "image")
     _same(draft, roles, "image", "all nodes run the same image")
@@ -134,7 +134,7 @@ def _container(draft: Draft, pod: Section) -> Section:
 
 
 def _gpus(draft: Draft, container: Section) -> tuple[str, int]:
-    """Return where the GPUs of a node are asked for, and how many."""
+    """Return the path and the number of a node's GPUs."""
     resources = draft.section(container, "resources", {"limits", "requests", "claims"})
     for key in ("limits", "requests"):
         amounts = resources.value.get(key)

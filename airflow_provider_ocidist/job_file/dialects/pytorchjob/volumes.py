@@ -9,11 +9,11 @@ from airflow_provider_ocidist.job_file.dialects.pytorchjob.roles import Role
 from airflow_provider_ocidist.job_file.schema import shown
 
 OWN = ("/dev/shm", "/tmp", "/dev/infiniband")  # noqa: S108 - folders of the nodes
-"""What every node has of its own."""
+"""Folders that every node has."""
 
 
 def put(draft: Draft, roles: list[Role]) -> None:
-    """Put what any node mounts; all of them get it."""
+    """Put the mounts of any node; all nodes get them."""
     found: dict[str, tuple[str, str]] = {}
     for role in roles:
         for path, source, where in _mounts(draft, role):
@@ -27,7 +27,7 @@ def put(draft: Draft, roles: list[Role]) -> None:
 
 
 def _mounts(draft: Draft, role: Role) -> list[tuple[str, str, str]]:
-    """Return path, source and place of each mount that is storage; a volume that nobody mounts changes nothing."""
+    """Return path, source and place of each storage mount; unmounted volumes are ignored."""
     volumes = {
         str(item.get("name")): Section(where, item)
         for where, item in draft.listed(role.pod, "volumes")
@@ -52,14 +52,14 @@ def _mounts(draft: Draft, role: Role) -> list[tuple[str, str, str]]:
 
 
 def _source(draft: Draft, volume: Section, path: str) -> str | None:
-    """Return what to mount; None where the node itself has it, or it cannot be had."""
+    """Return the source to mount; None if the node itself has it, or it is not supported."""
     kinds = [key for key in volume.value if key != "name"]
     kind = kinds[0] if len(kinds) == 1 else None
     value = volume.value.get(kind) if kind else None
     options = value if isinstance(value, Mapping) else {}
     match kind:
         case "persistentVolumeClaim" if isinstance(options.get("claimName"), str):
-            # What the claim stands for is known to the cluster alone; a folder that outlives the run does the same.
+            # Only the cluster can resolve the claim; a folder that outlives the run replaces it.
             return f"volumes/{options['claimName']}"
         case "nfs" if isinstance(options.get("server"), str) and isinstance(options.get("path"), str):
             return f"{options['server']}:{options['path']}"
