@@ -130,7 +130,7 @@ def code_size(code: str, limit: int) -> int:
             if size > limit:
                 break
     except (OSError, ValueError):
-        # What cannot be read is told where it is read.
+        # The error is raised where the file is read.
         pass
     return size
 

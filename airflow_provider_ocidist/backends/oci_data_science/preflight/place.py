@@ -1,4 +1,4 @@
-"""Checks of who asks, where the job is to be, its logs and its secret."""
+"""Checks of the sign-in, the job's place, its logs and its secret."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sign_in(target: Target) -> Iterator[Finding]:
 
 
 def _principal(access: OciAccess) -> str:
-    """Return who signs, as far as this side knows."""
+    """Return who signs, as far as the client knows."""
     if access.auth == "api_key":
         return f"API key of {access.user}"
     if access.auth in ("config_file", "session_token"):
