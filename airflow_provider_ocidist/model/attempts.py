@@ -1,4 +1,4 @@
-"""What is recorded of a task's attempts, and which generation a try belongs to. Pure; no I/O."""
+"""The records of a task's attempts, and which generation a try belongs to. Pure; no I/O."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Attempt:
     place: Place
     tries: Tries | None = None
     ref: RunRef | None = None
-    """None: nobody knows whether its creation was answered."""
+    """None: it is unknown whether its creation was answered."""
     end: End | None = None
     """None: a node of it may live."""
 
@@ -87,7 +87,7 @@ def newest(known: Iterable[Attempt]) -> Attempt | None:
 
 
 def merged(*records: Iterable[Attempt]) -> list[Attempt]:
-    """Return each attempt at each place once, as the record that knows most of it has it; the oldest first."""
+    """Return each attempt at each place once, from its most complete record; the oldest first."""
     found: dict[tuple[object, ...], Attempt] = {}
     for attempt in (attempt for some in records for attempt in some):
         name = (*attempt.age, attempt.place.digest)
@@ -111,7 +111,7 @@ def generation_of(now: Tries, known: Iterable[Attempt]) -> int:
     | ----------------------------- | ---------------------------------------------- | -------------------- |
     | as in the newest attempt      | is open, or has ended without success          | a retry              |
     | as in the newest attempt      | the task saw its success, and was not cleared  | a retry: what comes  |
-    |                               | since, as far as the numbers say               | after it had failed  |
+    |                               | since, as far as the numbers show              | after it had failed  |
     | as in the newest attempt      | the task saw its success, and was cleared      | cleared, with other  |
     |                               | since (`Tries.cleared_after`)                  | `retries`            |
     | as in the newest attempt      | a try of this number or a later one saw its    | of a DAG run that    |

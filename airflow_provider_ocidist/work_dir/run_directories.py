@@ -75,7 +75,7 @@ class RunDirectories:
             return None
 
     def request_stop(self, key: RunKey, run_dir: str, request: StopRequest) -> bool:
-        """Write a stop request for the nodes, also for those that are just starting. Returns False where that failed."""
+        """Write a stop request for the nodes, also for those just starting. Returns False where that failed."""
         try:
             self._urgent.write(run_dir, STOP_FILE, request.to_json())
         except (StorageError, BackendError, OSError) as error:

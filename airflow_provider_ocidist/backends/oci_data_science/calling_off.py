@@ -77,7 +77,7 @@ def _alive(ref: RunRef, error: BackendError) -> str:
 
 def _begun(attempt: Attempt) -> str:
     return (
-        f"attempt {attempt.key.name} was begun, and no stop request could be left in {attempt.place.run_dir}: "
+        f"attempt {attempt.key.name} was begun, and no stop request could be written to {attempt.place.run_dir}: "
         "look for a job of this name in the console, and delete it with its runs"
     )
 
