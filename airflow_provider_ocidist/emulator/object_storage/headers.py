@@ -1,4 +1,4 @@
-"""Headers of objects: what clients say, what they are told, and the conditions they set."""
+"""Headers of objects: those of requests, those of answers, and conditions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OVERRIDES = {
 
 
 def kept(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return what a client says about an object when it writes it."""
+    """Return the metadata that a client sends with an object."""
     return {name: value for name, value in headers.items() if name in KEPT or name.startswith("opc-meta-")}
 
 
@@ -78,7 +78,7 @@ def sayable(text: Any, name: str) -> str:
 
 
 def written(stored: StoredObject) -> Response:
-    """Return the answer to whoever wrote the object: 200 without a body."""
+    """Return the answer to the writer of the object: 200 without a body."""
     told = {
         "etag": stored.etag,
         "last-modified": http_date(stored.time_modified),
