@@ -102,7 +102,7 @@ class Backend(ABC):
     def submit(
         self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
     ) -> RunRef:
-        """Create what the plan says and does not exist yet, and return where it is.
+        """Create what the plan lists and does not exist yet, and return where it is.
 
         The same plan submitted twice, by any process, yields the same gang. When a node cannot be created, or `stop`
         is set meanwhile, all that exists of the gang is cancelled and BackendError raised.
@@ -135,7 +135,7 @@ class Backend(ABC):
     ) -> list[RunRef]:
         """Return the gangs of the tasks of these keys that live, and the newest of each task, oldest first.
 
-        For callers without a plan. `place` and `run_dir` are those of any of these gangs; None: as the connection says.
+        For callers without a plan. `place` and `run_dir` are those of any of these gangs; None: the connection's.
         """
         del place, run_dir
         raise BackendError(f"{keys[0].name}: this backend finds gangs by their plan only", cause=Cause.CONFIG)

@@ -88,7 +88,7 @@ if here:
     sys.exit(main())
 exec(zlib.decompress(base64.b64decode(boot)))
 """)
-"""Any Python reads it, so that an old one can say so. Files in the folder it starts in must not pass for modules."""
+"""Any Python reads it, so that an old one can report it. Files in the folder it starts in must not pass for modules."""
 IGNORED = {
     "__pycache__",
     ".git",

@@ -207,7 +207,7 @@ def _read(kind: type[Rule], details: Mapping[str, Any]) -> Rule:
 
 
 def _fits(value: Any, wanted: Any) -> bool:
-    """Say whether a value from JSON is of a field's type."""
+    """Return whether a value from JSON is of a field's type."""
     if get_origin(wanted) is Literal:
         return value in get_args(wanted)
     if get_args(wanted):

@@ -149,7 +149,7 @@ class Installation:
 
 
 def fingerprint_of(key: rsa.RSAPublicKey) -> str:
-    """Return what the last part of a keyId says: MD5 of the public key in DER."""
+    """Return the last part of a keyId: MD5 of the public key in DER."""
     der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return hashlib.md5(der, usedforsecurity=False).digest().hex(":")
 

@@ -34,7 +34,7 @@ def check_host(host: str, *, expose: bool, verify_signatures: bool) -> None:
     if not expose:
         raise StartupError(
             f"{host} is not a loopback address: others could run programs on this machine;"
-            f" if that is meant, say --host {host} --expose"
+            f" if that is intended, add --host {host} --expose"
         )
     if not verify_signatures:
         raise StartupError(f"on {host} signatures have to be verified, leave out --no-signatures")

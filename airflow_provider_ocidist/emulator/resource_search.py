@@ -25,7 +25,7 @@ FIELDS = {
     "resourcetype": "resourceType",
     "timecreated": "timeCreated",
 }
-"""What a query may ask for; their names are read whatever their case."""
+"""What a query may ask for; their names match in any case."""
 COMPARISONS: Mapping[str, Callable[[str, str], bool]] = {
     "=": lambda found, wanted: found == wanted,
     "!=": lambda found, wanted: found != wanted,

@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that a client has written in plain digits; None for anything else, or one out of range."""
+    """Return the number that a client has written in plain digits; None for anything else, or too many digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where the gang of an attempt is looked for, whatever the settings say by then."""
+    """Where the gang of an attempt is looked for, also after the settings have changed."""
 
     backend: str
     run_dir: str
@@ -53,7 +53,7 @@ class Attempt:
 
     @classmethod
     def of(cls, plan: Plan, ref: RunRef | None = None) -> Attempt:
-        """Return the record of an attempt; that of a gang which exists says where that gang is."""
+        """Return the record of an attempt; that of an existing gang holds its place."""
         place = place_of(plan)
         if ref is not None:
             place = replace(place, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
@@ -127,7 +127,7 @@ def generation_of(now: Tries, known: Iterable[Attempt]) -> int:
 
 
 def _begins_anew(end: End | None, now: Tries) -> bool:
-    """Whether a success is older than the last clear of the task, or than its DAG run, though `max_tries` says no."""
+    """Whether a success is older than the last clear of the task, or than its DAG run, though `max_tries` denies it."""
     if end is None or not end.succeeded or end.number is None:
         return False
     after = now.cleared_after

@@ -280,7 +280,7 @@ class TrainingJob:
     """None: no checkpoint is uploaded, resumed from or required."""
     require_training: bool | None = None
     """Whether a run that shows no step, loss, checkpoint or output is a failure; else it is a success with a warning
-    where it ended within a minute. None: as the connection says, which is no unless it is set there."""
+    where it ended within a minute. None: the connection's value, which is no unless it is set there."""
     limits: Limits = field(default_factory=Limits)
     tags: Mapping[str, str] = field(default_factory=dict)
     """Of everything that is created."""

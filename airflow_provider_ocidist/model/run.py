@@ -251,7 +251,7 @@ class RunStatus:
     checkpoint_readable: bool = True
     """False when the place of the checkpoints could not be read just now."""
     stored: CheckpointRef | None = None
-    """The newest whole checkpoint at its place, of any attempt; asked for where the reports do not say all."""
+    """The newest whole checkpoint at its place, of any attempt; read where the reports are incomplete."""
     at: float | None = None
     """Unix time of this look by the service's clock, which all times of a record use; None: it gave none."""
 

@@ -166,7 +166,7 @@ def _retry_kinds() -> tuple[Any, Any]:
 
 
 def _retry_after(error: Any) -> float:
-    """Return how many seconds the service asks us to wait, at most a minute; 0 when it does not say."""
+    """Return how many seconds the service asks us to wait, at most a minute; 0 when it does not ask."""
     headers = getattr(error, "headers", None) or {}
     try:
         return min(max(float(headers.get("retry-after") or 0), 0.0), _RETRY_AFTER_LIMIT_S)

@@ -142,7 +142,7 @@ def credentials(access: OciAccess) -> tuple[dict[str, Any], Any]:
         raise
     region = access.region or config.get("region") or getattr(signer, "region", None)
     if access.endpoint:
-        # The SDK insists on a region even where the endpoint says it all.
+        # The SDK requires a region even where the endpoint suffices.
         region = region or "us-ashburn-1"
     return {**config, "region": region}, signer
 

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.storage import checkpoints
 
 
 def with_checkpoint(status: RunStatus, ref: RunRef, access: OciAccess) -> RunStatus:
-    """Return the status of a gang that has ended with what the store says of its newest checkpoint."""
+    """Return the status of a gang that has ended with its newest checkpoint as the store has it."""
     if not status.ended:
         return status
     try:

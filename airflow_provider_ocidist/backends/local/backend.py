@@ -137,7 +137,7 @@ class Local(Backend):
 
 
 def _started(plan: Plan) -> RunRef:
-    """Start every node that is not there yet; the gang's own file comes last, and says that it is whole."""
+    """Start every node that is not there yet; the gang's own file comes last, and marks it as whole."""
     archive = _archive(plan)
     limits = AgentConfig.from_env(plan.requests[0].body["environment"]).limits
     node.write(Path(plan.run_dir, FOLDER, GRACE), {"seconds": limits.stop_grace})

@@ -46,11 +46,11 @@ NO_SUBNET_FOR_IMAGE = (
     "is needed: the nodes of this image talk through a subnet that allows traffic within itself; where the image "
     "starts the agent of ocidist, topology multi_node needs none"
 )
-MISSING = "is needed here: the job does not say it, and the connection has no default for it"
+MISSING = "is needed here: the job does not set it, and the connection has no default for it"
 
 
 def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str | None) -> Plan:
-    """Return the plan of a gang. Raises JobFileError when job and connection together do not say enough."""
+    """Return the plan of a gang. Raises JobFileError when job and connection together are incomplete."""
     job, options = resolved(job, defaults)
     topology, because = choose(options.topology, job.nodes, options.subnet_id)
     config = _agent_config(job, options, key, topology, endpoint)

@@ -25,7 +25,7 @@ MAX_ARGUMENTS = 4_000
 MAX_ARTIFACT = 4 * 1024**3 - 16 * 1024**2
 """Bytes of the user's part of a job artifact, 4 GB (Oracle's documentation, jobs-artifact) less room for the agent."""
 _SLUG_PYTHON = re.compile(r"(?:^|_)p([23])(\d{1,2})(?:_|$)")
-"""Service conda environments say their Python in their name, as `pytorch24_p310_gpu_x86_64_v1`."""
+"""Service conda environments have their Python in their name, as `pytorch24_p310_gpu_x86_64_v1`."""
 
 OCID = re.compile(r"ocid1\.([a-z0-9]+)\.")
 KINDS = {

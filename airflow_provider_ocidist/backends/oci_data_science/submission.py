@@ -181,7 +181,7 @@ class Submission:
         return None
 
     def artifact(self, job_id: str) -> None:
-        """Upload agent and code, where the plan says so."""
+        """Upload agent and code, where the plan has them."""
         if not self._requests("CreateJobArtifact"):
             return
         archive = agent_bundle(None) if self._plan.code is None else self._read_code(agent_bundle)

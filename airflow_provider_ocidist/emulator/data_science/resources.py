@@ -60,7 +60,7 @@ class Kind(Generic[Item]):
 class Collection(Generic[Item]):
     """All resources of one kind, and the operations that are the same for all kinds.
 
-    `make` builds a new one from a request that nobody sent before; `check_change` refuses what an update or
+    `make` builds a new one from a new request; `check_change` refuses what an update or
     a move may not do: it gets the resource, its new details, and raises ApiError.
     """
 

@@ -54,7 +54,7 @@ def check_job(details: Details) -> None:
 
 
 def check_run(details: Details) -> None:
-    """Raise 400 unless a job run can be created from the details, whatever its job is like."""
+    """Raise 400 unless a job run can be created from the details, for any job."""
     require(details, "projectId", "compartmentId", "jobId")
     check_common(details)
     if details.get("jobNodeConfigurationOverrideDetails"):
@@ -87,7 +87,7 @@ def refuse_single_node(details: Details, kind: str) -> None:
         given = details.get(f"{name}{kind}")
         if given and given.get(type_name) != "EMPTY":
             raise invalid(
-                f"{name}{kind} may not be given for a multi-node job: say it in the node groups of"
+                f"{name}{kind} may not be given for a multi-node job: set it in the node groups of"
                 f" jobNodeConfiguration{kind}."
             )
 

@@ -35,7 +35,7 @@ def kept(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def metadata(named: Mapping[str, str]) -> dict[str, str]:
-    """Return metadata that came in a body as the headers it stands for. Raises 400 for what no header can say."""
+    """Return metadata that came in a body as the headers it stands for. Raises 400 for an invalid header value."""
     found = {f"opc-meta-{name.removeprefix('opc-meta-').lower()}": value for name, value in named.items()}
     for name, value in found.items():
         if not isinstance(value, str) or not f"{name}{value}".isprintable() or not f"{name}{value}".isascii():
@@ -61,7 +61,7 @@ def describing(stored: StoredObject, *, whole: bool) -> dict[str, str]:
 
 
 def overridden(call: Call) -> dict[str, str]:
-    """Return the headers that a download asks for in its query. Raises 400 for what no header can say."""
+    """Return the headers that a download asks for in its query. Raises 400 for an invalid header value."""
     query = call.query
     return (
         {header: sayable(query[name], name) for name, header in OVERRIDES.items() if name in query}

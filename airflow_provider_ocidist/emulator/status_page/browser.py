@@ -29,7 +29,7 @@ PAGE_HEADERS = {
 }
 OBJECT_HEADERS = {
     **PAGE_HEADERS,
-    # Whatever an object claims to be, opened by itself it runs nothing and reads nothing of ours.
+    # An object of any content type, opened by itself, runs nothing and reads nothing of ours.
     "content-security-policy": "sandbox; default-src 'none'; img-src 'self'; style-src 'unsafe-inline'",
     "cache-control": "no-store",
 }

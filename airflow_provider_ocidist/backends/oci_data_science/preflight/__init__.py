@@ -44,7 +44,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
 def preflight(job: TrainingJob, access: OciAccess, defaults: Defaults) -> list[Finding]:
     """Return what every check has found, in the order of the checks; without a sign-in only that.
 
-    Raises JobFileError when job and connection together do not say enough.
+    Raises JobFileError when job and connection together are incomplete.
     """
     job, options = resolved(job, defaults)
     target = Target(job, options, replace(access, max_attempts=ATTEMPTS))
