@@ -38,7 +38,7 @@ class IdleGangs:
     """Of their run directories."""
 
     def report(self, records: Sequence[RunRecord], step: int = 1) -> None:
-        """Write a report for every node that it trains."""
+        """Report every node as training."""
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             list(pool.map(lambda report: self.store.write(*report), self.reports(records, step)))
 

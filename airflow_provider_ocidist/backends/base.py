@@ -182,7 +182,7 @@ class Backend(ABC):
         return {}
 
     def recall_missed(self, missed: Mapping[str, Missed]) -> None:  # noqa: B027 - most have nothing to recall
-        """Restore the 404 counts that another process has recorded."""
+        """Restore another process's 404 counts."""
 
     def reconnect(self, fields: Mapping[str, Any]) -> None:  # noqa: B027 - most have nothing to renew
         """Take the credentials of the connection as they are now, and sign every later call anew.

@@ -60,7 +60,7 @@ class Compartment:
 
 
 class Identity:
-    """Answers for tenancy, regions and compartments; other services ask it whether a compartment or subnet exists."""
+    """Answers for tenancy and regions; other services ask it whether a compartment or subnet exists."""
 
     def __init__(self, context: Context) -> None:
         self._ids = context.ids

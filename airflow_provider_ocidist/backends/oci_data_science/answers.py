@@ -36,7 +36,7 @@ CAUSES = (
 
 
 def state_of(run: Any | None) -> NodeState:
-    """Return the status that the service reports of a job run; None: it has no such run."""
+    """Return a job run's status at the service; None: it has no such run."""
     return NodeState.MISSING if run is None else STATES.get(run.lifecycle_state, NodeState.UNKNOWN)
 
 

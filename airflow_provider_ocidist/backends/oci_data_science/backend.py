@@ -90,7 +90,7 @@ class OciDataScience(Backend):
         self.directories = RunDirectories(self._run_dirs, self._cancel_dirs)
         self._cancels = Cancels(lambda: self._cancel_client, self.directories)
         self._states: dict[str, tuple[NodeState, ...]] = {}
-        """The last states that the service reported of the nodes of each run directory."""
+        """The nodes' last states at the service, by run directory."""
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:

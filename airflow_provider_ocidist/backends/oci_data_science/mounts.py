@@ -63,7 +63,7 @@ def is_ocid(text: str) -> bool:
 
 
 def rules(job: TrainingJob) -> Iterator[Problem]:
-    """Yield a problem for each mount that the service would refuse."""
+    """Report mounts that the service would refuse."""
     if len(job.mounts) > MAX_MOUNTS:
         yield Problem("mounts", f"there are {len(job.mounts)}; {MAX_MOUNTS} are allowed")
     taken: dict[str, int] = {}

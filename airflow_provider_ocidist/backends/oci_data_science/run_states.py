@@ -116,7 +116,7 @@ class RunStates:
         }
 
     def recall(self, missed: Mapping[str, Missed]) -> None:
-        """Restore the 404 counts that another process has recorded."""
+        """Restore another process's 404 counts."""
         now = self._clock()
         for run_id, each in missed.items():
             self._absent.setdefault(run_id, Absent(now - each.seconds, each.answers))

@@ -95,7 +95,7 @@ class Submission:
     def _gone_jobs(self, known: Sequence[str]) -> list[str]:
         """Return the ids of the jobs of this name that are gone.
 
-        If there is no new one, jobs of another job file without a run are deleted; not earlier, since two
+        If no job is newly gone, those of another job file without a run are deleted; not earlier, since two
         concurrent submitters could otherwise delete each other's job.
         """
         (request,) = self._requests("CreateJob")

@@ -56,7 +56,7 @@ ATTENTION_TEXT = "Job run needs attention."
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The last state of a job run, and the lifecycle details that the service reports."""
+    """The last state of a job run, and its lifecycle details."""
 
     state: State
     details: str

@@ -28,7 +28,7 @@ PAST_MS, FUTURE_MS = 2 * 3600 * 1000, 10 * 60 * 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricStream:
-    """The identity of a metric stream."""
+    """The source and name of a metric."""
 
     compartment_id: str
     namespace: str
