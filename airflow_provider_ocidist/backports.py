@@ -1,4 +1,4 @@
-"""What Python has only since 3.10 or 3.11, as a node with Python 3.9 can have it, too."""
+"""Features of Python 3.10 and 3.11, for nodes with Python 3.9."""
 
 from __future__ import annotations
 

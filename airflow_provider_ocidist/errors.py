@@ -4,20 +4,20 @@ OcidistError
     JobFileError(ValueError)      the job as written is wrong             .problems      never retry
     BackendError                  the service refused or failed           .status_code .code .request_id .retryable
         RunNotFound               what a reference points at is gone (or hidden from these credentials)
-        GaveUp                    the service has not said for too long how a gang is: it is ended, and may be retried
+        GaveUp                    the service reported no state of a gang for too long: it is ended, and may be retried
         StillAlive                nodes that were cancelled have not ended in time
-        Overtaken                 another try of the task is at it, or has its gang    .number
+        Overtaken                 another try of the task runs, or owns its gang    .number
         CancelFailed              the service did not take a cancel            .stop_requested
     StorageError                  data could not be moved                 .uri .retryable
         CopyInterrupted           on a node that only copies: the same may well succeed later
         CheckpointError           a checkpoint is missing, partial or corrupt
-            Unpublishable         it can never be published as it is: to try again is of no use
+            Unpublishable         it can never be published as it is: a retry cannot succeed
                 Fenced                a later attempt saves to that place
                 IncompleteCheckpoint  the nodes do not have all parts of it
     TrainingFailed                the service worked, the training did not .cause
     AgentError                    on a node, before or around the training .cause
         TopologyTimeout           the nodes did not find one another in time
-        StoreUnavailable          data cannot be had now, and perhaps later  (cause SERVICE)
+        StoreUnavailable          data is unavailable now, for a transient fault  (cause SERVICE)
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Cause(StrEnum):
     HANG = "HANG"
     """The program stopped making progress."""
     NODE = "NODE"
-    """A machine died, or was lost from sight."""
+    """A machine died, or its state is unknown."""
     CAPACITY = "CAPACITY"
-    """The service had no machine to give."""
+    """The service had no machine available."""
     QUOTA = "QUOTA"
     PREEMPTED = "PREEMPTED"
     CONFIG = "CONFIG"
@@ -50,9 +50,9 @@ class Cause(StrEnum):
     DEADLINE = "DEADLINE"
     """The job ran into the time limit that it, or its Airflow task, was given."""
     CANCELED = "CANCELED"
-    """Somebody ended the run on purpose."""
+    """A person or a program cancelled the run."""
     ABANDONED = "ABANDONED"
-    """Nobody waited for the run any more, and so its nodes ended it."""
+    """The run's lease expired, and so its nodes ended it."""
 
 
 class OcidistError(Exception):
@@ -112,7 +112,7 @@ class RunNotFound(BackendError):
 
 
 class GaveUp(BackendError):
-    """The service has refused for too long, or not answered, when it was asked how a gang is."""
+    """The service has refused requests for a gang's state for too long, or not answered them."""
 
     def __init__(self, message: str, last: BackendError) -> None:
         super().__init__(
@@ -125,7 +125,7 @@ class StillAlive(BackendError):
 
 
 class Overtaken(BackendError):
-    """Another try of the same task is at it, or waits for its gang; `number`: that of the latest such try."""
+    """Another try of the same task runs, or waits for its gang; `number`: that of the latest such try."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message, retryable=True)
@@ -133,7 +133,7 @@ class Overtaken(BackendError):
 
 
 class CancelFailed(BackendError):
-    """The service did not take a cancel; `stop_requested`: the nodes find a request to stop in their run directory."""
+    """The service did not accept a cancel; `stop_requested`: the nodes find a stop request in their run directory."""
 
     def __init__(self, refused: BackendError, *, stop_requested: bool) -> None:
         left = (
@@ -162,7 +162,7 @@ class StorageError(OcidistError):
 
 
 class CopyInterrupted(StorageError):
-    """What was to be copied may well arrive at the next try; a node's log carries an error's name, not its fields."""
+    """The copy may succeed at the next try; a node's log carries an error's name, not its fields."""
 
 
 class CheckpointError(StorageError):
@@ -170,7 +170,7 @@ class CheckpointError(StorageError):
 
 
 class Unpublishable(CheckpointError):
-    """A checkpoint can never be published as it is: to try again is of no use."""
+    """A checkpoint can never be published as it is: a retry cannot succeed."""
 
 
 class Fenced(Unpublishable):
@@ -182,7 +182,7 @@ class IncompleteCheckpoint(Unpublishable):
 
 
 class TrainingFailed(OcidistError):
-    """The service did its part, the training did not."""
+    """The service worked, the training did not."""
 
     def __init__(self, message: str, *, cause: Cause) -> None:
         super().__init__(message)
@@ -205,7 +205,7 @@ class TopologyTimeout(AgentError):
 
 
 class StoreUnavailable(AgentError):
-    """Data cannot be had now, for a fault that passes: the store is down, slow, or asks for patience."""
+    """Data is unavailable, for a transient fault: the store is down, slow, or throttles."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, cause=Cause.SERVICE)

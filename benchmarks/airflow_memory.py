@@ -45,7 +45,7 @@ class AirflowMemory(Comparison):
     unit = "MB"
     target = f"the triggerer takes at most {TARGET_KB:.0f} KB more for each"
     pairs = 5  # a pair takes a quarter of an hour
-    afresh = True  # what has waited once is not as before
+    afresh = True  # a used Airflow differs from a fresh one
 
     _gangs: IdleGangs
     _airflow: LocalAirflow

@@ -18,7 +18,7 @@ CLIENTS = ROOT / ".venv-clients"
 OURS = ("operators", "sensors", "triggers", "hooks", "links")
 TARGET_MS = 30.0
 
-# `airflow.sdk` loads its names when they are first asked for: a DAG file has asked for these two before it gets to us.
+# `airflow.sdk` loads its names on first use: a DAG file has used these two before it imports ours.
 TIMED = """
 import time
 {before}

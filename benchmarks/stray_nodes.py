@@ -80,7 +80,7 @@ class StrayNodes(Comparison):
             self._act(action, dag_id, run_id)
         for action, (nodes, at) in acted.items():
             self._by_action[dag_id][action].append(sum(self._end_of(node) - at for node in nodes))
-        # What a clear has started anew is none of this.
+        # Nodes that a clear has started anew do not count.
         self._airflow.api.patch_dag_run(dag_id, started["task cleared"], "failed")
         self._end_the_rest()
         return statistics.mean(self._by_action[dag_id][action][-1] for action in ACTIONS)

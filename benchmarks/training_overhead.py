@@ -46,7 +46,7 @@ class TrainingOverhead(Comparison):
     def ours(self) -> float:
         api = self._stage.airflow.api
         follower = Follower(self._stage, self._stage.trigger(self._folder / "results"))
-        # Seldom, so that asking takes nothing from the training.
+        # Seldom, so that polling does not slow the training.
         while api.dag_run(DAG_ID, follower.run_id)["state"] not in ENDED:
             time.sleep(1)
         if api.dag_run(DAG_ID, follower.run_id)["state"] != "success":

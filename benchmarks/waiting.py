@@ -105,7 +105,7 @@ def _measured(program: subprocess.Popen[str], log: Path) -> dict[str, Any]:
 def _next_event(program: subprocess.Popen[str], name: str, log: Path) -> dict[str, Any]:
     assert program.stdout is not None
     for line in program.stdout:
-        if line.startswith(f'{{"event": "{name}"'):  # the rest is Airflow's own words
+        if line.startswith(f'{{"event": "{name}"'):  # the rest is Airflow's own output
             return dict(json.loads(line))
     raise RuntimeError(f"the driver ended before it had {name}:\n{log.read_text()[-2000:]}")
 

@@ -1,7 +1,7 @@
 """Prepare data, train, examine the new model beside the one in production, ask a person, promote.
 
-Take it when a model serves somebody. Both models are examined by the nodes, which have torch, on the same hours, which
-neither has seen. The asset `demand_in_production` remembers which model is in production, and its event starts whatever
+Use it for a model in production. Both models are examined by the nodes, which have torch, on the same hours, which
+neither has seen. The asset `demand_in_production` records which model is in production, and its event starts whatever
 DAG is scheduled by it. A model that is no better, or that is rejected, ends the run as a success with nothing promoted;
 no answer within three days fails it.
 """
@@ -62,7 +62,7 @@ with DAG(
 
     @task(outlets=[in_production])
     def announce(uri: str, *, outlet_events) -> None:
-        """Remember what is in production now."""
+        """Record what is in production now."""
         outlet_events[in_production].extra = {"uri": uri}
 
     data = transform()

@@ -58,7 +58,7 @@ with DAG(
 
     @task
     def report(checkpoint_uri: str, run_id: str) -> dict[str, object]:
-        """Print what the training was worth; a real DAG would evaluate and promote here."""
+        """Print the result of the training; a real DAG would evaluate and promote here."""
         summary = json.loads(OciHook().store(f"outputs/{run_id}").read("summary.json"))
         print("checkpoint:", checkpoint_uri)
         print("summary:", summary)

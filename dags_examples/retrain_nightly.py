@@ -1,6 +1,6 @@
 """Retrain every night on the day that has passed, and go on from the last model instead of beginning anew.
 
-Take it when data arrive day by day and the model shall follow. Each success is an event of the asset `nightly_demand`,
+Use it when data arrive daily and the model has to follow. Each success is an event of the asset `nightly_demand`,
 and the next run starts from the checkpoint that the newest event names. A night that failed is no event, so the next
 one goes on from the last good model; a retry goes on from what its own task has written.
 """
@@ -31,7 +31,7 @@ with DAG(
 
     @task
     def extract(data_interval_start: datetime, data_interval_end: datetime) -> str:
-        """Write the hours of this run's day; a real one asks the database of the meters."""
+        """Write the hours of this run's day; a real one queries the database of the meters."""
         lines, hour = ["hour,temperature,demand"], data_interval_start
         while hour < data_interval_end:
             warmth = 8 - 6 * abs(hour.hour - 14) / 12
@@ -45,8 +45,8 @@ with DAG(
 
     @task(inlets=[nightly_demand])
     def last_model(*, inlet_events) -> dict[str, object]:
-        """Return the newest model and its epoch, as the last success told of them; before the first there is none."""
-        # An event that somebody made by hand names no model.
+        """Return the newest model and its epoch, as the last success recorded them; before the first there is none."""
+        # An event that was made by hand names no model.
         told = [event.extra for event in inlet_events[nightly_demand] if event.extra.get("checkpoint_uri")]
         if not told:
             return {"checkpoint_uri": "", "epoch": 0}

@@ -1,7 +1,7 @@
-"""Retrain as soon as new data have landed, whoever brings them and whenever.
+"""Retrain as soon as new data have landed, from any source at any time.
 
-Take it when deliveries come at odd times. The triggerer looks at a folder; when its files have changed and then come to
-rest, one event starts one run, however many files there were. What lies there at the first look is no news. The model
+Use it for irregular deliveries. The triggerer looks at a folder; when its files have changed and then come to
+rest, one event starts one run, for any number of files. Files that lie there at the first look are not new. The model
 is an asset in turn: `schedule=[Asset("demand_model")]` starts a DAG with each new one.
 """
 
@@ -34,7 +34,7 @@ with DAG(
 
     @task
     def delivery(triggering_asset_events) -> str:
-        """Return where the data lie; the event says how much there is, too."""
+        """Return where the data lie; the event also has their size."""
         if not triggering_asset_events[readings]:
             raise ValueError("nothing has landed: this DAG is started by its asset, not by hand")
         facts = triggering_asset_events[readings][-1].extra["payload"]

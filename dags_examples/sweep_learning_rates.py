@@ -1,6 +1,6 @@
 """Train once for each learning rate, some at a time, and name the best.
 
-Take it to search for any value of a job: `expand` makes a task, and so a gang of nodes, for each item of a list that
+Use it to search for any value of a job: `expand` makes a task, and so a gang of nodes, for each item of a list that
 is known only at run time. `max_active_tis_per_dagrun` keeps the bill and the quota in bounds.
 """
 

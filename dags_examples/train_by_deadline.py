@@ -1,6 +1,6 @@
 """Write a mail when the model of the day is not there in time; the training goes on.
 
-Take it when somebody waits for the model: it is due two hours after the run's logical date, whatever has kept it, be it
+Use it when the model has a deadline: it is due two hours after the run's logical date, whether the delay is in
 the queue, the data or a retry. To end a training that takes too long, set `limits.max_runtime` in its job. The mail
 goes out by the connection `smtp_default`. A run without a logical date, as some triggered by hand, is never late.
 """
@@ -21,7 +21,7 @@ READINGS = Path(__file__).parent / "data" / "demand.csv"
 
 with DAG(
     dag_id="train_by_deadline",
-    description="Train every night, and say so when it is late",
+    description="Train every night, and report when it is late",
     schedule="0 3 * * *",
     start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
     catchup=False,

@@ -39,7 +39,7 @@ JOB = TrainingJob(
         shape="VM.Standard.E4.Flex",
         ocpus=1,
         memory_gb=8,
-        conda_slug="your_pytorch_p311_env",  # with torch; the emulator, which knows it not, takes its own Python
+        conda_slug="your_pytorch_p311_env",  # with torch; the emulator, which has none, takes its own Python
     ),
 )
 """`job_file.dump(JOB)` is the same as YAML. Nodes that lack scikit-learn install it from PyPI."""

@@ -1,6 +1,6 @@
-"""Train when somebody asks for it, with values from a form that Airflow makes and checks.
+"""Train on demand, with values from a form that Airflow makes and checks.
 
-Take it for experiments: "Trigger" in the UI shows the form. A value outside the limits is refused before a run exists,
+Use it for experiments: "Trigger" in the UI shows the form. A value outside the limits is refused before a run exists,
 there and over the REST API alike.
 """
 

@@ -1,7 +1,7 @@
 """Make what only the training needs before it, and remove it afterwards, also when the training has failed.
 
-Take it when data are unpacked, joined or decrypted for one run: a setup makes the folder, teardowns end what still runs
-and remove the folder, and whether the run is a success is for the training alone to say. Clearing `train` makes the
+Use it when data are unpacked, joined or decrypted for one run: a setup makes the folder, teardowns end what still runs
+and remove the folder, and the training alone decides whether the run is a success. Clearing `train` makes the
 folder anew.
 """
 
@@ -50,6 +50,6 @@ with DAG(
         overrides={"inputs.0.source": scratch},
         deferrable=True,
     )
-    # When somebody marks the training as failed, teardowns begin while its nodes still read the folder.
+    # When a person marks the training as failed, teardowns begin while its nodes still read the folder.
     end = EndTrainingOperator(task_id="end", training=train).as_teardown()
     train >> end >> remove_scratch(scratch)

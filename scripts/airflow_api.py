@@ -17,14 +17,14 @@ TROUBLED_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class AirflowApiError(Exception):
-    """Airflow refused a call; says which, and its own words."""
+    """Airflow refused a call; the text has the call and the answer."""
 
 
 class AirflowClient:
     """Talks to one api-server as one user."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
-        # trust_env: a proxy of the machine has no business between us and the loopback.
+        # trust_env: a proxy of the machine must not handle calls to the loopback.
         # Each call has a connection of its own: one on which Airflow has failed may never be answered again.
         limits = httpx.Limits(max_keepalive_connections=0)
         self._http = httpx.Client(base_url=url, timeout=120, limits=limits, trust_env=False)
@@ -44,7 +44,7 @@ class AirflowClient:
         return response.json() if response.content else None
 
     def _served(self, method: str, url: str, **options: Any) -> httpx.Response:
-        """Return the first answer that is not Airflow's own trouble, or else the last; lost ones only of readings."""
+        """Return the first answer that is no 500, or else the last; only lost reads are repeated."""
         for pause in TROUBLED_PAUSES_S:
             try:
                 response = self._http.request(method, url, **options)
@@ -52,7 +52,7 @@ class AirflowClient:
                 if method != "GET":
                     raise
             else:
-                if response.status_code != 500:  # 3.2 does not say that a lock was why
+                if response.status_code != 500:  # 3.2 does not name a lock as the cause
                     return response
             time.sleep(pause)
         return self._http.request(method, url, **options)
@@ -75,7 +75,7 @@ class AirflowClient:
         return {name: part["status"] for name, part in response.json().items()}
 
     def warm_up(self) -> None:
-        """Have the api-server build the API that tasks speak to; else the first task waits some seconds for it."""
+        """Have the api-server build the API for tasks; else the first task waits some seconds for it."""
         self._http.get("/execution/health", timeout=180)
 
     def import_errors(self) -> list[str]:
@@ -127,7 +127,7 @@ class AirflowClient:
         self.call("POST", f"/dags/{dag_id}/clearTaskInstances", json=body)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
-        """Return a value that a task handed on; None where there is none."""
+        """Return a value that a task pushed to XCom; None where there is none."""
         name, _, index = task_id.rstrip("]").partition("[")
         path = f"{_task(dag_id, run_id, name)}/xcomEntries/{quote(key, safe='')}"
         try:

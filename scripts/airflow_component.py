@@ -11,8 +11,8 @@ from typing import Any
 START_UP_S = 20.0
 """Until then no garbage is collected: imports make none."""
 SQLITE = ("synchronous=OFF", "busy_timeout=60000")
-"""Five programs write to one file. As SQLite comes, each commit waits for the disk, and who has waited five seconds for
-the others gives up: on a slow disk Airflow's components end, one by one. Nothing here must outlive the machine."""
+"""Five programs write to one file. By default SQLite waits for the disk at each commit, and a writer gives up after 5 s
+of waiting: on a slow disk Airflow's components end, one by one. Nothing here must outlive the machine."""
 
 
 def resume() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 if __name__ == "__main__":
-    # Until `main` takes over: Ctrl-C ends us here, where nothing runs yet, and no import can swallow it.
+    # Until `main` takes over: Ctrl-C ends us here, where nothing runs yet, and no import can catch it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from rich.console import Console
@@ -55,7 +55,7 @@ class DemoError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """The demo's own folder, and the lock that says whether a demo runs in it."""
+    """The demo's own folder, and the lock that shows whether a demo runs in it."""
 
     folder: Path
 
@@ -75,7 +75,7 @@ class Place:
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Hold the folder. The lock names who holds it, and goes with that process whatever ends it."""
+        """Lock the folder. The lock names its process, and ends with it in any case."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("a+") as lock:
             if not _lock(lock):
@@ -120,7 +120,7 @@ class Stage:
 
 @contextmanager
 def stage(place: Place, view: View, *, port: int = 0) -> Iterator[Stage]:
-    """Start the emulator and Airflow in clean folders; end both whatever happens."""
+    """Start the emulator and Airflow in clean folders; always end both."""
     began = time.monotonic()
     for name in ("airflow", "emulator"):
         shutil.rmtree(place.folder / name, ignore_errors=True)
@@ -160,13 +160,13 @@ class Follower:
         return self.stage.airflow.api.task_instances(DAG_ID, self.run_id)
 
     def nodes(self) -> RunStatus | None:
-        """Return the gang's state, once the task has said what it created."""
+        """Return the gang's state, once the task has recorded what it created."""
         if self.ref is None:
             value = self.stage.airflow.api.xcom(DAG_ID, self.run_id, "train", "run")
             if value is None:
                 return None
             self.ref = RunRef.from_json(json.loads(value) if isinstance(value, str) else value)
-        with suppress(OcidistError):  # a picture is missed; whether the run is well is for the task to say
+        with suppress(OcidistError):  # one update is missed; the task itself reports failures
             return self.backend.status([self.ref])[0]
         return None
 
@@ -186,7 +186,7 @@ class Follower:
         raise DemoError(f"the DAG run has not ended after {RUN_TIMEOUT_S:.0f} s")
 
     def failure(self) -> str:
-        """Return one line that says which task failed, and why."""
+        """Return one line that names the failed task, and why it failed."""
         for name, task in self.tasks().items():
             if task["state"] == "failed":
                 lines = self.stage.airflow.api.task_log(DAG_ID, self.run_id, name)
@@ -227,7 +227,7 @@ def run(place: Place, console: Console) -> None:
 
 
 def host(place: Place, console: Console) -> None:
-    """Hold everything up until told to end: the process behind `up`."""
+    """Keep everything running until a signal: the process behind `up`."""
     with place.claim(), stage(place, View(console), port=_browser_port()) as running:
         running.trigger(place.results)
         note = {"url": running.airflow.url, "user": USER, "password": running.airflow.password}
@@ -238,7 +238,7 @@ def host(place: Place, console: Console) -> None:
 
 
 def up(place: Place, console: Console) -> None:
-    """Start `host` as a process of its own, and say how to reach it once it is up."""
+    """Start `host` as a process of its own, and print how to reach it once it is up."""
     if place.holder():
         raise DemoError("the demo runs already; `make down` ends it")
     place.folder.mkdir(parents=True, exist_ok=True)
@@ -269,7 +269,7 @@ def up(place: Place, console: Console) -> None:
 
 
 def down(place: Place, console: Console) -> None:
-    """End whatever demo runs, and wait until nothing is left of it."""
+    """End the running demo, and wait until all of its processes are gone."""
     process = place.holder()
     if process is None:
         console.print("nothing runs")
@@ -287,7 +287,7 @@ def down(place: Place, console: Console) -> None:
 
 
 def _browser_port() -> int:
-    """Return the port that people expect, or 0 (any) when it is taken."""
+    """Return the usual port, or 0 (any) when it is taken."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -309,7 +309,7 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _told_to_end(number: int, _frame: object) -> NoReturn:
-    # Once is enough: a second Ctrl-C must not interrupt the tidying up.
+    # Once is enough: a second Ctrl-C must not interrupt the cleanup.
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
     raise SystemExit(128 + number)

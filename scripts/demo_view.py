@@ -30,7 +30,7 @@ COLOURS = {
 
 @dataclass
 class Scene:
-    """All that there is to see at one moment."""
+    """The state of the demo at one moment."""
 
     began: float = field(default_factory=time.monotonic)
     phase: str = "starting"
@@ -48,7 +48,7 @@ def seconds_of(task: Mapping[str, Any]) -> float | None:
 
 
 class View:
-    """Shows a scene: a live picture where someone watches, a line for each change where nobody does."""
+    """Shows a scene: live on a terminal, a line for each change elsewhere."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

@@ -134,7 +134,7 @@ def _collect(module: ModuleType, service: str, name: str, models: dict[str, Any]
 
 
 def _choices(kind: type, service: str) -> dict[str, Any]:
-    """Return the field that says which of several models it is, and the models by that field's value."""
+    """Return the discriminator field of several models, and the models by that field's value."""
     subtypes = _subtypes(kind)
     if not subtypes:
         return {}

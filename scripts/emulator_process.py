@@ -23,7 +23,7 @@ PYTHON = os.environ.get("OCIDIST_EMULATOR_PYTHON", sys.executable)
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """What the emulator's ready file says."""
+    """The content of the emulator's ready file."""
 
     url: str
     proxy_url: str

@@ -1,6 +1,6 @@
 """Fill an environment with what a lock names: `python scripts/environment.py FOLDER LOCK`; the Makefile does.
 
-Run by the Python of .venv; standard library only. What pip has to say goes to the terminal as pip says it.
+Run by the Python of .venv; standard library only. pip's output goes to the terminal unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TORCH = ["-r", str(ROOT / "requirements" / "torch.txt")]
 LARGE = {"oci", "oci-cli"}
 """Nearly as many files as all the rest: they are unpacked beside it."""
 BUILT_WITH_TORCH = {"deepspeed"}
-"""Comes as source, and asks at its build which torch there is: isolated, it would fetch one of its own for that."""
+"""Comes as source, and looks for torch at its build: isolated, it would fetch one of its own for that."""
 PIP = ("-m", "pip", "--disable-pip-version-check")
 # Modules are compiled when first imported: to compile all of oci, torch and Airflow would take longer than the rest.
 INSTALL = ("install", "-q", "--progress-bar", "off", "--no-compile")
@@ -28,7 +28,7 @@ ALONE = "--no-deps"
 
 
 class Refused(Exception):
-    """The environment is not as it should be; pip's own words are on the terminal."""
+    """The environment is incomplete; pip's output is on the terminal."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def run_all(*commands: Sequence[str], **variables: str) -> None:
         for process in processes:
             process.kill()
     if any(codes):
-        raise Refused("pip failed: its words are above")
+        raise Refused("pip failed: its output is above")
 
 
 def install_lock(environment: Environment, lock: Sequence[str], torch: Sequence[str]) -> None:
@@ -94,7 +94,7 @@ def install_lock(environment: Environment, lock: Sequence[str], torch: Sequence[
 
 
 def install_built(environment: Environment, lock: Sequence[str]) -> None:
-    """Install what asks for torch at its build."""
+    """Install what needs torch at its build."""
     built = [line for line in lock if name_of(line) in BUILT_WITH_TORCH]
     if built:
         run_all(environment.install(ALONE, "--no-build-isolation", *built), DS_BUILD_OPS="0")
@@ -108,7 +108,7 @@ def link_torch(owner: Path, environment: Environment, lock: Sequence[str]) -> No
             link = environment.site_packages / entry
             link.unlink(missing_ok=True)
             link.symlink_to(os.path.relpath(Environment(owner).site_packages / entry, link.parent))
-    # A program says in its first line which Python runs it.
+    # A program names its Python in its first line.
     _, _, text = (owner / "bin" / "torchrun").read_text().partition("\n")
     torchrun = environment.folder / "bin" / "torchrun"
     torchrun.write_text(f"#!{environment.folder.absolute() / 'bin' / 'python'}\n{text}")
@@ -141,7 +141,7 @@ def with_its_needs(name: str, without: set[str]) -> list[Distribution]:
 
 
 def check(environment: Environment) -> None:
-    """Raise Refused, with pip's own words, when a package lacks what it needs."""
+    """Raise Refused, with pip's output, when a package lacks what it needs."""
     done = subprocess.run(environment.pip("check"), capture_output=True, text=True, check=False)
     if done.returncode:
         raise Refused(f"pip check:\n{done.stdout}{done.stderr}".rstrip())

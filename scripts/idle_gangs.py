@@ -1,4 +1,4 @@
-"""Idle gangs: as many waiting trainings as one likes, in an emulator, without a process on any node."""
+"""Idle gangs: any number of waiting trainings, in an emulator, without a process on any node."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class IdleGangs:
     """Of their run directories."""
 
     def report(self, records: Sequence[RunRecord], step: int = 1) -> None:
-        """Let every node say that it trains."""
+        """Report every node as training."""
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             list(pool.map(lambda report: self.store.write(*report), self.reports(records, step)))
 
     def reports(self, records: Sequence[RunRecord], step: int = 1) -> Iterator[tuple[str, bytes]]:
-        """Yield what every node writes to say that it trains: a name in `store`, and its content."""
+        """Yield the report by which every node shows that it trains: a name in `store`, and its content."""
         now = time.time()
         for record in records:
             folder = record.ref.run_dir.rpartition("/")[2]

@@ -31,7 +31,7 @@ CERTIFICATES = "/run/ca.crt"
 
 
 class CannotBuild(Exception):
-    """One line that says why, and what helps."""
+    """One line with the cause and the remedy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +103,7 @@ def pip_secrets(folder: Path, environ: Mapping[str, str]) -> list[str]:
 def version_of_package() -> str:
     text = (ROOT / "airflow_provider_ocidist" / "__init__.py").read_text()
     found = re.search(r'__version__ = "([^"]+)"', text)
-    assert found, "the package does not say its version"
+    assert found, "the package has no version"
     return found[1]
 
 

@@ -1,9 +1,9 @@
-"""Run one program and see to it that nothing of it outlives us: `python -I -S keeper.py GRACE PROGRAM ARGUMENTS...`.
+"""Run one program and end all of its processes when we end: `python -I -S keeper.py GRACE PROGRAM ARGUMENTS...`.
 
-The keeper adopts whatever its program leaves behind (PR_SET_CHILD_SUBREAPER), and the kernel tells it when its own
-parent dies (PR_SET_PDEATHSIG). On that word, on SIGTERM, or when the program has ended, every descendant gets SIGTERM,
-and SIGKILL after GRACE seconds; after SIGUSR1 the program's own end is no such word. Standard library only: it starts
-in 20 ms.
+The keeper adopts its program's orphans (PR_SET_CHILD_SUBREAPER), and the kernel signals it when its own parent dies
+(PR_SET_PDEATHSIG). On that signal, on SIGTERM, or when the program has ended, every descendant gets SIGTERM, and
+SIGKILL after GRACE seconds; after SIGUSR1 the program's own end does not count. Standard library only: it starts in
+20 ms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class Told(BaseException):
-    """We were told to end."""
+    """A signal asks us to end."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -46,7 +46,7 @@ def descendants(root: int) -> list[int]:
 
 
 def send(number: int) -> bool:
-    """Signal every descendant; say whether there was one."""
+    """Signal every descendant; return whether there was one."""
     processes = descendants(os.getpid())
     for process in processes:
         try:
@@ -57,7 +57,7 @@ def send(number: int) -> bool:
 
 
 def reap() -> None:
-    """Forget the dead that were left to us."""
+    """Reap the dead children that we adopted."""
     try:
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
@@ -66,7 +66,7 @@ def reap() -> None:
 
 
 def end_all(grace_s: float) -> None:
-    """End every descendant: politely first, by force after `grace_s` seconds."""
+    """End every descendant: by SIGTERM first, by SIGKILL after `grace_s` seconds."""
     deadline = time.monotonic() + grace_s
     alive = send(signal.SIGTERM)
     while alive and time.monotonic() < deadline:
@@ -84,7 +84,7 @@ def bound_to_keeper() -> None:
 
 
 def outlast(_number: int, _frame: object) -> None:
-    """The program is about to be killed, and its children shall live on until we are told."""
+    """The program is about to be killed, and its children live on until we get a signal."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
@@ -98,12 +98,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, told)
     signal.signal(signal.SIGUSR1, outlast)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # whoever started us held it back meanwhile
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # our parent blocked it meanwhile
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     code = 128 + signal.SIGTERM
     try:
-        if os.getppid() != int(parent):  # it died before we could ask to be told
+        if os.getppid() != int(parent):  # it died before we asked for the signal
             return code
         program = subprocess.Popen(command, preexec_fn=bound_to_keeper)  # noqa: PLW1509  one thread, nothing imported
         code = program.wait()

@@ -97,7 +97,7 @@ class LocalAirflow:
         self._services[component].start()
 
     def stop_component(self, component: str) -> None:
-        """End one component in good order (SIGTERM), as an administrator does."""
+        """End one component by SIGTERM, as an administrator does."""
         self._services[component].stop()
 
     def kill(self, component: str, number: signal.Signals = signal.SIGKILL) -> None:
@@ -129,12 +129,12 @@ class LocalAirflow:
         return self._services[component].pid
 
     def check(self) -> None:
-        """Raise ServiceError, with the component's last words, when one has ended by itself."""
+        """Raise ServiceError, with the end of the component's log, when one has ended by itself."""
         for service in self._services.values():
             service.check()
 
     def wait_healthy(self) -> None:
-        """Wait until every component reports that it is well."""
+        """Wait until every component reports that it is healthy."""
         deadline = time.monotonic() + self._start_timeout
         while unwell := self._unwell():
             self.check()
@@ -153,7 +153,7 @@ class LocalAirflow:
         return [name for name, key in HEALTH_NAMES.items() if health.get(key) != "healthy"]
 
     def stop(self) -> None:
-        """End everything; returns when nothing is left, after about ten seconds at the worst."""
+        """End everything; returns when all processes are gone, after about ten seconds at the most."""
         stop_all(list(self._services.values()))
         self.api.close()
 
@@ -223,7 +223,7 @@ def make_database(path: Path, env: Mapping[str, str]) -> None:
 
 
 def _let_readers_in(path: Path) -> None:
-    """Have SQLite keep a log of what is written, so that those who read and those who write need not wait."""
+    """Set SQLite to write-ahead logging, so that readers and writers do not block one another."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
 
@@ -238,7 +238,7 @@ def migrate(url: str, env: Mapping[str, str]) -> None:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now, and that no outgoing connection takes before somebody does."""
+    """Return a port without a listener, outside the range of outgoing connections."""
     while True:
         port = random.choice(LISTENING_PORTS)
         with socket.socket() as probe, suppress(OSError):

@@ -92,7 +92,7 @@ def main() -> None:
         )
     write("mutants.txt", "What makes the mutants of `make mutants`", pins(["mutmut"], torch=False))
     write("clients.txt", "The clients of OCI that clash with Airflow, torch excepted", pins(CLIENTS))
-    # In isolation DeepSpeed, which comes as source only, would fetch a torch for CUDA to tell its dependencies.
+    # In isolation DeepSpeed, which comes as source only, would fetch a torch for CUDA to list its dependencies.
     launchers = pins(LAUNCHERS, ["--no-build-isolation"])
     write("launchers.txt", "Launchers and what the examples need, torch excepted", launchers)
     write("programs.txt", "Programs that nobody here wrote, torch excepted", pins(PROGRAMS))

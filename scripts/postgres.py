@@ -25,7 +25,7 @@ USER = "airflow"
 UNPRIVILEGED = "postgres"
 """The system's user that Debian's package makes; the server refuses to run as root."""
 DRIVERS = ("asyncpg", "psycopg2-binary")
-"""Airflow speaks to it through both."""
+"""Airflow connects to it through both."""
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -33,7 +33,7 @@ SETTINGS = {
     # The workers of a scheduler that was killed amid a transaction have its connection too, and keep it with its locks:
     # every other scheduler then waits for them.
     "idle_in_transaction_session_timeout": "20s",
-    # Of a test bed nothing need survive the machine.
+    # A test bed's data need not survive the machine.
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
@@ -77,7 +77,7 @@ class Postgres:
         self.stop()
 
     def stop(self) -> None:
-        """End it at once, whoever is connected, and remove its folder."""
+        """End it at once, despite open connections, and remove its folder."""
         if self._service.running:
             # SIGTERM alone would wait for every client to leave.
             self._service.kill(signal.SIGINT)
@@ -155,5 +155,5 @@ def _unprivileged() -> Sequence[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return as little as it needs: nothing of Airflow's settings is its business."""
+    """Return as little as it needs: it needs no setting of Airflow."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"}

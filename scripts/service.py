@@ -22,7 +22,7 @@ class ServiceError(Exception):
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Keep Ctrl-C for later: a program that was started and is not known yet would be ended by nobody."""
+    """Defer Ctrl-C: a program that was started and is not recorded yet would never be ended."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -76,7 +76,7 @@ class Service:
         if not self.running:
             code = self._keeper.returncode if self._keeper else None
             raise ServiceError(
-                f"{self.name} ended with exit code {code}; its last words ({self.log}):\n{self.tail()}"
+                f"{self.name} ended with exit code {code}; the end of {self.log}:\n{self.tail()}"
             )
 
     def tail(self, lines: int = 12) -> str:
@@ -91,7 +91,7 @@ class Service:
         """SIGKILL the program but for its children, as where no supervisor has them in a group."""
         program = self.pid
         os.kill(self.pid_of_keeper, signal.SIGUSR1)
-        time.sleep(0.1)  # else the kernel may tell the keeper of the death first
+        time.sleep(0.1)  # else the kernel may report the death to the keeper first
         os.kill(program, signal.SIGKILL)
 
     @property

@@ -1,6 +1,6 @@
-"""Nothing that a program started outlives it: `sweep_after_us()` at its start sees to that, even after `kill -9`.
+"""Ends all that a program started: `sweep_after_us()` at its start ensures that, even after `kill -9`.
 
-A keeper (scripts/service.py) ends one service in good order. This is for the rest that tests and benchmarks start: a
+A keeper (scripts/service.py) ends one service gracefully. This is for the rest that tests and benchmarks start: a
 process of its own waits for the program's end, and kills whatever has the program's mark in its environment.
 Standard library only: it starts in 20 ms.
 """

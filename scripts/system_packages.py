@@ -1,6 +1,6 @@
 """Install what tests need of the system: `python scripts/system_packages.py PACKAGE...`, as root on Debian.
 
-Never fails: a test that lacks its program is skipped and says so, and in CI a skip that is not expected fails the run.
+Never fails: a test that lacks its program is skipped and reported, and in CI a skip that is not expected fails the run.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def missing(packages: Sequence[str]) -> list[str]:
 
 
 def install(packages: Sequence[str]) -> dict[str, str]:
-    """Install packages with apt; return those that it refuses, each with apt's last words."""
+    """Install packages with apt; return those that it refuses, each with the end of apt's output."""
     apt("update")  # where that fails, what it had before may do
     if not apt("install", *packages):
         return {}
-    # One that this release does not have must not keep the others away.
+    # One that this release does not have must not block the others.
     words = {package: apt("install", package) for package in packages}
     return {package: why for package, why in words.items() if why}
 
 
 def apt(verb: str, *packages: str) -> str:
-    """Run apt-get; return its last words when it fails, else nothing."""
+    """Run apt-get; return the end of its output when it fails, else nothing."""
     command = ["apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300", verb]
     command += ["--no-install-recommends", *packages] if packages else []
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}

@@ -42,7 +42,7 @@ class LogPart:
     lines: Sequence[LogLine] = ()
     """In order of time."""
     unread_from: Mapping[int, float] = field(default_factory=dict)
-    """By rank, where there was more than is read in one look: the Unix time from which on lines were left."""
+    """By rank, where one read did not return all lines: the Unix time of the first unread line."""
 
 
 class Mark(StrEnum):
@@ -50,7 +50,7 @@ class Mark(StrEnum):
 
     PASS = "PASS"  # noqa: S105 - a mark, no word
     WARN = "WARN"
-    """It may work; somebody should look."""
+    """It may work; a person should check."""
     FAIL = "FAIL"
 
 
@@ -81,7 +81,7 @@ class Finding:
 class Backend(ABC):
     """Runs gangs at one place, for one connection. Blocking, safe to use from several threads.
 
-    Making one does no I/O; `plan` neither. Everything else raises BackendError when the service does not play along.
+    Making one does no I/O; `plan` neither. Everything else raises BackendError when the service fails or refuses.
     """
 
     needs_connection: ClassVar[bool] = True
@@ -102,9 +102,9 @@ class Backend(ABC):
     def submit(
         self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
     ) -> RunRef:
-        """Create what the plan says and does not exist yet, and return where it is.
+        """Create what the plan lists and does not exist yet, and return where it is.
 
-        The same plan submitted twice, by anybody, yields the same gang. When a node cannot be created, or `stop`
+        The same plan submitted twice, by any process, yields the same gang. When a node cannot be created, or `stop`
         is set meanwhile, all that exists of the gang is cancelled and BackendError raised.
 
         `found`: what `find` has just returned, which spares a second look.
@@ -135,7 +135,7 @@ class Backend(ABC):
     ) -> list[RunRef]:
         """Return the gangs of the tasks of these keys that live, and the newest of each task, oldest first.
 
-        For whoever knows no plan. `place` and `run_dir` are those of any of these gangs; None: as the connection says.
+        For callers without a plan. `place` and `run_dir` are those of any of these gangs; None: the connection's.
         """
         del place, run_dir
         raise BackendError(f"{keys[0].name}: this backend finds gangs by their plan only", cause=Cause.CONFIG)
@@ -143,9 +143,9 @@ class Backend(ABC):
     def begin(self, plan: Plan, known: Sequence[Attempt] | None = None) -> list[RunRef]:
         """Return what `find` does; where that is nothing, the plan's own gang may be among it, begun without a node.
 
-        For whoever expects to find nothing: what costs nothing can be created during the look. No node is.
+        For callers that expect no gang: free resources may be created during the lookup, but no node.
         `known`: what `attempts` has just returned, which spares a second look.
-        Raises Overtaken where another try has recorded an attempt since.
+        Raises Overtaken when another try has recorded an attempt since.
         """
         del known
         return self.find(plan)
@@ -174,7 +174,7 @@ class Backend(ABC):
         return time.time()
 
     def forget(self, ref: RunRef) -> None:  # noqa: B027 - most have nothing to forget
-        """Drop what is remembered of a gang between two looks: nobody looks at it any more."""
+        """Drop the cached state of a gang that is no longer polled."""
 
     def missed(self, ref: RunRef) -> Mapping[str, Missed]:
         """Return which job runs of a gang the service did not find lately, by id: evidence that they were deleted."""
@@ -182,18 +182,18 @@ class Backend(ABC):
         return {}
 
     def recall_missed(self, missed: Mapping[str, Missed]) -> None:  # noqa: B027 - most have nothing to recall
-        """Go on with what another process has met."""
+        """Restore another process's 404 counts."""
 
     def reconnect(self, fields: Mapping[str, Any]) -> None:  # noqa: B027 - most have nothing to renew
         """Take the credentials of the connection as they are now, and sign every later call anew.
 
-        The place stays: whoever edits it means new gangs, and those that are watched are where they are.
+        The place stays: an edited place applies to new gangs only; watched gangs do not move.
         """
 
     # what lies in run directories, the same for every backend
 
     def renew(self, ref: RunRef) -> None:
-        """Show the nodes of a gang that somebody waits for it (`limits.lease`)."""
+        """Renew the lease that the nodes of a gang check (`limits.lease`)."""
         self.directories.renew(ref)
 
     def claim(self, gang: Plan | RunRef, number: int) -> int:
@@ -205,7 +205,7 @@ class Backend(ABC):
         return self.directories.claimed_by(gang)
 
     def save_cursor(self, ref: RunRef, cursor: LogCursor) -> None:
-        """Save how far a task's log has come, for the process that goes on with it."""
+        """Save the position in a task's log, for the process that continues it."""
         self.directories.save_cursor(ref, cursor)
 
     def load_cursor(self, ref: RunRef) -> LogCursor | None:
@@ -216,13 +216,13 @@ class Backend(ABC):
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
         """Ask every node that still lives to end, for this reason; returns before they have ended, and may be repeated.
 
-        Raises CancelFailed when the service did not take it; the nodes may find a stop request all the same.
+        Raises CancelFailed when the service did not accept it; the nodes may still find a stop request.
         """
 
     def call_off(self, plan: Plan, noted: Sequence[Attempt], ending: Ending, number: int) -> list[str]:
-        """End whatever may live of the plan's task, for its try of this number gives up and nobody comes after it.
+        """Cancel all live attempts of the plan's task: its try of this number gives up, and no try follows.
 
-        By the service or a stop request, whichever can be reached; nothing that a later try waits for. `noted`: as in
+        By the service or a stop request, whichever can be reached; gangs of later tries stay. `noted`: as in
         `attempts`. Returns what may live all the same, each with the way to end it. Raises no BackendError.
         """
         del plan
@@ -236,7 +236,7 @@ class Backend(ABC):
         return left
 
     def ready_to_cancel(self, ref: RunRef) -> None:  # noqa: B027 - most have nothing to prepare
-        """Prepare what takes time before a cancel, for whoever may have seconds only; asks the service nothing.
+        """Do the slow preparations of a cancel ahead, without a request: a killed task has seconds only.
 
         Raises BackendError or StorageError when the credentials cannot be loaded now.
         """
@@ -244,15 +244,15 @@ class Backend(ABC):
     def open(self, resource_id: str) -> RunRecord:
         """Return the record of the gang that the service's own id of a job, or of any of its runs, belongs to.
 
-        What only the one who started it knows is not in it: the deadline of an Airflow task, how far its log has come.
+        It lacks what only the submitter knows: the deadline of an Airflow task, the position in its log.
         Raises RunNotFound when there is no such thing, or ocidist did not start it.
         """
         raise BackendError(f"{resource_id}: this backend cannot find runs by their id", cause=Cause.CONFIG)
 
     def secrets_told(self, ref: RunRef) -> set[str]:
-        """Return the secrets in what its nodes were told, as far as their names show them, for whoever masks them.
+        """Return the secrets in its nodes' configuration, as far as their names show them, for masking.
 
-        In one request, or two more where nodes were told apart; none where the backend cannot tell.
+        In one request, or two more where nodes are configured apart; none where the backend cannot know them.
         """
         del ref
         return set()
@@ -265,17 +265,17 @@ class Backend(ABC):
     def created(self, ref: RunRef) -> tuple[Request, ...]:
         """Return the requests that would create a gang as the service has it now, for comparison with a plan's."""
         raise BackendError(
-            f"{ref.key.name}: this backend cannot tell what it has created", cause=Cause.CONFIG
+            f"{ref.key.name}: this backend cannot list what it has created", cause=Cause.CONFIG
         )
 
     def preflight(self, job: TrainingJob) -> list[Finding]:
         """Return what would stop this job here, and what is fine. Raises JobFileError as `plan` does.
 
-        It asks the service and may write, read and delete a small file, and leaves nothing behind.
+        It sends requests to the service, and may write, read and delete a small file.
         """
         del job
         return [Finding("place", Mark.WARN, "this backend checks nothing beforehand", "see `ocidist plan`")]
 
     @abstractmethod
     def delete(self, ref: RunRef) -> None:
-        """Remove an ended gang from the service's books; its checkpoints and logs stay."""
+        """Delete an ended gang from the service; its checkpoints and logs stay."""

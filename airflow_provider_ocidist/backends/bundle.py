@@ -88,7 +88,7 @@ if here:
     sys.exit(main())
 exec(zlib.decompress(base64.b64decode(boot)))
 """)
-"""Any Python reads it, so that an old one can say so. Files in the folder it starts in must not pass for modules."""
+"""Any Python reads it, so that an old one can report it. Files in the folder it starts in must not pass for modules."""
 IGNORED = {
     "__pycache__",
     ".git",
@@ -130,7 +130,7 @@ def code_size(code: str, limit: int) -> int:
             if size > limit:
                 break
     except (OSError, ValueError):
-        # What cannot be read is told where it is read.
+        # The error is raised where the file is read.
         pass
     return size
 

@@ -1,4 +1,4 @@
-"""What every backend tells its nodes of a job, and what must be there when they have ended. Pure."""
+"""The configuration that every backend gives its nodes, and the outputs it expects from them. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from airflow_provider_ocidist.storage.locations import join
 
 
 def node_config(job: TrainingJob, key: RunKey, source: str | None, **own: Any) -> AgentConfig:
-    """Return what the nodes of an attempt are told. `job.work_dir` is known by now.
+    """Return the configuration of an attempt's nodes. `job.work_dir` is known by now.
 
-    `source` is where they find the code; None: beside the agent. `own`: what only this backend says.
+    `source` is where they find the code; None: beside the agent. `own`: what only this backend sets.
     """
     kept, stem = job.checkpoints, None
     if kept is not None:
@@ -44,13 +44,13 @@ def node_config(job: TrainingJob, key: RunKey, source: str | None, **own: Any) -
 
 
 def expectations(config: AgentConfig) -> Expectations:
-    """Return what must be there at the end, from what the nodes are told."""
+    """Return the outputs expected at the end, from the nodes' configuration."""
     if not config.reports:
         return Expectations(reports=False)
     return Expectations(
         checkpoint=bool(config.checkpoints and config.checkpoints.required),
         training=config.require_training,
-        # What a variable holds is known to the nodes alone; they fail themselves when an output is missing.
+        # Only the nodes know the values of variables; they fail themselves when an output is missing.
         outputs=tuple(
             folder for output in config.outputs if output.required and (folder := fixed_part(output.uri))
         ),

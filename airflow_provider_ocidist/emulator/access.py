@@ -1,4 +1,4 @@
-"""Access: all that a client needs to know of a running emulator, and how each kind of client is told."""
+"""Access: all that a client needs to know of a running emulator, and how to configure each kind of client."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Access:
         )
 
     def proxy_environment(self) -> dict[str, str]:
-        """Return what makes a client that knows nothing of the emulator use it."""
+        """Return the variables that redirect any client to the emulator."""
         return {"HTTPS_PROXY": self.proxy_url, "REQUESTS_CA_BUNDLE": self.ca_file}
 
 

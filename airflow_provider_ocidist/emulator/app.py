@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 class Services:
-    """All services of one emulator, in the order in which they need one another."""
+    """All services of one emulator, in the order of their dependencies."""
 
     def __init__(self, context: Context, pool: AddressPool) -> None:
         self.control = Control(context, self.reset)
@@ -158,14 +158,14 @@ class App:
             scope[ABORT]()
 
     def _effect(self, scope: Scope) -> Effect:
-        """Return what goes wrong with a request to the services; those to the emulator itself are spared."""
+        """Return the faults of a request to the services; requests to the emulator itself have none."""
         path = scope["raw_path"].decode("latin-1")
         if not self._control.faults or _is_ours(path):
             return NOTHING
         return self._control.faults.decide(scope["method"], path, _host(scope))
 
     def _record(self, call: Call, status: int, started: float) -> None:
-        """Remember what clients of the services do; who asks about it is none of them."""
+        """Record calls to the services; calls to the control API are not recorded."""
         if not _is_ours(call.raw_path):
             self._control.record(call, status, started)
 

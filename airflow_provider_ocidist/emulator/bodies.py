@@ -112,7 +112,7 @@ class _Writer:
     async def settle(self) -> None:
         """Wait for the piece that is being written."""
         if self._busy is not None:
-            # Whoever is canceled here still has to wait for it, in `discard`.
+            # A task that is canceled here still has to wait for it, in `discard`.
             await asyncio.shield(self._busy)
             self._busy = None
 
@@ -187,7 +187,7 @@ class Files:
         folder.mkdir(parents=True, exist_ok=True)
 
     async def receive(self, chunks: AsyncIterator[bytes], digests: Mapping[str, Digest]) -> Received:
-        """Take a body in. Until a record names its file, nobody sees it, and a restart removes it."""
+        """Take a body in. Until a record names its file, it is invisible, and a restart removes it."""
         return await _receive(chunks, self._new_path(), None, digests)
 
     def path(self, name: str) -> Path:
@@ -222,7 +222,7 @@ class Files:
             self.path(name).unlink(missing_ok=True)
 
     def keep_only(self, names: Container[str]) -> None:
-        """Remove what a killed emulator left half done."""
+        """Remove the partial files of a killed emulator."""
         for path in self.folder.iterdir():
             if path.name not in names:
                 path.unlink()
@@ -275,7 +275,7 @@ class FileAnswer(Response):
                 if gone.done():
                     return
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                # A fast client never makes `send` wait, and others want their turn.
+                # A fast client never makes `send` wait, so other tasks would starve.
                 await asyncio.sleep(0)
             await send({"type": "http.response.body", "body": b""})
         finally:

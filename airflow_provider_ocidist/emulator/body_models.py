@@ -1,4 +1,4 @@
-"""The types of request bodies, as the OCI SDK's models have them: what is of another type is refused at the door."""
+"""The types of request bodies, as the OCI SDK's models have them: other types are refused on arrival."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ OTHER_KEY_USES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Authority:
-    """Signs for any host. Its key is made once for each state folder and never leaves it."""
+    """Signs for any host. Its key is made once for each state folder, and stays there."""
 
     folder: Path
     certificate: x509.Certificate
@@ -59,7 +59,7 @@ class Authority:
 
     @property
     def ca_file(self) -> Path:
-        """Trusts this authority alone: a client that goes round the proxy fails rather than reach the real OCI."""
+        """Trusts this authority alone: a client that bypasses the proxy fails rather than reach the real OCI."""
         return self.folder / "ca.crt"
 
     @property

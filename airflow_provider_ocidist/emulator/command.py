@@ -150,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
         file_systems=tuple(args.file_system),
     )
     received: list[int] = []
-    # Before the server starts: who stops us while we start must not find processes left.
+    # Before the server starts: a stop during the start must leave no processes.
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
@@ -170,7 +170,7 @@ def run(args: argparse.Namespace) -> int:
                 sys.stdout.flush()
             if args.ready:
                 write_ready_file(args.ready, asdict(emulator.access))
-                # Who waits for the next start is not to find where this one was.
+                # A program that waits for the next start must not read this one's address.
                 at_end.callback(args.ready.unlink, missing_ok=True)
             received.append(signal.sigwait(signals))
     except StartupError as error:

@@ -1,4 +1,4 @@
-"""Connections: what uvicorn does with each, and what we want of it beyond that."""
+"""Connections: uvicorn's handling of each, with our limits and error answers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # Whatever logging this process has: `/_emulator/calls` tells what was asked.
+        # Whatever logging this process has: `/_emulator/calls` lists the calls.
         self.access_log = False
         self._head_limit: asyncio.TimerHandle | None = None
         self._bytes_without_body = 0
@@ -72,7 +72,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", Corked(transport, self.loop)))
-        # Who connects and says nothing is as one who has nothing more to ask.
+        # A silent new connection is treated as an idle one.
         self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE_S, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -106,7 +106,7 @@ class Connection(HttpToolsProtocol):
             if self.cycle.response_started or self.pipeline:
                 self.transport.abort()
                 return
-            # The application has not answered yet; what it answers now goes nowhere.
+            # The application has not answered yet; its later answer is dropped.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         elif self._in_body:

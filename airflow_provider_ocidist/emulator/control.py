@@ -1,4 +1,4 @@
-"""Control: what tests ask of the emulator itself, under `/_emulator`; unsigned but for sessions."""
+"""Control: the API by which tests control the emulator, under `/_emulator`; unsigned but for sessions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RecordedCall:
 
 
 class Control:
-    """The routes of `/_emulator`, and what they have set."""
+    """The routes of `/_emulator`, and their settings."""
 
     def __init__(self, context: Context, on_reset: Callable[[], Awaitable[None]]) -> None:
         self.faults = Faults(context.options.seed)
@@ -70,7 +70,7 @@ class Control:
             Route("POST", f"{BASE}/seed", self.set_seed, signed=False),
             Route("POST", f"{BASE}/nodes", self.add_node_rule, signed=False),
             Route("DELETE", f"{BASE}/nodes", self.remove_node_rules, signed=False),
-            # Signed: it gives away the right to run programs as the user who started the emulator.
+            # Signed: it grants the right to run programs as the user who started the emulator.
             Route("POST", f"{BASE}/sessions", self.create_session),
         ]
 
@@ -207,7 +207,7 @@ def _read(kind: type[Rule], details: Mapping[str, Any]) -> Rule:
 
 
 def _fits(value: Any, wanted: Any) -> bool:
-    """Say whether a value from JSON is of a field's type."""
+    """Return whether a value from JSON is of a field's type."""
     if get_origin(wanted) is Literal:
         return value in get_args(wanted)
     if get_args(wanted):

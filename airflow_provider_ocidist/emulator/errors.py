@@ -1,4 +1,4 @@
-"""ApiError: what a service answers when it refuses, in the words of the real one."""
+"""ApiError: a service's refusal, in the wording of the real one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def not_authenticated(detail: str) -> ApiError:
 
 
 def not_found() -> ApiError:
-    """The service words "absent" and "forbidden" alike, so that nobody can probe for names."""
+    """The service words "absent" and "forbidden" alike, so that clients cannot probe for names."""
     return ApiError(404, "NotAuthorizedOrNotFound", "Authorization failed or requested resource not found.")
 
 

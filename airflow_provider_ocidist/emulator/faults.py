@@ -1,4 +1,4 @@
-"""Faults: what goes wrong with requests, by rule and by chance."""
+"""Faults: injected failures of requests, by rule and by chance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """What goes wrong, for which requests.
+    """The faults to inject, and for which requests.
 
     Delays of all rules that fit add up, and the lowest of their speeds holds. Of the rest, which ends a
     request, only the first rule counts.
@@ -29,7 +29,7 @@ class Fault:
     path: str = ".*"
     """Regular expressions over all of the method and of the path (percent-encoded, without the query)."""
     host: str = ".*"
-    """The same over the host that was asked, without the port. Through the proxy it tells the service."""
+    """The same over the host that was asked, without the port. Through the proxy it names the service."""
     probability: float = 1.0
     """The share of the requests that fit. Shares of rules that end a request add up: 0.05 and 0.02 make 7 %."""
     times: int | None = None
@@ -67,7 +67,7 @@ class Fault:
 
     @property
     def ends(self) -> bool:
-        """Whether it decides what becomes of the request."""
+        """Whether it decides the outcome of the request."""
         return self.status is not None or self.drop is not None or self.stale_s is not None
 
 

@@ -9,7 +9,7 @@ from airflow_provider_ocidist.emulator.errors import missing
 
 
 def require(details: Mapping[str, Any], *names: str) -> None:
-    """Raise 400 unless each of the fields says something."""
+    """Raise 400 unless each of the fields has a value."""
     for name in names:
         if not details.get(name):
             raise missing(name)

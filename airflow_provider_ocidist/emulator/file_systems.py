@@ -14,7 +14,7 @@ ALWAYS = "10.0.0.1:/export"
 
 
 class FileSystems:
-    """The exports that `--file-system ADDRESS:PATH` names. Their folders are the business of `storage_mounts`."""
+    """The exports that `--file-system ADDRESS:PATH` names. `storage_mounts` makes their folders."""
 
     def __init__(self, context: Context) -> None:
         self._ids = context.ids

@@ -1,4 +1,4 @@
-"""Identity: the tenancy, its one region and its compartments. There are no policies: who may sign may do everything."""
+"""Identity: the tenancy, its one region and its compartments. There are no policies: every signer may do everything."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Compartment:
 
 
 class Identity:
-    """Answers who and where; other services ask it whether a compartment or subnet exists."""
+    """Answers for tenancy and regions; other services ask it whether a compartment or subnet exists."""
 
     def __init__(self, context: Context) -> None:
         self._ids = context.ids

@@ -24,7 +24,7 @@ from airflow_provider_ocidist.emulator.instances import (
 
 REGION = "us-ashburn-1"
 API_KEY_LABEL = "OCI_API_KEY\n"
-"""Last line of a private key as the console hands it out; without it the command line warns at every call."""
+"""Last line of a private key from the console; without it the command line warns at every call."""
 REGION_KEY = "iad"
 PROFILE = "DEFAULT"
 ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
@@ -73,7 +73,7 @@ class Identifiers:
     secret_value: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
 
     def public(self) -> dict[str, str]:
-        """Return what anybody may know."""
+        """Return the public part."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "secret_value"}
 
 
@@ -149,7 +149,7 @@ class Installation:
 
 
 def fingerprint_of(key: rsa.RSAPublicKey) -> str:
-    """Return what the last part of a keyId says: MD5 of the public key in DER."""
+    """Return the last part of a keyId: MD5 of the public key in DER."""
     der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return hashlib.md5(der, usedforsecurity=False).digest().hex(":")
 

@@ -22,7 +22,7 @@ PREFIXES = ("opc-certtype", "opc-tenant", "opc-compartment", "opc-instance")
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """What an instance certificate says of who holds it."""
+    """The holder that an instance certificate names."""
 
     id: str
     tenancy_id: str

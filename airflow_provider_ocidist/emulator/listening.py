@@ -1,4 +1,4 @@
-"""Listening: on this machine only, unless somebody has said twice that others may come."""
+"""Listening: on this machine only, unless both --host and --expose allow other machines."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from airflow_provider_ocidist.emulator.errors import StartupError
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - to recognise it
 HEAD_S = 10.0
-"""How long a client may take, from its first byte on, to say what it wants."""
+"""Seconds in which a client, from its first byte on, has to send its request."""
 CONNECTIONS = Path("/proc/net/tcp")
 EXPOSED = (
-    "EXPOSED: everybody who can reach %s port %s and has a key of this emulator can run programs on this machine"
+    "EXPOSED: anyone who can reach %s port %s and has a key of this emulator can run programs on this machine"
     " as the user who started it, over plain http. The control API and the proxy stay with this machine."
 )
 
@@ -34,7 +34,7 @@ def check_host(host: str, *, expose: bool, verify_signatures: bool) -> None:
     if not expose:
         raise StartupError(
             f"{host} is not a loopback address: others could run programs on this machine;"
-            f" if that is meant, say --host {host} --expose"
+            f" if that is intended, add --host {host} --expose"
         )
     if not verify_signatures:
         raise StartupError(f"on {host} signatures have to be verified, leave out --no-signatures")
@@ -63,7 +63,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def is_own_user(scope: Scope) -> bool:
-    """Say whether the other end of a connection is a program on this machine of the emulator's user, or of root.
+    """Return whether the other end of a connection is a program on this machine of the emulator's user, or of root.
 
     Where the kernel does not list whose its connections are, every program on this machine counts.
     """
@@ -86,7 +86,7 @@ def _as_the_kernel_writes(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host name or address is this machine only."""
+    """Return whether a host name or address is this machine only."""
     with suppress(OSError):
         found = socket.getaddrinfo(host, None, socket.AF_INET)
         return all(str(info[4][0]).startswith("127.") for info in found)

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.emulator.resource_search import Resource
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now, page
 
 CIDR = "127.0.0.0/16"
-"""Where the nodes' addresses lie, so that code which looks for its address inside the subnet finds one."""
+"""The range of the nodes' addresses, so that a node finds its address inside the subnet."""
 FILTERS = ("displayName", "lifecycleState", "vcnId")
 PRIVATE_IP_FILTERS = ("ipAddress", "subnetId", "vnicId")
 
@@ -53,7 +53,7 @@ class Networks:
         return _get(call, self._subnet())
 
     async def list_private_ips(self, call: Call) -> Response:
-        """Return the addresses of mount targets: nodes have theirs of this machine, which are no resources."""
+        """Return the addresses of mount targets: nodes use this machine's, which are no resources."""
         wanted = {name: call.query[name] for name in PRIVATE_IP_FILTERS if name in call.query}
         if wanted.keys().isdisjoint({"subnetId", "vnicId"}):
             raise missing("subnetId or vnicId")

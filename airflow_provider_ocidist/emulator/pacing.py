@@ -30,7 +30,7 @@ class Pace:
 
 
 def paced_receive(receive: Receive, pace: Pace) -> Receive:
-    """Return a `receive` that takes the request's body in slowly; what has not been taken, the client holds."""
+    """Return a `receive` that takes the request's body in slowly; the client holds the rest."""
 
     async def receive_slowly() -> Message:
         message = await receive()
@@ -43,7 +43,7 @@ def paced_receive(receive: Receive, pace: Pace) -> Receive:
 
 
 def paced_send(send: Send, pace: Pace) -> Send:
-    """Return a `send` that gives the answer's body out slowly."""
+    """Return a `send` that sends the answer's body slowly."""
 
     async def send_slowly(message: Message) -> None:
         body = memoryview(message.get("body", b""))

@@ -51,7 +51,7 @@ def compiled(text: str) -> Any:
 
 
 def all_fit(patterns: Sequence[str], texts: Sequence[str], budget: Budget | None = None) -> bool:
-    """Say whether each expression fits the whole of its text. Raises TooSlow when the budget is spent."""
+    """Return whether each expression fits the whole of its text. Raises TooSlow when the budget is spent."""
     if budget is not None:
         budget.check()
     return all(compiled(pattern).fullmatch(text) for pattern, text in zip(patterns, texts, strict=True))

@@ -1,4 +1,4 @@
-"""Private files: nobody else may read them, and each is written whole or not at all."""
+"""Private files: only their owner may read them, and each is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file at once: who waits for it never sees half of it. Raises OSError."""
+    """Write a file atomically: a reader never sees half of it. Raises OSError."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

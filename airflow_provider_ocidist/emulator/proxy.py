@@ -21,7 +21,7 @@ MAX_HOST, MAX_LABEL = 253, 63
 """Characters in a name, and between two of its dots."""
 RETRY_S = 0.1
 GOODBYE: dict[str, Any] = {"ssl_shutdown_timeout": 0.2} if sys.version_info >= (3, 11) else {}
-"""How many seconds a client may take to agree to the end of TLS. One that idles never does."""
+"""Seconds that a client has to confirm the end of TLS. An idle one never does."""
 CHUNK_BYTES = 256 * 1024
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 NODE = "node"
@@ -79,7 +79,7 @@ class Proxy:
             self._spawn(self._serve(connection))
 
     async def _serve(self, connection: socket.socket) -> None:
-        """Open one tunnel. What goes wrong with it is the client's to tell: it sees the connection end."""
+        """Open one tunnel. The client reports its failures: it sees the connection end."""
         try:
             head = await asyncio.wait_for(_head(connection), HEAD_S)
             host, port = target_of(head)
@@ -89,7 +89,7 @@ class Proxy:
                 await asyncio.get_running_loop().sock_sendall(connection, refusal.answer)
             connection.close()
         except (OSError, asyncio.TimeoutError):
-            # The client is gone, does not trust us, or never said what it wants.
+            # The client is gone, does not trust us, or never sent a request.
             connection.close()
         except asyncio.CancelledError:
             connection.close()

@@ -1,4 +1,4 @@
-"""Resource Search: what exists, of all services, by text or by a query."""
+"""Resource Search: finds resources of all services, by text or by a query."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIELDS = {
     "resourcetype": "resourceType",
     "timecreated": "timeCreated",
 }
-"""What a query may ask for; their names are read whatever their case."""
+"""What a query may ask for; their names match in any case."""
 COMPARISONS: Mapping[str, Callable[[str, str], bool]] = {
     "=": lambda found, wanted: found == wanted,
     "!=": lambda found, wanted: found != wanted,
@@ -54,7 +54,7 @@ Source = Callable[[], Iterable[Resource]]
 
 
 class ResourceSearch:
-    """Answers /resources from what each service says that it has."""
+    """Answers /resources from what each service reports."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
@@ -98,7 +98,7 @@ def _checked(text: str) -> str:
 
 
 def _selected(bodies: Iterable[dict[str, Any]], query: str) -> Iterator[dict[str, Any]]:
-    """Yield what `query KINDS resources where FIELD = 'VALUE' && ...` asks for. Raises 400 for any other query."""
+    """Yield the results of `query KINDS resources where FIELD = 'VALUE' && ...`. Raises 400 for any other query."""
     tokens = list(_tokens(query))
     words = [token.lower() for token in tokens]
     if words[:1] != ["query"] or "resources" not in words:

@@ -20,7 +20,7 @@ VERSION = 1
 Record = TypeVar("Record")
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 AS_OF: ContextVar[float | None] = ContextVar("AS_OF", default=None)
-"""Set while a request is to see lists as they were at this time (seconds since 1970)."""
+"""Set for a request that sees lists as of this time (seconds since 1970)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Store:
         path.touch(0o600)
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         # The file must survive a killed process, not a power cut: without fsync a write takes microseconds.
-        # The folder's lock keeps others out, so the file need not be locked for each write.
+        # The folder's lock excludes other processes, so the file need not be locked for each write.
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=OFF")
@@ -54,7 +54,7 @@ class Store:
         self._changes: deque[Change] = deque()
 
     def _check_version(self, folder: Path) -> None:
-        """Mark a new store; refuse one whose records would not be understood. Raises StartupError."""
+        """Mark a new store; refuse one of another format. Raises StartupError."""
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         is_new = self._db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
         if not is_new and version != VERSION:
@@ -66,7 +66,7 @@ class Store:
         self._db.execute(f"PRAGMA user_version={VERSION}")
 
     def keep_history(self, seconds: float) -> None:
-        """Remember changes for at least so long, from now on; 0 forgets them."""
+        """Keep changes for at least so long, from now on; 0 drops them."""
         self._history_s = max(seconds, self._history_s) if seconds else 0.0
         if not seconds:
             self._changes.clear()

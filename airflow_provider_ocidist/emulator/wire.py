@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that a client has written in plain digits; None for anything else, or one of no use."""
+    """Return the number that a client has written in plain digits; None for anything else, or too many digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
@@ -108,7 +108,7 @@ class Call:
         return number
 
     async def json(self) -> dict[str, Any]:
-        """Return the body, a JSON object. Raises 400 when it is anything else, or not what its model says."""
+        """Return the body, a JSON object. Raises 400 when it is anything else, or does not fit its model."""
         raw = await self.body()
         try:
             # Strictly UTF-8: half a pair could be stored, but no answer could ever hold it.
@@ -157,7 +157,7 @@ class Route:
     """Its body may be large, and clients do not sign it."""
     signed: bool = True
     anonymous: bool = False
-    """Its handler also takes what nobody has signed, and then decides."""
+    """Its handler also takes unsigned requests, and then decides."""
 
 
 class Router:
@@ -251,7 +251,7 @@ def page_token(key: Any) -> str:
 
 
 def read_page_token(token: str) -> Any:
-    """Return what `page_token` was given. Raises 400 for a token that is not ours."""
+    """Return the argument of `page_token`. Raises 400 for a token that is not ours."""
     try:
         return json.loads(base64.urlsafe_b64decode(token))
     except (ValueError, RecursionError) as error:
@@ -276,7 +276,7 @@ def new_etag() -> str:
 
 
 def new_request_id() -> str:
-    """Return an id that nobody has to be unable to guess: asking the system for chance is slow."""
+    """Return an id that may be guessable: the system's random numbers are slow."""
     return f"{random.getrandbits(128):032X}"
 
 

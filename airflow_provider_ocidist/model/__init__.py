@@ -1,1 +1,1 @@
-"""What all rooms and the nodes speak of; standard library only."""
+"""The data that all packages and the nodes share; standard library only."""

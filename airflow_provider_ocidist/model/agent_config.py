@@ -1,4 +1,4 @@
-"""AgentConfig: all that a node is told, in one environment variable."""
+"""AgentConfig: a node's whole configuration, in one environment variable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANK_VARIABLE = "OCIDIST_NODE_RANK"
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
-    """What one node is to do; the same for all nodes of a gang, which differ by rank alone."""
+    """The task of one node; the same for all nodes of a gang, which differ by rank alone."""
 
     run_name: str
     """Unique for each attempt of each task; also the id of the rendezvous."""
@@ -68,7 +68,7 @@ class AgentConfig:
 
     @property
     def fence(self) -> Fence:
-        """What its checkpoints bear: those of a later attempt are newer, whatever their steps."""
+        """Written to its checkpoints: those of a later attempt are newer, whatever their steps."""
         return Fence(generation=self.generation, attempt=self.attempt)
 
     def to_env(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What is recorded of a task's attempts, and which generation a try belongs to. Pure; no I/O."""
+"""The records of a task's attempts, and which generation a try belongs to. Pure; no I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where the gang of an attempt is looked for, whatever the settings say by then."""
+    """Where the gang of an attempt is looked for, also after the settings have changed."""
 
     backend: str
     run_dir: str
@@ -47,13 +47,13 @@ class Attempt:
     place: Place
     tries: Tries | None = None
     ref: RunRef | None = None
-    """None: nobody knows whether its creation was answered."""
+    """None: it is unknown whether its creation was answered."""
     end: End | None = None
     """None: a node of it may live."""
 
     @classmethod
     def of(cls, plan: Plan, ref: RunRef | None = None) -> Attempt:
-        """Return the record of an attempt; that of a gang which exists says where that gang is."""
+        """Return the record of an attempt; that of an existing gang holds its place."""
         place = place_of(plan)
         if ref is not None:
             place = replace(place, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
@@ -87,7 +87,7 @@ def newest(known: Iterable[Attempt]) -> Attempt | None:
 
 
 def merged(*records: Iterable[Attempt]) -> list[Attempt]:
-    """Return each attempt at each place once, as the record that knows most of it has it; the oldest first."""
+    """Return each attempt at each place once, from its most complete record; the oldest first."""
     found: dict[tuple[object, ...], Attempt] = {}
     for attempt in (attempt for some in records for attempt in some):
         name = (*attempt.age, attempt.place.digest)
@@ -111,7 +111,7 @@ def generation_of(now: Tries, known: Iterable[Attempt]) -> int:
     | ----------------------------- | ---------------------------------------------- | -------------------- |
     | as in the newest attempt      | is open, or has ended without success          | a retry              |
     | as in the newest attempt      | the task saw its success, and was not cleared  | a retry: what comes  |
-    |                               | since, as far as the numbers say               | after it had failed  |
+    |                               | since, as far as the numbers show              | after it had failed  |
     | as in the newest attempt      | the task saw its success, and was cleared      | cleared, with other  |
     |                               | since (`Tries.cleared_after`)                  | `retries`            |
     | as in the newest attempt      | a try of this number or a later one saw its    | of a DAG run that    |
@@ -127,7 +127,7 @@ def generation_of(now: Tries, known: Iterable[Attempt]) -> int:
 
 
 def _begins_anew(end: End | None, now: Tries) -> bool:
-    """Whether a success is older than the last clear of the task, or than its DAG run, though `max_tries` says no."""
+    """Whether a success is older than the last clear of the task, or than its DAG run, though `max_tries` denies it."""
     if end is None or not end.succeeded or end.number is None:
         return False
     after = now.cleared_after

@@ -15,7 +15,7 @@ class CheckpointRef:
     uri: str
     """The folder that holds `manifest.json` and the files that it names."""
     step: int | None
-    """None where neither the program nor the name has said it."""
+    """None where neither the program nor the name contains it."""
     loss: float | None = None
     fence: Fence = LOWEST
     """The attempt that published it."""
@@ -31,7 +31,7 @@ class CheckpointRef:
 
     @property
     def label(self) -> str:
-        """How messages call it: by its step, else by its folder."""
+        """Its name in messages: its step, else its folder."""
         return f"step {self.step}" if self.step is not None else self.uri.rstrip("/").rpartition("/")[2]
 
 

@@ -48,7 +48,7 @@ def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
 
 @functools.cache
 def _readers(cls: Any) -> Mapping[str, Callable[[Any], Any]]:
-    """Return how the value of each field is read. Kept, for a thousand gangs are read again at every look."""
+    """Return how the value of each field is read. Cached, since a thousand gangs are read again at every poll."""
     hints = get_type_hints(cls)
     return {field.name: _reader(hints[field.name]) for field in _fields(cls)}
 

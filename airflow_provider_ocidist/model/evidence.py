@@ -1,4 +1,4 @@
-"""Evidence: when the service has refused often, long and alike enough to be believed. Pure: no I/O, no clock."""
+"""Evidence: when repeated refusals of the service count as final. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ REFUSED_FOR = 900.0
 REFUSED_AT_ALL_FOR = 3600.0
 """Seconds without an answer, with refusals of changing kinds or a connection that cannot be read anew."""
 UNANSWERED_FOR = 86_400.0
-"""Seconds without an answer when nothing refuses and nothing answers: an outage of the service."""
+"""Seconds without an answer or a refusal: an outage of the service."""
 LONGEST_PAUSE = 120.0
-"""Seconds between two questions, after those before were answered by a refusal or not at all."""
+"""Seconds between two requests, after earlier ones were refused or not answered."""
 MOST_DOUBLINGS = 20
 ABSENT_ANSWERS = 4
-"""Answers 404 for one job run, each beside a list that was answered and does not have it."""
+"""Answers 404 for one job run, each with an answered list that does not have it."""
 ABSENT_FOR = 120.0
 """Seconds from the first of them to the last."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unanswered:
-    """How a gang was asked for in vain since the last answer; travels in its record from one process to the next.
+    """The failed status requests of a gang since the last answer; its record carries them between processes.
 
-    Durations are what each observer measured on its own clock between two questions, so that no clocks are compared.
+    Each observer measures durations on its own clock between two requests, so that no clocks are compared.
     """
 
     questions: int = 0
@@ -44,19 +44,19 @@ class Unanswered:
     """Whether the credentials were read anew since the first refusal."""
 
     def failed(self, seconds: float) -> Self:
-        """Count a fault that may pass, `seconds` after the question before. It neither refuses nor clears anything."""
+        """Count a transient fault, `seconds` after the last request. It neither refuses nor clears anything."""
         aged = self.refused_for + seconds if self.refusals else 0.0
         return replace(self, questions=self.questions + 1, seconds=self.seconds + seconds, refused_for=aged)
 
     def refused(self, kind: str, seconds: float) -> Self:
-        """Count a refusal, `seconds` after the question before. One of another kind begins a new row."""
+        """Count a refusal, `seconds` after the last request. One of another kind begins a new row."""
         asked = replace(self.failed(seconds), refused_in_all=self.refused_in_all + 1)
         if kind == self.refusal:
             return replace(asked, refusals=self.refusals + 1)
         return replace(asked, refusal=kind, refusals=1, refused_for=0.0)
 
     def with_new_credentials(self) -> Self:
-        """Note that the credentials were read anew."""
+        """Record that the credentials were read anew."""
         return replace(self, renewed=True) if self.refusals else self
 
     @property
@@ -65,7 +65,7 @@ class Unanswered:
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether to ask again is of no use: whoever waits gives up, and ends the gang first."""
+        """Whether further requests are of no use: the waiting process ends the gang, then gives up."""
         consistent = self.refusals >= REFUSALS_NEEDED and self.refused_for >= REFUSED_FOR and self.renewed
         # One refusal in an outage is a part of the outage.
         many = self.refused_in_all >= REFUSALS_NEEDED
@@ -73,11 +73,11 @@ class Unanswered:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is enough to give up a gang that is being ended, or that the service refuses to speak of."""
+        """Whether it is enough to give up a gang that is being ended, or whose state the service refuses."""
         return self.seconds >= REFUSED_AT_ALL_FOR
 
     def pause(self, interval: float) -> float:
-        """Return the seconds until the next question: longer each time, from `interval` to two minutes."""
+        """Return the seconds until the next request: longer each time, from `interval` to two minutes."""
         longest = max(interval, LONGEST_PAUSE)
         return min(longest, interval * 2.0 ** min(max(self.questions - 1, 0), MOST_DOUBLINGS))
 

@@ -24,7 +24,7 @@ class Repository:
     url: str
     """Without a password."""
     ref: str | None = None
-    """A branch, a tag or a commit; None: what the repository itself calls HEAD."""
+    """A branch, a tag or a commit; None: the repository's HEAD."""
     user: str | None = None
     password: str | None = field(default=None, repr=False)
 

@@ -1,4 +1,4 @@
-"""TrainingJob: what to train, on how many nodes, where. Data only; `job_file` checks it."""
+"""TrainingJob: what to train, on how many nodes, where. Data only; `job_file` validates it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Dependencies:
 class Container:
     """What the container starts instead of the agent; an image of ours may start the agent by itself all the same.
 
-    Nodes that do not report are watched through the service alone: no progress, checkpoints, hangs or causes.
+    The service alone shows nodes that do not report: no progress, checkpoints, hangs or causes.
     """
 
     __pydantic_config__ = STRICT
@@ -189,7 +189,7 @@ class Best:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """Checkpoints that the program writes to a folder and the agent carries to safety."""
+    """Checkpoints that the program writes to a folder and the agent uploads."""
 
     __pydantic_config__ = STRICT
 
@@ -235,15 +235,15 @@ class Limits:
     hang_timeout: Seconds | None = 1800.0
     """Without a line of output, progress or checkpoint on any node."""
     lost_timeout: Seconds = 120.0
-    """Without a sign of life from a node that the service calls running."""
+    """Without a heartbeat from a node that the service reports as running."""
     stop_grace: Seconds = 20.0
     """Between SIGTERM and SIGKILL of the training."""
     save_timeout: Seconds = 3600.0
     """After a training that succeeded: for how long a node keeps its last checkpoints and outputs and goes on trying to
     save them, when that fails."""
     lease: SecondsOrZero | None = None
-    """Without a sign that anybody still waits for the run; then its nodes end it themselves. 0: never. None: as whoever
-    starts it thinks fit, which is 2 hours for an Airflow task and never for the command line."""
+    """Without a renewal of the run's lease; then its nodes end it themselves. 0: never. None: the default of the
+    submitter, which is 2 hours for an Airflow task and never for the command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,10 +277,10 @@ class TrainingJob:
     inputs: tuple[Input, ...] = ()
     outputs: tuple[Output, ...] = ()
     checkpoints: Checkpoints | None = None
-    """None: no checkpoint is carried away, resumed from or required."""
+    """None: no checkpoint is uploaded, resumed from or required."""
     require_training: bool | None = None
     """Whether a run that shows no step, loss, checkpoint or output is a failure; else it is a success with a warning
-    where it ended within a minute. None: as the connection says, which is no unless it is set there."""
+    where it ended within a minute. None: the connection's value, which is no unless it is set there."""
     limits: Limits = field(default_factory=Limits)
     tags: Mapping[str, str] = field(default_factory=dict)
     """Of everything that is created."""

@@ -1,4 +1,4 @@
-"""What a sensor was refused, from one of its processes to the next: in mode `reschedule` each look has its own."""
+"""A sensor's refusals, saved between its processes: in mode `reschedule` each poke has its own."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Missed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kept:
-    """What speaks against going on to wait."""
+    """The evidence against waiting on."""
 
     unanswered: Unanswered = ANSWERED
     missed: Mapping[str, Missed] = field(default_factory=dict)
     """By the id of the job run."""
 
     def after(self, seconds: float) -> Kept:
-        """Return it as it is when at least so many seconds have passed, in which nobody has asked."""
+        """Return it after at least this many seconds without a request."""
         missed = {
             run_id: replace(each, seconds=each.seconds + seconds) for run_id, each in self.missed.items()
         }
@@ -49,7 +49,7 @@ NOTHING = Kept()
 
 
 def read(notes: Notes | None, subject: str) -> Kept:
-    """Return what was kept of a subject, which is one try of a task and what it waits for."""
+    """Return the saved evidence of a subject: one try of a task and what it waits for."""
     try:
         found = notes.get(KEY) if notes is not None else None
         if isinstance(found, dict) and found.get("subject") == subject:
@@ -60,7 +60,7 @@ def read(notes: Notes | None, subject: str) -> Kept:
 
 
 def write(notes: Notes | None, subject: str, kept: Kept) -> bool:
-    """Keep it; return whether that worked, without which the evidence begins anew."""
+    """Save it; return whether that worked: otherwise the evidence begins anew."""
     if notes is None:
         return False
     try:

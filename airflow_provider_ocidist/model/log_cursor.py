@@ -1,4 +1,4 @@
-"""How far a task's log has come."""
+"""The position in a task's log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_provider_ocidist.backports import dataclass
 
 @dataclass(frozen=True)
 class LogCursor:
-    """How far the log of one try of a task has come: with it another process goes on, and neither loses nor repeats."""
+    """The position in the log of one try of a task: another process continues there, and neither loses nor repeats."""
 
     number: int
     """The try; another try has a log of its own, which begins anew."""
@@ -21,6 +21,6 @@ class LogCursor:
     """By rank: the lines that were logged and are younger than that, their Unix times by their ids."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what no task has saved: nodes may write where it lies."""
+        """Raise ValueError for what no task has saved: nodes may write to its folder."""
         if not len(self.newest) == len(self.since) == len(self.lines):
             raise ValueError("newest, since and lines are not of as many nodes")

@@ -1,4 +1,4 @@
-"""NodeReport: what a node tells the outside, one small JSON file in the run directory."""
+"""NodeReport: the state that a node publishes, one small JSON file in the run directory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far the training has come, as far as the program says."""
+    """The progress of the training, as far as the program reports it."""
 
     step: int | None = None
     steps: int | None = None
@@ -44,7 +44,7 @@ class Progress:
     idle: float | None = None
     """Seconds since then, as the node has measured them: what a hang is judged by."""
     complete: bool = False
-    """Whether the program says that there is nothing left to train."""
+    """Whether the program reports that there is nothing left to train."""
     losses: tuple[tuple[float, float], ...] = ()
     """Step and loss, from the first step of this attempt on, thinned evenly: what a plot needs, in at most 2 KB."""
 
@@ -84,7 +84,7 @@ class NodeReport:
     trained_for: float | None = None
     """Seconds from the start of the program to its end."""
     cause: Cause | None = None
-    """Set when this node failed by itself; not set on nodes that were told to stop."""
+    """Set when this node failed by itself; not set on nodes that were stopped."""
     message: str | None = None
     """One line for a person: the exception's last line, the signal, the missing file."""
     tail: str | None = None
@@ -110,10 +110,10 @@ class NodeReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Renewal:
-    """A sign to all nodes that somebody waits for their run. That it changes counts, not what it says."""
+    """The lease of a run: the waiting process renews it. Nodes compare it for change, not for content."""
 
     renewed_at: float
-    """Unix time, by the clock of whoever waits."""
+    """Unix time, by the clock of the waiting process."""
     token: str
     """Another at each renewal, whatever that clock does."""
 
@@ -127,12 +127,12 @@ class Renewal:
 
 @dataclass(frozen=True, kw_only=True)
 class StopRequest:
-    """A word to all nodes: end the training now."""
+    """A request to all nodes: end the training now."""
 
     cause: Cause
     message: str
     rank: int | None = None
-    """The node that asks; None: the one who submitted."""
+    """The node that asks; None: the submitter."""
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()

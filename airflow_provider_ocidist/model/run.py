@@ -1,4 +1,4 @@
-"""What a job becomes: Plan before, RunRef and RunStatus during, TrainingResult after."""
+"""Models of a run: Plan before, RunRef and RunStatus during, TrainingResult after."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class Tries:
     """From 1; it grows with every retry and every clear."""
     max_tries: int
     retries: int | None = None
-    """What the task says now; None: not known."""
+    """The task's current value; None: not known."""
 
     @property
     def cleared_after(self) -> int | None:
-        """After how many tries the task was cleared last, 0 for never; None where the numbers do not say.
+        """After how many tries the task was cleared last, 0 for never; None where the numbers do not show it.
 
         Exact unless `retries` was edited since and the task was not cleared.
         """
@@ -122,7 +122,7 @@ class Plan:
     backend: str
     nodes: int
     topology: str
-    """How the backend lays out the nodes, in its own word."""
+    """How the backend lays out the nodes, in its own term."""
     reason: str
     """Which topology it is, and why."""
     requests: tuple[Request, ...]
@@ -132,7 +132,7 @@ class Plan:
     """Local path whose content travels with the job; None when nothing does."""
     expects: Expectations = Expectations()
     lease: float | None = None
-    """Seconds after which the nodes end a run that nobody waits for; None: never."""
+    """Seconds without a lease renewal after which the nodes end a run; None: never."""
     compartment_id: str | None = None
     region: str | None = None
     """Of the connection; None where only its profile names one."""
@@ -160,7 +160,7 @@ class RunRef:
     topology: str = "job_runs"
     """As in the plan; the default is for records of older versions."""
     lease: float | None = None
-    """Seconds after which its nodes, as they were told, end a run that nobody waits for; None: never."""
+    """Seconds without a lease renewal after which its nodes end a run, as configured; None: never."""
 
     def sharing_texts(self) -> RunRef:
         """Return the same with the texts that many have in common held once: a thousand wait in one process."""
@@ -189,7 +189,7 @@ class RunRef:
 
 
 class NodeState(StrEnum):
-    """What is known of one node: from the service, or from the node itself where the service does not tell."""
+    """What is known of one node: from the service, or from the node itself where the service reports none."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -198,9 +198,9 @@ class NodeState(StrEnum):
     FAILED = "FAILED"
     CANCELED = "CANCELED"
     MISSING = "MISSING"
-    """The service does not know it any more."""
+    """The service no longer has it."""
     UNKNOWN = "UNKNOWN"
-    """A state that this version has never heard of: wait, and say so."""
+    """A state that this version does not know: wait, and log it."""
 
     @property
     def terminal(self) -> bool:
@@ -212,7 +212,7 @@ _TERMINAL = {NodeState.SUCCEEDED, NodeState.FAILED, NodeState.CANCELED, NodeStat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeStatus:
-    """One node: what the service says, and what the node itself reported. Times are Unix times, in seconds."""
+    """One node: its state at the service, and its own report. Times are Unix times, in seconds."""
 
     rank: int
     run_id: str
@@ -220,7 +220,7 @@ class NodeStatus:
     details: str | None = None
     """The service's own words."""
     cause: Cause | None = None
-    """What those words mean, where the backend can tell."""
+    """The cause that those words imply, where the backend knows it."""
     started_at: float | None = None
     finished_at: float | None = None
     report: NodeReport | None = None
@@ -231,7 +231,7 @@ class NodeStatus:
 
     @property
     def beat(self) -> str | None:
-        """What changes as long as the node gives signs of life; None: it has given none yet."""
+        """A value that changes with each heartbeat of the node; None: there was none yet."""
         return self.sign or (str(self.report.heartbeat_at) if self.report else None)
 
     @property
@@ -251,9 +251,9 @@ class RunStatus:
     checkpoint_readable: bool = True
     """False when the place of the checkpoints could not be read just now."""
     stored: CheckpointRef | None = None
-    """The newest whole checkpoint at its place, of any attempt; asked for where the reports do not say all."""
+    """The newest whole checkpoint at its place, of any attempt; read where the reports are incomplete."""
     at: float | None = None
-    """Unix time of this look by the service's clock, which all times of a record go by; None: it tells none."""
+    """Unix time of this look by the service's clock, which all times of a record use; None: it gave none."""
 
     @property
     def ended(self) -> bool:
@@ -261,7 +261,7 @@ class RunStatus:
 
     @property
     def progress(self) -> Progress | None:
-        """How far the training is, by the node that says most: not every process prints its steps."""
+        """The progress, from the node that reports most: not every process prints its steps."""
         told = [node.report.progress for node in self.nodes if node.report and node.report.progress]
         return max(told, key=lambda progress: -1 if progress.step is None else progress.step, default=None)
 
@@ -273,7 +273,7 @@ class RunStatus:
 
     @property
     def has_trained(self) -> bool:
-        """Whether a node has told of a step or a checkpoint. One that only waited for the others tells of neither."""
+        """Whether a node has reported a step or a checkpoint. One that only waited for the others reports neither."""
         progress = self.progress
         return self.checkpoint is not None or (progress is not None and progress.step is not None)
 
@@ -300,25 +300,25 @@ class Ending:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unchanged:
-    """How long something has looked the same to those who watch, each by its own clock."""
+    """How long a value has stayed the same to its watchers, each by its own clock."""
 
     of: str
     mark: str
     """Digest of how it looks."""
     seconds: float = 0.0
     unread: float = 0.0
-    """Seconds since, in which it may have changed, for it was not read."""
+    """Seconds since, in which it may have changed unread."""
 
 
 ENDING_LIMIT = 1800.0
 """Seconds that nodes get to end, beyond the grace of their own."""
 CARRIED = 5.0
-"""Seconds from which on what one watcher has measured is worth telling the next."""
+"""Minimum seconds that one watcher's measurement needs to be recorded for the next."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecord:
-    """Everything that must survive the process that waits: in triggers and events.
+    """Everything that must survive the waiting process: in triggers and events.
 
     At most 4 KB for 16 nodes, and 25 KB for 128: 130 bytes for each, 200 while it is silent.
 
@@ -333,12 +333,12 @@ class RunRecord:
     hang_timeout: float | None = None
     lost_timeout: float | None = None
     lease: float | None = None
-    """Set for whoever may end the run, and so has to show that it is waited for; None for those who only watch."""
+    """Set for a process that may end the run, and so renews its lease; None for mere watchers."""
     ending: Ending | None = None
     unread_since: float | None = None
     """Since when the run has ended, and what its nodes reported, or their checkpoint, cannot be read."""
     unanswered: Unanswered = ANSWERED
-    """How it was asked for in vain since the service answered last."""
+    """Failed status requests since the service's last answer."""
     logs_since: tuple[float, ...] = ()
     """By rank: log lines up to this time are in the task log already."""
     ending_limit: float = ENDING_LIMIT
@@ -353,7 +353,7 @@ class RunRecord:
         expects: Expectations,
         task_deadline: float | None = None,
     ) -> RunRecord:
-        """Start the record of a gang from its job, or from what its nodes were told.
+        """Start the record of a gang from its job, or from its nodes' configuration.
 
         `task_deadline` is a Unix time that its Airflow task was given.
         """
@@ -383,7 +383,7 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingResult:
-    """What a successful task hands on; small enough for XCom."""
+    """The result that a successful task returns; small enough for XCom."""
 
     checkpoint: CheckpointRef | None
     job_id: str
@@ -394,7 +394,7 @@ class TrainingResult:
     outputs: tuple[str, ...] = ()
     progress: Progress | None = None
     warning: str | None = None
-    """Why the success may be none, where something speaks against it."""
+    """Why the success is doubtful, if it is."""
 
     @classmethod
     def of(cls, record: RunRecord, status: RunStatus, warning: str | None = None) -> TrainingResult:

@@ -1,19 +1,19 @@
 """The work directory: the name of each file in it, who writes it, who reads it, and when.
 
-Those who wait and the nodes meet in it, and nowhere else. A run directory is one attempt's part of it, named as the
-attempt (`RunKey.name`), so that nothing in it is older than the attempt.
+The waiting side and the nodes exchange files in it only. A run directory is one attempt's part of it, named as
+the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 
 | file | written by | read by |
 | --- | --- | --- |
 | `attempts/<task>/g0-a1-<place>.json` | a try, before it creates anything | each later try |
-| `attempts/<task>/g0-a1-<place>.end.json` | who has seen all nodes end | each later try |
+| `attempts/<task>/g0-a1-<place>.end.json` | the process that has seen all nodes end | each later try |
 | `checkpoints/<task>-g0/...` | nodes; the manifest last | nodes that resume, sensors, people |
 | `<run>/code.zip`, `<run>/agent.zip` | the try that creates the gang | containers, as they start |
-| `<run>/nodes/0.json` | each node, every two seconds | who waits; the other nodes |
-| `<run>/lease.json` | who waits, six times in a lease | nodes |
-| `<run>/stop.json` | who ends the gang; a node that has failed | nodes, with each heartbeat |
+| `<run>/nodes/0.json` | each node, every two seconds | the waiting process; the other nodes |
+| `<run>/lease.json` | the waiting process, six times in a lease | nodes |
+| `<run>/stop.json` | the process that ends the gang; a node that has failed | nodes, with each heartbeat |
 | `<run>/claim` | the try that waits for the gang now | an earlier try that is being killed |
-| `<run>/told.json` | the process that logs, with each renewal | the process that goes on with the log |
+| `<run>/told.json` | the process that logs, with each renewal | the process that continues the log |
 | `<run>/commit` | node 0, once it has cloned | the other nodes |
 | `<run>/wheels/...` | node 0, once pip has built them | the other nodes |
 | `<run>/shards/...` | the main node asks, the others answer | one another, while a checkpoint is put together |
@@ -31,7 +31,7 @@ LEASE_FILE = "lease.json"
 STOP_FILE = "stop.json"
 CLAIM = "claim"
 LOG_CURSOR = "told.json"
-"""Called so since the first version; a run may be older than those who watch it."""
+"""Named so since the first version; a run may be older than its watchers."""
 COMMIT = "commit"
 WHEELS = "wheels"
 SHARDS = "shards"
@@ -43,6 +43,6 @@ def report_of(rank: int) -> str:
 
 
 def rank_of(name: str) -> int | None:
-    """Return whose report a file is, by its name or path; None: nobody's."""
+    """Return the rank whose report a file is, by its name or path; None: it is no report."""
     stem = name.rpartition("/")[2].removesuffix(".json")
     return int(stem) if stem.isdecimal() else None

@@ -48,7 +48,7 @@ _RETRY_AFTER_LIMIT_S = 60.0
 _URGENT_TIMEOUT_S = 5.0
 _URGENT_TOTAL_S = 4.0
 _URGENT_WAIT_S = 1.0
-"""Longest pause between two attempts of what must not wait, whatever the service asks for: its caller tries again."""
+"""Longest pause between two attempts of an urgent request, despite `Retry-After`: its caller tries again."""
 _UNREACHABLE_ATTEMPTS = 3
 """A refused connection or an unknown host is seldom a passing fault, and a person may be waiting."""
 _EXPECT_FROM_BYTES = 1 << 20
@@ -65,7 +65,7 @@ def client(access: OciAccess, service: Service) -> Any:
     with oci_errors(f"connecting to OCI {service.replace('_', ' ')}"):
         if access.auth == "resource_principal" and service in rest.CLIENTS and not _has_sdk():
             return _client_without_sdk(access, service)
-        # It tells every task log that a breaker is enabled, which is not even true of our clients.
+        # It logs to every task log that a breaker is enabled, which is untrue for our clients.
         logging.getLogger("oci.circuit_breaker").setLevel(logging.WARNING)
         import oci
 
@@ -96,7 +96,7 @@ def _has_sdk() -> bool:
 
 
 def _client_without_sdk(access: OciAccess, service: Service) -> rest.Client:
-    """Return what lets a node whose image has no SDK meet the others, and save, all the same."""
+    """Return the client of nodes whose image has no SDK, for the rendezvous and for saving."""
     endpoint = access.endpoint or endpoint_of(service, os.environ)
     signer = Signer.of_resource(os.environ)
     return rest.CLIENTS[service](Caller(signer, endpoint, access.max_attempts, access.read_timeout))
@@ -166,7 +166,7 @@ def _retry_kinds() -> tuple[Any, Any]:
 
 
 def _retry_after(error: Any) -> float:
-    """Return how many seconds the service asks us to wait, at most a minute; 0 when it does not say."""
+    """Return how many seconds the service asks us to wait, at most a minute; 0 when it does not ask."""
     headers = getattr(error, "headers", None) or {}
     try:
         return min(max(float(headers.get("retry-after") or 0), 0.0), _RETRY_AFTER_LIMIT_S)

@@ -43,7 +43,7 @@ class OciAccess:
     pool_size: int = 32
     """Connections kept open; also how many transfers one client serves at a time."""
     urgent: bool = False
-    """Whether requests give up within seconds, also where the service asks for patience: for what ends nodes."""
+    """Whether requests give up within seconds, also where the service throttles: for cancels."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], endpoint: str | None = None) -> OciAccess:
@@ -99,7 +99,7 @@ def _tells_of_a_key(line: str) -> bool:
 
 
 LINE_OF_A_KEY = 20
-"""Characters from which on a line of a PEM file could be of use to somebody."""
+"""Characters from which on a line of a PEM file counts as a secret."""
 
 
 def access_of(fields: Mapping[str, Any]) -> OciAccess:
@@ -117,12 +117,12 @@ def region_in_profile(access: OciAccess) -> str | None:
         parser.read(Path(access.config_file or DEFAULT_CONFIG_FILE).expanduser())
         return parser.get(access.profile, "region", fallback=None)
     except (configparser.Error, OSError, ValueError):
-        # Told when the credentials are needed.
+        # Reported when the credentials are needed.
         return None
 
 
 def credentials(access: OciAccess) -> tuple[dict[str, Any], Any]:
-    """Return the SDK's configuration and signer. Raises BackendError that says what is missing."""
+    """Return the SDK's configuration and signer. Raises BackendError that names what is missing."""
     if access.endpoint and not re.match(r"https?://[^/\s]+", access.endpoint):
         raise BackendError(
             f"endpoint is {access.endpoint!r}; it must be a URL as http://127.0.0.1:8080", cause=Cause.CONFIG
@@ -142,7 +142,7 @@ def credentials(access: OciAccess) -> tuple[dict[str, Any], Any]:
         raise
     region = access.region or config.get("region") or getattr(signer, "region", None)
     if access.endpoint:
-        # The SDK insists on a region even where the endpoint says it all.
+        # The SDK requires a region even where the endpoint suffices.
         region = region or "us-ashburn-1"
     return {**config, "region": region}, signer
 
@@ -221,12 +221,12 @@ def _from_instance_principal(access: OciAccess) -> tuple[dict[str, Any], Any]:
     import oci
 
     options: dict[str, Any] = {
-        # The SDK's own would keep a machine that has no metadata service waiting for minutes.
+        # The SDK's own would delay a machine without a metadata service for minutes.
         "retry_strategy": oci.retry.RetryStrategyBuilder(max_attempts=2).get_retry_strategy(),
         "federation_client_circuit_breaker_strategy": oci.circuit_breaker.NoCircuitBreakerStrategy(),
     }
     if access.endpoint and "OCI_METADATA_BASE_URL" in os.environ:
-        # Both are overridden only where somebody else plays OCI; then the token service is played there, too.
+        # Both are overridden only for an emulated OCI, which then emulates the token service, too.
         options["federation_endpoint"] = f"{access.endpoint.rstrip('/')}/v1/x509"
     return {}, oci.auth.signers.InstancePrincipalsSecurityTokenSigner(**options)
 
@@ -247,7 +247,7 @@ SIGNERS: Mapping[AuthKind, Callable[[OciAccess], tuple[dict[str, Any], Any]]] = 
 
 
 def _credential_fault(access: OciAccess, error: Exception) -> str:
-    """Say what is wrong with the credentials, and what to do about it."""
+    """Return what is wrong with the credentials, and the remedy."""
     found = first_line(error)
     place = f"{access.config_file or '~/.oci/config'}, profile {access.profile}"
     if access.auth in ("config_file", "session_token"):

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.oci_client.request import RequestError
 def oci_errors(doing: str) -> Iterator[None]:
     """Turn what the OCI SDK and its HTTP library raise into one BackendError, or RunNotFound for a 404.
 
-    The message is one line: what we were doing, the cause, the remedy. Errors of other origin pass through.
+    The message is one line: the operation, the cause, the remedy. Errors of other origin pass through.
     """
     try:
         yield

@@ -1,1 +1,1 @@
-"""The work directory as those who wait read and write it, for any backend; `model.work_dir` names its files."""
+"""The work directory as the waiting side reads and writes it, for any backend; `model.work_dir` names its files."""

@@ -26,8 +26,8 @@ _RECORD = re.compile(r"g(?P<generation>\d+)-a(?P<attempt>\d+)-[0-9a-f]{8}\.json"
 class AttemptIndex:
     """The records of one work directory.
 
-    One file for each: two who write at once lose nothing of each other. A file with the end of an attempt beside that
-    of its beginning spares every later try to read either.
+    One file for each: concurrent writers do not overwrite each other. A second file with an attempt's end spares
+    later tries to read either.
     """
 
     def __init__(self, run_dirs: RunDirs, work_dir: str) -> None:
@@ -131,7 +131,7 @@ def _age(found: re.Match[str]) -> tuple[int, int]:
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """What cannot be read may well be there: nobody gives up for it, who may have a gang that lives."""
+    """An unreadable record may exist: the try stays retryable, since its gang may live."""
     try:
         yield
     except (StorageError, OSError) as error:

@@ -10,7 +10,7 @@ _TRIES = 20
 
 
 def claimed_by(store: Store, prefix: str) -> int:
-    """Return the number of the try that has claimed a gang last; 0 where none has, or its word is no number.
+    """Return the number of the try that has claimed a gang last; 0 where none has, or the file holds no number.
 
     Raises StorageError when the store cannot be read.
     """
@@ -27,7 +27,7 @@ def claim(store: Store, prefix: str, number: int) -> int:
     """
     for _ in range(_TRIES):
         etag = _etag(store, prefix)
-        # What was read has to be what bears this etag, or newer.
+        # The content read must belong to this etag, or be newer.
         if etag is not None and (holder := claimed_by(store, prefix)) >= number:
             return holder
         if store.write_if(prefix + CLAIM, str(number).encode(), etag):

@@ -1,4 +1,4 @@
-"""Reports: what the nodes of many gangs last said, read from their run directories."""
+"""Reports: the last reports of the nodes of many gangs, read from their run directories."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ log = logging.getLogger(__name__)
 FEW = 10
 """Gangs: so many are read whole, whenever they are looked at."""
 READS_PER_S = 2.0
-"""Of reports of more gangs than that, which say no more than that a node goes on."""
+"""Of reports of more gangs than that, which only show that a node is alive."""
 SAVED_READS = 60
 FIRST_READS = 200
 """Reports of which nothing was read yet, in one look."""
 SILENT_AFTER = 6.0
-"""Seconds without a beat, of which there is one every two: what a node wrote before that is likely its last word."""
+"""Seconds without a beat, of which there is one every two: a report older than that is likely the node's last."""
 READS_AT_A_TIME = 6
 """In the triggerer all threads share one interpreter with the event loop, which must not wait for its turn long."""
 READING_LIMIT = 5.0
-"""Seconds in one look; a store that is slow must not keep the states of the runs waiting."""
+"""Seconds in one look; a slow store must not delay the states of the runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What one node said, as of when."""
+    """What one node reported, and when."""
 
     report: NodeReport | None
     """None: the file holds no report that this version can read."""
@@ -49,7 +49,7 @@ class Reported:
 
 
 def signed(node: NodeStatus, reported: Reported | None) -> NodeStatus:
-    """Return a node with what the list of its run directory says of its report."""
+    """Return a node with what the list of its run directory shows of its report."""
     return (
         node if reported is None else replace(node, report_is_newest=reported.is_newest, sign=reported.sign)
     )
@@ -93,9 +93,9 @@ class _RunDir:
 class Reports:
     """Reads what has changed since the last look, of many gangs no more than there is time for.
 
-    A list of the run directories tells who still writes, in few calls. What is in the reports is read at once where
-    it matters: where the caller says so, and where a node seems to have said its last word. Otherwise one gang after
-    the other has its turn, and each report tells when it was the newest.
+    A list of the run directories shows which nodes still write, in few calls. Reports are read at once where the
+    caller asks for it, and where a node seems to have written its last one. Otherwise gangs are read in turn, and
+    each report holds the time at which it was the newest.
     """
 
     def __init__(self, run_dirs: RunDirs, clock: Callable[[], float] = time.time) -> None:
@@ -108,7 +108,7 @@ class Reports:
     def read(self, wanted: Mapping[str, bool]) -> dict[str, dict[int, Reported]]:
         """Return what lies in run directories, by rank; directories that cannot be read now are not among them.
 
-        `wanted` says of each directory whether all that has changed in it must be read.
+        `wanted` returns for each directory whether all that has changed in it must be read.
         """
         now = self._clock()
         readable = self._list(wanted, now)
@@ -207,7 +207,7 @@ class Reports:
 
 def _sign(entry: Entry, known: Reported) -> str:
     beat = known.report.heartbeat_at if known.report else None
-    # Some stores give no etag; then every report is read at every look, and says by itself that it is new.
+    # Some stores give no etag; then every report is read at every poll, and its content shows that it is new.
     return entry.etag or f"{entry.modified}/{beat}"
 
 
@@ -219,6 +219,6 @@ def _report_in(place: str, text: bytes) -> NodeReport | None:
     try:
         return NodeReport.from_json(text)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        # Of another version, or no report at all: no reason to lose sight of the whole gang.
+        # Of another version, or no report at all: the rest of the gang is still read.
         log.warning("%s holds no report of a node: %s", place, error)
         return None

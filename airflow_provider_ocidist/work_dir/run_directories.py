@@ -1,4 +1,4 @@
-"""What is left in run directories for nodes, for other tries of the task, and for the process that waits next."""
+"""The files in run directories for nodes, for other tries of the task, and for the next waiting process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class RunDirectories:
     """Leases, claims, log cursors and stop requests of many gangs. Safe to share between threads."""
 
     def __init__(self, run_dirs: RunDirs, urgent: RunDirs) -> None:
-        """`urgent` is for what ends nodes: no other request keeps it waiting."""
+        """`urgent` is for cancels: no other request delays them."""
         self._run_dirs = run_dirs
         self._urgent = urgent
 
     def renew(self, ref: RunRef) -> None:
-        """Show the nodes of a gang that somebody waits for it (`limits.lease`). Raises BackendError."""
+        """Renew the lease that the nodes of a gang check (`limits.lease`). Raises BackendError."""
         try:
             self._run_dirs.write(ref.run_dir, LEASE_FILE, Renewal.now().to_json())
         except (StorageError, OSError) as error:
@@ -57,11 +57,11 @@ class RunDirectories:
             return 0
 
     def save_cursor(self, ref: RunRef, cursor: LogCursor) -> None:
-        """Save how far a task's log has come, for the process that goes on with it."""
+        """Save the position in a task's log, for the process that continues it."""
         try:
             self._run_dirs.write(ref.run_dir, LOG_CURSOR, json.dumps(codec.encode(cursor)).encode())
         except (StorageError, BackendError, OSError) as error:
-            log.warning("%s: how far its log has come could not be saved: %s", ref.key.name, error)
+            log.warning("%s: could not save the position in its log: %s", ref.key.name, error)
 
     def load_cursor(self, ref: RunRef) -> LogCursor | None:
         """Return what `save_cursor` saved last; None where there is nothing, or where it cannot be read."""
@@ -71,14 +71,14 @@ class RunDirectories:
         except FileNotFoundError:
             return None
         except (StorageError, BackendError, OSError, ValueError, TypeError, LookupError) as error:
-            log.warning("%s: how far its log has come cannot be read: %s", ref.key.name, error)
+            log.warning("%s: could not read the position in its log: %s", ref.key.name, error)
             return None
 
     def request_stop(self, key: RunKey, run_dir: str, request: StopRequest) -> bool:
-        """Leave a stop request for the nodes, those too that are just starting. Returns False where that failed."""
+        """Write a stop request for the nodes, also for those just starting. Returns False where that failed."""
         try:
             self._urgent.write(run_dir, STOP_FILE, request.to_json())
         except (StorageError, BackendError, OSError) as error:
-            log.warning("%s: no stop request could be left for the nodes: %s", key.name, error)
+            log.warning("%s: could not write a stop request for the nodes: %s", key.name, error)
             return False
         return True

@@ -1,4 +1,4 @@
-"""Stored: what there is of checkpoints when a gang has ended, where its reports do not say it, or are not borne out."""
+"""Stored: the checkpoints of an ended gang, where its reports lack them or the store contradicts the reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_ocidist.storage import checkpoints
 
 
 def with_checkpoint(status: RunStatus, ref: RunRef, access: OciAccess) -> RunStatus:
-    """Return the status of a gang that has ended with what the store says of its newest checkpoint."""
+    """Return the status of a gang that has ended with its newest checkpoint as the store has it."""
     if not status.ended:
         return status
     try:
@@ -25,7 +25,7 @@ def with_checkpoint(status: RunStatus, ref: RunRef, access: OciAccess) -> RunSta
         why = f"the checkpoint {place} cannot be read: {error}"
         return replace(status, checkpoint_readable=False, checkpoint_problem=why)
     told = status.checkpoint
-    # Gone from its place because a newer one has come, which nobody could report any more.
+    # Replaced by a newer one, which no node could report any more.
     outdated = told is not None and stored is not None and stored.order > told.order
     return replace(status, stored=stored, checkpoint_problem=None if outdated else problem)
 
@@ -42,7 +42,7 @@ def _problem(status: RunStatus, access: OciAccess) -> str | None:
 
 
 def _lacks_a_last_report(status: RunStatus) -> bool:
-    """Whether a node has done its part, by the service, and its last word was lost."""
+    """Whether a node has done its part, by the service, and its last report was lost."""
     return any(
         node.state is NodeState.SUCCEEDED and node.report is not None and node.report.phase is not Phase.DONE
         for node in status.nodes

@@ -53,7 +53,7 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, ob
 
 
 def save_checkpoint(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Every process writes its part; `.metadata`, written last, says that all are there."""
+    """Every process writes its part; `.metadata`, written last, shows that all are there."""
     dcp.save(state_of(model, optimizer), checkpoint_id=CHECKPOINTS / f"step-{step:06d}")
 
 

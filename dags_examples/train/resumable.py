@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-# ocidist sets both. By hand, checkpoints go into a folder here, and nobody reads the progress.
+# ocidist sets both. By hand, checkpoints go into a folder here, and the progress is not read.
 CHECKPOINTS = Path(os.environ.get("OCIDIST_CHECKPOINT_DIR", "checkpoints"))
 PROGRESS = os.environ.get("OCIDIST_PROGRESS_FILE", os.devnull)
 

@@ -80,7 +80,7 @@ def try_module(module: str, book: Book, place: Place, effort: Effort) -> Score:
     """Return how many of a module's mutants the tests kill, of those that are tried. Raises JudgeError."""
     mutants = list(mutants_of(module))
     known = {mutant: book.known(mutant) for mutant in mutants}
-    # In an order that says nothing, so that the part which an interrupted run has tried is a fair sample.
+    # In hash order, so that the part which an interrupted run has tried is a fair sample.
     untried = sorted((mutant for mutant, verdict in known.items() if verdict is None), key=book.key_of)
     if effort.sample is not None:
         untried = untried[: max(effort.sample - (len(mutants) - len(untried)), 0)]
@@ -96,7 +96,7 @@ def try_module(module: str, book: Book, place: Place, effort: Effort) -> Score:
 def try_each(
     mutants: Sequence[Mutant], book: Book, bench: Bench, until: float
 ) -> Iterator[tuple[Mutant, Verdict]]:
-    """Try mutants while there is time, and note what becomes of them. Raises JudgeError."""
+    """Try mutants while there is time, and record their verdicts. Raises JudgeError."""
     begun = time.monotonic()
     for number, mutant in enumerate(mutants, start=1):
         if time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""What is kept of mutants: which tests judge a module, why some survive, the verdicts of earlier runs."""
+"""The records of mutants: which tests judge a module, why some survive, the verdicts of earlier runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Score:
     survivors: list[str]
     untried: int
     needless: list[str]
-    """Listed as equivalent, though tests kill them or nobody makes them any more."""
+    """Listed as equivalent, though tests kill them or they no longer exist."""
 
     @property
     def percent(self) -> float:
@@ -106,7 +106,7 @@ class Book:
         return list(self._tests[module])
 
     def known(self, mutant: Mutant) -> Verdict | None:
-        """Return what an earlier run has found, while it must still be true.
+        """Return the verdict of an earlier run, while it must still be true.
 
         A survivor survives until a test or the module changes, a killed mutant is dead until the test that failed does.
         """

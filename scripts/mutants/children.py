@@ -1,4 +1,4 @@
-"""Processes that `make mutants` forks: servants, which answer requests, and runs, of which nothing is left over."""
+"""Processes that `make mutants` forks: servants, which answer requests, and runs, which leave no process."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ NOTHING = ("None", "True", "False")
 
 
 def condition(node: cst.If | cst.While) -> Iterable[cst.CSTNode]:
-    """`if x` becomes `if not x`, where mutmut does not say that already."""
+    """`if x` becomes `if not x`, where mutmut does not do that already."""
     match node.test:
         case cst.Comparison(comparisons=[cst.ComparisonTarget(operator=operator)]):
             if isinstance(operator, NEGATED_BY_MUTMUT):
@@ -109,11 +109,11 @@ def _names(node: cst.Assign) -> set[str]:
 
 
 def worth_trying(original: cst.CSTNode, mutated: cst.CSTNode) -> bool:
-    """Leave out what says nothing about tests: other words in a message, another case, a call that Python refuses."""
+    """Leave out what does not measure tests: other words in a message, another case, a call that Python refuses."""
     if isinstance(original, cst.SimpleString) and isinstance(mutated, cst.SimpleString):
         return mutated.value.strip("rbf'\"").startswith("XX") and " " not in original.value
     if isinstance(original, cst.Call) and isinstance(mutated, cst.Call):
-        # mutmut also leaves each argument out; where that is no TypeError, None in its place says the same.
+        # mutmut also leaves each argument out; where that is no TypeError, None in its place has the same effect.
         return len(mutated.args) == len(original.args)
     return True
 

@@ -74,7 +74,7 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the tests say of one mutant."""
+    """The verdict of the tests on one mutant."""
 
     outcome: str
     """`killed`, `hung` or `survived`."""
@@ -87,7 +87,7 @@ class JudgeError(Exception):
 
 
 def path_of(module: str) -> str:
-    """Return the file of a module; the rest of `file.py::Class.function` says which part of it is judged."""
+    """Return the file of a module; the rest of `file.py::Class.function` names the part that is judged."""
     return module.partition("::")[0]
 
 
@@ -222,7 +222,7 @@ class Bench:
         try:
             said = servant.ask(request)
         except EOFError:
-            raise JudgeError(f"{self.module}: what runs its tests has ended, see {self.place.log}") from None
+            raise JudgeError(f"{self.module}: its test process has ended, see {self.place.log}") from None
         if "error" in said:
             raise JudgeError(f"{self.module}: its tests cannot be run: {said['error']}")
         return said

@@ -35,7 +35,7 @@ class Run:
     """For what tests leave behind."""
 
     def arguments(self) -> list[str]:
-        # Nobody reads what an assert has compared, and to rewrite pytest's plugins for it takes longer than many tests.
+        # Compared values are not read, and rewriting asserts in pytest's plugins takes longer than many tests.
         return [
             *("--assert=plain", "-p", "no:cacheprovider", "--tb=short", "-q"),
             *("--rootdir", str(Path.cwd()), "--basetemp", str(self.folder / "t")),
@@ -82,7 +82,7 @@ class _Collected:
         self.ran: set[Place] = set()
 
     def watch(self) -> None:
-        """Note which functions run before the tests do: their effect is there already."""
+        """Record which functions run before the tests do: their effect is there already."""
         sys.setprofile(self._note)
 
     def _note(self, frame: FrameType, event: str, _argument: object) -> None:

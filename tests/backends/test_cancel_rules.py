@@ -252,7 +252,7 @@ def test_whether_the_nodes_find_word_of_it_is_said(
     assert with_word.stop_requested is True
     assert without
     assert without.stop_requested is False
-    assert f"{gang.ref.key.name}: no stop request could be left for the nodes: {fault}" in caplog.text
+    assert f"{gang.ref.key.name}: could not write a stop request for the nodes: {fault}" in caplog.text
     assert gang.cancel() is None, "the service took it"
 
 

@@ -162,7 +162,7 @@ def test_a_port_in_use_is_told_in_a_line():
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1"])
 def test_it_serves_this_machine_only_unless_told_twice(host):
-    assert f"say --host {host} --expose" in refused("--host", host)
+    assert f"add --host {host} --expose" in refused("--host", host)
 
 
 def test_others_have_to_sign():

@@ -1,4 +1,4 @@
-"""Gangs of processes on this machine; all that is known of them lies in their run directories."""
+"""Gangs of processes on this machine; their state lies in their run directories only."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Local(Backend):
 
 
 def _started(plan: Plan) -> RunRef:
-    """Start every node that is not there yet; the gang's own file comes last, and says that it is whole."""
+    """Start every node that is not there yet; the gang's own file comes last, and marks it as whole."""
     archive = _archive(plan)
     limits = AgentConfig.from_env(plan.requests[0].body["environment"]).limits
     node.write(Path(plan.run_dir, FOLDER, GRACE), {"seconds": limits.stop_grace})
@@ -180,7 +180,7 @@ def _start(folder: Path, archive: zipfile.ZipFile, body: Mapping[str, Any]) -> N
             stderr=errors,
             start_new_session=True,
         )
-    # While this process lives, somebody has to take note that its child has ended.
+    # While this process lives, it has to reap its child.
     threading.Thread(target=process.wait, name="node", daemon=True).start()
     _wait_for(folder / node.STARTED, folder / node.ERROR)
 
@@ -270,6 +270,6 @@ def _lines(ref: RunRef, rank: int) -> Iterator[LogLine]:
         return
     for number, line in enumerate(text.splitlines()):
         with suppress(ValueError, LookupError):
-            # The last one may just be on its way.
+            # The last write may be in progress.
             found = json.loads(line)
             yield LogLine(id=f"{rank}-{number}", time=found["time"], rank=rank, text=found["text"])

@@ -56,7 +56,7 @@ def write(file: Path, value: object) -> None:
 
 
 def began(pid: int) -> str | None:
-    """Return what tells a process from a later one of the same number; None where this system does not say it.
+    """Return what distinguishes a process from a later one of the same number; None where this system has none.
 
     Of one that has ended and is only still listed, it is the empty text.
     """

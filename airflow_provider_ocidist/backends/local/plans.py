@@ -1,4 +1,4 @@
-"""What a job says about this machine, and from it to the processes to start. Pure."""
+"""Plan the processes that a job starts on this machine. Pure."""
 
 from __future__ import annotations
 

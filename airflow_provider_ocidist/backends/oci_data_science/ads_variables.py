@@ -1,4 +1,4 @@
-"""The variables by which Oracle ADS tells nodes about their job, for images and programs that know it. Pure.
+"""The variables by which Oracle ADS describes the job to its nodes, for images and programs that use it. Pure.
 
 Names and forms are those of oracle-ads 2.16.1: `ads/opctl/distributed/common/cluster_config_helper.py` for
 `kind: distributed`, `ads/jobs/builders/infrastructure/dsc_job_runtime.py` for `kind: job`.
@@ -23,7 +23,7 @@ LAUNCH_WORDS = {"accelerate": ("accelerate", "launch"), "command": ()}
 
 
 def job_variables(contract: str, job: TrainingJob) -> dict[str, str]:
-    """Return what all nodes are told alike."""
+    """Return the variables that all nodes share."""
     if contract == "ads_distributed":
         return _of_cluster(job)
     if contract == "ads_job":
@@ -32,7 +32,7 @@ def job_variables(contract: str, job: TrainingJob) -> dict[str, str]:
 
 
 def node_variables(contract: str, job: TrainingJob, rank: int) -> dict[str, str]:
-    """Return what one node is told where it has a job run of its own."""
+    """Return the variables of one node that has a job run of its own."""
     if contract == "ads_distributed":
         return {**role_variables(contract, main=rank == 0), "RANK": str(rank)}
     if contract == "ads_job":
@@ -42,7 +42,7 @@ def node_variables(contract: str, job: TrainingJob, rank: int) -> dict[str, str]
 
 
 def role_variables(contract: str, *, main: bool) -> dict[str, str]:
-    """Return what tells the main node from the others."""
+    """Return the variables that differ between the main node and the others."""
     return {"OCI__MODE": "MAIN" if main else "WORKER"} if contract == "ads_distributed" else {}
 
 
@@ -70,7 +70,7 @@ def _of_cluster(job: TrainingJob) -> dict[str, str]:
     }
     return {
         "OCI__WORK_DIR": str(job.work_dir),
-        # None is what ADS writes where the file says nothing; its image takes any text for yes.
+        # ADS writes None where the file sets nothing; its image reads any text as yes.
         "OCI__EPHEMERAL": "None",
         "OCI__CLUSTER_TYPE": "PYTORCH",
         "OCI__WORKER_COUNT": str(job.nodes - 1),

@@ -36,12 +36,12 @@ CAUSES = (
 
 
 def state_of(run: Any | None) -> NodeState:
-    """Return what the service says of a job run; None: it does not know it."""
+    """Return a job run's status at the service; None: it has no such run."""
     return NodeState.MISSING if run is None else STATES.get(run.lifecycle_state, NodeState.UNKNOWN)
 
 
 def cause_of(run: Any | None) -> Cause | None:
-    """Return what the service's words about a job run mean, where one can tell."""
+    """Return the cause that the service's lifecycle details name, if any."""
     details = ((run and run.lifecycle_details) or "").lower()
     return next((cause for words, cause in CAUSES if words in details), None)
 
@@ -53,8 +53,8 @@ def unix_time(time: datetime | None) -> float | None:
 def log_line(ranks: Sequence[int], data: Mapping[str, Any]) -> LogLine:
     """Return a line of the log of a run that holds these nodes.
 
-    Where there are several, the line itself says whose it is; one without such a mark was written before the agent
-    of some node had begun, and is told as the first one's.
+    Where there are several, the line itself names its node; a line without that mark was written before a node's
+    agent had started, and counts as the first node's.
     """
     content = data["logContent"]
     time = moment(content["time"]).timestamp()

@@ -85,12 +85,12 @@ class OciDataScience(Backend):
             lambda region: self._in_region(region).gangs,
         )
         self._elsewhere: dict[str, Self] = {}
-        # What ends nodes has connections of its own, and waits seconds at most for a service that asks for patience.
+        # Cancels have connections of their own, and wait seconds at most when the service throttles.
         self._cancel_dirs = RunDirs(lambda run_dir: open_store(run_dir, _urgent(self.access)))
         self.directories = RunDirectories(self._run_dirs, self._cancel_dirs)
         self._cancels = Cancels(lambda: self._cancel_client, self.directories)
         self._states: dict[str, tuple[NodeState, ...]] = {}
-        """What the service said last of the nodes of each run directory."""
+        """The nodes' last states at the service, by run directory."""
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
@@ -309,7 +309,7 @@ class OciDataScience(Backend):
         places: dict[str, dict[str, float]] = {}
         for ref, since in wanted:
             for run_id, ranks in _logging_runs(ref).items():
-                # A log is read on from its newest line, whichever node wrote that.
+                # A log is read on from its newest line, of any node.
                 start = max(since[rank] for rank in ranks)
                 starts = places.setdefault(_log_place(ref), {})
                 starts[run_id] = min(start, starts.get(run_id, start))

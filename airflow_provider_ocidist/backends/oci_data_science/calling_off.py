@@ -1,4 +1,4 @@
-"""CallingOff: ends what earlier tries of a task may have left, by whichever side can be reached."""
+"""CallingOff: cancels the gangs of a task's earlier tries, by the service or by stop requests."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from airflow_provider_ocidist.model.run import RunRef
 
 Item = TypeVar("Item")
 Said = list[str]
-"""What may still live, and why that is not known or could not be ended; one entry each, for a person."""
+"""What may still live, and why its state is unknown or its cancel failed; one message each."""
 
 
 class CallingOff:
-    """Ends all that is known of one task, at the service and in the run directories."""
+    """Cancels all known gangs of one task, at the service and in the run directories."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class CallingOff:
         self._claimed_by = claimed_by
 
     def end(self, noted: Sequence[Attempt], number: int) -> Said:
-        """End every attempt that is open, but none that a try later than `number` waits for. Raises nothing of ours."""
+        """Cancel every open attempt except those of tries later than `number`. Raises nothing of ours."""
         said: Said = []
-        # What is known without asking anybody first: whoever is killed has seconds.
+        # Known attempts go first, before any request: a killed task has seconds.
         refs = {each.ref.job_id: each.ref for each in noted if each.ref and _may_live(each, number)}
         for ref in refs.values():
             said += self._ended(ref, number)
@@ -77,7 +77,7 @@ def _alive(ref: RunRef, error: BackendError) -> str:
 
 def _begun(attempt: Attempt) -> str:
     return (
-        f"attempt {attempt.key.name} was begun, and no stop request could be left in {attempt.place.run_dir}: "
+        f"attempt {attempt.key.name} was begun, and no stop request could be written to {attempt.place.run_dir}: "
         "look for a job of this name in the console, and delete it with its runs"
     )
 

@@ -1,4 +1,4 @@
-"""Cancels: ends the nodes of a gang by the service and by their run directory at the same time, ahead of all else."""
+"""Cancels: ends the nodes of a gang by the service and by their run directory at the same time."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ CANCELED = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
 
 
 class Cancels:
-    """Cancels runs with a client and a store of its own, which no other request keeps waiting."""
+    """Cancels runs with a client and a store of its own, which no other request delays."""
 
     def __init__(self, client: Callable[[], Any], directories: RunDirectories) -> None:
         self._client = client
         self._directories = directories
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
-        """Cancel every run, and leave a stop request. Raises CancelFailed when the service did not take all of it."""
-        # At the same time: whoever is killed has five seconds, and the service may ask for patience.
+        """Cancel every run, and write a stop request. Raises CancelFailed when the service did not accept all."""
+        # At the same time: a killed task has five seconds, and the service may throttle.
         error, stop_requested = both(
             lambda: self._cancel_runs(ref), lambda: self.request_stop(ref.key, ref.run_dir, ending)
         )
@@ -37,7 +37,7 @@ class Cancels:
             raise CancelFailed(error, stop_requested=stop_requested) from error
 
     def cancel_runs(self, run_ids: Iterable[str]) -> dict[str, BackendError]:
-        """Cancel runs side by side; return what the service said of those that it did not take."""
+        """Cancel runs side by side; return the errors of those that the service did not accept."""
         run_ids = list(dict.fromkeys(run_id for run_id in run_ids if run_id))
         answers = in_parallel(self._cancel_run, run_ids)
         return {run_id: error for run_id, error in zip(run_ids, answers, strict=True) if error is not None}
@@ -46,7 +46,7 @@ class Cancels:
         failed = self.cancel_runs(ref.run_ids)
         try:
             if not ref.complete:
-                # Those too whose creation was never answered.
+                # Also those whose creation was never answered.
                 listed = self._states(ref)
                 failed |= self.cancel_runs(run_id for run_id in listed if run_id not in ref.run_ids)
             elif any(error.status_code == 404 for error in failed.values()):
@@ -72,7 +72,7 @@ class Cancels:
         return None
 
     def _after_conflict(self, run_id: str, conflict: BackendError) -> BackendError | None:
-        """Return None for a run that has ended or is ending; every other 409 is a moment that passes."""
+        """Return None for a run that has ended or is ending; every other 409 is transient."""
         try:
             with oci_errors(f"reading job run {run_id}, which could not be cancelled"):
                 state = state_of(self._client().get_job_run(run_id).data)
@@ -83,7 +83,7 @@ class Cancels:
         return BackendError(f"{conflict}; it is {state}", status_code=409, code=conflict.code, retryable=True)
 
     def request_stop(self, key: RunKey, run_dir: str, ending: Ending | None) -> bool:
-        """Leave a stop request for nodes that are just starting, and for those that the service does not signal.
+        """Write a stop request for nodes that are just starting, and for those that the service does not signal.
 
         Returns False where that could not be written.
         """
@@ -96,7 +96,7 @@ def _is_ending(state: NodeState) -> bool:
 
 
 def _is_gone(run_id: str, error: BackendError, listed: dict[str, NodeState]) -> bool:
-    """Whether a run needs no cancel: a 404 may hide it, so that the list of its job has to bear that out."""
+    """Whether a run needs no cancel: a 404 may hide it, so the list of its job has to confirm that."""
     if error.status_code != 404:
         return False
     return run_id not in listed or _is_ending(listed[run_id])

@@ -1,4 +1,4 @@
-"""Cleanup: end what a submission that failed has created, and say what of it still lives."""
+"""Cleanup: cancel what a failed submission has created, and report what still lives."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from airflow_provider_ocidist.work_dir.parallel import in_parallel
 log = logging.getLogger(__name__)
 
 WITHIN = 30.0
-"""Seconds that runs have to end; after them they are named, and the next try ends them first."""
+"""Seconds that runs have to end; later ones are reported, and the next try cancels them first."""
 LOOK_EVERY = 1.0
 GONE_AFTER = 2
-"""Answers 404 in a row by which a run counts as gone: one alone may be an answer of a service that is behind."""
+"""Answers 404 in a row by which a run counts as gone: a single one may come from a lagging service."""
 
 
 class Cleanup:
-    """Cancels runs until the service says of each that it has ended: by its id, since a list may be behind."""
+    """Cancels runs until the service reports each one ended: by its id, since a list may lag."""
 
     def __init__(self, client: Any, listed: Callable[[], Mapping[int, str]]) -> None:
         """`listed` returns the runs of the job as the service lists them, by number."""
@@ -52,7 +52,7 @@ class Cleanup:
             time.sleep(min(LOOK_EVERY, left))
 
     def _states(self, run_ids: Iterable[str]) -> dict[str, str]:
-        """Return the states of those that have not ended, as far as the service tells them."""
+        """Return the states of those that have not ended, as far as the service reports them."""
         run_ids = list(run_ids)
         states = dict(zip(run_ids, in_parallel(self._state, run_ids), strict=True))
         return {run_id: state for run_id, state in states.items() if not _is_final(state)}
@@ -74,7 +74,7 @@ class Cleanup:
             with oci_errors(f"cancelling job run {run_id}"):
                 self._client.cancel_job_run(run_id)
         except BackendError as error:
-            # Whatever it says, the next look tells whether the run has ended.
+            # Whatever the answer, the next status request shows whether the run has ended.
             log.info("%s", error)
 
     def _list(self) -> Mapping[int, str]:
@@ -94,7 +94,7 @@ def still_alive(error: BackendError, alive: Mapping[str, str]) -> BackendError:
         status_code=error.status_code,
         code=error.code,
         request_id=error.request_id,
-        # Also where the error itself is final: somebody has to end them.
+        # Also where the error itself is final: the runs still have to be cancelled.
         retryable=True,
         cause=error.cause if error.retryable else Cause.SERVICE,
     )

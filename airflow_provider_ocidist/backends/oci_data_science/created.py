@@ -1,4 +1,4 @@
-"""From what the service has back to the requests that created it, for comparison with a plan. Pure."""
+"""Rebuild the create requests from the service's resources, for comparison with a plan. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OF_A_RUN = frozenset(
         "jobStorageMountConfigurationOverrideDetailsList",
     }
 )
-"""What a run is created with; the rest of what the service tells of it was copied from the job, or came later."""
+"""What a run is created with; its other fields were copied from the job, or came later."""
 
 
 def job_request(job: Mapping[str, Any]) -> Request:
@@ -44,7 +44,7 @@ def run_request(run: Mapping[str, Any]) -> Request:
 
 
 def _bare(value: Any) -> Any:
-    """Return a value without what is empty: the service answers fields that nobody has set."""
+    """Return a value without empty parts: the service also returns fields that were never set."""
     if isinstance(value, Mapping):
         items = {name: _bare(item) for name, item in value.items() if name != TAGS_OF_THE_SERVICE}
         return {name: item for name, item in items.items() if item not in (None, {}, [])}

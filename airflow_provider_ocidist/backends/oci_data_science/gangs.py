@@ -28,7 +28,7 @@ from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 log = logging.getLogger(__name__)
 
 STALE = 5.0
-"""Seconds after which an attempt whose creation nobody saw answered is looked for once more: lists may be behind."""
+"""Seconds until an attempt whose creation was not answered is looked for once more: lists may lag."""
 NEIGHBOURS = 3
 """Attempts of a generation that are looked for by name where there is no record, as of a version before this one."""
 CALLED_OFF = StopRequest(cause=Cause.CANCELED, message="another attempt of its task was begun")
@@ -64,7 +64,7 @@ class Gangs:
         return merged(noted, *read)
 
     def end(self, ref: RunRef, end: End) -> None:
-        """Record that nothing of a gang lives any more; a later try looks at it otherwise."""
+        """Record that no node of a gang lives; otherwise each later try looks it up."""
         place = Place(backend=ref.backend, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
         try:
             self.index(work_dir_of(ref.run_dir)).end(ref.key, place, end)
@@ -102,7 +102,7 @@ class Gangs:
         return _by_age(ref for ref in refs if ref is not None)
 
     def named(self, name: str, key: RunKey, compartment_id: str) -> list[RunRef]:
-        """Return the gangs whose job has this name; a list may be behind."""
+        """Return the gangs whose job has this name; a list may lag."""
         with oci_errors("looking for earlier gangs of this task"):
             jobs = list(pages(self._client().list_jobs, compartment_id, display_name=name))
         owned = [str(job.id) for job in jobs if key_of(job, key) is not None]
@@ -126,7 +126,7 @@ class Gangs:
             raise _out_of_sight(attempt, error) from error
 
     def _without_its_job(self, attempt: Attempt, ref: RunRef) -> list[RunRef]:
-        """Return what lives of a gang whose job is gone; 404 alone may mean that we may not see it."""
+        """Return what lives of a gang whose job is gone; a 404 alone may mean missing permissions."""
         with oci_errors("listing the compartment of an earlier attempt"):
             self._client().list_jobs(str(attempt.place.compartment_id), limit=1)
         found = in_parallel(self._run_or_none, runs_of(ref).values())
@@ -135,7 +135,7 @@ class Gangs:
     def _of_job(
         self, job_id: str, key: RunKey, compartment_id: str, known: RunRef | None = None
     ) -> RunRef | None:
-        """Return the gang of a job unless it is gone; `known`: what was recorded of it, for lists may be behind."""
+        """Return the gang of a job unless it is gone; `known`: what was recorded of it, since lists may lag."""
         job, runs = both(
             lambda: self._job_or_none(job_id), lambda: self._list_runs(compartment_id, job_id=job_id)
         )
@@ -170,7 +170,7 @@ class Gangs:
     # create
 
     def begin(self, plan: Plan, known: Sequence[Attempt]) -> list[RunRef]:
-        """Return what exists of the task, and of the plan's own gang what it takes to go on with it.
+        """Return the task's gangs, and the plan's own gang with its job.
 
         The job is only a definition: it is created while it is looked for, its runs come afterwards.
         """
@@ -191,7 +191,7 @@ class Gangs:
         """Return what there is of the plan's own gang: its job, if nothing else."""
         own = Attempt.of(plan)
         self.record(own)
-        # The look goes out first: were the new job in the list, its runs would be asked for, which it has not.
+        # The list is requested first: a new job in it would cost a request for runs that it does not have.
         compartment_id = str(plan.compartment_id)
         begun, (others, named) = both(
             lambda: self._job(plan),
@@ -201,14 +201,14 @@ class Gangs:
             ),
         )
         if others:
-            # Each try records its attempt and looks then: of two at the same time one at least sees the other.
+            # Each try records its attempt before it looks: of two concurrent tries at least one sees the other.
             overtaken = _overtaken(plan, others)
             if plan.tries is not None and overtaken.number > plan.tries.number:
                 self._withdraw(own, begun, known)
             raise overtaken
         alive = [ref for ref in named if runs_of(ref)]
         if isinstance(begun, BackendError):
-            # What of our own has no node may be gone by now: the look went on meanwhile.
+            # Our own job without a node may be deleted by now, since the lookup took time.
             if alive:
                 return alive
             self._forget_if_refused(plan, begun)
@@ -228,7 +228,7 @@ class Gangs:
                 self._remove(begun.job_id)
             self.index(work_dir_of(own.place.run_dir)).forget(own)
         except BackendError as error:
-            # The later try finds it by its record, and ends it.
+            # The later try finds it by its record, and cancels it.
             log.info("%s: %s", own.key.name, error)
 
     def _job(self, plan: Plan) -> RunRef | BackendError:
@@ -240,7 +240,7 @@ class Gangs:
     def _called_off(
         self, key: RunKey, unanswered: Sequence[Attempt], found: Sequence[RunRef]
     ) -> list[RunRef]:
-        """Tell attempts to stop whose creation nobody saw answered and no list shows, and look once more."""
+        """Write stop requests for attempts that got no answer and are in no list, and look once more."""
         hidden = [attempt for attempt in unanswered if not _is_among(attempt, found)]
         if not hidden:
             return []
@@ -283,7 +283,7 @@ class Gangs:
                 submission.artifact(ref.job_id)
             made = submission.runs(ref.job_id, existing)
         except BaseException as error:
-            # Airflow's timeout too, which is no Exception: half a gang would run for nobody.
+            # Also Airflow's timeout, which is no Exception: a partial gang would run unattended.
             alive = self._clean_up(plan, with_runs(ref, existing | submission.abandoned()), stop)
             if alive and isinstance(error, BackendError):
                 raise still_alive(error, alive) from error
@@ -306,13 +306,13 @@ class Gangs:
         cleanup = Cleanup(
             self._client(), lambda: _by_number(self._list_runs(str(ref.compartment_id), job_id=ref.job_id))
         )
-        # Whoever is killed has five seconds.
+        # A killed task has five seconds.
         stopped = stop is not None and stop.is_set()
         runs, alive = cleanup.end(runs_of(ref), 0.0 if stopped else WITHIN)
         left = with_runs(ref, runs)
         self._record_created(plan, left)
         if not alive:
-            # Its nodes were called off: the next try must not create its own in the same run directory.
+            # Its nodes have a stop request: the next try must not create its own in the same run directory.
             self.end(left, End(succeeded=False))
         if not runs:
             self._remove_if_it_goes(ref)
@@ -324,7 +324,7 @@ class Gangs:
         try:
             self.record(Attempt.of(plan, ref))
         except BackendError as error:
-            # What was recorded before leads to it as well.
+            # The earlier record leads to it as well.
             log.warning("%s: what was created is not recorded: %s", ref.key.name, error)
 
     def _forget_if_refused(self, plan: Plan, error: BackendError) -> None:
@@ -341,7 +341,7 @@ class Gangs:
         try:
             self._run_dirs.write(run_dir, STOP_FILE, CALLED_OFF.to_json())
         except (StorageError, BackendError, OSError) as error:
-            log.warning("%s: no stop request could be left for the nodes: %s", key.name, error)
+            log.warning("%s: could not write a stop request for the nodes: %s", key.name, error)
 
     def _remove_if_it_goes(self, ref: RunRef) -> None:
         try:
@@ -368,7 +368,7 @@ def _overtaken(plan: Plan, others: Sequence[Attempt]) -> Overtaken:
 
 
 def _out_of_sight(attempt: Attempt, error: BackendError) -> BackendError:
-    """Say of an attempt that may live where these credentials do not see, what to do."""
+    """Return the error for an attempt that may live where these credentials cannot see it."""
     place = attempt.place
     what = f"job {attempt.ref.job_id}" if attempt.ref else f"a job named {attempt.key.name}"
     return BackendError(

@@ -1,4 +1,4 @@
-"""Topology `job_runs`: one job run for each node, whose state the service tells. Pure."""
+"""Topology `job_runs`: one job run for each node, whose state the service reports. Pure."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ SEARCHES_AT_A_TIME = 4
 LINES = 1000
 """On a page: as many as the service gives."""
 RECENT = 300.0
-"""Seconds; runs that were read to times further apart are searched for apart: none is read again from far back."""
+"""Seconds; runs whose read positions differ by more are searched separately: none is re-read from far back."""
 OLDER_SEARCHES = 40
-"""In one look, for runs that were read to a time before; the others' turn comes at the next looks."""
+"""In one poll, for runs that were read before; the others follow in the next polls."""
 CROWDED_FOR = 600.0
 """Seconds during which a log that holds many lines of others is searched run by run."""
 LONGEST = 13.9 * 86400
@@ -37,14 +37,14 @@ class Searched:
 
     entries: dict[str, list[Entry]]
     unread_from: dict[str, float] = field(default_factory=dict)
-    """Of runs with more entries than were to be read: the Unix time from which on they were left."""
+    """Of runs with unread entries: the Unix time of the first unread one."""
 
 
 class LogSearches:
     """Searches the logs of one connection.
 
-    Up to forty runs are named in a search. Where more are waited for, the log as a whole takes fewer calls, unless much
-    is in it that is not theirs; that is tried now and then.
+    A search names up to forty runs. For more runs, reading the whole log takes fewer calls, unless it holds many
+    entries of others; that is tried again now and then.
     """
 
     def __init__(self, client: Callable[[], Any]) -> None:
@@ -55,7 +55,7 @@ class LogSearches:
         """Return the entries of each run of `since`, by its id, from its Unix time on; older ones may be among them.
 
         `pages` bounds what is read for recent runs, and again for those that were read to a time before: one page for
-        each search, and so many more for all of them. What is left is the newest of a run, never what lies between.
+        each search, and so many more for all of them. Unread entries are always the newest of a run.
         """
         now = time.time()
         found = Searched({run_id: [] for run_id in since})
@@ -121,7 +121,7 @@ class LogSearches:
             entries += [result.data for result in answer.data.results or ()]
             if not answer.headers.get("opc-next-page"):
                 return entries, True
-            # A page may be empty; and the next look, which begins at the last entry, must come further than this one.
+            # A page may be empty; and the next search, which begins at the last entry, must read further.
             if not budget.take() and entries and (not run_ids or _time_of(entries[-1]) > start):
                 return entries, False
             page = {"page": answer.headers["opc-next-page"]}
@@ -160,11 +160,11 @@ def _time_of(entry: Entry) -> float:
 def _sort_in(entries: Sequence[Entry], run_ids: Mapping[str, float], found: Searched) -> None:
     """Add entries to those of their runs; those of runs that were not searched for are left out.
 
-    Of a source only the end is known to be the run's OCID, which is why searches have a `*` before it.
+    A source is only known to end in the run's OCID, so searches put a `*` before it.
     """
     by_end = {run_id.rpartition(".")[2]: run_id for run_id in run_ids}
     for entry in entries:
-        # Others may write to the log, too, and in other forms.
+        # Other programs may write to the log, in other forms.
         content = entry.get("logContent") if isinstance(entry, Mapping) else None
         source = content.get("source") if isinstance(content, Mapping) else None
         run_id = by_end.get(str(source or "").rpartition(".")[2])

@@ -1,6 +1,6 @@
-"""What a plan leaves open because only the service knows it, found by asking right before the job is created.
+"""Look up the open values of a plan at the service, right before the job is created.
 
-Oracle ADS finds the same in the same way: `ads/common/dsc_file_system.py`, `ads/common/oci_logging.py`.
+Oracle ADS looks them up in the same way: `ads/common/dsc_file_system.py`, `ads/common/oci_logging.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Storage mounts: from a job's words to the service's. Pure."""
+"""Storage mounts: from a job's fields to the service's. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def details(mount: Mount) -> dict[str, Any]:
 def in_work_dir(job: TrainingJob, work_dir: str) -> tuple[Mount, ...]:
     """Return the mounts with the folders of the work directory under their own URIs. Raises JobFileError."""
     folders = [index for index, mount in enumerate(job.mounts) if mount.is_in_work_dir]
-    # In a plan without a connection, words stand for the work directory.
+    # In a plan without a connection, a placeholder stands for the work directory.
     if folders and not work_dir.startswith(("oci://", "<")):
         why = f"is a folder of work_dir, and only buckets can be mounted, not {work_dir}: name a work_dir on oci://"
         raise JobFileError([Problem(f"mounts.{index}.source", why) for index in folders], job.name)
@@ -63,7 +63,7 @@ def is_ocid(text: str) -> bool:
 
 
 def rules(job: TrainingJob) -> Iterator[Problem]:
-    """Tell mounts that the service would refuse."""
+    """Report mounts that the service would refuse."""
     if len(job.mounts) > MAX_MOUNTS:
         yield Problem("mounts", f"there are {len(job.mounts)}; {MAX_MOUNTS} are allowed")
     taken: dict[str, int] = {}

@@ -1,6 +1,6 @@
 """Topology `multi_node`: one job run that holds all nodes, as the service's Distributed Jobs. Pure.
 
-The service tells the state of the run, and none of single nodes; what is known of them, they reported themselves.
+The service reports the state of the run, not of single nodes; the nodes report their own states.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _group(blueprint: Blueprint) -> dict[str, Any]:
 
 
 def node_states(run: NodeState, reports: Sequence[NodeReport | None] | None, nodes: int) -> list[NodeState]:
-    """Return the nodes' states: the run's, told apart by the nodes' own reports while it runs."""
+    """Return the nodes' states: the run's, refined by the nodes' own reports while it runs."""
     if run is not NodeState.RUNNING or reports is None:
         return [run] * nodes
     over = all(report is not None and report.phase is Phase.DONE for report in reports)
@@ -105,16 +105,16 @@ def node_states(run: NodeState, reports: Sequence[NodeReport | None] | None, nod
 
 def _state(report: NodeReport | None, over: bool) -> NodeState:
     if report is None:
-        # Whether its machine is there, nobody says.
+        # The service does not report its machine.
         return NodeState.PENDING
     if report.phase is not Phase.DONE:
         return NodeState.RUNNING
-    # When all are done, the service's word about the run is near; before, the others may wait for this one in vain.
+    # When all are done, the run's state follows soon; before, the others may wait for this one in vain.
     return NodeState.FAILED if report.cause is not None and not over else NodeState.ENDING
 
 
 def _finished_at(state: NodeState, run: Any, report: NodeReport | None) -> float | None:
-    """Return when a node ended: by its own word, else when it was last known to live."""
+    """Return when a node ended: by its own report, else when it was last known to live."""
     if run is None or not state.terminal:
         return None
     if report is None:

@@ -1,4 +1,4 @@
-"""What a job and a connection say about OCI Data Science."""
+"""The options of OCI Data Science in a job and a connection."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class OciDataScienceOptions(BackendOptions):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
-    """What a connection fills in where a job says nothing."""
+    """The connection's defaults for what a job does not set."""
 
     compartment_id: str | None = None
     project_id: str | None = None

@@ -35,7 +35,7 @@ TAG_TASK, TAG_GENERATION, TAG_ATTEMPT, TAG_RUN = (
 )
 """The last one numbers the job runs of a gang: the rank of the only node, or of the first."""
 KEY_VARIABLE = "OCIDIST_KEY"
-"""Holds the whole key, of which the tags have only a digest: by it a gang is known that somebody else has started."""
+"""Holds the whole key, of which the tags have only a digest: it identifies a gang that another process has started."""
 JOB_ID = "<id of CreateJob>"
 """Stands in a plan for the one value that only the service can give."""
 NO_SUBNET = (
@@ -46,11 +46,11 @@ NO_SUBNET_FOR_IMAGE = (
     "is needed: the nodes of this image talk through a subnet that allows traffic within itself; where the image "
     "starts the agent of ocidist, topology multi_node needs none"
 )
-MISSING = "is needed here: the job does not say it, and the connection has no default for it"
+MISSING = "is needed here: the job does not set it, and the connection has no default for it"
 
 
 def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str | None) -> Plan:
-    """Return the plan of a gang. Raises JobFileError when job and connection together do not say enough."""
+    """Return the plan of a gang. Raises JobFileError when job and connection together are incomplete."""
     job, options = resolved(job, defaults)
     topology, because = choose(options.topology, job.nodes, options.subnet_id)
     config = _agent_config(job, options, key, topology, endpoint)
@@ -111,7 +111,7 @@ def _filled(options: OciDataScienceOptions, defaults: Defaults) -> dict[str, Any
     }
     if options.managed_network:
         filled["subnet_id"] = None
-    # The connection's log lies in the connection's group: with another group it would be no log at all.
+    # The connection's log lies in the connection's group: with another group the pair would be invalid.
     filled["log_id"] = options.log_id or (None if options.log_group_id else defaults.log_id)
     filled["conda_region"] = options.conda_region or defaults.conda_region or defaults.region
     return filled
@@ -139,7 +139,7 @@ def _agent_config(
 def _role_environment(
     job: TrainingJob, options: OciDataScienceOptions, topology: Topology, *, main: bool
 ) -> dict[str, str]:
-    """Return the variables of main node or workers that the agent must set itself: the service knows no roles."""
+    """Return the variables of main node or workers that the agent must set itself: the service has no roles."""
     if not topology.is_one_run:
         return {}
     own = job.main_env if main else job.worker_env
@@ -171,7 +171,7 @@ def _blueprint(
         machine=_machine(options),
         container=_container(job, options),
         subnet_id=options.subnet_id,
-        # A backstop for the day when nobody is left to cancel; the waiting task ends the gang to the second.
+        # A backstop where no process is left to cancel; the waiting task ends the gang to the second.
         max_minutes=None if limit is None else math.ceil(limit / 60) + 1,
     )
 
@@ -241,7 +241,7 @@ def _container(job: TrainingJob, options: OciDataScienceOptions) -> dict[str, An
 
 
 def _start(container: Container | None) -> dict[str, list[str]]:
-    """Return what the container starts: the agent, unless the job has its own mind."""
+    """Return what the container starts: the agent, unless the job sets its own command."""
     if container is None:
         return {"entrypoint": ["python3", "-c", START_SCRIPT]}
     own = {"entrypoint": container.entrypoint, "cmd": container.command}

@@ -1,4 +1,4 @@
-"""From a job and its runs back to the gang: the job's environment holds all that its nodes were told. Pure."""
+"""From a job and its runs back to the gang: the job's environment holds its nodes' configuration. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ref_of(job: Any, key: RunKey) -> RunRef:
 
 
 def key_in(job: Any) -> RunKey:
-    """Return whose gang a job is. Raises RunNotFound when it is nobody's of ours."""
+    """Return whose gang a job is. Raises RunNotFound when ocidist did not start it."""
     try:
         environment = topology_of(job).environment_of(job) or {}
         return codec.decode(RunKey, json.loads(environment[KEY_VARIABLE]))
@@ -49,7 +49,7 @@ def key_in(job: Any) -> RunKey:
 
 
 def record_of(job: Any, ref: RunRef) -> RunRecord:
-    """Return the record of a gang as it was at its start, from what its nodes were told."""
+    """Return the record of a gang as it was at its start, from its nodes' configuration."""
     config = AgentConfig.from_env(topology_of(job).environment_of(job))
     return RunRecord.of(ref, config, expectations(config))
 
@@ -57,8 +57,8 @@ def record_of(job: Any, ref: RunRef) -> RunRecord:
 def with_runs(ref: RunRef, runs: Mapping[int, str], asked_at: Iterable[float] = ()) -> RunRef:
     """Return the reference with the ids of its job runs, which are given by number.
 
-    `asked_at`: when they were created, Unix times. From the first of them on the nodes are waited for: a job
-    without any may be old, left by somebody who found no machine.
+    `asked_at`: when they were created, Unix times. The wait for nodes begins at the first of them: a job
+    without any may be old, of a try that found no machine.
     """
     run_of = TOPOLOGIES[ref.topology].run_of
     run_ids = tuple(runs.get(run_of(rank), "") for rank in range(ref.nodes))

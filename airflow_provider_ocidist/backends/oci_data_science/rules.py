@@ -1,4 +1,4 @@
-"""What OCI Data Science asks of a job, as far as it can be known without asking the service. Pure."""
+"""What OCI Data Science requires of a job, as far as it can be checked without the service. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_ARGUMENTS = 4_000
 MAX_ARTIFACT = 4 * 1024**3 - 16 * 1024**2
 """Bytes of the user's part of a job artifact, 4 GB (Oracle's documentation, jobs-artifact) less room for the agent."""
 _SLUG_PYTHON = re.compile(r"(?:^|_)p([23])(\d{1,2})(?:_|$)")
-"""Service conda environments say their Python in their name, as `pytorch24_p310_gpu_x86_64_v1`."""
+"""Service conda environments have their Python in their name, as `pytorch24_p310_gpu_x86_64_v1`."""
 
 OCID = re.compile(r"ocid1\.([a-z0-9]+)\.")
 KINDS = {
@@ -45,7 +45,7 @@ _COMMON_KINDS = {kind for kinds in KINDS.values() for kind in kinds} | {
 
 
 def _ocids(job: TrainingJob) -> Iterator[Problem]:
-    """Tell OCIDs of the wrong kind: the service would say "not authorized or not found"."""
+    """Report OCIDs of the wrong kind: the service would answer "not authorized or not found"."""
     for name, kinds in KINDS.items():
         ocid = OCID.match(getattr(job.backend, name) or "")
         if ocid and ocid[1] in _COMMON_KINDS and ocid[1] not in kinds:
@@ -94,7 +94,7 @@ def _conda(job: TrainingJob) -> Iterator[Problem]:
 
 
 def python_of(slug: str) -> tuple[int, int] | None:
-    """Return the Python that the name of a service conda environment says; None where it says none."""
+    """Return the Python that the name of a service conda environment contains; None where it has none."""
     said = _SLUG_PYTHON.search(slug)
     return (int(said[1]), int(said[2])) if said else None
 
@@ -139,7 +139,7 @@ def container_arguments(job: TrainingJob) -> str | None:
 
 
 def _artifact(job: TrainingJob) -> Iterator[Problem]:
-    """Tell code that would not fit: packed it takes less room, but never so much less that one should count on it."""
+    """Report code that would not fit, by its unpacked size: compression may save too little."""
     code = job.program.source
     if job.image is not None or code is None or not job.program.is_local or is_placeholder(code):
         return

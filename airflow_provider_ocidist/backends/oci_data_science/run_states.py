@@ -28,7 +28,7 @@ MANY = 50
 
 ASKED_AT_A_TIME = 6
 UNCONFIRMED = "NOT_FOUND"
-"""In place of a lifecycle state, for a run that the service has not found and that is not known to be deleted."""
+"""In place of a lifecycle state, for a run that was not found and is not known to be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +116,17 @@ class RunStates:
         }
 
     def recall(self, missed: Mapping[str, Missed]) -> None:
-        """Go on with what another process has met."""
+        """Restore another process's 404 counts."""
         now = self._clock()
         for run_id, each in missed.items():
             self._absent.setdefault(run_id, Absent(now - each.seconds, each.answers))
 
     def _ask_for_the_rest(self, compartment_id: str | None, search: _Search) -> None:
-        """Ask for each run that no list has: lists may be behind.
+        """Ask for each run that no list has: lists may lag.
 
         The service answers 404 for what was deleted, for what these credentials may not see, and by mistake. So a run
-        counts as deleted only after several such answers over minutes, each beside a list of its compartment: that is
-        refused to those who may not see it. Until then it is as it was known last.
+        counts as deleted only after several such answers over minutes, each with a list of its compartment, which is
+        refused without the right to see it. Until then it keeps its last known state.
         """
         self._ask_for_each(search)
         for run_id in search.found.keys() & self._absent.keys():
@@ -142,7 +142,7 @@ class RunStates:
         search.take(run for run in asked if run is not None)
 
     def _unless_gone(self, run_id: str) -> RunSummary | None:
-        """Count one more answer 404 for a run; return how it is taken to be, None: deleted."""
+        """Count one more answer 404 for a run; return its assumed state, None: deleted."""
         now, before = self._clock(), self._absent.get(run_id)
         absent = self._absent[run_id] = before.again() if before else Absent(now)
         if absent.is_gone(now):
@@ -177,7 +177,7 @@ class _Search:
         if self.missing:
             for run in runs:
                 seen += 1
-                # As it was asked for, not as it came: no second copy of each id is kept.
+                # The requested id, not the received one: no second copy of each id is kept.
                 run_id = self.missing.pop(str(run.id), None)
                 if run_id is not None:
                     self.found[run_id] = RunSummary.of(run)

@@ -1,4 +1,4 @@
-"""ServiceClock: what time it is at the service, whatever this machine's clock says."""
+"""ServiceClock: the time at the service, independent of this machine's clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ServiceClock:
         """Unix time at the service, and when that was, on the steady clock."""
 
     def heeding(self, client: Any) -> Any:
-        """Return an SDK client, to whose answers this clock listens from now on."""
+        """Return an SDK client whose answers set this clock from now on."""
         client.base_client.session.hooks["response"].append(self._take)
         return client
 
@@ -31,5 +31,5 @@ class ServiceClock:
         try:
             self._told = parsedate_to_datetime(response.headers["Date"]).timestamp(), self._steady()
         except (KeyError, TypeError, ValueError):
-            # An answer of something in between, which tells no time.
+            # The answer of a proxy or gateway, without a time.
             return

@@ -1,4 +1,4 @@
-"""Submission: bring about one plan, in as few round trips as the service allows."""
+"""Submission: create the gang of one plan, in as few round trips as the service allows."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Submission:
                 if error.code != SPENT:
                     raise
             else:
-                # The answer to an old token may be a job that somebody is just deleting.
+                # The answer to an old token may be a job that is just being deleted.
                 if created.lifecycle_state not in GOING:
                     return created
             gone = self._gone_jobs(gone)
@@ -86,7 +86,7 @@ class Submission:
 
     def _post_job(self, gone: Sequence[str]) -> Any:
         (request,) = self._requests("CreateJob")
-        # Another Airflow may have the same task in another compartment.
+        # Another Airflow may run the same task in another compartment.
         token = self._plan.key.token("job", request.body["compartmentId"], *gone)
         body = dict(self._complete(request.body))
         with oci_errors("creating the job"):
@@ -95,8 +95,8 @@ class Submission:
     def _gone_jobs(self, known: Sequence[str]) -> list[str]:
         """Return the ids of the jobs of this name that are gone.
 
-        Where that is nothing new, what was begun with another job file and has no run is removed: not before, lest
-        two who come at the same time remove what the other has just made.
+        If no job is newly gone, those of another job file without a run are deleted; not earlier, since two
+        concurrent submitters could otherwise delete each other's job.
         """
         (request,) = self._requests("CreateJob")
         name, place = request.body["displayName"], request.body["compartmentId"]
@@ -120,15 +120,15 @@ class Submission:
                     return False
                 self._client.delete_job(job_id)
         except BackendError as error:
-            # 404: somebody else was faster; 409: it has got a run, or is being removed.
+            # 404: another process deleted it; 409: it has got a run, or is being deleted.
             if error.status_code not in (404, 409):
                 raise
             return error.status_code == 404
         return True
 
     def _forget_nodes(self) -> None:
-        """Remove what the nodes of a job that is gone have said; it would be taken for the word of new ones."""
-        # A run directory that cannot be used is told elsewhere.
+        """Delete the reports of a deleted job's nodes; they would be read as those of new nodes."""
+        # An unusable run directory is reported elsewhere.
         with suppress(StorageError, BackendError):
             store = self._open_run_dir()
             names = [entry.name for entry in store.list()]
@@ -137,7 +137,7 @@ class Submission:
                     store.delete(name)
 
     def _problem(self) -> BackendError | None:
-        """Return why the nodes could not get their code or meet, if so; they could not even say it."""
+        """Return why the nodes could not get their code or meet, if so; they could not report it."""
         try:
             return self._work_dir_problem(self._archives())
         except BackendError as error:
@@ -162,7 +162,7 @@ class Submission:
     def _work_dir_problem(self, archives: Mapping[str, bytes]) -> BackendError | None:
         try:
             store = self._open_run_dir()
-            # The first renewal is there before any node is, and shows that the next ones can be written.
+            # The first renewal precedes every node, and proves that later ones can be written.
             files = {**archives, **({LEASE_FILE: Renewal.now().to_json()} if self._plan.lease else {})}
             for name, content in files.items():
                 store.write(name, content)
@@ -181,7 +181,7 @@ class Submission:
         return None
 
     def artifact(self, job_id: str) -> None:
-        """Upload agent and code, where the plan says so."""
+        """Upload agent and code, where the plan has them."""
         if not self._requests("CreateJobArtifact"):
             return
         archive = agent_bundle(None) if self._plan.code is None else self._read_code(agent_bundle)
@@ -194,7 +194,7 @@ class Submission:
                     opc_retry_token=self._plan.key.token("artifact", job_id),
                 )
         except BackendError as error:
-            # It has one already: somebody who submits the same plan was faster, or died after this step.
+            # It has one already: another submitter of the same plan was faster, or died after this step.
             if error.status_code != 409 or not self._has_artifact(job_id):
                 raise
 
@@ -221,7 +221,7 @@ class Submission:
                 answer = self._client.create_job_run(
                     body, opc_retry_token=self._plan.key.token("run", job_id, number)
                 )
-            # Kept at once: what becomes of the others, this one exists.
+            # Recorded at once: it exists, even if the others fail.
             self._answered[number] = str(answer.data.id)
             if self._abandoned.is_set():
                 self._cancel(str(answer.data.id))
@@ -230,7 +230,7 @@ class Submission:
         missing = [number for number in range(len(requests)) if number not in existing]
         made: dict[int, Any] = {}
         if 0 in missing and any(wants_main_run(request.body) for request in requests):
-            # The others are told its id.
+            # The others receive its id.
             made[0] = create(missing.pop(0))
             ids[0] = str(made[0].id)
         return made | dict(zip(missing, in_parallel(create, missing), strict=True))

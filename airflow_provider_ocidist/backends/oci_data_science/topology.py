@@ -13,7 +13,7 @@ from airflow_provider_ocidist.model.run import NodeStatus, RunRef
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blueprint:
-    """What the job of a gang says in every topology; parts in the service's own form."""
+    """What the job of a gang sets in every topology; parts in the service's own form."""
 
     name: str
     nodes: int
@@ -30,7 +30,7 @@ class Blueprint:
 
 
 def configuration(blueprint: Blueprint) -> dict[str, Any]:
-    """Return what the nodes are told, in the service's form."""
+    """Return the nodes' configuration, in the service's form."""
     told = {"jobType": "DEFAULT", "environmentVariables": dict(blueprint.environment)}
     return {**told, **({"commandLineArguments": blueprint.arguments} if blueprint.arguments else {})}
 
@@ -48,11 +48,11 @@ class Topology(ABC):
 
     @abstractmethod
     def job(self, blueprint: Blueprint) -> dict[str, Any]:
-        """Return the fields of CreateJob that say where and how the nodes run."""
+        """Return the fields of CreateJob that set where and how the nodes run."""
 
     @abstractmethod
     def runs(self, blueprint: Blueprint) -> list[dict[str, Any]]:
-        """Return the fields of each CreateJobRun that tell it from the others."""
+        """Return the fields of each CreateJobRun that differ from the others."""
 
     @abstractmethod
     def run_of(self, rank: int) -> int:

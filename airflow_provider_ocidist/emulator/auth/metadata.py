@@ -21,10 +21,10 @@ FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host")
 
 
 class Metadata:
-    """Answers what the instance asks about itself.
+    """Answers the instance's requests about itself.
 
     On a real instance every program on it may ask. Here other users may share the machine, and the key is the
-    right to run programs as the user who started the emulator: where the kernel tells whose connection it is,
+    right to run programs as the user who started the emulator: where the kernel shows whose connection it is,
     others are refused.
     """
 

@@ -1,4 +1,4 @@
-"""Users of the tenancy and their API keys. There are no policies: who may sign may do everything."""
+"""Users of the tenancy and their API keys. There are no policies: every signer may do everything."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FIELDS = {"description": "description", "email": "email", "freeformTags": "freef
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class User:
-    """Someone who may call."""
+    """A user of the tenancy."""
 
     id: str
     name: str
@@ -68,7 +68,7 @@ class ApiKey:
 
 
 class Users:
-    """Answers /users, and knows the key of every keyId."""
+    """Answers /users, and finds the key of every keyId."""
 
     def __init__(self, context: Context) -> None:
         self._installation = context.installation
@@ -105,7 +105,7 @@ class Users:
         self._seed()
 
     def credential(self, key_id: str) -> Credential:
-        """Return the key that `tenancy/user/fingerprint` names. Raises 401 that says which part is unknown."""
+        """Return the key that `tenancy/user/fingerprint` names. Raises 401 that names the unknown part."""
         credential = self._credentials.get(key_id)
         if credential is None:
             credential = self._credentials[key_id] = self._find_credential(key_id)

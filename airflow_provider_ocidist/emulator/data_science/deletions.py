@@ -1,4 +1,4 @@
-"""Deleting jobs and projects: what goes with them, and the work request that tells of it."""
+"""Deleting jobs and projects: what is deleted with them, and the work request that reports it."""
 
 from __future__ import annotations
 

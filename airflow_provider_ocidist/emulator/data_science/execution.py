@@ -152,7 +152,7 @@ class Execution:
         self._tell_end(group, ends, decided)
 
     async def _stopped_before(self, gate: asyncio.Event) -> bool:
-        """Wait until the group before is ready; say whether the run was stopped instead."""
+        """Wait until the group before is ready; return whether the run was stopped instead."""
         waits = [asyncio.ensure_future(event.wait()) for event in (gate, self._stop)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

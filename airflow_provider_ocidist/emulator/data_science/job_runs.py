@@ -263,7 +263,7 @@ class JobRuns:
         self.move(run_id, State.DELETED, "Job run was deleted.")
 
     async def close(self) -> None:
-        """Accept nothing more, and end what runs. Its records tell of it when the emulator starts again."""
+        """Accept no more runs, and end the active ones. Their records show it after a restart."""
         self._closed = True
         await self.end_all()
         self._room.close()

@@ -113,7 +113,7 @@ def _multi_node(nodes: Details, run: Details) -> Layout:
 
 
 def _overridden(groups: Sequence[Details], overrides: Sequence[Details]) -> list[Details]:
-    """Return the groups of a job, each as the run wants it; a run adds no groups."""
+    """Return the groups of a job, each with the run's overrides; a run adds no groups."""
     by_name = {override["name"]: override for override in overrides}
     unknown = set(by_name) - {group["name"] for group in groups}
     if unknown:

@@ -56,7 +56,7 @@ ATTENTION_TEXT = "Job run needs attention."
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The last state of a job run, and what the service says about it."""
+    """The last state of a job run, and its lifecycle details."""
 
     state: State
     details: str
@@ -100,7 +100,7 @@ def after_node(end: NodeEnd, group: str) -> Ending:
 
 
 def verdict(ends: Sequence[NodeEnd], *, replicas: int, minimum_success: int) -> bool | None:
-    """Say whether a node group has succeeded by the nodes that have ended so far; None while it is open."""
+    """Return whether a node group has succeeded by the nodes that have ended so far; None while it is open."""
     succeeded = sum(end.succeeded for end in ends)
     if succeeded >= minimum_success:
         return True

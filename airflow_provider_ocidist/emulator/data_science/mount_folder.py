@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 FRESH = ".ocidist-mounting-"
-"""What the name of a file begins with that is being brought in."""
+"""The prefix of the names of files that are being written."""
 MAX_COMPONENT_BYTES = 255
 BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What changes when somebody writes to a file."""
+    """A value that changes with each write to a file."""
 
     size: int
     modified_ns: int
@@ -43,7 +43,7 @@ class MountFolder:
         for folder, _, names, fd in os.fwalk(self.path, onerror=_unless_gone, follow_symlinks=False):
             parent = Path(folder).relative_to(self.path)
             for name in names:
-                # A program may remove what is being looked at.
+                # A program may remove the file meanwhile.
                 with suppress(FileNotFoundError):
                     status = os.stat(name, dir_fd=fd, follow_symlinks=False)
                     if stat.S_ISREG(status.st_mode) and not name.startswith(FRESH):
@@ -94,7 +94,7 @@ class MountFolder:
 
 
 def _unless_gone(error: OSError) -> None:
-    """A folder that cannot be read must not count as empty: its files would be taken for deleted."""
+    """An unreadable folder must not count as empty: its files would count as deleted."""
     if not isinstance(error, FileNotFoundError):
         raise error
 
@@ -119,7 +119,7 @@ def _fill(name: str, folder: int, segments: Sequence[Path]) -> FileState:
 
 
 def unheld(names: Sequence[str]) -> dict[str, str]:
-    """Return the names that no folder can hold beside the others, each with the reason. Pure."""
+    """Return the names that a folder cannot hold beside the others, each with the reason. Pure."""
     folders = {name[:end] for name in names for end, char in enumerate(name) if char == "/"}
     reasons = ((name, _reason(name, folders)) for name in names)
     return {name: reason for name, reason in reasons if reason}

@@ -1,4 +1,4 @@
-"""What each node of a run went through. The service tells of whole groups only; people want to see the nodes."""
+"""The states of each node of a run, for the status page. The service reports whole groups only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_RUNS = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeTimes:
-    """One node, in the words of the run's life cycle."""
+    """One node, in the states of the run's life cycle."""
 
     rank: int
     group: str
@@ -57,7 +57,7 @@ class NodeHistory:
         self._runs.clear()
 
     def _change(self, run_id: str, rank: int, **fields: Any) -> None:
-        """Runs that were forgotten stay so."""
+        """Events of dropped runs are ignored."""
         nodes = self._runs.get(run_id, {})
         if rank in nodes:
             nodes[rank] = replace(nodes[rank], **fields)

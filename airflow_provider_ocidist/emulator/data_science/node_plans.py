@@ -1,4 +1,4 @@
-"""What each node of a job run is given: environment, artifact, token, a place for its output."""
+"""The inputs of each node of a job run: environment, artifact, token, a place for its output."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RunFacts:
 
 
 def orders_of(facts: RunFacts, layout: Layout, context: Context, folder: Path) -> Orders:
-    """Return what an execution needs to bring up all nodes of a run."""
+    """Return the plan by which an execution starts all nodes of a run."""
 
     def token() -> str:
         return issue_token(facts, context)
@@ -105,7 +105,7 @@ def _place_in_cluster(layout: Layout, rank: int, folder: Path) -> dict[str, str]
 
 
 def mount_notes(mounts: Sequence[Mapping[str, Any]], *, private: bool) -> list[str]:
-    """Return what to say of storage mounts: what stands for them, and how fast it follows."""
+    """Return log lines about storage mounts: what stands for them, and how fast it follows."""
     where = (
         "" if private else ", below $OCIDIST_MOUNT_ROOT, as this machine gives processes no view of their own"
     )

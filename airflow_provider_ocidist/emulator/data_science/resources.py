@@ -1,4 +1,4 @@
-"""What projects, jobs and job runs have in common: created once, shown, listed, changed by who knows them."""
+"""What projects, jobs and job runs have in common: created once, shown, listed, changed by id."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Kind(Generic[Item]):
 class Collection(Generic[Item]):
     """All resources of one kind, and the operations that are the same for all kinds.
 
-    `make` builds a new one from a request that nobody sent before; `check_change` refuses what an update or
+    `make` builds a new one from a new request; `check_change` refuses what an update or
     a move may not do: it gets the resource, its new details, and raises ApiError.
     """
 
@@ -194,7 +194,7 @@ def shared_body(item: Resource) -> Body:
 
 
 def found(item: Resource, kind: str) -> Found:
-    """Return what Resource Search says of a resource."""
+    """Return the Resource Search result for a resource."""
     body = shared_body(item)
     return Found(
         kind=kind,
@@ -215,7 +215,7 @@ def value_of(item: Resource, name: str) -> Any:
 
 
 def named(details: Mapping[str, Any], kind: str) -> Body:
-    """Return the details with a name: without one the service makes it up, as in `jobrun20210808222435`."""
+    """Return the details with a name: without one the service generates it, as in `jobrun20210808222435`."""
     name = details.get("displayName") or f"{kind}{datetime.now(timezone.utc):%Y%m%d%H%M%S}"
     return {**details, "displayName": name}
 

@@ -23,7 +23,7 @@ SINGLE_NODE = (
     ("jobInfrastructureConfiguration", "jobInfrastructureType"),
     ("jobEnvironmentConfiguration", "jobEnvironmentType"),
 )
-"""What a job says of its one node; for several nodes, each group of them says it."""
+"""A job's fields for its one node; for several nodes, each group has them."""
 STANDALONE_KINDS = ("STANDALONE", "ME_STANDALONE", "MANAGED_COMPUTE_CLUSTER")
 GROUP_KINDS = ("MULTI_NODE", "MANAGED_COMPUTE_CLUSTER")
 REQUIRED_OF_INFRASTRUCTURE = {
@@ -54,7 +54,7 @@ def check_job(details: Details) -> None:
 
 
 def check_run(details: Details) -> None:
-    """Raise 400 unless a job run can be created from the details, whatever its job is like."""
+    """Raise 400 unless a job run can be created from the details, for any job."""
     require(details, "projectId", "compartmentId", "jobId")
     check_common(details)
     if details.get("jobNodeConfigurationOverrideDetails"):
@@ -82,12 +82,12 @@ def _is_text_map(value: object) -> bool:
 
 
 def refuse_single_node(details: Details, kind: str) -> None:
-    """Raise 400 when a multi-node job, or a run of one, says something of a single node."""
+    """Raise 400 when a multi-node job, or a run of one, has a field for a single node."""
     for name, type_name in SINGLE_NODE:
         given = details.get(f"{name}{kind}")
         if given and given.get(type_name) != "EMPTY":
             raise invalid(
-                f"{name}{kind} may not be given for a multi-node job: say it in the node groups of"
+                f"{name}{kind} may not be given for a multi-node job: set it in the node groups of"
                 f" jobNodeConfiguration{kind}."
             )
 

@@ -1,4 +1,4 @@
-"""The Data Science service: all of its parts, in the order in which they need one another."""
+"""The Data Science service: all of its parts, in the order of their dependencies."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 Details = Mapping[str, Any]
 SYNC_INTERVAL_S = 1.0
 SETTLED_S = 0.5
-"""A file that was written to within this time is not sent yet: somebody is still at it."""
+"""A file that was written to within this time is not sent yet: the write may go on."""
 WHOLE = "."
 """In the place of a name: the whole folder."""
 
@@ -135,7 +135,7 @@ def _prefix(mount: Details) -> str:
 
 
 class Mirror:
-    """A folder that follows a bucket, and is followed by it; where both have changed, the folder wins."""
+    """A folder and a bucket, synchronized both ways; where both have changed, the folder wins."""
 
     def __init__(self, catalog: Catalog, bucket: Bucket, prefix: str, folder: Path) -> None:
         self._catalog = catalog
@@ -149,7 +149,7 @@ class Mirror:
         """Why objects are not in the folder, or files not in the bucket; by name."""
 
     async def sync(self, settled_s: float = SETTLED_S) -> None:
-        """Bring both sides in step. What is wrong with one name is logged, and keeps no other from its turn."""
+        """Bring both sides in step. A failure of one name is logged, and does not stop the others."""
         async with self._turn:
             try:
                 files = await asyncio.to_thread(self._folder.files)
@@ -162,7 +162,7 @@ class Mirror:
                 try:
                     await self._sync_one(name, files.get(name), settled_s)
                 except FileNotFoundError:
-                    pass  # the node has removed it meanwhile; the next look sees it as it is
+                    pass  # the node has removed it meanwhile; the next pass sees its new state
                 except (OSError, UnicodeError, ApiError) as error:
                     problems[name] = _reason(error)
             self._note(problems)
@@ -180,7 +180,7 @@ class Mirror:
 
     @property
     def unsent(self) -> dict[str, str]:
-        """The problems of files that a node has left: their content is nowhere else."""
+        """The problems of files that a node wrote: their content is nowhere else."""
         if WHOLE in self.problems:
             return self.problems
         files = self._folder.files()

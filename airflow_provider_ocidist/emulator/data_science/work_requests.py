@@ -1,4 +1,4 @@
-"""Work requests: what the service does after it has answered, and how far it has come."""
+"""Work requests: what the service does after it has answered, and its progress."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class Work:
     do: Callable[[str], None]
     """May raise ApiError: the work request has then failed."""
     undo: Callable[[str], None]
-    """Returns the resource to what it was, because the work was canceled or has failed."""
+    """Restores the resource, because the work was canceled or has failed."""
 
 
 class WorkRequests:
-    """Accepts work, does it a little later, and tells of it."""
+    """Accepts work, does it a little later, and reports it."""
 
     def __init__(self, context: Context, identity: Identity) -> None:
         self._delay_s = context.options.deletion_s
@@ -85,7 +85,7 @@ class WorkRequests:
         ]
 
     def offer(self, operation: str, work: Work) -> None:
-        """Say how an operation is done; what an earlier emulator process had accepted of it is done now."""
+        """Register an operation; requests for it that an earlier emulator process accepted are done now."""
         self._work[operation] = work
         for request in self._requests.values():
             if request.operation == operation and request.status in ("ACCEPTED", "IN_PROGRESS"):
@@ -163,7 +163,7 @@ class WorkRequests:
         return answer([_body(request) for request in chosen], headers=headers)
 
     async def cancel(self, call: Call) -> Response:
-        """Only what has not started can be canceled, says the service's reference."""
+        """Only a request that has not started can be canceled (the service's reference)."""
         request = self._known(call)
         check_if_match(call, request.etag)
         if request.status != "ACCEPTED":
@@ -183,7 +183,7 @@ class WorkRequests:
         self._requests.clear()
 
     def close(self) -> None:
-        """What is accepted and not done yet is done when the emulator starts again."""
+        """Accepted requests that are not done yet are done after a restart."""
         for task in self._tasks:
             task.cancel()
 

@@ -32,7 +32,7 @@ class LogGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Log:
-    """What job runs write to, and who else may."""
+    """A log: job runs write to it, and so may clients."""
 
     id: str
     log_group_id: str

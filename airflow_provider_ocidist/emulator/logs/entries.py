@@ -20,7 +20,7 @@ SPEC_VERSION = "1.0"
 
 
 class Entries:
-    """The entries of one stream. `place` is what their `oracle` part says of where they are.
+    """The entries of one stream. `place` is the location in their `oracle` part.
 
     Answers of a thousand entries are common: their JSON is put together from text, not from dicts.
     """
@@ -35,7 +35,7 @@ class Entries:
         self._parsed: tuple[int, Mapping[str, Any]] = (-1, {})
 
     def json(self, number: int) -> str:
-        """Return the entry as search answers it."""
+        """Return the entry as a search returns it."""
         time_ms = self.file.time_of(number)
         said = self.file.read(number)[1:-1] if self._stream.pushed else self._output_json(number)
         return (

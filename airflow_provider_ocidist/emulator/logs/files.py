@@ -20,7 +20,7 @@ COLUMNS = 4
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line to be written: when it was said (ms since 1970), in which stream (0 or 1), and what."""
+    """A line to be written: its time (ms since 1970), its stream (0 or 1), and its text."""
 
     time_ms: int
     stream: int
@@ -40,7 +40,7 @@ class LogFile:
         """Bytes of the line, times two, plus its stream."""
         self._sorted_times = array("Q")
         self._sorted_numbers = array("Q")
-        """The same lines by time: lines may come later than others that were said after them."""
+        """The same lines by time: a line may arrive after lines with later times."""
         self._block, self._block_start = b"", 0
         self._load()
 
@@ -129,7 +129,7 @@ class LogFile:
         return self._block[offset : offset + size].decode(errors="replace")
 
     def close(self) -> None:
-        """Let go of the files; they are opened again when needed."""
+        """Close the files; they are opened again when needed."""
         if self._handles is not None:
             for handle in self._handles:
                 handle.close()

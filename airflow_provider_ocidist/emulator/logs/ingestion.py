@@ -32,7 +32,7 @@ class Ingestion:
         return [Route("POST", "/20200831/logs/{id}/actions/push", self.push)]
 
     async def push(self, call: Call) -> Response:
-        """Take all entries or, when any of them is wrong, none."""
+        """Store all entries or, when any of them is wrong, none."""
         details = await call.json()
         log = self._catalog.logs.get(call.params["id"])
         if log is None:

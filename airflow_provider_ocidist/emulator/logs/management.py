@@ -44,7 +44,7 @@ LOG_FIELDS = {
 
 
 class Management:
-    """Answers /logGroups. Every change is a work request that does not say what it made."""
+    """Answers /logGroups. Every change is a work request that does not name what it made."""
 
     def __init__(
         self,

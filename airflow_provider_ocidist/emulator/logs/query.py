@@ -22,9 +22,9 @@ TIMES = ("datetime", "time")
 MAX_CHARS, MAX_TOKENS, MAX_NESTING = 50_000, 2_000, 50
 UNKNOWN = object()
 Lookup = Callable[[str], Any]
-"""Gives a field of an entry: None when it has none of that name, UNKNOWN when that takes a closer look."""
+"""Returns a field of an entry: None when it has none of that name, UNKNOWN when the entry must be read."""
 Condition = Callable[[Lookup], bool | None]
-"""Says whether an entry matches; None when the lookup did not know enough."""
+"""Returns whether an entry matches; None when the lookup did not know enough."""
 
 
 @dataclass(frozen=True, slots=True)

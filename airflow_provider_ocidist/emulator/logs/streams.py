@@ -34,11 +34,11 @@ class Stream:
     source: str = ""
     """The job run's OCID."""
     subject: str = ""
-    """Tells the nodes of a multi-node run apart. The service documents no field that does."""
+    """Identifies the nodes of a multi-node run. The service documents no field for it."""
 
 
 class RunOutput:
-    """Takes the output of one node, as it comes, into the log of its run."""
+    """Writes the output of one node, as it comes, to the log of its run."""
 
     def __init__(self, file: LogFile, on_close: Callable[[], None]) -> None:
         self._file = file
@@ -120,7 +120,7 @@ class Streams:
         self.file(log_id).append(lines, time.time_ns() // 1_000_000)
 
     def file(self, stream_id: str) -> LogFile:
-        """Return a stream's file. Of those that nobody writes to, the least recently used are closed."""
+        """Return a stream's file. Of those without a writer, the least recently used are closed."""
         file = self._files.pop(stream_id, None)
         if file is None:
             self._close_some()
@@ -150,7 +150,7 @@ class Streams:
                 yield number
 
     def forget(self, log_id: str) -> None:
-        """Remove what was written to a log. Nodes that still write to it do so into the void."""
+        """Remove what was written to a log. Later lines of its nodes are dropped."""
         for stream in self._by_log.pop(log_id, {}).values():
             self._streams.delete(stream.id)
             if stream.id not in self._writers and stream.id in self._files:

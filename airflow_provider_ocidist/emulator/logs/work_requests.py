@@ -18,7 +18,7 @@ ACTIONS = {"CREATE": "CREATED", "UPDATE": "UPDATED", "MOVE": "UPDATED", "DELETE"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkRequest:
-    """A change, which is done by the time that somebody can ask about it."""
+    """A change, which is done before a client can ask about it."""
 
     id: str
     operation: str
@@ -28,7 +28,7 @@ class WorkRequest:
 
 
 class WorkRequests:
-    """Records changes and answers questions about them."""
+    """Records changes and answers requests for them."""
 
     def __init__(self, store: Store) -> None:
         self._all: Table[WorkRequest] = Table(store, "log_work_request", WorkRequest)
@@ -46,7 +46,7 @@ class WorkRequests:
         self._all.clear()
 
     def accepted(self, operation: str, compartment_id: str, resource_id: str) -> Response:
-        """Record a change and return its answer, which does not say what was made: clients must look for it."""
+        """Record a change and return its answer, which does not name what was made: clients must look for it."""
         made = WorkRequest(
             id=new_ocid("logworkrequest"),
             operation=operation,

@@ -1,4 +1,4 @@
-"""What was measured: streams of points, each with a name and dimensions."""
+"""Metrics: streams of points, each with a name and dimensions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAST_MS, FUTURE_MS = 2 * 3600 * 1000, 10 * 60 * 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricStream:
-    """Who measures what."""
+    """The source and name of a metric."""
 
     compartment_id: str
     namespace: str

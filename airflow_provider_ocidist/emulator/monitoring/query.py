@@ -108,7 +108,7 @@ def _dimensions(text: str) -> Iterable[tuple[str, str, re.Pattern[str]]]:
 
 
 def _wildcard(text: str) -> str:
-    """Only `*` is special. What `translate` makes never goes back over a text for another try."""
+    """Only `*` is special. The expression from `translate` never backtracks."""
     return translate(re.sub(r"([\[?])", r"[\1]", text))
 
 

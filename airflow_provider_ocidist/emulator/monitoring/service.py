@@ -1,4 +1,4 @@
-"""Monitoring: what clients post, and what they ask about it."""
+"""Monitoring: clients post metrics, and query them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Monitoring:
         self._metrics.reset()
 
     async def post(self, call: Call) -> Response:
-        """Take what is right and name what is wrong; ATOMIC: all or nothing."""
+        """Store valid streams and report invalid ones; ATOMIC: all or nothing."""
         details = await call.json()
         posted = details.get("metricData")
         if not isinstance(posted, list) or not posted:

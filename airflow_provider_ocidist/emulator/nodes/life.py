@@ -1,4 +1,4 @@
-"""The life of one node: provisioned, started, probed, ended; by itself, by a rule, or when it is told to."""
+"""The life of one node: provisioned, started, probed, ended; by itself, by a rule, or by a stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_provider_ocidist.emulator.nodes.room import MachineRoom, happens
 from airflow_provider_ocidist.emulator.nodes.rules import NO_RULE, NodeKind
 
 PROBE_PERIOD_S, PROBE_ATTEMPTS = 10, 3
-"""What a startup probe does that does not say otherwise; the service documents no defaults."""
+"""The defaults of a startup probe; the service documents none."""
 LOST = "Job run failed: a node was lost because its host stopped responding."
 PROBE_FAILED = "Job run failed: the startup probe did not succeed."
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeEnd:
-    """How a node ended: by itself with an exit code, else for a reason that is told, else when told to."""
+    """How a node ended: by itself with an exit code, else by a failure with its text, else by a stop."""
 
     rank: int
     exit_code: int | None = None
@@ -38,7 +38,7 @@ class NodeEnd:
 
 
 class Output(Protocol):
-    """Takes what a node writes."""
+    """Receives the output of a node."""
 
     def write(self, stream: int, data: bytes) -> None: ...
     def close(self) -> None: ...
@@ -62,7 +62,7 @@ class NodePlan:
 
 
 class Watcher(Protocol):
-    """Hears what a node goes through."""
+    """Receives the events of a node."""
 
     def has_address(self, rank: int, address: str) -> None: ...
     def is_started(self, rank: int) -> None: ...
@@ -142,7 +142,7 @@ class NodeLife:
         self._watcher.is_started(rank)
         ready = asyncio.create_task(self._become_ready(command))
         try:
-            # It may have been started just when all others were told to stop.
+            # It may have been started just when all others were stopped.
             if self._stop.is_set():
                 process.kill()
             code = await process.exited
@@ -154,7 +154,7 @@ class NodeLife:
             await asyncio.gather(ready, return_exceptions=True)
 
     def _effects(self) -> list[Callable[[], None]]:
-        """Return what the node's rule makes happen a while after its start."""
+        """Return the event that the node's rule schedules after its start."""
         effects: list[Callable[[], None]] = []
         if self._rule.lost:
             effects.append(lambda: self._fail(LOST))
@@ -174,7 +174,7 @@ class NodeLife:
             self.process.kill()
 
     async def _become_ready(self, command: Command) -> None:
-        """Say that the node is ready: once its probe has succeeded, or at once when it has none."""
+        """Report the node as ready: once its probe has succeeded, or at once when it has none."""
         if self._plan.probe is not None and not await _probe(self._plan.probe, command):
             self._fail(PROBE_FAILED)
             return
@@ -183,13 +183,13 @@ class NodeLife:
     def renew_token(self, token: str) -> None:
         """Give a running node the token that follows the one it has."""
         if self._spec is not None and self.process is not None and not self.process.exited.done():
-            # A program may have removed its own folder; that is no reason to fail the others.
+            # A program may have removed its own folder; the others must not fail for that.
             with suppress(OSError):
                 machine.write_token(self._spec.folder, token)
 
 
 async def _probe(probe: Mapping[str, Any], command: Command) -> bool:
-    """Run a startup probe on a node until it succeeds; say whether it did within its attempts."""
+    """Run a startup probe on a node until it succeeds; return whether it did within its attempts."""
     period = probe.get("periodInSeconds") or PROBE_PERIOD_S
     await asyncio.sleep(probe.get("initialDelayInSeconds") or 0)
     for attempt in range(probe.get("failureThreshold") or PROBE_ATTEMPTS):

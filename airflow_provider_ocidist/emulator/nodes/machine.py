@@ -97,7 +97,7 @@ def _link_mounts(spec: NodeSpec) -> None:
 
 
 def write_token(folder: Path, token: str) -> None:
-    """Place a node's resource principal token, or replace it: who reads meanwhile sees one or the other."""
+    """Place a node's resource principal token, or replace it: a concurrent reader sees one or the other."""
     fresh = folder / "rpst.fresh"
     fresh.touch(stat.S_IRUSR | stat.S_IWUSR)
     fresh.write_text(token)
@@ -200,7 +200,7 @@ def environment(spec: NodeSpec) -> dict[str, str]:
 
 
 def machine_environment(spec: NodeSpec) -> dict[str, str]:
-    """A fresh machine knows nothing of the shell that the emulator was started from."""
+    """A fresh machine has no variable of the shell that started the emulator."""
     path = os.pathsep.join([str(spec.python.parent), os.environ.get("PATH", os.defpath)])
     return {
         "PATH": path,
@@ -215,7 +215,7 @@ def machine_environment(spec: NodeSpec) -> dict[str, str]:
 
 
 def socket_interface() -> dict[str, str]:
-    """All of 127.0.0.0/8 is on Linux's `lo`, which lists one address only: who looks there for ours finds none."""
+    """All of 127.0.0.0/8 is on Linux's `lo`, which lists one address only: a search there finds none of ours."""
     return (
         dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), "lo") if sys.platform == "linux" else {}
     )
@@ -238,7 +238,7 @@ def resource_principal(spec: NodeSpec) -> dict[str, str]:
 def client_environment(spec: NodeSpec) -> dict[str, str]:
     """On a real node clients find the service by region; here the proxy brings them to us.
 
-    The command line and `oci://` URLs need not take that way: they can be told where we are.
+    The command line and `oci://` URLs need no proxy: their endpoint can be set.
     """
     return {
         "HTTPS_PROXY": spec.proxy_url,

@@ -3,7 +3,7 @@
 Run as a script by a bare interpreter: `python -I -S node_init.py EMULATOR_PID MOUNTS COMMAND...`. It adopts every
 process that the program leaves behind, also those that made sessions of their own, and ends when the emulator
 does, even when that is killed with SIGKILL. SIGTERM goes to the program's process group; SIGUSR1 kills all.
-MOUNTS is JSON, `[[folder, place], ...]`: the program sees each folder at its place, and nobody else does.
+MOUNTS is JSON, `[[folder, place], ...]`: the program alone sees each folder at its place.
 """
 
 import ctypes
@@ -72,7 +72,7 @@ def _mount_all(mounts: list[list[str]]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
     if libc.unshare(CLONE_NEWNS) != 0:
-        # Not root: then with the rights of a namespace of users that holds nobody but us.
+        # Not root: then with the rights of a user namespace of our own.
         _check(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS))
         for name, text in (
             ("setgroups", "deny"),
@@ -143,7 +143,7 @@ def _wait_for(program: int) -> int:
 
 
 def _reap(program: int) -> int | None:
-    """Bury all dead children; return the program's exit code if it is one of them."""
+    """Reap all dead children; return the program's exit code if it is one of them."""
     code = None
     while True:
         try:

@@ -21,7 +21,7 @@ STDOUT, STDERR = 1, 2
 PIPE_GRACE_S = 2.0
 
 OnOutput = Callable[[int, bytes], None]
-"""Gets the stream (1 or 2) and what was written to it; an empty `bytes` says that the stream has ended."""
+"""Gets the stream (1 or 2) and what was written to it; an empty `bytes` means that the stream has ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class Node(asyncio.SubprocessProtocol):
         self._on_output(fd, b"")
 
     def process_exited(self) -> None:
-        """Whoever killed the node's first process may have left others that hold the pipes: do not wait."""
+        """A kill of the node's first process may leave others that hold the pipes: do not wait."""
         if self._transport is not None:
             asyncio.get_running_loop().call_later(PIPE_GRACE_S, self._transport.close)
 

@@ -1,4 +1,4 @@
-"""The machines there are: which nodes live on them now, and which runs wait for a free one."""
+"""The available machines: which nodes live on them now, and which runs wait for a free one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MachineRoom:
         self._live: list[NodeKind] = []
 
     async def admit(self, nodes: Sequence[NodeKind], stop: asyncio.Event) -> bool:
-        """Wait for room and take it; say whether it was found before the stop. Raises NodeError."""
+        """Wait for room and take it; return whether it was found before the stop. Raises NodeError."""
         while rule := self.rules.room(nodes, self._live):
             if rule.when_full == "fail":
                 raise NodeError(NO_CAPACITY)

@@ -1,4 +1,4 @@
-"""The file that tells the nodes of a run about one another; it grows as they come up."""
+"""The file that lists the nodes of a run for one another; it grows as they come up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made to happen to nodes: late, never, failing, lost, or one too many for the capacity there is."""
+"""Rules for nodes: late, never started, failing, lost, or beyond the available capacity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_CAPACITY = "Out of host capacity."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeRule:
-    """What happens to some nodes. The first four fields say to which; all four must fit."""
+    """What happens to some nodes. The first four fields select them; all four must fit."""
 
     display_name: str = ".*"
     """Regular expression over all of the job run's displayName."""
@@ -42,7 +42,7 @@ class NodeRule:
     at_most: int | None = None
     """Of the nodes that fit, at most so many live at the same time. All other effects need another rule."""
     when_full: Literal["wait", "fail"] = "wait"
-    """What a run does for which `at_most` leaves no room: stay ACCEPTED, or fail for lack of capacity."""
+    """What a run without room under `at_most` does: stay ACCEPTED, or fail for lack of capacity."""
     times: int | None = None
     """For how many nodes; None: until reset. Not for `at_most`."""
 

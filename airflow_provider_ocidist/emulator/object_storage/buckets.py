@@ -33,7 +33,7 @@ CHOICES = {
 SUMMARY = ("namespace", "name", "compartmentId", "createdBy", "timeCreated", "etag")
 TAGS = ("freeformTags", "definedTags")
 InUse = Callable[[Bucket], str | None]
-"""Says what keeps a bucket from being deleted."""
+"""Returns what prevents the deletion of a bucket."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,7 +194,7 @@ class Buckets:
         return answer()
 
     async def touch(self, call: Call) -> Response:
-        """Answer to what makes a bucket writable again after replication: it always is."""
+        """Answer the request to make a bucket writable after replication: it always is."""
         self._catalog.bucket(call)
         return answer()
 

@@ -57,7 +57,7 @@ class StoredObject:
     checksums: Mapping[str, str]
     """Answered as headers: content-md5 or opc-multipart-md5, opc-content-crc32c..."""
     headers: Mapping[str, str]
-    """What the client said about it: content-type, opc-meta-*..."""
+    """What the client set for it: content-type, opc-meta-*..."""
     storage_tier: str
     restored_until: str | None = None
     """An archived object can be read until then."""
@@ -77,14 +77,14 @@ class StoredObject:
         return "Restored" if self.restored_until and self.restored_until > now() else "Archived"
 
     def copied(self, **changes: Any) -> StoredObject:
-        """Return what comes of it by a copy: another object, made now."""
+        """Return its copy: another object, made now."""
         moment = now()
         fresh = {"etag": new_id(), "version_id": new_id(), "time_created": moment, "time_modified": moment}
         return replace(self, **{**fresh, **changes})
 
 
 class Catalog:
-    """All buckets and objects. What changes becomes visible at once and whole, also to who looks after a crash."""
+    """All buckets and objects. Changes become visible at once and whole, also after a crash."""
 
     def __init__(self, context: Context) -> None:
         self.files = Files(context.folder / "objects")
@@ -108,7 +108,7 @@ class Catalog:
         self._indexes = {bucket_id: NameIndex(found) for bucket_id, found in names.items()}
 
     def keep_only_files(self, others: Iterable[str]) -> None:
-        """Remove the files that neither objects nor `others` need: a killed emulator left them."""
+        """Remove the files of a killed emulator that neither objects nor `others` need."""
         used = {file for each in self._objects.values() for file in each.files}
         self.files.keep_only(used.union(others))
 
@@ -196,7 +196,7 @@ class Catalog:
         self.files.remove(self.record(new))
 
     def record(self, new: StoredObject) -> Sequence[str]:
-        """Put an object without removing what it replaces: return the files that nobody needs any more."""
+        """Put an object without removing what it replaces: return the files that are no longer needed."""
         if new.bucket_id not in self._indexes:
             raise ApiError(404, "BucketNotFound", "The bucket was deleted meanwhile")
         key = _key(new.bucket_id, new.name)
@@ -208,7 +208,7 @@ class Catalog:
         return old.files
 
     def change(self, old: StoredObject, **changes: Any) -> StoredObject:
-        """Put something else on record about an object whose bytes stay."""
+        """Replace the record of an object whose bytes stay."""
         changed = replace(old, **changes)
         self._objects.put(_key(old.bucket_id, old.name), changed)
         return changed

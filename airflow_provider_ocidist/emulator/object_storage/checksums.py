@@ -49,7 +49,7 @@ def _digest(name: str) -> Digest:
 
 
 def check(headers: Mapping[str, str], received: Received) -> None:
-    """Raise 400 when the body is not what the client meant to send."""
+    """Raise 400 when the body does not match the client's checksums."""
     _compare("Content-MD5", "MD5", headers.get("content-md5"), received.md5)
     for name, value in received.digests.items():
         header = f"opc-content-{name}"

@@ -1,4 +1,4 @@
-"""Headers of objects: what clients say, what they are told, and the conditions they set."""
+"""Headers of objects: those of requests, those of answers, and conditions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ OVERRIDES = {
 
 
 def kept(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return what a client says about an object when it writes it."""
+    """Return the metadata that a client sends with an object."""
     return {name: value for name, value in headers.items() if name in KEPT or name.startswith("opc-meta-")}
 
 
 def metadata(named: Mapping[str, str]) -> dict[str, str]:
-    """Return metadata that came in a body as the headers it stands for. Raises 400 for what no header can say."""
+    """Return metadata that came in a body as the headers it stands for. Raises 400 for an invalid header value."""
     found = {f"opc-meta-{name.removeprefix('opc-meta-').lower()}": value for name, value in named.items()}
     for name, value in found.items():
         if not isinstance(value, str) or not f"{name}{value}".isprintable() or not f"{name}{value}".isascii():
@@ -61,7 +61,7 @@ def describing(stored: StoredObject, *, whole: bool) -> dict[str, str]:
 
 
 def overridden(call: Call) -> dict[str, str]:
-    """Return the headers that a download asks for in its query. Raises 400 for what no header can say."""
+    """Return the headers that a download asks for in its query. Raises 400 for an invalid header value."""
     query = call.query
     return (
         {header: sayable(query[name], name) for name, header in OVERRIDES.items() if name in query}
@@ -78,7 +78,7 @@ def sayable(text: Any, name: str) -> str:
 
 
 def written(stored: StoredObject) -> Response:
-    """Return the answer to whoever wrote the object: 200 without a body."""
+    """Return the answer to the writer of the object: 200 without a body."""
     told = {
         "etag": stored.etag,
         "last-modified": http_date(stored.time_modified),

@@ -11,7 +11,7 @@ LAST = chr(0x10FFFF)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listing:
-    """What a list request asks for."""
+    """The parameters of a list request."""
 
     prefix: str = ""
     start: str = ""

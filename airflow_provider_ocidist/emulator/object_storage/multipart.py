@@ -143,14 +143,14 @@ class Multipart:
         return await self.receive(call, upload, part_number(call.query.get("uploadPartNum")))
 
     async def receive(self, call: Call, upload: Upload, number: int) -> Response:
-        """Take a part in. One that is sent again replaces the earlier one."""
+        """Store a part. One that is sent again replaces the earlier one."""
         said = dict(call.headers)
         check_part(said, self._parts[upload.id].get(number))
         digests = checksums.wanted(said, also=upload.algorithm)
         received = await self._catalog.files.receive(call.chunks(), digests)
         try:
             checksums.check(said, received)
-            # Others may have ended the upload, or sent the same part, while the bytes came in.
+            # Other requests may have ended the upload, or sent the same part, while the bytes came in.
             self.find(call, upload.id)
             check_part(said, self._parts[upload.id].get(number))
         except ApiError:

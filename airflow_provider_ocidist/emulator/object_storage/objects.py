@@ -50,7 +50,7 @@ class Objects:
         received = await self._catalog.files.receive(call.chunks(), checksums.wanted(said))
         try:
             checksums.check(said, received)
-            # Others may have written the same name while the bytes came in.
+            # Other requests may have written the same name while the bytes came in.
             headers.check_write(said, self._catalog.find(bucket, name))
             moment = now()
             stored = StoredObject(

@@ -1,4 +1,4 @@
-"""Pre-authenticated requests: addresses that let anybody read or write, until they expire."""
+"""Pre-authenticated requests: addresses that let anyone read or write, until they expire."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Preauthenticated:
         return answer()
 
     def _enter(self, call: Call) -> Grant:
-        """Let a caller in who knows the token, as the one who made it. Raises 401 for a token that opens nothing."""
+        """Authenticate a caller with the token as its creator. Raises 401 for a token that opens nothing."""
         grant = self._grants.get(call.params["token"])
         if grant is None or grant.time_expires <= now():
             raise ApiError(401, "NotAuthenticated", "PAR does not exist")

@@ -25,7 +25,7 @@ class ObjectStorage:
         namespace = context.ids.namespace
         self.catalog = Catalog(context)
         self._multipart = Multipart(context.store, namespace, self.catalog)
-        # First, because what a restart has interrupted goes on as soon as there are copies.
+        # First, because interrupted work continues as soon as there are copies.
         self.catalog.keep_only_files(self._multipart.files_in_use())
         self._lists = Lists(self.catalog)
         self._objects = Objects(self.catalog)

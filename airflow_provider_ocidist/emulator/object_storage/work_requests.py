@@ -1,4 +1,4 @@
-"""Work requests: what Object Storage does after it has answered, and how far it is."""
+"""Work requests: what Object Storage does after it has answered, and its progress."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class WorkRequest:
 
 
 Work = Callable[[Mapping[str, Any]], None]
-"""Carries out what the details of a work request say. Raises ApiError."""
+"""Carries out a work request by its details. Raises ApiError."""
 
 
 class WorkRequests:
@@ -78,7 +78,7 @@ class WorkRequests:
         ]
 
     def serve(self, operation: str, work: Work) -> None:
-        """Tell how an operation is carried out, and go on with what a restart has interrupted."""
+        """Register an operation, and continue its requests that a restart has interrupted."""
         self._works[operation] = work
         for request in self._requests.values():
             if request.operation == operation and request.status not in ENDED:

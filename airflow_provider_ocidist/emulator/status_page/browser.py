@@ -13,7 +13,7 @@ from airflow_provider_ocidist.emulator.wire import Call
 
 PAGE = "/"
 METADATA = "/opc/"
-"""The instance metadata service hands out keys to whoever asks from this machine, and a browser does."""
+"""The instance metadata service gives keys to any local caller, and a browser is one."""
 PAGE_HEADERS = {
     "content-security-policy": (
         "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
@@ -29,20 +29,20 @@ PAGE_HEADERS = {
 }
 OBJECT_HEADERS = {
     **PAGE_HEADERS,
-    # Whatever an object claims to be, opened by itself it runs nothing and reads nothing of ours.
+    # An object of any content type, opened by itself, runs nothing and reads nothing of ours.
     "content-security-policy": "sandbox; default-src 'none'; img-src 'self'; style-src 'unsafe-inline'",
     "cache-control": "no-store",
 }
 
 
 def check(call: Call) -> None:
-    """Raise 403 for an unsigned request that a page of somebody else makes the browser send."""
+    """Raise 403 for an unsigned request that a foreign page makes the browser send."""
     headers, ours = call.headers, is_ours(call.raw_path)
     if (ours or call.raw_path.startswith(METADATA)) and not is_local(headers.get("host", "")):
         raise ApiError(403, "Forbidden", "Ask for this page by address (127.0.0.1) or as localhost.")
     if "origin" in headers and not (ours and headers["origin"] == f"http://{headers['host']}"):
         raise ApiError(403, "Forbidden", "Pages in a browser may not control the emulator.")
-    # Browsers say who asks also where they send no Origin. A link on any page may lead to ours.
+    # Browsers name the requesting site also where they send no Origin. A link on any page may lead to ours.
     if call.raw_path != PAGE and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
         raise ApiError(403, "Forbidden", "Pages of others may not look into the emulator.")
 
@@ -58,7 +58,7 @@ def is_ours(raw_path: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Say whether a Host header cannot be a name that its owner has pointed at this machine (DNS rebinding)."""
+    """Return whether a Host header cannot be a name that its owner has pointed at this machine (DNS rebinding)."""
     name = host.removeprefix("[").partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     if name.lower() == "localhost":
         return True

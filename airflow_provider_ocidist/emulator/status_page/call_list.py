@@ -26,7 +26,7 @@ def since(
 
 
 def key(call: RecordedCall) -> str:
-    """Return what tells this call from all others."""
+    """Return the identity of this call."""
     return f"{call.time:.6f}-{call.duration_s:.9f}-{call.request_id}"
 
 

@@ -34,7 +34,7 @@ class Window:
 
 
 def read_window(token: str) -> Window:
-    """Return what `Window.token` was made of. Raises 400."""
+    """Return the window of a `Window.token`. Raises 400."""
     found = read_page_token(token)
     if not isinstance(found, list) or [type(each) for each in found[:2]] != [int, int] or len(found) != 3:
         raise invalid("The place in the log is not one that was given here.")
@@ -42,14 +42,14 @@ def read_window(token: str) -> Window:
 
 
 class LogTail:
-    """Searches the logs as every client does, but says exactly what was read."""
+    """Searches the logs as every client does, but returns exactly which part was read."""
 
     def __init__(self, inside: Inside, lag_s: float) -> None:
         self._inside = inside
         self._lag_ms = round(lag_s * 1000)
 
     def _end(self) -> int:
-        """Return the time before which nothing can be added any more."""
+        """Return the time before which no line can be added any more."""
         return time.time_ns() // 1_000_000 - self._lag_ms
 
     async def newest(self, runs: Sequence[JobRun]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def is_secret(name: str, value: Any) -> bool:
 
 
 def hide(text: str, secrets: Collection[str] = ()) -> str:
-    """Return a text without these secrets, and without what shows that it is one."""
+    """Return a text without these secrets, and without secrets of a known form."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN).replace(json.dumps(secret)[1:-1], HIDDEN)
     for start, end in reversed(list(_assignments(text))):

@@ -45,7 +45,7 @@ SHOWN_IDS = (
 
 
 class StatusPage:
-    """Answers the browser. It costs nothing while nobody looks: all is read when it is asked for."""
+    """Answers the browser. It costs nothing without an open page: all is read on request."""
 
     def __init__(self, context: Context, control: Control, training: Training, services: Router) -> None:
         ids, options = context.ids, context.options

@@ -23,7 +23,7 @@ IMAGE_TYPES = {
     ".svg": "image/svg+xml",
 }
 OF_THE_CLIENT = ("content-disposition", "content-encoding", "content-language", "cache-control")
-"""Headers that whoever wrote the object has chosen."""
+"""Headers that the writer of the object has chosen."""
 
 
 class Storage:

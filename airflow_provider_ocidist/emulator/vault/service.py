@@ -20,7 +20,7 @@ KEYS = "/20180608/keys"
 
 
 class Vault:
-    """Answers /vaults and /keys, and holds what else there is."""
+    """Answers /vaults and /keys, and holds the other parts."""
 
     def __init__(self, context: Context, identity: Identity, retries: RetryTokens) -> None:
         self._context = context

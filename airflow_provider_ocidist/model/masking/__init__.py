@@ -47,7 +47,7 @@ def shown(value: Any, secrets: Collection[str] = ()) -> Any:
 
 
 def secrets_in(value: Any) -> set[str]:
-    """Return the secrets themselves that a tree of mappings and lists holds, for whoever keeps them from logs."""
+    """Return the secrets themselves that a tree of mappings and lists holds, for masking in logs."""
     found: set[str] = set()
     for secret in _secrets(value):
         lines = [line.strip() for line in re.split(r"\n|\\n", secret)]
@@ -144,7 +144,7 @@ def _secrets_of_text(text: str) -> Iterator[str]:
 
 
 def _items(value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any, bool]]:
-    """Go through a mapping; say of each item whether it is a secret, by its own name or by the `name` beside it."""
+    """Yield each item of a mapping and whether it is a secret, by its own name or by the `name` beside it."""
     title = value.get("name")
     for name, item in value.items():
         bears = title if name == "value" and isinstance(title, str) else name
@@ -162,7 +162,7 @@ def _holds_secrets(name: Any, item: Any) -> bool:
 
 
 def _arguments(values: Sequence[Any]) -> Iterator[tuple[Any, str | None]]:
-    """Go through a list; say of each item what to show instead: of an argument that is, or holds, a secret by name."""
+    """Yield each item of a list with its replacement, if it is an argument that is, or holds, a secret by name."""
     before = ""
     for item in values:
         yield item, _hidden(before, item) if isinstance(item, str) else None
@@ -170,7 +170,7 @@ def _arguments(values: Sequence[Any]) -> Iterator[tuple[Any, str | None]]:
 
 
 def _hidden(before: str, item: str) -> str | None:
-    """Return what to show of an argument, after the one before it; None where these two do not tell."""
+    """Return what to show of an argument, after the one before it; None where these two do not decide it."""
     if _SHELL_FLAG.match(before):
         return None
     flag = _FLAG.match(before)
@@ -187,7 +187,7 @@ def _hidden(before: str, item: str) -> str | None:
         if (pair := _PAIR.match(item))
         else ("", "")
     )
-    # A web address and JSON show more of themselves.
+    # A web address and JSON are masked in part only.
     if name and is_secret_of(weight_of(name), value) and "://" not in value and _json_in(value) is None:
         return item[: len(item) - len(value)] + MASK
     return None

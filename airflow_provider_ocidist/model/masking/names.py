@@ -1,4 +1,4 @@
-"""What a name says of its value: whether that is a secret, may be one, or is none. Pure."""
+"""What a name implies of its value: a secret, a possible secret, or none. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 
 
 class Weight(IntEnum):
-    """How much a name says for its value being a secret."""
+    """How strongly a name marks its value as a secret."""
 
     NONE = 0
     POSSIBLE = 1
@@ -96,7 +96,7 @@ def is_secret_name(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def weight_of(name: str) -> Weight:
-    """Return how much a name says for its value being a secret."""
+    """Return how strongly a name marks its value as a secret."""
     words = _words(name)
     own = _words(name.rstrip(".").rpartition(".")[2])
     if not own or (own[-1] in _DESCRIBING and not name.lower().endswith("webhook_url")):
@@ -122,14 +122,14 @@ def _words(name: str) -> list[str]:
 
 
 def _place_of_secret(words: list[str]) -> int | None:
-    """Return where the word is that tells of a secret: the last one, or one that only such follow as say which."""
+    """Return the index of the word that marks a secret: the last one, or one followed by qualifiers only."""
     for place in range(len(words) - 1, -1, -1):
         word = words[place]
         if word in _WORDS or word == "key" or word.endswith(("apikey", "passwd")):
             return place
         if word not in _AFTER_A_SECRET:
             break
-    # A token is one wherever it stands: TOKEN_GITHUB. It is none of a text's where what follows it says so.
+    # A token counts at any position, as in TOKEN_GITHUB, unless the word after it marks a piece of a text.
     return (
         0
         if words[0] == "token" and len(words) == 2 and words[1] not in ("id", "embedding", "budget")

@@ -128,7 +128,7 @@ def _assigned(text: str, *, of_a_log: bool) -> Iterator[Span]:
 
 
 def _is_logged_secret(match: re.Match[str], weight: Weight, value: str) -> bool:
-    """Return whether what a log says under a name is a secret rather than a part of a sentence or of a program."""
+    """Return whether a value under a name in a log is a secret rather than a part of a sentence or of a program."""
     if not is_secret_of(weight, value) or value == match["name"].rpartition(".")[2]:
         return False
     if match["bare"] is None:

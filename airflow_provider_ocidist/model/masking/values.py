@@ -1,4 +1,4 @@
-"""Which values are secrets: by what their name says, by how they look. Pure."""
+"""Which values are secrets: by their name, by their form. Pure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def is_ordinary(value: str) -> bool:
 
 
 def looks_random(value: str) -> bool:
-    """Return whether a value looks like one that a machine has drawn; digests and UUIDs name things."""
+    """Return whether a value looks randomly generated; digests and UUIDs name things."""
     if not _RANDOM.fullmatch(value) or _UUID.fullmatch(value) or _DIGEST.fullmatch(value):
         return False
     has_both = any(each.isdigit() for each in value) and any(each.isalpha() for each in value)

@@ -1,4 +1,4 @@
-"""Preflight: what the service says beforehand of a job's place, machine, data and rights, each with the fix."""
+"""Preflight: checks a job's place, machine, data and rights at the service; each finding names the fix."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CHECKS: Sequence[tuple[str, Check]] = (
 def preflight(job: TrainingJob, access: OciAccess, defaults: Defaults) -> list[Finding]:
     """Return what every check has found, in the order of the checks; without a sign-in only that.
 
-    Raises JobFileError when job and connection together do not say enough.
+    Raises JobFileError when job and connection together are incomplete.
     """
     job, options = resolved(job, defaults)
     target = Target(job, options, replace(access, max_attempts=ATTEMPTS))
@@ -60,7 +60,7 @@ def _side_by_side(checks: Sequence[tuple[str, Check]], target: Target) -> Iterat
     def run(subject: str, check: Check) -> None:
         found[subject] = _findings(subject, check, target)
 
-    # Daemons: what hangs must not keep the command from ending.
+    # Daemons: a hanging check must not keep the command from ending.
     threads = [threading.Thread(target=run, args=item, daemon=True) for item in checks]
     for thread in threads:
         thread.start()
@@ -78,6 +78,6 @@ def _findings(subject: str, check: Check, target: Target) -> list[Finding]:
         return list(check(target))
     except OcidistError as error:
         return [Finding.failed(subject, str(error), fix_of(subject, error))]
-    except Exception as error:  # noqa: BLE001 - an answer that nobody expected must not hide the other findings
+    except Exception as error:  # noqa: BLE001 - an unexpected answer must not hide the other findings
         message = f"{type(error).__name__}: {error}"
         return [Finding.failed(subject, message, "look at it by hand; the check has failed")]

@@ -169,7 +169,7 @@ def image_finding(image: str, region: str | None) -> Finding:
     if region is not None and home != region:
         fix = "push it to the region of the job: pulling across regions is slow, or refused"
         return Finding.warned("image", f"{image} lies in {home}, the job runs in {region}", fix)
-    return Finding.passed("image", f"{image} (that it is there, only a run can tell)")
+    return Finding.passed("image", f"{image} (only a run can show that it exists)")
 
 
 def conda_finding(slug: str, known: Collection[str] | None) -> Finding:

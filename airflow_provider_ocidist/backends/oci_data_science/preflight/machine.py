@@ -37,7 +37,7 @@ def shape(target: Target) -> Iterator[Finding]:
 
 
 def quota(target: Target) -> Iterator[Finding]:
-    """Say what is left of the limits whose names fit the shape; the service does not say which limit counts."""
+    """Report what is left of the limits whose names fit the shape; the service does not name the one that counts."""
     name, nodes = target.options.shape, target.job.nodes
     try:
         left = _left(target)

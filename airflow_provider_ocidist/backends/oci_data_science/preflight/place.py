@@ -1,4 +1,4 @@
-"""Checks of who asks, where the job is to be, its logs and its secret."""
+"""Checks of the sign-in, the job's place, its logs and its secret."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sign_in(target: Target) -> Iterator[Finding]:
 
 
 def _principal(access: OciAccess) -> str:
-    """Return who signs, as far as this side knows."""
+    """Return who signs, as far as the client knows."""
     if access.auth == "api_key":
         return f"API key of {access.user}"
     if access.auth in ("config_file", "session_token"):
@@ -84,13 +84,13 @@ def secret(target: Target) -> Iterator[Finding]:
         client = target.client("secrets")
         with oci_errors("reading the secret's versions"):
             client.list_secret_bundle_versions(secret_id, limit=1)
-        yield Finding.passed("secret", "it is there; whether the nodes may read it, only a run can tell")
+        yield Finding.passed("secret", "it is there; whether the nodes may read it, only a run can show")
 
 
 def rights_of_nodes(_: Target) -> Iterator[Finding]:
     yield Finding.warned(
         "rights of nodes",
-        "nodes sign in as themselves, which nobody else can try",
+        "nodes sign in as themselves, which cannot be checked from here",
         "see that a dynamic group holds resource.type='datasciencejobrun', and may manage objects in work_dir's bucket "
         "and use log-content",
     )

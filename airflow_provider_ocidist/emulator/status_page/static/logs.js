@@ -148,7 +148,7 @@ export function logs(job) {
   return { element, show, stop: poll(readOn, 1) };
 }
 
-// Names of a gang's runs begin alike; what tells them apart is left. One run needs no name if its nodes have one.
+// Names of a gang's runs begin alike; only the differing part is kept. One run needs no name if its nodes have one.
 function shortNames(runs) {
   const texts = runs.map((run) => run.name);
   let length = 0;

@@ -1,4 +1,4 @@
-// The emulator, asked for JSON; and who asks again and again, as long as somebody looks.
+// Requests to the emulator for JSON, repeated while the page is open.
 
 const BASE = "/_emulator/ui";
 const listeners = new Set();

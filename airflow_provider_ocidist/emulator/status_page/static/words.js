@@ -54,7 +54,7 @@ export function size(bytes) {
   return `${value.toFixed(value < 10 ? 1 : 0)} ${units[unit]}`;
 }
 
-// OCIDs end in sixty characters of which the last six tell them apart.
+// OCIDs end in sixty characters of which the last six identify them.
 export function shortId(id) {
   const parts = id.split(".");
   return parts.length < 5 ? id : `${parts[1]}…${id.slice(-6)}`;
