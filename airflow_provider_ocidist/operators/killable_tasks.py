@@ -145,11 +145,13 @@ class KillableTask(OutcomeTask):
 
     def _call_off_noted(self, context: Context) -> CallOff:
         """Return what ends gangs of earlier tries without the job of this one: its file may be broken by now."""
-        from airflow_provider_ocidist.gangs.submission import call_off_noted
+        from airflow_provider_ocidist.gangs.submission import call_off_noted, noted_in
 
         def call_off(key: RunKey, number: int, why: BaseException) -> list[str]:
-            backend = self._connected or OciHook(self.conn_id).backend()
-            return call_off_noted(backend, key, number, why, context.get("task_state_store"), self.log)
+            notes = context.get("task_state_store")
+            kind = next((each.place.backend for each in noted_in(notes, None, self.log)), None)
+            backend = self._connected or OciHook(self.conn_id, kind=kind).backend()
+            return call_off_noted(backend, key, number, why, notes, self.log)
 
         return call_off
 
