@@ -9,7 +9,9 @@ OcidistError
         Overtaken                 another try of the task runs, or owns its gang    .number
         CancelFailed              the service did not take a cancel            .stop_requested
     StorageError                  data could not be moved                 .uri .retryable
+        Unopenable                a URI names no place, or one that this installation cannot reach whatever happens
         CopyInterrupted           on a node that only copies: the same may well succeed later
+        DamagedFence              nobody can say which attempt saves to a place, so that none does
         CheckpointError           a checkpoint is missing, partial or corrupt
             Unpublishable         it can never be published as it is: a retry cannot succeed
                 Fenced                a later attempt saves to that place
@@ -161,8 +163,16 @@ class StorageError(OcidistError):
         self.retryable = retryable
 
 
+class Unopenable(StorageError):
+    """A URI names no place, or one for which this installation has no driver: to ask again is of no use."""
+
+
 class CopyInterrupted(StorageError):
     """The copy may succeed at the next try; a node's log carries an error's name, not its fields."""
+
+
+class DamagedFence(StorageError):
+    """What says which attempt saves to a place is damaged: until somebody deletes it, none saves there."""
 
 
 class CheckpointError(StorageError):
@@ -209,3 +219,26 @@ class StoreUnavailable(AgentError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, cause=Cause.SERVICE)
+
+
+def refusal_in(error: BaseException) -> str | None:
+    """Return as which refusal an error counts, None where it is an outage: no answer, or one that asks to wait.
+
+    Whoever waits goes by this one rule: an outage is waited out for a day, refusals of one kind are believed within the
+    hour (`evidence`).
+    """
+    inner = error.__cause__
+    if isinstance(error, StorageError) and isinstance(inner, BackendError):
+        return refusal_in(inner)
+    if isinstance(error, BackendError) and isinstance(inner, StorageError):
+        return refusal_in(inner)
+    if isinstance(error, BackendError):
+        busy = error.code is None if error.status_code is None else _is_busy(error.status_code)
+        return None if error.retryable and busy else str(error.status_code or error.cause)
+    if isinstance(error, (ConnectionError, TimeoutError)):
+        return None
+    return None if isinstance(error, StorageError) and error.retryable else type(error).__name__
+
+
+def _is_busy(status_code: int) -> bool:
+    return status_code == 429 or status_code >= 500

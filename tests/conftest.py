@@ -143,6 +143,28 @@ def backend(fields: dict[str, Any]) -> OciDataScience:
 
 
 @pytest.fixture
+def faults(emulator: Access) -> Iterator[Callable[..., None]]:
+    """Adds rules by which the emulator answers; all is well again afterwards."""
+    import httpx
+
+    def add(**rule: Any) -> None:
+        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
+
+    yield add
+    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+
+
+@pytest.fixture
+def no_node_starts(emulator: Access) -> Iterator[None]:
+    """Let no node start, for tests to which only the books of the service matter."""
+    import httpx
+
+    httpx.post(f"{emulator.url}/_emulator/nodes", json={"never_starts": True}).raise_for_status()
+    yield
+    httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
+
+
+@pytest.fixture
 def ends(backend: OciDataScience) -> Iterator[Callable[[RunRef], RunRef]]:
     """Registers gangs that the test leaves behind."""
     refs: list[RunRef] = []

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from airflow_provider_ocidist.backports import Self, StrEnum
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.model.attempts import Attempt, End
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import Missed
 from airflow_provider_ocidist.model.log_cursor import LogCursor
@@ -219,13 +219,16 @@ class Backend(ABC):
         Raises CancelFailed when the service did not accept it; the nodes may still find a stop request.
         """
 
-    def call_off(self, plan: Plan, noted: Sequence[Attempt], ending: Ending, number: int) -> list[str]:
-        """Cancel all live attempts of the plan's task: its try of this number gives up, and no try follows.
+    def call_off(
+        self, key: RunKey, place: Place | None, noted: Sequence[Attempt], ending: Ending, number: int
+    ) -> list[str]:
+        """End whatever may live of the task of a key, for its try of this number gives up and nobody comes after it.
 
-        By the service or a stop request, whichever can be reached; gangs of later tries stay. `noted`: as in
+        By the service or a stop request, whichever can be reached; nothing that a later try waits for. `place`: where
+        the task's job puts its gangs; None where the job cannot be read: then as the connection says. `noted`: as in
         `attempts`. Returns what may live all the same, each with the way to end it. Raises no BackendError.
         """
-        del plan
+        del key, place
         left = []
         for attempt in noted:
             if attempt.ref is not None and attempt.end is None and self.claimed_by(attempt.ref) <= number:

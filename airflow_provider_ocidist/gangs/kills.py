@@ -22,11 +22,12 @@ from airflow_provider_ocidist.errors import (
     Overtaken,
     StillAlive,
     StorageError,
+    refusal_in,
 )
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.submission import end_unless_claimed
 from airflow_provider_ocidist.gangs.watch import TaskLog
-from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
+from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.run import Ending, RunRef
 
@@ -55,7 +56,7 @@ def may_pass(error: BackendError) -> bool:
 
 
 class Patience:
-    """Waits out refusals while a gang may live, until the evidence is conclusive (`evidence`)."""
+    """Waits out refusals and outages while a gang may live, until the evidence is conclusive."""
 
     def __init__(self, stop: threading.Event, log: TaskLog) -> None:
         self._stop = stop
@@ -68,36 +69,18 @@ class Patience:
         now = time.monotonic()
         seconds = now - self._asked_at if self._evidence.questions else 0.0
         self._asked_at = now
-        self._evidence = _with(self._evidence, error, seconds)
+        refusal = refusal_in(error)
+        self._evidence = self._evidence.met(refusal, seconds)
         if self._evidence.is_conclusive:
             last = error if isinstance(error, BackendError) else BackendError(str(error))
-            how = "refused" if self._evidence.is_refused else "not answered"
-            raise GaveUp(f"{how} for {self._evidence.seconds:.0f} s; last error: {error}", last) from error
+            what = "refused" if self._evidence.is_refused else "not answered"
+            raise GaveUp(f"{what} for {self._evidence.seconds:.0f} s; at last: {error}", last) from error
         pause = self._evidence.pause(FIRST_PAUSE)
         self._log.warning("%s; a gang of this task may live: asking again in %.0f s", error, pause)
         if self._stop.wait(pause):
-            raise BackendError(f"stopped while it was refused: {error}", cause=Cause.CANCELED) from error
+            raise BackendError(f"stopped while it was waited out: {error}", cause=Cause.CANCELED) from error
         if _quietly(reconnect, self._log):
             self._evidence = self._evidence.with_new_credentials()
-
-
-def _with(evidence: Unanswered, error: Exception, seconds: float) -> Unanswered:
-    """Count an error, `seconds` after the previous request: an outage is never a refusal, however long it lasts."""
-    if _is_outage(error):
-        return evidence.failed(seconds)
-    status = error.status_code if isinstance(error, BackendError) else None
-    return evidence.refused(str(status or type(error).__name__), seconds)
-
-
-def _is_outage(error: Exception) -> bool:
-    """Whether the service or the store is down: it did not answer, failed, or is throttling."""
-    if not isinstance(error, BackendError):
-        return False
-    if isinstance(error.__cause__, StorageError):
-        return error.__cause__.retryable
-    if error.status_code is None:
-        return error.retryable and error.code is None
-    return error.retryable and (error.status_code == 429 or error.status_code >= 500)
 
 
 class Killer:

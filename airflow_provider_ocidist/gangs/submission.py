@@ -13,10 +13,17 @@ from functools import partial
 from typing import Any, Protocol
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, Overtaken, StillAlive
+from airflow_provider_ocidist.errors import (
+    BackendError,
+    CancelFailed,
+    Cause,
+    JobFileError,
+    Overtaken,
+    StillAlive,
+)
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Fail, decide
 from airflow_provider_ocidist.gangs.watch import TaskLog
-from airflow_provider_ocidist.model.attempts import Attempt, End, generation_of, newest
+from airflow_provider_ocidist.model.attempts import Attempt, End, generation_of, newest, place_of
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.masking import masked_text
@@ -169,7 +176,7 @@ class GangSubmitter:
     def _adopt_or_submit(self, key: RunKey, task_deadline: float | None, tries: Tries) -> RunRecord:
         number = tries.number
         draft = self._plan(key, tries)
-        known = self._backend.attempts(draft, self._noted(draft))
+        known = self._backend.attempts(draft, noted_in(self._notes, draft, self._log))
         self._give_way(draft, known, number)
         key = replace(key, generation=generation_of(tries, known))
         latest = newest(attempt for attempt in known if attempt.key.generation == key.generation)
@@ -198,12 +205,14 @@ class GangSubmitter:
         return self.calling_off(key, number, why)()
 
     def calling_off(self, key: RunKey, number: int, why: BaseException) -> Callable[[], list[str]]:
-        """Return a function that does so later, also while this try waits for an answer: it does not call Airflow."""
-        draft = self._plan(key, Tries(number=number, max_tries=key.generation))
-        message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
-        ending = Ending(cause=Cause.SERVICE, message=message, since=time.time())
-        noted = self._noted(draft)
-        return lambda: self._backend.call_off(draft, noted, ending, number)
+        """Return what does so later, also while this try waits for an answer: it asks Airflow nothing any more."""
+        try:
+            draft = self._plan(key, Tries(number=number, max_tries=key.generation))
+        except JobFileError:
+            draft = None
+        noted, ending = noted_in(self._notes, draft, self._log), _given_up(why)
+        place = place_of(draft) if draft else None
+        return lambda: self._backend.call_off(key, place, noted, ending, number)
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
         """Return the newest gang of the plan's generation if it is worth waiting for."""
@@ -291,25 +300,6 @@ class GangSubmitter:
         self._log.info("found %s of an earlier attempt", ref.key.name)
         return True
 
-    def _noted(self, draft: Plan) -> list[Attempt]:
-        noted = self._notes.get(NOTE) if self._notes is not None else None
-        if not isinstance(noted, dict):
-            return []
-        try:
-            return self._attempts_in(noted, draft)
-        except (TypeError, ValueError, LookupError, AttributeError) as error:
-            self._log.warning(
-                "the saved state of this task cannot be read from Airflow, and is ignored: %s", error
-            )
-            return []
-
-    def _attempts_in(self, noted: Mapping[str, Any], draft: Plan) -> list[Attempt]:
-        if "attempts" in noted:
-            return [Attempt.from_json(each) for each in noted["attempts"]]
-        # The format of the version before.
-        key = replace(draft.key, generation=int(noted["generation"]), attempt=int(noted["attempt"]))
-        return [Attempt.of(replace(draft, key=key, run_dir=_run_dir(draft, key), tries=None))]
-
     def _note_created(self, attempt: Attempt, ref: RunRef, number: int) -> None:
         """Save a live gang in Airflow; a failure is harmless, since the work directory records it too."""
         try:
@@ -330,6 +320,40 @@ class GangSubmitter:
             # The ids of the runs are recorded in the work directory too.
             value = {"attempts": [replace(attempt, ref=None).to_json() for attempt in attempts]}
         self._notes.set(NOTE, value)
+
+
+def noted_in(notes: Notes | None, draft: Plan | None, log: TaskLog) -> list[Attempt]:
+    """Return the attempts that Airflow has noted of a task; `draft`: any plan of it, None where its job is unknown."""
+    noted = notes.get(NOTE) if notes is not None else None
+    if not isinstance(noted, dict):
+        return []
+    try:
+        return _attempts_in(noted, draft)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        log.warning("what Airflow has noted of this task cannot be read, and is left out: %s", error)
+        return []
+
+
+def _attempts_in(noted: Mapping[str, Any], draft: Plan | None) -> list[Attempt]:
+    if "attempts" in noted:
+        return [Attempt.from_json(each) for each in noted["attempts"]]
+    if draft is None:
+        raise ValueError("it is of an earlier version, which has noted no place")
+    # As the version before this one has noted it.
+    key = replace(draft.key, generation=int(noted["generation"]), attempt=int(noted["attempt"]))
+    return [Attempt.of(replace(draft, key=key, run_dir=_run_dir(draft, key), tries=None))]
+
+
+def call_off_noted(
+    backend: Backend, key: RunKey, number: int, why: BaseException, notes: Notes | None, log: TaskLog
+) -> list[str]:
+    """Do what `GangSubmitter.call_off` does for a task whose job cannot be read, by what is noted and recorded."""
+    return backend.call_off(key, None, noted_in(notes, None, log), _given_up(why), number)
+
+
+def _given_up(why: BaseException) -> Ending:
+    message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
+    return Ending(cause=Cause.SERVICE, message=message, since=time.time())
 
 
 def _given_way(latest: Attempt, living: Sequence[RunRef], number: int) -> Overtaken:

@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
-from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, GaveUp, StorageError
+from airflow_provider_ocidist.errors import (
+    BackendError,
+    CancelFailed,
+    Cause,
+    GaveUp,
+    StorageError,
+    refusal_in,
+)
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Action, Cancel, Wait, decide, unread
 from airflow_provider_ocidist.gangs.leases import Renewals
 from airflow_provider_ocidist.gangs.log_cursor import LogFollower
@@ -191,10 +198,10 @@ class Watch:
         asked_at = self._clock()
         seconds = 0.0 if self._asked_at is None else asked_at - self._asked_at
         self._asked_at = asked_at
-        before = self.record.unanswered
-        evidence = before.failed(seconds) if error.retryable else before.refused(_kind(error), seconds)
+        refusal = refusal_in(error)
+        evidence = self.record.unanswered.met(refusal, seconds)
         self.record = replace(self.record, unanswered=evidence)
-        self.refusal = None if error.retryable else error
+        self.refusal = None if refusal is None else error
         if evidence.is_conclusive or (self.record.ending is not None and evidence.is_long):
             return GaveUp(
                 f"{self.record.ref.key.name}: no state of its nodes from the service for {evidence.seconds:.0f} s "
@@ -340,11 +347,6 @@ def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> Pol
     for watch, status in statuses.items():
         outcomes[watch] = _attempt(watch.observe, status, lines.get(watch), now)
     return PollResult(tuple(outcomes[watch] for watch in watches), trouble, unanswered)
-
-
-def _kind(error: BackendError) -> str:
-    """Return the kind of a refusal: repeated refusals of one kind are evidence, changing ones are not."""
-    return str(error.status_code or error.cause)
 
 
 def _attempt(work: Callable[..., Any], *args: Any) -> Any:

@@ -1,9 +1,10 @@
-"""Frozen dataclasses to JSON values and back, with the standard library only."""
+"""Frozen dataclasses to JSON values and back, with the standard library only; what is read is of the declared types."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -33,12 +34,23 @@ def encode(value: Any) -> Any:
 
 
 def decode(cls: type[T], value: Mapping[str, Any]) -> T:
-    """Return the dataclass that `encode` wrote; unknown keys are dropped, so that older code reads newer records."""
+    """Return the dataclass that `encode` wrote; unknown keys are dropped, so that older code reads newer records.
+
+    Raises TypeError or ValueError, which name the field and never show the value, where it is of another type.
+    """
     if not isinstance(value, Mapping):
         raise TypeError(f"{cls.__name__} must be an object, not {type(value).__name__}")
     kind: Any = cls
     readers = _readers(kind)
     return cls(**{key: readers[key](item) for key, item in value.items() if key in readers})
+
+
+def read(cls: type[T], text: bytes | str) -> T:
+    """Return the dataclass that a text of JSON holds; raises as `decode`, and ValueError where it is no JSON."""
+    try:
+        return decode(cls, json.loads(text))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 @functools.cache
@@ -50,7 +62,7 @@ def _fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
 def _readers(cls: Any) -> Mapping[str, Callable[[Any], Any]]:
     """Return how the value of each field is read. Cached, since a thousand gangs are read again at every poll."""
     hints = get_type_hints(cls)
-    return {field.name: _reader(hints[field.name]) for field in _fields(cls)}
+    return {field.name: _reader(hints[field.name], f"{cls.__name__}.{field.name}") for field in _fields(cls)}
 
 
 def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
@@ -61,23 +73,43 @@ def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
     return False
 
 
-def _reader(hint: Any) -> Callable[[Any], Any]:
-    read = _reader_of_values(hint)
-    return lambda value: None if value is None else read(value)
-
-
-def _reader_of_values(hint: Any) -> Callable[[Any], Any]:
+def _reader(hint: Any, name: str) -> Callable[[Any], Any]:
+    """Return what reads a value of a type; `name` is how errors call it."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return _reader_of_values(arguments[0])
+        return _reader(arguments[0], name)
     if origin in (typing.Union, getattr(types, "UnionType", typing.Union)):
         (inner,) = [argument for argument in arguments if argument is not type(None)]
-        return _reader_of_values(inner)
+        read = _reader(inner, name)
+        return lambda value: None if value is None else read(value)
     if origin is tuple:
-        item = _reader(arguments[0])
-        return lambda value: tuple(map(item, value))
+        item = _reader(arguments[0], name)
+        return lambda value: tuple(map(item, _checked(value, (list, tuple), name)))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        item = _reader(arguments[1], name)
+        return lambda value: {key: item(one) for key, one in _checked(value, (Mapping,), name).items()}
     if dataclasses.is_dataclass(hint):
         return lambda value: decode(typing.cast("type[Any]", hint), value)
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint
+        return lambda value: _member(hint, value, name)
+    if hint in _SCALARS:
+        return lambda value: _checked(value, _SCALARS[hint], name)
     return lambda value: value
+
+
+_SCALARS: Mapping[Any, tuple[type, ...]] = {str: (str,), bool: (bool,), int: (int,), float: (float, int)}
+"""A whole number is a float too, as JSON has it."""
+
+
+def _checked(value: Any, types_: tuple[type, ...], name: str) -> Any:
+    # A bool is an int in Python, and nowhere else.
+    if not isinstance(value, types_) or (isinstance(value, bool) and bool not in types_):
+        raise TypeError(f"{name} must be of type {types_[0].__name__}, not {type(value).__name__}")
+    return value
+
+
+def _member(kind: type[Enum], value: Any, name: str) -> Enum:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{name} is none of {', '.join(str(each.value) for each in kind)}") from None

@@ -55,6 +55,10 @@ class Unanswered:
             return replace(asked, refusals=self.refusals + 1)
         return replace(asked, refusal=kind, refusals=1, refused_for=0.0)
 
+    def met(self, refusal: str | None, seconds: float) -> Self:
+        """Count what was met: a refusal of this kind, or None for a fault that may pass."""
+        return self.failed(seconds) if refusal is None else self.refused(refusal, seconds)
+
     def with_new_credentials(self) -> Self:
         """Record that the credentials were read anew."""
         return replace(self, renewed=True) if self.refusals else self

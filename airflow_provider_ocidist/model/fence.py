@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from airflow_provider_ocidist.backports import dataclass
 
+_HIGHEST = 2**31 - 1
+"""Airflow keeps the numbers of tries in 32 bits."""
+
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Fence:
@@ -12,6 +15,11 @@ class Fence:
     generation: int = 0
     attempt: int = 0
     """From 1; 0 for what the version before has published."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether these may be numbers of an attempt."""
+        return 0 <= self.generation <= _HIGHEST and 0 <= self.attempt <= _HIGHEST
 
 
 LOWEST = Fence()

@@ -105,7 +105,7 @@ class NodeReport:
 
     @classmethod
     def from_json(cls, text: bytes) -> NodeReport:
-        return codec.decode(cls, json.loads(text))
+        return codec.read(cls, text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,4 +139,4 @@ class StopRequest:
 
     @classmethod
     def from_json(cls, text: bytes) -> StopRequest:
-        return codec.decode(cls, json.loads(text))
+        return codec.read(cls, text)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
 
+from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.oci import OciHook
@@ -113,23 +114,44 @@ class EndTrainingOperator(BaseOperator):
         return _conn_id_of(task, self)
 
     def _end_all(self, keys: Sequence[RunKey], conn_id: str) -> list[str]:
-        from airflow_provider_ocidist.gangs.submission import Canceller
-
         backend = OciHook(conn_id).backend()
-        ender = Canceller(backend, self.log, self._stop)
         begun = time.monotonic()
         ended: dict[str, None] = {}
         while True:
             since = time.monotonic() - begun
-            found = self._gangs_of(keys, backend)
-            living = _living(backend, found)
+            found, living = self._ended_now(keys, backend, conn_id)
             ended |= dict.fromkeys(ref.key.name for ref in living)
-            ender.end(living, "because its task has ended", within=self.patience)
             if since >= SETTLED_AFTER or (not living and _all_succeeded(backend, keys, found)):
                 return list(ended)
             pause = max(0.0, begun + SETTLED_AFTER - time.monotonic())
             self.log.info("looking again in %.0f s: its worker may still be creating nodes", pause)
             self._stop.wait(pause)
+
+    def _ended_now(
+        self, keys: Sequence[RunKey], backend: Backend, conn_id: str
+    ) -> tuple[list[RunRef], list[RunRef]]:
+        """End what lives; return all gangs that were found, and those that had to be ended.
+
+        Whatever the service answers is asked again until it is evidence: its nodes may live.
+        """
+        from airflow_provider_ocidist.gangs.kills import Patience, may_pass
+        from airflow_provider_ocidist.gangs.submission import Canceller
+
+        waited = Patience(self._stop, self.log)
+        ender, begun = Canceller(backend, self.log, self._stop), time.monotonic()
+        ended: dict[str, RunRef] = {}
+        while True:
+            try:
+                found = self._gangs_of(keys, backend)
+                living = _living(backend, found)
+                ended |= {ref.job_id: ref for ref in living}
+                left = max(0.0, begun + self.patience - time.monotonic())
+                ender.end(living, "for its task has ended", within=left)
+                return found, list(ended.values())
+            except BackendError as error:
+                if not may_pass(error):
+                    raise
+                waited.take(error, lambda: backend.reconnect(OciHook(conn_id).fields))
 
     def _gangs_of(self, keys: Sequence[RunKey], backend: Backend) -> list[RunRef]:
         """Return all gangs of the training, the oldest first: recorded, alive, or named in its XCom."""

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.operators.outcome_tasks import OutcomeTask
 
 # Imports that only a running task needs are made there, as in job_tasks.py.
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.gangs.kills import Killer
     from airflow_provider_ocidist.gangs.stop_flag import StopFlag
     from airflow_provider_ocidist.gangs.submission import GangSubmitter
     from airflow_provider_ocidist.gangs.task_watch import TaskWatch
     from airflow_provider_ocidist.model.run import RunKey, RunRef
+
+    CallOff = Callable[[RunKey, int, BaseException], list[str]]
+    """Ends gangs of earlier tries, for this reason; returns what may live all the same."""
 
 
 class KillableTask(OutcomeTask):
@@ -109,15 +115,50 @@ class KillableTask(OutcomeTask):
             except Exception as error:  # noqa: BLE001 - Airflow's own, or the network's
                 patience.take(error, lambda: None)
 
-    def _call_off(self, gang: GangSubmitter, key: RunKey, error: BackendError) -> None:
-        """End what earlier tries may have left where no try comes after this one; add to the error what that is not."""
-        from airflow_provider_ocidist.errors import Overtaken
+    @contextlib.contextmanager
+    def _calling_off(self, key: RunKey, call_off: CallOff) -> Iterator[None]:
+        """End what earlier tries may have left where this one fails and none comes after it.
 
-        if self._number == 1 or isinstance(error, Overtaken):
-            return
-        is_last = self._number > key.generation or not error.retryable or self._stop.is_set()
-        if not is_last:
-            return
-        self.log.warning("this try is the last: ending the gangs that earlier tries may have left")
-        if left := gang.call_off(key, self._number, error):
-            error.args = (f"{error}; STILL THERE, PERHAPS: {'; '.join(left)}", *error.args[1:])
+        Adds to the error what may live all the same.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if self._number > 1 and self._is_last(key, error):
+                self.log.warning(
+                    "ending what earlier tries of this task may have left, for none comes after this one"
+                )
+                if left := _left_after(call_off, key, self._number, error):
+                    error.args = (f"{error}; STILL THERE, PERHAPS: {'; '.join(left)}", *error.args[1:])
+            raise
+
+    def _is_last(self, key: RunKey, error: BaseException) -> bool:
+        """Whether no try of the task comes after this one, which an error ends."""
+        from airflow_provider_ocidist.errors import JobFileError, Overtaken
+
+        if isinstance(error, Overtaken):
+            return False
+        hopeless = isinstance(error, JobFileError) or (
+            isinstance(error, BackendError) and not error.retryable
+        )
+        return hopeless or self._number > key.generation or self._stop.is_set()
+
+    def _call_off_noted(self, context: Context) -> CallOff:
+        """Return what ends gangs of earlier tries without the job of this one: its file may be broken by now."""
+        from airflow_provider_ocidist.gangs.submission import call_off_noted, noted_in
+
+        def call_off(key: RunKey, number: int, why: BaseException) -> list[str]:
+            notes = context.get("task_state_store")
+            kind = next((each.place.backend for each in noted_in(notes, None, self.log)), None)
+            backend = self._connected or OciHook(self.conn_id, kind=kind).backend()
+            return call_off_noted(backend, key, number, why, notes, self.log)
+
+        return call_off
+
+
+def _left_after(call_off: CallOff, key: RunKey, number: int, why: BaseException) -> list[str]:
+    """Return what may live all the same; that it could not be looked for is no reason to fail with another error."""
+    try:
+        return call_off(key, number, why)
+    except Exception as error:  # noqa: BLE001 - Airflow's own, as of a connection that cannot be read
+        return [f"what earlier tries have left is not known: {error}"]

@@ -187,17 +187,18 @@ class DistributedTrainingOperator(KillableTask):
         from airflow_provider_ocidist.gangs.submission import GangSubmitter
 
         with as_airflow_errors(), self._telling_of_failure(context):
-            job = self._limited(self._training_job(context))
-            deadline = self._task_deadline(context["ti"].start_date if self._search else None)
-            self._search = self._search or _new_search(job, time.time(), deadline)
-            if self.outlets:
-                task_context.note_data_versions(
-                    job, OciHook(self.conn_id, kind=job.backend.kind), context, self.log
-                )
-            gang = GangSubmitter(
-                self._backend(job.backend.kind), job, self.log, context.get("task_state_store"), self._stop
-            )
-            record = self._brought_about(gang, task_context.key_of(context), deadline)
+            key = task_context.key_of(context)
+            with self._calling_off(key, self._call_off_noted(context)):
+                job = self._limited(self._training_job(context))
+                deadline = self._task_deadline(context["ti"].start_date if self._search else None)
+                self._search = self._search or _new_search(job, time.time(), deadline)
+                if self.outlets:
+                    task_context.note_data_versions(
+                        job, OciHook(self.conn_id, kind=job.backend.kind), context, self.log
+                    )
+                backend = self._backend(job.backend.kind)
+            gang = GangSubmitter(backend, job, self.log, context.get("task_state_store"), self._stop)
+            record = self._brought_about(gang, key, deadline)
         return self._supervise(record, context, announced=False)
 
     def _brought_about(self, gang: GangSubmitter, key: RunKey, deadline: float | None) -> RunRecord:
@@ -205,18 +206,14 @@ class DistributedTrainingOperator(KillableTask):
         from airflow_provider_ocidist.gangs.kills import Patience, may_pass
 
         patience = Patience(self._stop, self.log)
-        with self._calling_off_when_killed(gang, key):
+        with self._calling_off_when_killed(gang, key), self._calling_off(key, gang.call_off):
             while True:
                 try:
                     return gang.adopt_or_submit(key, deadline, self._number, self.retries)
                 except BackendError as error:
-                    try:
-                        if self._number == 1 or not may_pass(error):
-                            raise
-                        patience.take(error, self._reconnect)
-                    except BackendError as final:
-                        self._call_off(gang, key, final)
+                    if self._number == 1 or not may_pass(error):
                         raise
+                    patience.take(error, self._reconnect)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Continue also after a failed trigger, where Airflow would fail the task and abandon its run."""

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.checkpoint_names import place
-from airflow_provider_ocidist.storage.listing import complete_now, fault_of
+from airflow_provider_ocidist.storage.listing import by_folder, complete_now, fault_of
 from airflow_provider_ocidist.storage.locations import join, shown, unfinished_name
 from airflow_provider_ocidist.storage.manifests import MANIFEST, VERSION, Manifest, ManifestFile
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
@@ -179,6 +179,12 @@ def complete(uri: str, access: OciAccess | None = None) -> list[CheckpointRef]:
     The newest is the last of the latest attempt, at any step: an attempt may restart at 0.
     """
     return _complete_in(open_store(uri, access))
+
+
+def published(uri: str, access: OciAccess | None = None) -> list[str]:
+    """Return the folders below a URI that hold a published checkpoint, whole or damaged since; raises as `newest`."""
+    folders = by_folder(open_store(uri, access).list())
+    return sorted(folder for folder, files in folders.items() if MANIFEST in files)
 
 
 def _complete_in(store: Store) -> list[CheckpointRef]:

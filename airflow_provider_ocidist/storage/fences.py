@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from airflow_provider_ocidist.errors import Fenced, StorageError
+from airflow_provider_ocidist.errors import DamagedFence, Fenced, StorageError
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage.stores.base import Store
@@ -16,24 +16,33 @@ _TRIES = 20
 def claimed(store: Store) -> Fence | None:
     """Return the highest attempt that has claimed a place, None without any.
 
-    Raises StorageError when that cannot be read.
+    Raises StorageError when that cannot be read, DamagedFence when it names no attempt.
     """
     try:
-        return codec.decode(Fence, json.loads(store.read(FILE)))
+        return _fence_in(store.read(FILE))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
         place = store.place_of(FILE)
-        raise StorageError(
+        raise DamagedFence(
             f"{place} does not say which attempt saves there ({error}): delete it once no node is left that does",
             uri=place,
         ) from error
 
 
+def _fence_in(text: bytes) -> Fence:
+    """Return what `claim` wrote. Raises TypeError or ValueError when it is anything else."""
+    found = codec.read(Fence, text)
+    if not found.is_possible:
+        raise ValueError("its numbers are none of attempts")
+    return found
+
+
 def claim(store: Store, fence: Fence) -> None:
     """Make this the highest attempt that saves to a place; one read if it is that already.
 
-    Raises Fenced when a later attempt has claimed the place, StorageError when that cannot be read or written.
+    Raises Fenced when a later attempt has claimed the place, DamagedFence when nobody can say which one has,
+    StorageError when that cannot be read or written.
     """
     for _ in range(_TRIES):
         if _holds(store, fence):

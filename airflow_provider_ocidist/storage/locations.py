@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from airflow_provider_ocidist.backports import dataclass
-from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.errors import StorageError, Unopenable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +54,15 @@ class Location:
 
 
 def parse(uri: str) -> Location:
-    """Return the location that a URI or local path names. Raises StorageError when it names none."""
+    """Return the location that a URI or local path names. Raises Unopenable when it names none."""
     text = os.fspath(uri)
     if not text:
-        raise StorageError("an empty string names no place", uri=text)
+        raise Unopenable("an empty string names no place", uri=text)
     if "\0" in text:
-        raise StorageError(f"{text!r} names no place: it holds a NUL character", uri=text)
+        raise Unopenable(f"{text!r} names no place: it holds a NUL character", uri=text)
     scheme, separator, rest = text.partition("://")
+    if not separator and (misspelt := _MISSPELT.match(text)):
+        raise Unopenable(f"{text} names no place: write {misspelt[1]}://", uri=text)
     if not separator or scheme == "file":
         return _local(rest if separator else text)
     if scheme == "oci":
@@ -138,6 +140,10 @@ def is_unfinished(name: str) -> bool:
 _UNFINISHED = re.compile(r"\..*\.[0-9a-f]{8}\.part", re.DOTALL)
 
 
+_MISSPELT = re.compile(r"(oci|s3a?|gs|gcs|az|abfss?|https?):/?[^/]")
+"""What is meant for a URI, and would be a folder of this machine."""
+
+
 def _local(path: str) -> Location:
     expanded = str(Path(path).expanduser()) if path.startswith("~") else path
     bare = expanded.rstrip("/") or "/"
@@ -149,7 +155,7 @@ def _oci(text: str, rest: str) -> Location:
     place, _, path = rest.partition("/")
     bucket, _, namespace = place.partition("@")
     if not bucket:
-        raise StorageError(f"{text} names no bucket: write oci://bucket@namespace/path", uri=text)
+        raise Unopenable(f"{text} names no bucket: write oci://bucket@namespace/path", uri=text)
     return Location(
         kind="oci",
         uri=text.rstrip("/"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import field
 
@@ -87,12 +88,16 @@ class Manifest:
     def from_json(cls, text: bytes) -> Manifest:
         """Raises CheckpointError when the text is no manifest that this version can read."""
         try:
-            manifest = codec.decode(cls, json.loads(text))
+            manifest = codec.read(cls, text)
             if not manifest.files or manifest.version > VERSION:
                 raise CheckpointError(f"it is of version {manifest.version} with {len(manifest.files)} files")
             for item in manifest.files:
                 safe_name(item.path)
             safe_name(manifest.name)
+            if not (
+                manifest.fence.is_possible and manifest.sequence >= 0 and math.isfinite(manifest.created_at)
+            ):
+                raise CheckpointError("its place in the order of checkpoints is none")
         except (ValueError, TypeError, KeyError, AttributeError, StorageError) as error:
             raise CheckpointError(f"the manifest is corrupt: {error}") from error
         return manifest

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from airflow_provider_ocidist.errors import BackendError, OcidistError, StorageError
+from airflow_provider_ocidist.errors import BackendError, OcidistError, StorageError, Unopenable
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 from airflow_provider_ocidist.triggers.threads import in_thread
@@ -192,6 +192,10 @@ class NewDataTrigger(BaseEventTrigger):
     async def _look(self) -> Listing | None:
         try:
             found: Listing = await in_thread(self._listing)
+        except Unopenable as error:
+            # Airflow would start a watcher that ends again and again.
+            self.log.error("%s: nothing will ever be seen there; correct the trigger's uri", error)
+            return None
         except (OcidistError, OSError) as error:
             self.log.warning("%s; will look again", error)
             return None
@@ -301,8 +305,9 @@ class CheckpointLook:
     def look(self) -> dict[str, Any] | None:
         """Return the result of `later_checkpoint`; None, with a warning, if the place may be readable again later.
 
-        Raises StorageError or BackendError when the refusals are so many, long and alike that asking again is useless,
-        or when the place or the credentials are wrong before any request is sent.
+        Raises StorageError or BackendError when it was refused so often, long and alike that to ask again is of no use,
+        or when the place or the credentials are wrong without anybody having been asked (Unopenable, and what has no
+        status).
         """
         try:
             found = later_checkpoint(*self._place)
@@ -318,6 +323,8 @@ class CheckpointLook:
         asked_at = self._clock()
         seconds = 0.0 if self._asked_at is None else asked_at - self._asked_at
         self._asked_at = asked_at
+        if isinstance(error, Unopenable):
+            raise error
         if not _is_refusal(error):
             self.unanswered = self.unanswered.failed(seconds)
             return

@@ -104,7 +104,7 @@ def _attempt(store: Store, prefix: str, name: str, names: Container[str]) -> Att
 
 def _decoded(cls: type[Kind], store: Store, name: str) -> Kind:
     try:
-        return codec.decode(cls, json.loads(store.read(name)))
+        return codec.read(cls, store.read(name))
     except (ValueError, TypeError, LookupError) as error:
         raise BackendError(
             f"{store.place_of(name)} is no record of an attempt: see that its run has ended, then remove it",

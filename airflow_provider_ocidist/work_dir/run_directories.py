@@ -67,7 +67,7 @@ class RunDirectories:
         """Return what `save_cursor` saved last; None where there is nothing, or where it cannot be read."""
         try:
             store, prefix = self._run_dirs.at(ref.run_dir)
-            return codec.decode(LogCursor, json.loads(store.read(prefix + LOG_CURSOR)))
+            return codec.read(LogCursor, store.read(prefix + LOG_CURSOR))
         except FileNotFoundError:
             return None
         except (StorageError, BackendError, OSError, ValueError, TypeError, LookupError) as error:

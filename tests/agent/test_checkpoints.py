@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_ocidist.agent.save.checkpoints import resume, resume_after_clear, start_from
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.errors import AgentError
+from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Checkpoints, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -39,6 +42,71 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, caplog
     damage(published[0].uri)
     with pytest.raises(AgentError, match=r"all 2 checkpoints below .* are damaged: delete them"):
         resume(target, told, OciAccess(), StopSwitch())
+
+
+def without_a_file(folder: Path) -> None:
+    next(folder.glob("step-*")).unlink()
+
+
+def shorter(folder: Path) -> None:
+    file = next(folder.glob("step-*"))
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def manifest_cut_off(folder: Path) -> None:
+    (folder / "manifest.json").write_bytes((folder / "manifest.json").read_bytes()[:-9])
+
+
+def manifest_of(field: str, value: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps(manifest | {field: value}))
+
+    return change
+
+
+DAMAGES: list[Callable[[Path], None]] = [
+    lambda folder: damage(str(folder)),
+    without_a_file,
+    shorter,
+    manifest_cut_off,
+    manifest_of("version", 99),
+    manifest_of("attempt", "x"),
+    manifest_of("attempt", -1),
+    manifest_of("generation", 10**30),
+    manifest_of("sequence", -1),
+    manifest_of("created_at", "yesterday"),
+    manifest_of("files", []),
+    manifest_of("metrics", {"loss": "low"}),
+]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_whatever_has_damaged_all_of_them_no_attempt_begins_from_nothing(tmp_path: Path, seed: int) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    source, safe = tmp_path / "source", tmp_path / "safe"
+    source.mkdir()
+    count = dice.randint(1, 3)
+    for step in range(count):
+        (source / f"step-{step}.txt").write_text(f"weights of {step}")
+        published = publish(source / f"step-{step}.txt", str(safe), step=step)
+        DAMAGES[seed % len(DAMAGES) if step == 0 else dice.randrange(len(DAMAGES))](Path(published.uri))
+    target = tmp_path / "target"
+    with pytest.raises(AgentError, match=r"all \d checkpoints below .* are damaged: delete them") as caught:
+        resume(target, Checkpoints(uri=str(safe)), OciAccess(), StopSwitch())
+    assert caught.value.cause is Cause.DATA
+    assert not list(target.glob("step-*"))
+
+
+def test_what_was_never_whole_is_no_damage(tmp_path: Path) -> None:
+    half = tmp_path / "safe" / "step-5"
+    half.mkdir(parents=True)
+    (half / "step-5.txt").write_text("no manifest yet")
+    assert (
+        resume(tmp_path / "target", Checkpoints(uri=str(tmp_path / "safe")), OciAccess(), StopSwitch())
+        is None
+    )
 
 
 def test_after_a_clear_the_newest_life_that_had_a_checkpoint_is_gone_on_from(tmp_path: Path) -> None:

@@ -68,6 +68,45 @@ def test_a_gang_that_was_overtaken_before_it_began_does_not_train(tmp_path: Path
         assert "found" not in agent.stdout.read_text()
 
 
+@pytest.mark.parametrize("content", ['{"attempt": "x"}', '{"attempt": -1}', '{"attempt": true}', "{"])
+def test_a_gang_whose_claim_would_go_over_a_damaged_one_does_not_train_and_writes_nothing(
+    tmp_path: Path, content: str
+) -> None:
+    place = tmp_path / "dag-train-0a-g0"
+    (tmp_path / "step-4.txt").write_text("weights")
+    before = publish(tmp_path / "step-4.txt", str(place), step=4, fence=Fence(attempt=1))
+    (place / "fence.json").write_text(content)
+    with gang(tmp_path / "gang", 2, 5) as found:
+        (agent,) = found.start()
+        assert agent.wait() != 0
+        assert agent.report.cause is Cause.DATA
+        assert f"{place / 'fence.json'} does not say which attempt saves there" in (
+            agent.report.message or ""
+        )
+        assert "delete it once no node is left that does" in (agent.report.message or "")
+        assert "found" not in agent.stdout.read_text()
+    assert (place / "fence.json").read_text() == content
+    assert complete(str(place)) == [before]
+
+
+def test_a_claim_that_is_damaged_meanwhile_is_named_and_what_was_saved_is_published_once_it_is_deleted(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "dag-train-0a-g0"
+    with gang(tmp_path / "gang", 1, 5, 6) as found:
+        (agent,) = found.start()
+        (tmp_path / "gang" / "5").touch()
+        until(lambda: newest(str(place)))
+        (place / "fence.json").write_text('{"attempt": "1"}')
+        (tmp_path / "gang" / "6").touch()
+        why = f"{place / 'fence.json'} does not say which attempt saves there"
+        until(lambda: why in agent.stderr.read_text())
+        assert [each.step for each in complete(str(place))] == [5]
+        (place / "fence.json").unlink()
+        assert agent.wait() == 0, agent.stderr.read_text()
+    assert [each.step for each in complete(str(place))] == [6, 5]
+
+
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_gang_goes_on_from_the_last_that_was_saved_whatever_its_step(tmp_path: Path, resume: bool) -> None:
     safe = str(tmp_path / "dag-train-0a-g0")

@@ -106,7 +106,7 @@ def trainer(place):
         save(place / "model.safetensors.bin")
         save(place / "optimizer.pt")
         save(place / "scheduler.pt")
-    save(place / f"rng_state_{rank}.pth", of=rank)
+    save(place / f"rng_state_{rank}.pth", of=rank, saved_by=meeting.parent.name)
     if rank == 0:
         place.joinpath("trainer_state.json").write_text('{"global_step": 5}')
 
@@ -220,6 +220,32 @@ def test_the_states_of_the_random_generators_of_other_nodes_travel_with_a_checkp
         "rng_state_0.pth",
         "rng_state_1.pth",
     ]
+
+
+@pytest.mark.parametrize("kind", ["trainer", "silent_trainer"])
+def test_the_state_of_another_nodes_generators_is_of_the_same_save_or_left_out(
+    tmp_path: Path, safe: Path, kind: str
+) -> None:
+    """Both nodes have fetched what the attempt before has saved under the same name, the other node's state too."""
+    with gang_of(tmp_path / "first", "trainer", "5") as gang:
+        assert gang.run() == [0, 0], log_of(gang)
+    with gang_of(tmp_path / "second", kind, "5") as gang:
+        assert gang.run() == [0, 0], log_of(gang)
+        assert all("step-5/rng_state_1.pth" in agent.stdout.read_text() for agent in gang.agents)
+    found = newest(str(safe))
+    assert found
+    of_both = {"rng_state_0.pth": "second", "rng_state_1.pth": "second"}
+    of_one = {"rng_state_0.pth": "second"}
+    assert savers_in(Path(found.uri)) == (of_both if kind == "trainer" else of_one)
+
+
+def savers_in(folder: Path) -> dict[str, str]:
+    """Return which gang has saved each state of random generators."""
+    found = {}
+    for file in folder.glob("rng_state*"):
+        with zipfile.ZipFile(file) as archive:
+            found[file.name] = pickle.loads(archive.read("archive/data.pkl"))["saved_by"]
+    return found
 
 
 def test_a_checkpoint_that_only_the_main_node_writes_waits_for_no_companion(

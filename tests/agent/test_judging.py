@@ -336,11 +336,38 @@ def test_files_of_the_step_may_differ_in_size_where_their_format_proves_them(sav
     assert saving.proofs() == {"step-2": "has all files of the one before"}
 
 
-def test_what_its_format_proves_lacks_nothing_though_ranks_have_the_numbers_of_steps(saving: Saving) -> None:
-    for step in (1, 2, 3):
-        for name, data in KINDS["sharded trainer"](step, random.Random(step)).files:
+@pytest.mark.parametrize("kind", ["sharded trainer", "trainer with deepspeed", "zero 3", "deepspeed"])
+def test_what_its_format_proves_lacks_nothing_though_ranks_have_the_numbers_of_steps(
+    saving: Saving, kind: str
+) -> None:
+    for step in (1, 2, 3, 1):
+        save = KINDS[kind](step, random.Random(step))
+        if step == 1:
+            shutil.rmtree(saving.folder / save.name, ignore_errors=True)
+        for name, data in save.files:
             saving.write(name, data)
-        assert saving.proofs() == {f"checkpoint-{step}": "format"}
+        assert saving.proofs() == {save.name: "format"}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_file_of_a_rank_is_missed_by_its_name_though_ranks_have_the_numbers_of_steps(
+    saving: Saving, seed: int
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    names = {
+        step: [f"global_step{step}/zero_pp_rank_{rank}.dat" for rank in range(4)] + [f"model_{step}.dat"]
+        for step in dice.sample(range(5), 3)
+    }
+    first, *later = names
+    first_whole(saving, f"checkpoint-{first}", *names[first])
+    for step in later:
+        missing = dice.choice(names[step][:-1])
+        saving.save(f"checkpoint-{step}", *(name for name in names[step] if name != missing))
+        hashed = missing.replace(f"global_step{step}", "global_step#")
+        assert saving.doubts()[f"checkpoint-{step}"] == f"it lacks {hashed}, which the whole one before has"
+        saving.save(f"checkpoint-{step}", missing)
+        assert saving.proofs() == {f"checkpoint-{step}": "has all files of the one before"}
 
 
 def test_a_file_is_proved_by_its_format_though_the_one_before_was_a_folder(saving: Saving) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.save import saving, unproved, uploads
+from airflow_provider_ocidist.agent.save import file_clocks, saving, unproved, uploads
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import Patience
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
@@ -20,7 +21,8 @@ from airflow_provider_ocidist.job import Best
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import checkpoints, fences, retention
-from airflow_provider_ocidist.storage.checkpoints import complete
+from airflow_provider_ocidist.storage.checkpoints import complete, newest
+from airflow_provider_ocidist.storage.manifests import Manifest
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import until
 from tests.agent.saved import torch_bytes
@@ -691,3 +693,80 @@ def test_without_a_word_of_the_program_nothing_of_it_is_assumed(watched: Watched
     save(watched, "last", 1)
     watched.step(2)
     assert watched.steps == [None]
+
+
+# The order of what is proved early and late
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_whatever_is_proved_late_the_newest_is_what_was_begun_last(tmp_path: Path, seed: int) -> None:
+    """Folders are proved only when their successor is begun; files of other kinds beside them at once."""
+    print("seed", seed)
+    dice = random.Random(seed)
+    watched = Watched(tmp_path, keep=100)
+    begun: list[str] = []
+    for at in range(dice.randint(3, 9)):
+        if dice.random() < 0.5:
+            begun.append(watched.begin(at, "part-0", "part-1").name)
+        else:
+            begun.append(save(watched, dice.choice(["best", "last", f"model_epoch_{at}.txt"]), at).name)
+            aside = watched.folder / begun[-1]
+            os.utime(aside)
+        watched.step(dice.randint(2, 4))
+    watched.uploader._moment = Moment.EXITED
+    assert watched.step(2)
+    found = [
+        Manifest.from_json(Path(each.uri, "manifest.json").read_bytes())
+        for each in complete(str(watched.target))
+    ]
+    assert [each.name for each in reversed(found)] == begun
+    assert watched.uploader._newest == len(begun)
+
+
+def test_with_one_to_keep_what_is_proved_late_costs_the_newest_nothing(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, keep=1)
+    watched.begin(5, "part-0", "part-1")
+    watched.step(2)
+    (watched.folder / "aside.tmp").write_text("the best")
+    (watched.folder / "aside.tmp").rename(watched.folder / "best")
+    watched.step(2)
+    watched.begin(6, "part-0")
+    watched.step(2)
+    assert len(watched.published) == 2
+    found = newest(str(watched.target))
+    assert found
+    assert Path(found.uri, "best").read_text() == "the best"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_where_the_clock_is_set_back_what_is_written_from_there_on_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    watched = Watched(tmp_path, keep=100)
+    clock = SimpleNamespace(monotonic=lambda: 0.0, time=lambda: 5000.0)
+    monkeypatch.setattr(file_clocks, "time", clock)
+    watched.uploader._clock = file_clocks.WallClock()
+    back_at, seconds = dice.randint(1, 4), dice.randint(10, 100_000)
+    for at in range(6):
+        save(watched, f"step-{at}.txt", at if at < back_at else at - seconds)
+        if at == back_at:
+            clock.time = lambda: 5000.0 - seconds
+        watched.step(2)
+    assert watched.steps == list(range(6))
+    assert [found.step for found in complete(str(watched.target))] == [5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "passed, set_back", [(10.0, 0.0), (0.0, 0.4), (3600.0, -100.0), (10.0, 0.6), (10.0, 3600.0)]
+)
+def test_a_clock_that_runs_or_is_set_on_was_not_set_back(
+    monkeypatch: pytest.MonkeyPatch, passed: float, set_back: float
+) -> None:
+    now = SimpleNamespace(monotonic=lambda: 5.0, time=lambda: 5000.0)
+    monkeypatch.setattr(file_clocks, "time", now)
+    clock = file_clocks.WallClock()
+    now.monotonic, now.time = lambda: 5.0 + passed, lambda: 5000.0 + passed - set_back
+    assert clock.went_back() is (set_back > 0.5)
+    assert not clock.went_back()

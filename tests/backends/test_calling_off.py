@@ -5,43 +5,34 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from airflow.sdk import DAG
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
-from airflow_provider_ocidist.errors import BackendError
-from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter
+from airflow_provider_ocidist.errors import BackendError, StorageError
+from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter, call_off_noted
 from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key
 
+pytestmark = pytest.mark.usefixtures("no_node_starts")
+
 SEED = random.randrange(10_000)
+LOG = logging.getLogger("test_calling_off")
 GIVES_UP = BackendError("the service asks for patience", status_code=429, retryable=True)
 SERVICE = {"path": "/20190101/.*", "status": 429, "code": "TooManyRequests"}
 STORE = {"path": "/n/.*", "status": 503, "code": "ServiceUnavailable"}
-
-
-@pytest.fixture
-def faults(emulator: Access) -> Iterator[Callable[..., None]]:
-    def add(**rule: Any) -> None:
-        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
-
-    yield add
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
-
-
-@pytest.fixture(autouse=True)
-def _never_starts(emulator: Access) -> Iterator[None]:
-    httpx.post(f"{emulator.url}/_emulator/nodes", json={"never_starts": True}).raise_for_status()
-    yield
-    httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
 
 
 @pytest.fixture
@@ -89,7 +80,7 @@ def states(backend: OciDataScience, key: RunKey, compartment_id: str) -> set[str
     }
 
 
-@pytest.mark.parametrize("case", range(8))
+@pytest.mark.parametrize("case", range(12))
 def test_what_gives_up_for_good_leaves_nothing_that_is_neither_told_to_end_nor_named(
     impatient: OciDataScience, emulator: Access, faults: Callable[..., None], case: int
 ) -> None:
@@ -103,11 +94,17 @@ def test_what_gives_up_for_good_leaves_nothing_that_is_neither_told_to_end_nor_n
         key = replace(task, generation=generation)
         how = dice.choice(["whole", "half", "begun", "ended", "of a later try"])
         left[how] = left_by(impatient, key, number + 1 if how == "of a later try" else 1, how)
-    notes = {NOTE: {"attempts": [each.to_json() for each in left.values()]}} if dice.random() < 0.5 else None
-    gang = GangSubmitter(impatient, a_job(nodes=2), logging.getLogger("test"), notes, threading.Event())  # type: ignore[arg-type]
+    notes: Any = (
+        {NOTE: {"attempts": [each.to_json() for each in left.values()]}} if dice.random() < 0.5 else None
+    )
     for rule in down:
         faults(**rule)
-    said = "\n".join(gang.call_off(task, number, GIVES_UP))
+    if dice.random() < 0.5:
+        gang = GangSubmitter(impatient, a_job(nodes=2), LOG, notes, threading.Event())
+        said = "\n".join(gang.call_off(task, number, GIVES_UP))
+    else:
+        # Its job cannot be read any more.
+        said = "\n".join(call_off_noted(impatient, task, number, GIVES_UP, notes, LOG))
     httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     for how, attempt in left.items():
         found = states(impatient, attempt.key, emulator.compartment_id)
@@ -121,3 +118,74 @@ def test_what_gives_up_for_good_leaves_nothing_that_is_neither_told_to_end_nor_n
             # What nobody has noted and no side shows cannot be named: then it is said that there may be more.
             assert named or (notes is None and "not known" in said), (how, said)
             assert len(down) == 2 or notes is None or how == "begun", (how, said)
+
+
+# A try whose job cannot be read
+
+
+class Notes(dict[str, Any]):
+    """Airflow's task state store."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+
+def context_of(key: RunKey, number: int, notes: Notes | None) -> Any:
+    """Return what a task asks of Airflow before it has created anything."""
+    ti = SimpleNamespace(
+        dag_id=key.dag_id,
+        run_id=key.run_id,
+        task_id=key.task_id,
+        map_index=key.map_index,
+        max_tries=key.generation,
+        try_number=number,
+        start_date=None,
+        xcom_push=lambda **_: None,
+    )
+    return {"ti": ti, **({} if notes is None else {"task_state_store": notes})}
+
+
+def task(conn_id: str, job: str) -> DistributedTrainingOperator:
+    """Return a task at its second try."""
+    with DAG("dag", schedule=None):
+        found = DistributedTrainingOperator(task_id="train", job=job, conn_id=conn_id)
+    found._number = 2
+    return found
+
+
+BROKEN = {
+    "no YAML": "name: [",
+    "a key that does not exist": "name: x\nprogram: {script: a.py}\nnodez: 2\nbackend: {kind: oci_data_science}\n",
+    "no shape": "name: x\nprogram: {script: a.py}\nbackend: {kind: oci_data_science}\n",
+    "no such file": None,
+    "no such bucket": "oci://no-such-bucket@nowhere/job.yaml",
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_try_whose_job_cannot_be_read_any_more_ends_what_earlier_ones_have_left(
+    backend: OciDataScience, emulator: Access, conn_id: str, tmp_path: Path, fault: str, noted: bool
+) -> None:
+    key, notes = replace(a_key(), generation=1), Notes()
+    GangSubmitter(backend, a_job(nodes=2), LOG, notes, threading.Event()).adopt_or_submit(key, None, 1)
+    assert states(backend, key, emulator.compartment_id) <= {"ACCEPTED", "IN_PROGRESS"}
+    text, file = BROKEN[fault], tmp_path / "job.yaml"
+    if text and not text.startswith("oci://"):
+        file.write_text(text)
+    retried = task(conn_id, text if text and text.startswith("oci://") else str(file))
+    with pytest.raises(Exception) as caught:
+        retried._begin(context_of(key, 2, notes if noted else None))
+    assert "STILL THERE" not in str(caught.value)
+    assert states(backend, key, emulator.compartment_id) <= {"CANCELING", "CANCELED"}
+
+
+def test_a_try_after_which_others_come_leaves_what_there_is_where_a_store_does_not_answer(
+    backend: OciDataScience, emulator: Access, conn_id: str
+) -> None:
+    key = replace(a_key(), generation=3)
+    GangSubmitter(backend, a_job(nodes=2), LOG, None, threading.Event()).adopt_or_submit(key, None, 1)
+    retried = task(conn_id, str(BROKEN["no such bucket"]))
+    with pytest.raises(StorageError):
+        retried._begin(context_of(key, 2, None))
+    assert states(backend, key, emulator.compartment_id) <= {"ACCEPTED", "IN_PROGRESS"}

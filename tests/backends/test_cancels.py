@@ -36,15 +36,6 @@ def idle(emulator: Access) -> Iterator[IdleGangs]:
         yield gangs
 
 
-@pytest.fixture
-def faults(emulator: Access) -> Iterator[Any]:
-    def add(**rule: Any) -> None:
-        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
-
-    yield add
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
-
-
 def answer(
     faults: Any, run_id: str, status: int, *, action: str = "/actions/cancelJobRun", **more: Any
 ) -> None:

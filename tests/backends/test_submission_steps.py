@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -23,24 +23,9 @@ from airflow_provider_ocidist.model.work_dir import AGENT_ARCHIVE, CODE_ARCHIVE,
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key
 
+pytestmark = pytest.mark.usefixtures("no_node_starts")
+
 Faults = Callable[..., None]
-
-
-@pytest.fixture(autouse=True)
-def _never_starts(emulator: Access) -> Iterator[None]:
-    """Let no node start: here only the books of the service matter."""
-    httpx.post(f"{emulator.url}/_emulator/nodes", json={"never_starts": True}).raise_for_status()
-    yield
-    httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
-
-
-@pytest.fixture
-def faults(emulator: Access) -> Iterator[Faults]:
-    def add(**rule: Any) -> None:
-        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
-
-    yield add
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
 
 
 def a_plan(backend: OciDataScience, **changes: Any) -> Plan:

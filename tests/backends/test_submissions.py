@@ -34,15 +34,6 @@ SEED = random.randrange(10_000)
 TERMINAL = {"SUCCEEDED", "FAILED", "CANCELED", "DELETED"}
 
 
-@pytest.fixture
-def faults(emulator: Access) -> Iterator[Callable[..., None]]:
-    def add(**rule: Any) -> None:
-        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
-
-    yield add
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
-
-
 def a_compartment(backend: OciDataScience, emulator: Access) -> str:
     identity = clients.client(backend.access, "identity")
     details = CreateCompartmentDetails(

@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
@@ -34,15 +33,6 @@ ANSWERS = {
 def idle(emulator: Access) -> Iterator[IdleGangs]:
     with idle_gangs(emulator, GANGS, 2) as gangs:
         yield gangs
-
-
-@pytest.fixture
-def faults(emulator: Access) -> Iterator[Any]:
-    def add(**rule: Any) -> None:
-        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
-
-    yield add
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
 
 
 def watches_of(idle: IdleGangs, count: int) -> list[Watch]:

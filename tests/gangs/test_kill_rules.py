@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,9 +18,11 @@ from airflow_provider_ocidist.errors import (
     GaveUp,
     StillAlive,
     StorageError,
+    refusal_in,
 )
 from airflow_provider_ocidist.gangs import kills
 from airflow_provider_ocidist.gangs.kills import Killer, Patience, end_before_giving_up, killer_of, may_pass
+from airflow_provider_ocidist.model.evidence import REFUSALS_NEEDED
 from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
 
 LOG = logging.getLogger("test_kill_rules")
@@ -151,7 +154,7 @@ def refusals(
     raise AssertionError("waited for ever")
 
 
-@pytest.mark.parametrize("status", [401, 404, 503])
+@pytest.mark.parametrize("status", [401, 403, 404])
 def test_what_refuses_is_asked_for_a_quarter_of_an_hour_with_new_credentials(
     clock: Clock, status: int
 ) -> None:
@@ -217,6 +220,55 @@ def test_what_is_no_answer_of_the_service_is_waited_out_the_same(clock: Clock) -
     assert QUARTER <= sum(clock.slept) <= QUARTER + 120
 
 
+OUTAGES: list[Exception] = [
+    *(BackendError("not now", status_code=status, retryable=True) for status in (429, 500, 502, 503)),
+    BackendError("no way there", retryable=True),
+    StorageError("slow down", retryable=True),
+    ConnectionResetError("reset"),
+    TimeoutError("timed out"),
+]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_outage_is_no_refusal_and_is_waited_out_for_a_day_like_any_other(clock: Clock, seed: int) -> None:
+    """As while a gang is watched: fewer than five refusals in it are a part of it."""
+    print("seed", seed)
+    dice = random.Random(seed)
+    errors = dice.choices(OUTAGES, k=1000)
+    for place in dice.sample(range(1000), dice.randint(0, REFUSALS_NEEDED - 1)):
+        errors[place] = BackendError("not you", status_code=dice.choice([401, 403, 404]))
+    connections: list[int] = []
+    number, last = refusals(
+        clock, *errors, reconnect=lambda: connections.append(1), each_takes=dice.uniform(0, 60)
+    )
+    assert isinstance(last, GaveUp)
+    assert DAY <= clock.now - 5000.0 <= DAY + 400
+    assert len(connections) == number - 1, "somebody may have corrected the connection"
+
+
+@pytest.mark.parametrize("error", OUTAGES, ids=repr)
+def test_what_asks_to_wait_or_does_not_answer_is_an_outage_for_whoever_waits(error: Exception) -> None:
+    assert refusal_in(error) is None
+    wrapped = StorageError("the bucket")
+    wrapped.__cause__ = error
+    if isinstance(error, BackendError):
+        assert refusal_in(wrapped) is None
+
+
+@pytest.mark.parametrize(
+    "error, kind",
+    [
+        (BackendError("no", status_code=401), "401"),
+        (BackendError("no", cause=Cause.CONFIG), "CONFIG"),
+        (StorageError("no"), "StorageError"),
+        (ValueError("no"), "ValueError"),
+    ],
+    ids=repr,
+)
+def test_every_other_error_is_a_refusal_of_its_kind(error: Exception, kind: str) -> None:
+    assert refusal_in(error) == kind
+
+
 def test_answers_of_changing_kinds_are_waited_out_for_an_hour(clock: Clock) -> None:
     _, last = refusals(
         clock, BackendError("a", status_code=401), BackendError("b", status_code=404), StorageError("c")
@@ -253,7 +305,7 @@ def test_a_task_that_is_killed_waits_no_longer(clock: Clock) -> None:
     assert number == 2
     assert last.cause is Cause.CANCELED
     assert not isinstance(last, GaveUp)
-    assert "stopped while it was refused: " in str(last)
+    assert "stopped while it was waited out: " in str(last)
     assert "not you" in str(last)
     assert last.__cause__ is refusal
 

@@ -23,6 +23,8 @@ from airflow_provider_ocidist.model.run import RunKey
 from scripts.emulator_process import Access
 from tests.training_jobs import a_job, a_key
 
+pytestmark = pytest.mark.usefixtures("no_node_starts")
+
 ROOT = Path(__file__).parents[2]
 SEED = random.randrange(10_000)
 REQUESTS = 14
@@ -49,22 +51,6 @@ def submitter() -> Iterator[Callable[[dict[str, Any]], int]]:
 
         yield submit
         process.stdin.close()
-
-
-@pytest.fixture
-def faults(emulator: Access) -> Iterator[Callable[..., None]]:
-    def add(**rule: Any) -> None:
-        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
-
-    yield add
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
-
-
-@pytest.fixture(autouse=True)
-def _never_starts(emulator: Access) -> Iterator[None]:
-    httpx.post(f"{emulator.url}/_emulator/nodes", json={"never_starts": True}).raise_for_status()
-    yield
-    httpx.delete(f"{emulator.url}/_emulator/nodes").raise_for_status()
 
 
 def live_runs(backend: OciDataScience, key: RunKey, compartment_id: str) -> set[str]:

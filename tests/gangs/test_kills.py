@@ -43,15 +43,6 @@ def idle(emulator: Access) -> Iterator[IdleGangs]:
         yield gangs
 
 
-@pytest.fixture
-def faults(emulator: Access) -> Iterator[Any]:
-    def add(**rule: Any) -> None:
-        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
-
-    yield add
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
-
-
 def ends(idle: IdleGangs, records: Sequence[RunRecord]) -> list[bool]:
     """Return of each gang whether no node of it goes on."""
     statuses = idle.backend.status([record.ref for record in records])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -94,3 +95,52 @@ def test_what_is_no_object_is_a_type_error():
     for value in (5, {"ref": 5}, None):
         with pytest.raises(TypeError):
             RunRecord.from_json(value)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    count: int = 0
+    share: float | None = None
+    name: str = ""
+    sure: bool = False
+    cause: Cause | None = None
+    times: tuple[float, ...] = ()
+    by_rank: dict[str, Outcome] = field(default_factory=dict)
+    inner: Outcome | None = None
+
+
+VALUES: list[object] = ["x", "", 3, 2.5, True, None, [], [1.5], ["x"], {}, {"a": {}}, {"a": 1}, "OOM"]
+FITS: dict[str, Callable[[object], bool]] = {
+    "count": lambda value: type(value) is int,
+    "share": lambda value: value is None or type(value) in (int, float),
+    "name": lambda value: type(value) is str,
+    "sure": lambda value: type(value) is bool,
+    "cause": lambda value: value in (None, "OOM"),
+    "times": lambda value: value in ([], [1.5]),
+    "by_rank": lambda value: value in ({}, {"a": {}}),
+    "inner": lambda value: value is None or isinstance(value, dict),
+}
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_what_is_read_is_of_its_declared_type_or_an_error_that_names_the_field_and_not_the_value(name):
+    for value in VALUES:
+        if FITS[name](value):
+            read = codec.decode(Measured, {name: value})
+            assert codec.decode(Measured, json.loads(json.dumps(codec.encode(read)))) == read
+        else:
+            with pytest.raises((TypeError, ValueError), match=rf"Measured\.{name}|Outcome") as caught:
+                codec.decode(Measured, {name: value})
+            assert "'x'" not in str(caught.value)
+
+
+def test_dataclasses_in_a_mapping_come_back_as_such():
+    value = Measured(by_rank={"0": Outcome(cause=Cause.OOM), "1": Outcome()})
+    assert codec.decode(Measured, codec.encode(value)) == value
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "5", "\x00", "[" * 100_000, '{"a":' * 100_000, ""])
+def test_a_text_that_holds_no_object_is_an_error_that_readers_of_records_expect(text):
+    for given in (text, text.encode()):
+        with pytest.raises((TypeError, ValueError)):
+            codec.read(Measured, given)

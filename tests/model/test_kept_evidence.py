@@ -40,15 +40,6 @@ def idle(emulator: Access) -> Iterator[IdleGangs]:
         yield gangs
 
 
-@pytest.fixture
-def faults(emulator: Access) -> Iterator[Callable[..., None]]:
-    def add(**rule: Any) -> None:
-        httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
-
-    yield add
-    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
-
-
 @pytest.fixture(autouse=True)
 def _connection(emulator: Access, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in emulator.airflow_env().items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 import uuid
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow.sdk import DAG, task_group
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+from airflow_provider_ocidist.gangs import kills
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator, cleanup
 from airflow_provider_ocidist.operators.cleanup import EndTrainingOperator
@@ -78,6 +80,28 @@ def test_a_run_that_lives_is_ended_and_waited_for(
     assert end().execute(context(run_id, train="failed")) == [ref.key.name]
     assert all(state.terminal for state in states(backend, ref))
     assert not any(state.terminal for state in states(backend, other))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_bad_answer_keeps_it_from_ending_what_lives(
+    started: Callable[..., RunRef],
+    backend: OciDataScience,
+    faults: Callable[..., None],
+    run_id: str,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    print("seed", seed)
+    dice = random.Random(seed)
+    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.05)
+    ref = started()
+    wait_until(backend, ref, lambda status: status.nodes[0].state is NodeState.RUNNING)
+    for _ in range(dice.randint(1, 3)):
+        path = dice.choice(["/20190101/jobRuns.*", "/20190101/jobs.*", "/n/.*"])
+        status = dice.choice([401, 403, 404])
+        faults(path=path, method="GET", status=status, code="Refused", times=dice.randint(1, 2))
+    assert end().execute(context(run_id, train="failed")) == [ref.key.name]
+    assert all(state.terminal for state in states(backend, ref))
 
 
 def test_in_a_mapped_task_group_its_connection_is_that_of_its_training(run_id: str) -> None:

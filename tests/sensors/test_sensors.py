@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -227,6 +228,46 @@ def test_a_place_that_cannot_be_read_for_good_ends_the_wait(
     nowhere = f"oci://no-such-bucket@{emulator.namespace}/x"
     with pytest.raises(AirflowFailException, match="no-such-bucket"):
         outcome(CheckpointSensor(task_id="w", uri=nowhere, poke_interval=0.1, **arguments))
+
+
+def scheme_without_library() -> str:
+    """Return a scheme that fsspec knows, and for which nothing is installed here."""
+    from fsspec import get_filesystem_class
+    from fsspec.registry import known_implementations
+
+    for scheme in sorted(known_implementations):
+        try:
+            get_filesystem_class(scheme)
+        except ImportError:
+            return scheme
+    raise AssertionError("everything is installed")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "nosuch://bucket/x",
+        "oci:///x",
+        "oci://@namespace/x",
+        "oci:/bucket@namespace/x",
+        "s3:bucket/x",
+        "",
+        "-",
+    ],
+)
+@modes()
+def test_a_place_that_nothing_can_ever_open_is_named_at_once(
+    arguments: dict[str, Any], quick_events: None, uri: str
+) -> None:
+    place = f"{scheme_without_library()}://host/x" if uri == "-" else uri
+    with pytest.raises(AirflowFailException, match=re.escape(place.partition("://")[0] or "empty")):
+        outcome(CheckpointSensor(task_id="w", uri=place, poke_interval=3600, timeout=5, **arguments))
+
+
+def test_a_triggerer_that_can_never_open_a_place_hands_it_to_the_worker_at_once(quick_events: None) -> None:
+    """A worker may have a library that the triggerer has not."""
+    trigger = storage.CheckpointTrigger("nosuch://bucket/x", "oci_default", 5, 3600)
+    assert asyncio.run(_event(trigger)) is None
 
 
 def test_credentials_that_are_wrong_in_themselves_are_said_at_once(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.errors import Fenced, StorageError
+from airflow_provider_ocidist.errors import DamagedFence, Fenced, StorageError
 from airflow_provider_ocidist.model.fence import LOWEST, Fence
 from airflow_provider_ocidist.storage import fences
 from airflow_provider_ocidist.storage.fences import claim, claimed
@@ -96,17 +97,46 @@ def test_an_earlier_attempt_is_refused_by_name_and_changes_nothing(
     assert "write" not in store.done
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b"5", b"\xff"])
+NO_NUMBERS = ["x", "7", "", None, True, False, 1.0, 1.5, math.nan, math.inf, -1, 2**31, 10**400, [], [1], {}]
+"""What may stand in JSON in place of the number of an attempt."""
+
+
+def damaged(dice: random.Random) -> bytes:
+    """Return what no attempt has written, as somebody's tool, a cut copy or another program may leave it."""
+    numbers: dict[str, object] = {"generation": dice.randrange(5), "attempt": dice.randrange(1, 5)}
+    whole = json.dumps(numbers).encode()
+    kind = dice.randrange(5)
+    if kind == 0:
+        return whole[: dice.randrange(len(whole))]
+    if kind == 1:
+        return dice.choice([b"[]", b"5", b'"x"', b"null", b"\xff", b"[" * 100_000, b"{}" + whole, b"\0" * 40])
+    for name in dice.sample(["generation", "attempt"], dice.randint(1, 2)):
+        numbers[name] = dice.choice(NO_NUMBERS)
+    return json.dumps(numbers).encode()
+
+
+@pytest.mark.parametrize("seed", range(60))
 def test_a_claim_that_cannot_be_understood_permits_nothing_and_is_named_with_the_remedy(
-    store: Busy, content: bytes
+    store: Busy, seed: int
 ) -> None:
+    print("seed", seed)
+    content = damaged(random.Random(seed))
     LocalStore(store.folder).write("fence.json", content)
-    with pytest.raises(StorageError, match="delete it once no node is left that does") as caught:
+    with pytest.raises(DamagedFence, match="delete it once no node is left that does") as caught:
         claim(store, at(1))
     place = store.place_of("fence.json")
     assert str(caught.value).startswith(f"{place} does not say which attempt saves there (")
     assert caught.value.uri == place
-    assert not isinstance(caught.value, Fenced)
+    assert not caught.value.retryable
+    assert LocalStore(store.folder).read("fence.json") == content, "nobody writes over it"
+    LocalStore(store.folder).delete("fence.json")
+    claim(store, at(1))
+    assert claimed(store) == at(1)
+
+
+def test_what_a_later_version_adds_to_a_claim_is_no_damage(store: Busy) -> None:
+    LocalStore(store.folder).write("fence.json", b'{"attempt": 3, "by": {"node": 1}}')
+    assert claimed(store) == at(3)
 
 
 @pytest.mark.parametrize("verb", ["read", "stat", "write"])

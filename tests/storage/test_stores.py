@@ -18,7 +18,7 @@ from pathlib import Path
 import oci
 import pytest
 
-from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.errors import StorageError, Unopenable
 from airflow_provider_ocidist.oci_client.request import Caller, Signer
 from airflow_provider_ocidist.oci_client.rest import ObjectStorageClient
 from airflow_provider_ocidist.storage import locations
@@ -370,3 +370,30 @@ def test_opening_stores_loads_neither_oci_nor_fsspec():
         [sys.executable, "-S", "-c", program], cwd=root, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_server_of_another_kind_that_is_not_there_may_be_there_later() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(StorageError) as caught:
+        open_store(f"ftp://127.0.0.1:{port}/folder").list()
+    assert caught.value.retryable
+    assert not isinstance(caught.value, Unopenable)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["", "nosuch://bucket/x", "oci:///x", "oci://@ns/x", "oci:/b@ns/x", "s3:b/x", "https:host/x", "a\0b"],
+    ids=ascii,
+)
+def test_a_uri_that_names_no_place_is_told_from_a_place_that_is_not_there(uri: str) -> None:
+    with pytest.raises(Unopenable) as caught:
+        open_store(uri)
+    assert not caught.value.retryable
+    assert caught.value.uri == uri
+
+
+@pytest.mark.parametrize("path", ["s3", "oci", "runs:of-today/x", "./oci:x", "file:///tmp/x"])
+def test_a_folder_of_this_machine_may_have_a_colon_in_its_name(path: str) -> None:
+    assert locations.parse(path).kind == "local"

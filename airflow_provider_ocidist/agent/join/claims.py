@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from airflow_provider_ocidist.errors import AgentError, Cause, Fenced, OcidistError
+from airflow_provider_ocidist.errors import AgentError, Cause, DamagedFence, Fenced, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
@@ -14,8 +14,8 @@ logger = logging.getLogger(__name__)
 def claim_checkpoints(config: AgentConfig, access: OciAccess) -> None:
     """Claim the folder of the task's checkpoints for this attempt, and abort earlier attempts' uploads to it.
 
-    If the folder cannot be reached now, the first checkpoint claims it. Raises AgentError when a later attempt
-    has claimed it.
+    Where the folder cannot be reached just now, the first checkpoint claims it. Raises AgentError when a later attempt
+    has claimed it, or when what says so is damaged: nothing that this gang trains could be saved there.
     """
     if config.checkpoints is None or config.checkpoints.uri is None:
         return
@@ -32,6 +32,8 @@ def claim_checkpoints(config: AgentConfig, access: OciAccess) -> None:
             f"{error}; if no node of that attempt lives, delete {fences.FILE} there, or try again",
             cause=Cause.SERVICE,
         ) from error
+    except DamagedFence as error:
+        raise AgentError(str(error), cause=Cause.DATA) from error
     except (OcidistError, OSError) as error:
         logger.warning(
             "the checkpoints cannot be claimed for this attempt before the first is saved: %s", error

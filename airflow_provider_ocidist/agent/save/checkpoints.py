@@ -72,10 +72,13 @@ def resume_after_clear(
 def _resume_from(
     uri: str, folder: Path, access: OciAccess, switch: StopSwitch, brought: set[str] | None
 ) -> CheckpointRef | None:
-    from airflow_provider_ocidist.storage.checkpoints import complete
+    from airflow_provider_ocidist.storage.checkpoints import complete, published
 
     try:
         found = complete(uri, access)
+        # Of these the listing has shown that they are damaged. Another may be published just now.
+        damaged = [] if found else published(uri, access)
+        found = complete(uri, access) if damaged else found
         switch.check()
         for reference in found:
             if _fetch_whole(reference, folder, access, brought):
@@ -84,9 +87,9 @@ def _resume_from(
                 return reference
     except (StorageError, OSError) as error:
         raise cannot_be_fetched("the checkpoint to go on from", error, str(error)) from error
-    if found:
+    if found or damaged:
         raise AgentError(
-            f"all {len(found)} checkpoints below {uri} are damaged: delete them to begin anew, "
+            f"all {len(found or damaged)} checkpoints below {uri} are damaged: delete them to begin anew, "
             "or set checkpoints.resume: false",
             cause=Cause.DATA,
         )

@@ -581,7 +581,7 @@ def _write(store: Store, name: str, value: RequestBoard | ShardReply) -> None:
 def _read(store: Store, name: str, kind: type[T]) -> T | None:
     """Return what was written there, None where nothing was. Raises StorageError when it cannot be read now."""
     try:
-        return codec.decode(kind, json.loads(store.read(name)))
+        return codec.read(kind, store.read(name))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 TICK_NS = 20_000_000
 """Below this the two are one clock: kernels stamp files by a clock that ticks every 4 to 10 ms."""
+SET_BACK_S = 0.5
+"""Less is the correction of a clock that runs."""
 
 
 def ahead_ns(folder: Path) -> int:
@@ -47,3 +50,15 @@ def _stamped(handle: int) -> int:
     os.write(handle, b".")
     os.fsync(handle)
     return os.fstat(handle).st_mtime_ns
+
+
+class WallClock:
+    """Notices that the clock by which files are stamped was set back."""
+
+    def __init__(self) -> None:
+        self._ahead = time.time() - time.monotonic()
+
+    def went_back(self) -> bool:
+        """Whether it was, since this was asked last; a clock that is slowed down was not."""
+        before, self._ahead = self._ahead, time.time() - time.monotonic()
+        return self._ahead < before - SET_BACK_S

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from airflow_provider_ocidist.agent.save.beginnings import Beginnings
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, candidates
 from airflow_provider_ocidist.agent.save.file_clocks import ahead_ns
 from airflow_provider_ocidist.agent.save.formats import Reading, Says, read_file
@@ -19,9 +19,13 @@ from airflow_provider_ocidist.agent.save.layouts import (
     nowhere,
     read_folder,
 )
+from airflow_provider_ocidist.agent.save.likeness import Aligned, align
 from airflow_provider_ocidist.agent.save.open_files import inside, open_for_writing
 from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, Unproved, judge
 from airflow_provider_ocidist.agent.save.renames import Renames
+
+ALONE = ""
+"""The name of a file that is a checkpoint by itself, among those of a checkpoint's files."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class Verdict:
 
     item: Candidate
     found: Proof | Unproved
+    begun: int
+    """Its number in the order in which the program has begun its saves."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,9 @@ class Judge:
         self.elsewhere = elsewhere
         self._ahead = ahead
         self._renames = Renames(folder)
-        self._seen = {item.path: item.signature for item in candidates(folder, pattern)}
+        there = candidates(folder, pattern)
+        self._beginnings = Beginnings(there)
+        self._seen = {item.path: item.signature for item in there}
         self._proved = dict(self._seen)
         self._readings: dict[Path, tuple[tuple[Signature, tuple[int | None, ...]], Reading]] = {}
         self._models: dict[str, Model] = {}
@@ -75,6 +83,7 @@ class Judge:
         """
         renamed = self.renamed()
         found = candidates(self.folder, self.pattern)
+        self._beginnings.note(found, self._proved)
         at_rest = [item for item in found if self._seen.get(item.path) == item.signature]
         self._seen = {item.path: item.signature for item in found}
         looked_at = at_rest if moment is Moment.RUNNING else found
@@ -100,20 +109,32 @@ class Judge:
         written: Callable[[], frozenset[str]],
         renamed: frozenset[str],
     ) -> Verdict:
+        return Verdict(
+            item, self._found(moment, item, found, written, renamed), self._beginnings.of(item.path)
+        )
+
+    def _found(
+        self,
+        moment: Moment,
+        item: Candidate,
+        found: Sequence[Candidate],
+        written: Callable[[], frozenset[str]],
+        renamed: frozenset[str],
+    ) -> Proof | Unproved:
         try:
             reading = self._reading(item)
             self._note_what_was_complete(item, reading)
             evidence = self._evidence(item, reading, found, renamed)
         except OSError as error:
-            # The program is deleting or replacing it.
-            return Verdict(item, Unproved(f"it cannot be read: {error}"))
+            # The program deletes it, or replaces it, at this moment.
+            return Unproved(f"it cannot be read: {error}")
         verdict = judge(moment, evidence)
         if isinstance(verdict, Proof):
             verdict = judge(moment, replace(evidence, open_for_writing=inside(item.path, written())))
         if isinstance(verdict, Proof):
             self._proved[item.path] = item.signature
             self._models[item.placed.series] = Model(item)
-        return Verdict(item, verdict)
+        return verdict
 
     def _note_what_was_complete(self, item: Candidate, reading: Reading) -> None:
         """Where a program saves over the last checkpoint, the next save shows that the last had all files."""
@@ -178,42 +199,33 @@ def _left_over(item: Candidate, before: Signature | None) -> tuple[str, ...]:
     return same if len(same) < len(known) else ()
 
 
-def _sizes(item: Candidate, *, plain: bool) -> dict[str, int]:
-    """Return the sizes of the files; `plain`: by their names, rather than with `#` for the entry's own number."""
-    if set(item.files) == {item.path.name}:
-        # One file, which may be deleted by now.
-        return {"": sum(stamp.size for stamp in item.files.values())}
-    number = None if plain else item.placed.number
-    return {_with_hash(name, number): stamp.size for name, stamp in item.files.items()}
-
-
 def _lacks(item: Candidate, model: Model) -> tuple[str, ...]:
-    # A small number may also be a rank: `step-1/rng_state_1.pth`.
-    plain = set(_sizes(model.item, plain=True)) - set(_sizes(item, plain=True))
-    hashed = set(_sizes(model.item, plain=False)) - set(_sizes(item, plain=False))
-    return tuple(sorted(hashed)) if plain else ()
-
-
-def _with_hash(name: str, number: int | None) -> str:
-    """Return a name with `#` for the number of its checkpoint."""
-    return name if number is None else re.sub(rf"(?<!\d)0*{number}(?!\d)", "#", name)
+    return _aligned(item, model).lacking
 
 
 def _is_like(item: Candidate, reading: Reading, model: Model) -> bool:
-    return any(_is_like_by(item, reading, model, plain=plain) for plain in (True, False))
-
-
-def _is_like_by(item: Candidate, reading: Reading, model: Model, *, plain: bool) -> bool:
-    sizes, its = _sizes(item, plain=plain), _sizes(model.item, plain=plain)
-    if set(sizes) != set(its):
+    sizes, its = _sizes(item), _sizes(model.item)
+    names = _aligned(item, model)
+    its_by_name = {names.before[name]: size for name, size in its.items()}
+    if set(names.now.values()) != set(its_by_name):
         return False
     if model.item.path == item.path:
         # Overwritten in place: file sizes prove nothing, and an unchanged file is the last save's.
         stays = any(model.item.files.get(name) == stamp for name, stamp in item.files.items())
         return not stays and set(reading.files) == set(item.files)
-    number = None if plain else item.placed.number
-    proved = {"" if "" in sizes else _with_hash(name, number) for name in reading.files}
-    return set(sizes) == {name for name in sizes if name in proved or sizes[name] == its[name]}
+    proved = {ALONE} if ALONE in sizes and reading.files else reading.files
+    return all(name in proved or size == its_by_name[names.now[name]] for name, size in sizes.items())
+
+
+def _aligned(item: Candidate, model: Model) -> Aligned:
+    return align(_sizes(item), item.placed.number, _sizes(model.item), model.item.placed.number)
+
+
+def _sizes(item: Candidate) -> dict[str, int]:
+    if set(item.files) == {item.path.name}:
+        # One file, which may be deleted by now.
+        return {ALONE: sum(stamp.size for stamp in item.files.values())}
+    return {name: stamp.size for name, stamp in item.files.items()}
 
 
 def _follows(other: Candidate, item: Candidate) -> bool:

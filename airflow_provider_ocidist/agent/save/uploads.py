@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.monitor.progress import Announced
 from airflow_provider_ocidist.agent.save.entries import Candidate, is_unplaced, signature
+from airflow_provider_ocidist.agent.save.file_clocks import WallClock
 from airflow_provider_ocidist.agent.save.judging import Judge, Verdict
 from airflow_provider_ocidist.agent.save.layouts import nowhere
 from airflow_provider_ocidist.agent.save.leftovers import Ledger, forget_aside
@@ -50,8 +51,8 @@ class Whole:
 
     item: Candidate
     proof: Proof
-    place: int
-    """In the order in which they became whole, from 0."""
+    begun: int
+    """Its number in the order in which the program has begun its saves, from 1: what is proved late is not newer."""
     step: int | None
 
 
@@ -106,19 +107,21 @@ class CheckpointUploader:
             elsewhere=shards.may_be_elsewhere if shards else nowhere,
         )
         self._waiting: dict[Path, Whole] = {}
-        self._became_whole = 0
         self._last_written_ns = 0
-        """When the newest complete entry was."""
-        self._last_of_series: dict[str, int] = {}
-        """The same for each kind of entry."""
+        """When the newest of what has become whole was."""
+        self._last_of_series: dict[str, tuple[int, int]] = {}
+        """The same for each kind of entry, after the number of its save."""
+        self._clock = WallClock()
         self._first_sequence: int | None = None
         """The number of this process's first checkpoint; None until looked up."""
         self._fenced = False
         """Whether a later attempt saves to the same place."""
         self._lost: dict[Path, tuple[int, str]] = {}
-        """Why entries cannot be published, and how many were complete before."""
+        """Why entries will never be published, and the numbers of their saves."""
         self._published = 0
-        """How many were complete when the newest published one became so."""
+        """How many are published."""
+        self._newest = 0
+        """The number of the newest save that is."""
         self._warned: set[object] = set()
         self._pause = FIRST_PAUSE
         self._try_again_at = 0.0
@@ -149,7 +152,7 @@ class CheckpointUploader:
                 f"checkpoints were still uploading to {self.checkpoints.uri} after {patience.limit:.0f} s"
             )
             return Undelivered(message, Cause.SERVICE)
-        lost = [why for place, why in self._lost.values() if place >= self._published]
+        lost = [why for begun, why in sorted(self._lost.values()) if begun > self._newest]
         return Undelivered(lost[-1], Cause.DATA) if lost and self.checkpoints.required else None
 
     # In the thread
@@ -193,33 +196,34 @@ class CheckpointUploader:
     def _look(self) -> list[Verdict]:
         """Queue what has become complete; return what is new and unproved."""
         self._warn_of_names()
+        if self._clock.went_back():
+            # What is written from here on is stamped earlier, and is newer all the same.
+            self._last_written_ns, self._last_of_series = 0, {}
         verdicts = self.judge.look(self._moment)
         for verdict in verdicts:
             if isinstance(verdict.found, Proof):
-                self._take(verdict.item, verdict.found)
+                self._take(verdict.item, verdict.found, verdict.begun)
             elif verdict.found.mixed and self._moment is Moment.RUNNING:
                 self._warn_of_mixture(verdict.item.path.name, verdict.found.why)
         return [verdict for verdict in verdicts if isinstance(verdict.found, Unproved)]
 
-    def _take(self, item: Candidate, proof: Proof) -> None:
+    def _take(self, item: Candidate, proof: Proof, begun: int) -> None:
         if self.ledger:
             self.ledger.add(item)
-        last = self._last_of_series.get(item.placed.series, 0)
-        if item.signature.modified_ns < last:
-            # Published now, it would count as the newest.
+        number, written_ns = self._last_of_series.get(item.placed.series, (0, 0))
+        if begun < number or item.signature.modified_ns < written_ns:
             logger.info("%s is not published: a later one was whole before it", item.path.name)
             return
-        self._last_of_series[item.placed.series] = item.signature.modified_ns
-        # Moved to the end, where the program has overwritten a waiting one.
+        self._last_of_series[item.placed.series] = begun, item.signature.modified_ns
+        # As the last, where the program has written over what waits.
         self._waiting.pop(item.path, None)
         self._last_written_ns = max(self._last_written_ns, item.signature.modified_ns)
-        self._waiting[item.path] = Whole(item, proof, self._became_whole, self._step_of(item))
-        self._became_whole += 1
+        self._waiting[item.path] = Whole(item, proof, begun, self._step_of(item))
         if self.checkpoints.keep_every is None and self.checkpoints.keep_best is None:
-            # If uploads are slower than the program, retention would delete older ones on arrival.
-            series = [path for path, whole in self._waiting.items() if _series(whole) == item.placed.series]
-            for path in series[: -self.checkpoints.keep]:
-                del self._waiting[path]
+            # When uploads are slower than the program, older ones would be deleted as soon as they had arrived.
+            series = [whole for whole in self._waiting.values() if _series(whole) == item.placed.series]
+            for older in sorted(series, key=lambda whole: whole.begun)[: -self.checkpoints.keep]:
+                del self._waiting[older.item.path]
 
     def _step_of(self, item: Candidate) -> int | None:
         """Return an entry's step: from the program's announcement, its name, or the current progress."""
@@ -234,7 +238,7 @@ class CheckpointUploader:
     def _upload(self) -> bool:
         """Publish what waits, the newest first: a restart needs it. Return whether all succeeded."""
         before = self._published
-        for whole in sorted(self._waiting.values(), key=lambda whole: whole.place, reverse=True):
+        for whole in sorted(self._waiting.values(), key=lambda whole: whole.begun, reverse=True):
             if self._fenced:
                 return False
             if not self._try(whole):
@@ -273,7 +277,7 @@ class CheckpointUploader:
         assert uri is not None
         if self._first_sequence is None:
             self._first_sequence = next_sequence(uri, self.fence, self.access)
-        sequence = self._first_sequence + whole.place
+        sequence = self._first_sequence + whole.begun - 1
         loss = None if whole.step is None else self.told.loss_at(whole.step)
         if self.shards and self.shards.needs_others(item.path):
             reference = self.shards.publish(
@@ -309,7 +313,8 @@ class CheckpointUploader:
         del self._waiting[whole.item.path]
         if not self._published:
             self._forget_unproved()
-        self._published = max(self._published, whole.place + 1)
+        self._published += 1
+        self._newest = max(self._newest, whole.begun)
         self.error, self._pause, self._try_again_at = None, FIRST_PAUSE, 0.0
         self._patience.succeeded()
         logger.info("checkpoint of %s is published (%s): %s", reference.label, whole.proof.by, reference.uri)
@@ -322,7 +327,7 @@ class CheckpointUploader:
             is_half = isinstance(error, IncompleteCheckpoint)
             fault = "is not whole and is not published" if is_half else "is not published and never can be"
             why = f"the checkpoint {whole.item.path.name} {fault}: {error}"
-            self._lost[whole.item.path] = (whole.place, why)
+            self._lost[whole.item.path] = (whole.begun, why)
             logger.warning("%s", why)
 
     def _failed(self, error: Exception) -> None:
@@ -366,7 +371,7 @@ class CheckpointUploader:
         logger.warning("%s. Remedy: %s", why, remedy(name))
         # A partial one is no loss once a later one is complete.
         if self._moment is Moment.EXITED and verdict.item.signature.modified_ns > self._last_written_ns:
-            self._lost[verdict.item.path] = (self._became_whole, why)
+            self._lost[verdict.item.path] = (verdict.begun, why)
 
     def _keep_aside(self, unproved: list[Verdict]) -> None:
         from airflow_provider_ocidist.agent.save.unproved import keep_aside

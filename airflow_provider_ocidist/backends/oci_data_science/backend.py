@@ -19,7 +19,7 @@ from airflow_provider_ocidist.backends.oci_data_science.created import job_reque
 from airflow_provider_ocidist.backends.oci_data_science.gangs import Gangs
 from airflow_provider_ocidist.backends.oci_data_science.log_searches import LINES, LogSearches, Searched
 from airflow_provider_ocidist.backends.oci_data_science.lookups import completed
-from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
+from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults
 from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, make_plan
 from airflow_provider_ocidist.backends.oci_data_science.refs import (
     key_in,
@@ -35,7 +35,7 @@ from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLO
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.attempts import Attempt, End
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place, place_of
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import Missed
 from airflow_provider_ocidist.model.masking import secrets_in
@@ -53,6 +53,7 @@ from airflow_provider_ocidist.model.run import (
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.oci_client.credentials import OciAccess, region_in_profile
 from airflow_provider_ocidist.oci_client.errors import oci_errors
+from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir.attempt_index import work_dir_of
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -154,7 +155,7 @@ class OciDataScience(Backend):
         )
 
     def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
-        return self.gangs.recorded(plan, noted)
+        return self.gangs.recorded(plan.key, [place_of(plan)], noted)
 
     def close(self, ref: RunRef, end: End) -> None:
         self.gangs.end(ref, end)
@@ -341,10 +342,13 @@ class OciDataScience(Backend):
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
         self._cancels.cancel(ref, ending)
 
-    def call_off(self, plan: Plan, noted: Sequence[Attempt], ending: Ending, number: int) -> list[str]:
+    def call_off(
+        self, key: RunKey, place: Place | None, noted: Sequence[Attempt], ending: Ending, number: int
+    ) -> list[str]:
+        places = self._usual_places() if place is None else [place]
         calling_off = CallingOff(
-            recorded=lambda: self.attempts(plan, noted),
-            live=lambda: self.gangs.live([plan.key], str(plan.compartment_id)),
+            recorded=lambda: self.gangs.recorded(key, places, noted),
+            live=lambda: self.gangs.live([key], self._compartment_of(places, noted)),
             cancel=lambda ref: self.near(ref).cancel(ref, ending),
             request_stop=lambda attempt: self._cancels.request_stop(
                 attempt.key, attempt.place.run_dir, ending
@@ -352,6 +356,21 @@ class OciDataScience(Backend):
             claimed_by=self.claimed_by,
         )
         return calling_off.end(noted, number)
+
+    def _usual_places(self) -> list[Place]:
+        """Return where the connection puts gangs of jobs that say nothing of their own."""
+        work_dir, compartment_id = self.defaults.work_dir, self.defaults.compartment_id
+        if work_dir is None:
+            return []
+        return [Place(backend=KIND, run_dir=locations.join(work_dir, "any"), compartment_id=compartment_id)]
+
+    def _compartment_of(self, places: Iterable[Place], noted: Iterable[Attempt]) -> str:
+        """Return the compartment to look in. Raises BackendError where neither job, notes nor connection name one."""
+        named = [place.compartment_id for place in (*places, *(each.place for each in noted))]
+        found = next(filter(None, [*named, self.defaults.compartment_id]), None)
+        if found is None:
+            raise _no_compartment()
+        return found
 
     def ready_to_cancel(self, ref: RunRef) -> None:
         _ = self._cancel_client

@@ -56,11 +56,11 @@ class Gangs:
 
     # what is recorded
 
-    def recorded(self, plan: Plan, noted: Sequence[Attempt]) -> list[Attempt]:
-        """Return the attempts of the plan's task that may live and the newest of all, oldest first."""
-        places = [(plan.region, plan.run_dir), *((each.place.region, each.place.run_dir) for each in noted)]
-        work_dirs = dict.fromkeys((region, work_dir_of(run_dir)) for region, run_dir in places)
-        read = [self._near(region).index(work_dir).read(plan.key) for region, work_dir in work_dirs]
+    def recorded(self, key: RunKey, places: Iterable[Place], noted: Sequence[Attempt]) -> list[Attempt]:
+        """Return the attempts of a task that may live and the newest of all, oldest first."""
+        known = (*places, *(each.place for each in noted))
+        work_dirs = dict.fromkeys((place.region, work_dir_of(place.run_dir)) for place in known)
+        read = [self._near(region).index(work_dir).read(key) for region, work_dir in work_dirs]
         return merged(noted, *read)
 
     def end(self, ref: RunRef, end: End) -> None:

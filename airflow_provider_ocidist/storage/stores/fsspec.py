@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_ocidist.errors import OcidistError, StorageError
+from airflow_provider_ocidist.errors import OcidistError, StorageError, Unopenable
 from airflow_provider_ocidist.storage.locations import (
     Location,
     is_unfinished,
@@ -38,7 +38,11 @@ class FsspecStore(Store):
         with fsspec_errors(place.uri):
             import fsspec
 
-            file_system, root = fsspec.core.url_to_fs(place.path)
+            try:
+                file_system, root = fsspec.core.url_to_fs(place.path)
+            except ValueError as error:
+                # A scheme that nobody knows, or an address that its driver cannot take apart.
+                raise Unopenable(str(broken(place.uri, error)), uri=place.uri) from error
             return cls(place.uri, file_system, root)
 
     def read(self, name: str) -> bytes:
@@ -204,9 +208,9 @@ def fsspec_errors(place: str) -> Iterator[None]:
     except (OcidistError, GeneratorExit):
         raise
     except ImportError as error:
-        raise StorageError(f"{shown_in(place)}: its driver is not installed: {error}", uri=place) from error
+        raise Unopenable(f"{shown_in(place)}: its driver is not installed: {error}", uri=place) from error
     except Exception as error:  # drivers share no base class for their errors
-        raise broken(place, error) from error
+        raise broken(place, error, retryable=_is_outage(error)) from error
 
 
 def broken(place: str, error: BaseException | None, *, retryable: bool = False) -> StorageError:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
 from airflow_provider_ocidist.backports import dataclass
-from airflow_provider_ocidist.errors import StorageError
+from airflow_provider_ocidist.errors import StorageError, Unopenable
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.locations import safe_name, shown
 from airflow_provider_ocidist.storage.stores.base import (
@@ -293,7 +293,7 @@ def _pool_for(uri: str) -> Any:
     try:
         import urllib3
     except ImportError as error:
-        raise StorageError(
+        raise Unopenable(
             f"{shown(uri)} needs the Python package urllib3, which this image lacks: add it, or keep the data in oci://",
             uri=uri,
         ) from error
