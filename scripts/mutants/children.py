@@ -51,8 +51,11 @@ def _be_servant(serve: Callable[[Connection], None], connection: Connection) -> 
         with contextlib.suppress(EOFError):
             serve(connection)
     finally:
-        keeper.end_all(0)
-        os._exit(0)
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            keeper.end_all(0)
+        finally:  # whatever is raised: above us stand those who forked us, and they go on by themselves
+            os._exit(0)
 
 
 def _end(_number: int, _frame: object) -> None:

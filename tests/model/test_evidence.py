@@ -211,3 +211,17 @@ def test_a_run_is_gone_only_after_several_answers_over_minutes(seed: int) -> Non
             absent = absent.again()
         expected = number + 1 >= ABSENT_ANSWERS and now - times[0] >= ABSENT_FOR
         assert absent.is_gone(now) == expected, f"seed {seed}"
+
+
+def test_a_run_is_gone_after_exactly_the_documented_answers_and_seconds() -> None:
+    absent = Absent(since=0.0)
+    for _ in range(ABSENT_ANSWERS - 1):
+        assert not absent.is_gone(2 * ABSENT_FOR)
+        absent = absent.again()
+    assert not absent.is_gone(ABSENT_FOR - 1)
+    assert absent.is_gone(ABSENT_FOR)
+
+
+def test_one_refusal_is_a_refusal() -> None:
+    assert not ANSWERED.is_refused
+    assert ANSWERED.refused("401", 0).is_refused

@@ -104,6 +104,32 @@ def test_each_mutant_is_judged_by_the_tests_that_run_it_and_leaves_nothing_behin
     assert verdicts == [*CHANGES.values()] * 2
 
 
+SERVANTS = """
+import os
+from scripts.mutants.children import Servant
+
+
+def serve(connection):
+    while True:
+        connection.send({"was asked": connection.recv()})
+
+
+for number in range(40):
+    servant = Servant(serve)
+    assert servant.ask(number) == {"was asked": number}
+    servant.end()
+os.write(1, b"once")
+"""
+
+
+def test_a_servant_that_is_ended_at_whatever_moment_does_nothing_else() -> None:
+    """It is a fork, so what it did not leave to its end would be done twice."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", SERVANTS]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "once", "")
+
+
 def test_those_that_have_killed_most_come_first_and_then_the_shortest_of_the_shortest_file():
     durations = {"b.py::long": 3.0, "a.py::long": 2.0, "b.py::short": 0.1, "a.py::short": 0.2}
     base = Baseline(durations=durations, covering={5: frozenset({"b.py::long", "a.py::long"})})
