@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.entries import scan
-from airflow_provider_ocidist.agent.formats import Reading, Says
-from airflow_provider_ocidist.agent.layouts import nowhere, read_folder, read_layout
+from airflow_provider_ocidist.agent.save.entries import scan
+from airflow_provider_ocidist.agent.save.formats import Reading, Says
+from airflow_provider_ocidist.agent.save.layouts import nowhere, read_folder, read_layout
 
 WHOLE, BROKEN, NOTHING = Says.WHOLE, Says.BROKEN, Says.NOTHING
 BEGIN = 1_500_000_000 * 10**9
