@@ -75,7 +75,7 @@ def test_a_folder_without_files_is_broken(folder: Folder) -> None:
 @pytest.mark.parametrize("name", ["a.tmp", "deep/b.part", "tmp-x/c", "tmp-d"])
 def test_a_file_that_is_still_written_breaks_it(folder: Folder, name: str) -> None:
     folder.write({"a.bin": DATA, name: DATA})
-    assert folder.read() == Reading(BROKEN, f"{name} is called as what is still being written")
+    assert folder.read() == Reading(BROKEN, f"{name} has a name of an unfinished file")
 
 
 def test_a_broken_file_breaks_it_and_is_named_with_its_reason(folder: Folder) -> None:
