@@ -65,7 +65,8 @@ def functions_of(path: str, text: str, ran: Iterable[Place]) -> Functions:
     """Find the functions that a file has made; to be called before `gc.freeze` hides them."""
     alive: dict[Place, list[FunctionType]] = {}
     for each in gc.get_objects():
-        if isinstance(each, FunctionType) and each.__code__.co_filename == path:
+        # Not `isinstance`: that asks stand-ins for their class, and torch's warn when they are asked.
+        if type(each) is FunctionType and each.__code__.co_filename == path:
             alive.setdefault(place_of(each.__code__), []).append(each)
     return Functions(compile(text, path, "exec", dont_inherit=True), alive, frozenset(ran))
 
