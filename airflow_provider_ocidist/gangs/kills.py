@@ -74,7 +74,7 @@ class Patience:
         if self._evidence.is_conclusive:
             last = error if isinstance(error, BackendError) else BackendError(str(error))
             what = "refused" if self._evidence.is_refused else "not answered"
-            raise GaveUp(f"{what} for {self._evidence.seconds:.0f} s; at last: {error}", last) from error
+            raise GaveUp(f"{what} for {self._evidence.seconds:.0f} s; last error: {error}", last) from error
         pause = self._evidence.pause(FIRST_PAUSE)
         self._log.warning("%s; a gang of this task may live: asking again in %.0f s", error, pause)
         if self._stop.wait(pause):

@@ -330,7 +330,7 @@ def noted_in(notes: Notes | None, draft: Plan | None, log: TaskLog) -> list[Atte
     try:
         return _attempts_in(noted, draft)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        log.warning("what Airflow has noted of this task cannot be read, and is left out: %s", error)
+        log.warning("the saved state of this task cannot be read from Airflow, and is ignored: %s", error)
         return []
 
 

@@ -247,7 +247,9 @@ WRONG = {
     "work_dir: runs": [f"line 3: work_dir: {PLACE}, not 'runs'"],
     "work_dir: oic://b@n/x": ["line 3: work_dir: nothing reads oic://; did you mean oci://?"],
     "work_dir: oci:///x": ["line 3: work_dir: oci:///x names no bucket: write oci://bucket@namespace/path"],
-    "checkpoints: {path: /}": ["line 3: checkpoints.path: must be a relative path, not '/abs'"],
+    "checkpoints: {path: /}": [
+        "line 3: checkpoints.path: must name a folder, not the root of the node's file system"
+    ],
     "checkpoints: {path: ''}": ["line 3: checkpoints.path: must not be empty"],
     "checkpoints: {uri: there}": [f"line 3: checkpoints.uri: {PLACE}, not 'there'"],
     "checkpoints: {start_from: there}": [f"line 3: checkpoints.start_from: {PLACE}, not 'there'"],
