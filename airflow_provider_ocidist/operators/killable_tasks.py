@@ -125,9 +125,7 @@ class KillableTask(OutcomeTask):
             yield
         except BaseException as error:
             if self._number > 1 and self._is_last(key, error):
-                self.log.warning(
-                    "ending what earlier tries of this task may have left, for none comes after this one"
-                )
+                self.log.warning("this try is the last: ending the gangs that earlier tries may have left")
                 if left := _left_after(call_off, key, self._number, error):
                     error.args = (f"{error}; STILL THERE, PERHAPS: {'; '.join(left)}", *error.args[1:])
             raise

@@ -170,12 +170,14 @@ MUTANTS = (
         "        return set()",
         "wholeness",
     ),
-    _one(
+    Mutant(
         "what is proved late is newest",
         "2",
         "agent/save/uploads.py",
-        "        if begun < number or item.signature.modified_ns < written_ns:",
-        "        if False:",
+        (
+            ("        if begun < number or item.signature.modified_ns < written_ns:", "        if False:"),
+            ("self._first_sequence + whole.begun - 1", "self._first_sequence + self._published"),
+        ),
         "order",
     ),
     _one(
