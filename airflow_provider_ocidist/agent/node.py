@@ -469,7 +469,7 @@ class Node:
             checkpoints,
             self.access,
             fence=self.config.fence,
-            told=ProgramState(
+            program=ProgramState(
                 step=lambda: meter.progress.step, loss_at=meter.loss_at, announced=meter.announced
             ),
             on_published=self._checkpoint_is_safe,

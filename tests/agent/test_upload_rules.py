@@ -689,7 +689,7 @@ def test_a_mixture_of_two_saves_is_warned_of_once_while_the_training_runs(
 def test_without_a_word_of_the_program_nothing_of_it_is_assumed(watched: Watched) -> None:
     bare = uploads.ProgramState()
     assert (bare.step(), bare.loss_at(3), dict(bare.announced())) == (None, None, {})
-    watched.uploader.told = bare
+    watched.uploader.program = bare
     save(watched, "last", 1)
     watched.step(2)
     assert watched.steps == [None]

@@ -405,6 +405,7 @@ def test_a_look_that_fails_ends_no_uploads(watched: Watched, monkeypatch: pytest
     watched.looks()
     watched.write(5)
     until(lambda: watched.steps == [5])
+    assert next(faults, None) is None, "no look has failed"
 
 
 # What is looked at

@@ -31,7 +31,7 @@ class Watched:
             self.folder,
             Checkpoints(uri=str(self.target), **changes),
             self.access,
-            told=ProgramState(
+            program=ProgramState(
                 step=lambda: self.meter.progress.step,
                 loss_at=lambda step: step / 10,
                 announced=self.meter.announced,

@@ -36,24 +36,15 @@ def backend(tmp_path: Path) -> Local:
     return Local.connect({"work_dir": str(tmp_path / "work")})
 
 
-@pytest.fixture
-def ends(backend: Local) -> Iterator[Callable[[RunRef], RunRef]]:
-    """Registers gangs that the test leaves behind."""
-    refs: list[RunRef] = []
-
-    def register(ref: RunRef) -> RunRef:
-        refs.append(ref)
-        return ref
-
-    yield register
-    for ref in refs:
-        backend.cancel(ref)
-    for ref in refs:
-        deadline = time.monotonic() + 60
-        while processes_with(ref.key.name) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        for pid in processes_with(ref.key.name):
-            os.kill(pid, signal.SIGKILL)
+@pytest.fixture(autouse=True)
+def _no_process_is_left(tmp_path: Path) -> Iterator[None]:
+    """Set up before `ends`, so that it looks after that has cancelled."""
+    yield
+    deadline = time.monotonic() + 60
+    while (left := processes_with(str(tmp_path / "work"))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
 
 
 def a_job(nodes: int = 2, seconds: float = 0.5, script: str = "steps.py", **changes: Any) -> TrainingJob:
@@ -228,7 +219,7 @@ def test_a_program_that_fails_is_reported_with_its_exception(
     assert "ValueError: boom" in str(status.nodes[0].report.message)
 
 
-def test_nodes_end_by_their_lease_when_nobody_waits(backend: Local, ends: Callable[[RunRef], RunRef]) -> None:
+def test_a_renewed_lease_lies_where_the_nodes_look(backend: Local, ends: Callable[[RunRef], RunRef]) -> None:
     limits = {"stop_grace": 1, "lease": 60}
     ref = ends(backend.submit(backend.plan(a_job(nodes=1, seconds=600, limits=limits), a_key())))
     wait_until(backend, ref, running)

@@ -30,8 +30,8 @@ def align(now: Iterable[str], number: int | None, before: Iterable[str], its: in
     """Return the names of two checkpoints so that the same file has the same name in both.
 
     `number`: of the checkpoint that is looked at; `its`: of the one before. A name may hold numbers of ranks and parts
-    too: `global_step1/zero_pp_rank_1.pt`. Which they are is told by their place among names that differ in numbers
-    alone: a number is the checkpoint's own where all names of the one before have theirs there, and one of these has.
+    too: `global_step1/zero_pp_rank_1.pt`. Names that differ in numbers alone show which they are: a number is
+    the checkpoint's own where all names of the one before have theirs there, and one of these has.
     """
     mine, others = _by_form(now), _by_form(before)
     own = {form: _own_places(mine.get(form, ()), number, others[form], its) for form in others}

@@ -77,7 +77,7 @@ class CheckpointUploader:
         access: OciAccess,
         *,
         on_published: Callable[[CheckpointRef], object],
-        told: ProgramState | None = None,
+        program: ProgramState | None = None,
         fence: Fence = LOWEST,
         shards: ShardCollector | None = None,
         fetched: Collection[str] = (),
@@ -90,7 +90,7 @@ class CheckpointUploader:
         self.checkpoints = checkpoints
         self.access = access
         self.on_published = on_published
-        self.told = told or ProgramState()
+        self.program = program or ProgramState()
         self.fence = fence
         self.shards = shards
         self.error: Exception | None = None
@@ -227,13 +227,13 @@ class CheckpointUploader:
 
     def _step_of(self, item: Candidate) -> int | None:
         """Return an entry's step: from the program's announcement, its name, or the current progress."""
-        announced = self.told.announced().get(item.path.name)
+        announced = self.program.announced().get(item.path.name)
         if announced and announced.step is not None:
             return announced.step
-        return self.told.step() if item.step is None else item.step
+        return self.program.step() if item.step is None else item.step
 
     def _announced(self) -> dict[str, int]:
-        return {name: announced.at_ns for name, announced in self.told.announced().items()}
+        return {name: announced.at_ns for name, announced in self.program.announced().items()}
 
     def _upload(self) -> bool:
         """Publish what waits, the newest first: a restart needs it. Return whether all succeeded."""
@@ -278,7 +278,7 @@ class CheckpointUploader:
         if self._first_sequence is None:
             self._first_sequence = next_sequence(uri, self.fence, self.access)
         sequence = self._first_sequence + whole.begun - 1
-        loss = None if whole.step is None else self.told.loss_at(whole.step)
+        loss = None if whole.step is None else self.program.loss_at(whole.step)
         if self.shards and self.shards.needs_others(item.path):
             reference = self.shards.publish(
                 item,

@@ -103,9 +103,9 @@ class Local(Backend):
     def _status(self, ref: RunRef, reported: Mapping[int, Reported] | None) -> RunStatus:
         nodes = []
         for rank in range(ref.nodes):
-            told = (reported or {}).get(rank)
-            found = replace(_node(ref, rank), report=told.report if told else None)
-            nodes.append(signed(found, told))
+            latest = (reported or {}).get(rank)
+            found = replace(_node(ref, rank), report=latest.report if latest else None)
+            nodes.append(signed(found, latest))
         status = RunStatus(nodes=tuple(nodes), reports_readable=reported is not None, at=time.time())
         return with_checkpoint(status, ref, self._access)
 

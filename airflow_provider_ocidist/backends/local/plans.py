@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_ocidist.agent.join.node_identity import ADDRESSES_VARIABLE
 from airflow_provider_ocidist.backends.node_config import expectations, node_config
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
@@ -18,7 +19,6 @@ from airflow_provider_ocidist.model.run import Plan, Request, RunKey
 KIND = "local"
 WORK_DIR = "~/.ocidist"
 START = "StartProcess"
-ADDRESSES_VARIABLE = "OCIDIST_ADDRESSES"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
