@@ -18,6 +18,7 @@ from airflow_provider_ocidist.emulator.auth.metadata import Metadata
 from airflow_provider_ocidist.emulator.auth.signatures import Verifier
 from airflow_provider_ocidist.emulator.auth.users import Users
 from airflow_provider_ocidist.emulator.bodies import FileAnswer
+from airflow_provider_ocidist.emulator.connections import ABORT
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.control import HEALTH, Control, hide_par
 from airflow_provider_ocidist.emulator.data_science.service import DataScience
@@ -47,9 +48,6 @@ from airflow_provider_ocidist.emulator.wire import (
     error_answer,
     request_id_of,
 )
-
-ABORT = "ocidist.abort"
-"""Where `server.py` puts the function that cuts a request's connection, in the ASGI scope."""
 
 logger = logging.getLogger(__name__)
 
