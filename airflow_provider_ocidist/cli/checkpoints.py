@@ -114,6 +114,7 @@ def _add_one(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", type=Path, help="folder on this machine")
     parser.add_argument("--step", type=int, metavar="N", help="the newest one of this step")
     add_connection(parser)
+    add_json(parser)
 
 
 # list
@@ -303,8 +304,7 @@ def _selection(options: argparse.Namespace) -> Any:
 def _fetch(options: argparse.Namespace) -> int:
     from airflow_provider_ocidist.storage import checkpoints
 
-    path = checkpoints.fetch(_one(options), options.target, _access(options))
-    say(str(path))
+    _print_path(options, checkpoints.fetch(_one(options), options.target, _access(options)))
     return FINE
 
 
@@ -317,8 +317,15 @@ def _export(options: argparse.Namespace) -> int:
         written = layouts.write(
             fetched, options.target, layout=options.to, file=options.file, key=options.key
         )
-    say(str(written))
+    _print_path(options, written)
     return FINE
+
+
+def _print_path(options: argparse.Namespace, path: Path) -> None:
+    if options.json:
+        print_json({"path": str(path)})
+    else:
+        say(str(path))
 
 
 def _one(options: argparse.Namespace) -> str:
