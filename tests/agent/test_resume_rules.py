@@ -1,4 +1,4 @@
-"""What is fetched before a training begins: from where, by whose credentials, what is noted of it, and when it is not."""
+"""What is fetched before a training begins: by whose credentials, what is noted of it, and when nothing is."""
 
 from __future__ import annotations
 
@@ -169,7 +169,9 @@ def test_a_place_that_cannot_be_reached_is_named_with_what_was_wanted_and_why(wa
     ways.access = OciAccess(config_file=str(ways.folder / "none"), max_attempts=1)
     ways.stem = "oci://bucket@namespace/task-g"
     for what, way in ways.wanted().items():
-        with pytest.raises(AgentError, match=rf"(?s)^the checkpoint {what.strip()} cannot be fetched: .*none"):
+        with pytest.raises(
+            AgentError, match=rf"(?s)^the checkpoint {what.strip()} cannot be fetched: .*none"
+        ):
             way()
 
 
@@ -201,7 +203,7 @@ def test_deepspeeds_pointer_is_written_for_its_checkpoints_only(
 
 
 @pytest.mark.parametrize(
-    ("path", "is_in"),
+    "path, is_in",
     [
         (None, "/work/run/checkpoints"),
         ("checkpoints", "/work/run/checkpoints"),
