@@ -39,7 +39,7 @@ def test_an_empty_template_changes_nothing_and_nothing_changes_its_arguments() -
     for _ in range(200):
         base, over = any_section(draw), any_section(draw)
         before = copy.deepcopy((base, over))
-        result = merged(base, over)
+        merged(base, over)
         assert (base, over) == before
         assert merged(base, {}) == base
         assert merged(merged(base, over), over) == merged(base, over)
