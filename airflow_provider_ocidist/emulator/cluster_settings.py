@@ -17,6 +17,12 @@ class ClusterSettings:
         default_factory=lambda: {"cpu": "64", "memory": "512Gi", "pods": "250", "ephemeral-storage": "1Ti"}
     )
     """Of each node; with `nvidia.com/gpu`, pods may ask for GPUs, which no program will find."""
+    training_operator: str | None = "1.9.4"
+    """Version of Kubeflow's training operator, 1.3 to 1.9.4; None: the cluster has no PyTorchJob."""
+    trainer: str | None = "2.3"
+    """Version of Kubeflow Trainer, 2.0 to 2.3; None: the cluster has no TrainJob."""
+    status_delay_s: float = 0.0
+    """The status of a PyTorchJob stays empty for so long after its creation."""
     backoff_s: float = 10.0
     """Before a container is restarted for the second time, or an image pulled again; doubles to `backoff_max_s`."""
     backoff_max_s: float = 300.0

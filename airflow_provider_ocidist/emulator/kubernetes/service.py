@@ -18,9 +18,11 @@ from airflow_provider_ocidist.emulator.connections import config_of
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import StartupError
 from airflow_provider_ocidist.emulator.faults import Faults
-from airflow_provider_ocidist.emulator.kubernetes import operators, users
+from airflow_provider_ocidist.emulator.kubernetes import core_kinds, users
 from airflow_provider_ocidist.emulator.kubernetes.api import Api
+from airflow_provider_ocidist.emulator.kubernetes.controllers.garbage import GarbageCollector, Namespaces
 from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import Manager
+from airflow_provider_ocidist.emulator.kubernetes.controllers.scheduler import Scheduler
 from airflow_provider_ocidist.emulator.kubernetes.furniture import furnish
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.hosts import Hosts
@@ -29,6 +31,7 @@ from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_faults import PodF
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_logs import PodLogs
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pods import Machines
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
+from airflow_provider_ocidist.emulator.kubernetes.operators import Operators
 from airflow_provider_ocidist.emulator.kubernetes.users import User, Users
 from airflow_provider_ocidist.emulator.listening import LOOPBACK, listen
 from airflow_provider_ocidist.emulator.nodes import machine, processes
@@ -52,8 +55,13 @@ class Kubernetes:
         self._context = context
         self._pool = pool
         self.settings = replace(settings, pod_environment={**_way_to_oci(context), **settings.pod_environment})
-        self.cluster = Cluster(operators.kinds(settings))
-        operators.admit(self.cluster, settings)
+        self._operators = Operators(
+            training_operator=settings.training_operator,
+            trainer=settings.trainer,
+            status_delay_s=settings.status_delay_s,
+        )
+        self.cluster = Cluster([*core_kinds.KINDS, *self._operators.kinds])
+        self._operators.admit(self.cluster)
         self.users = Users()
         self._admin = self.users.issue(users.admin())
         self.logs = PodLogs(self._folder / "logs")
@@ -85,8 +93,10 @@ class Kubernetes:
 
     def _begin(self) -> None:
         furnish(self.cluster, self.settings)
+        self._operators.create_objects(self.cluster)
         self._hosts = Hosts(self.cluster)
-        self._manager = Manager(self.cluster, operators.controllers(self.cluster, self.settings))
+        own = [GarbageCollector(self.cluster), Namespaces(self.cluster), Scheduler(self.cluster)]
+        self._manager = Manager(self.cluster, [*own, *self._operators.controllers])
         self._manager.start()
         machines = Machines(
             cluster=self.cluster,
