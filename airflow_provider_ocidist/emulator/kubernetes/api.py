@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.connections import ABORT
 from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault, Faults
 from airflow_provider_ocidist.emulator.kubernetes import (
@@ -37,7 +38,6 @@ from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_logs import PodLog
 from airflow_provider_ocidist.emulator.kubernetes.log_reading import LogQuery, follow
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Propagation, now, stamp
 from airflow_provider_ocidist.emulator.kubernetes.roles import Action
-from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError, Problem
 from airflow_provider_ocidist.emulator.kubernetes.users import User, Users
 from airflow_provider_ocidist.emulator.pacing import Dropped, cut_after
@@ -319,9 +319,18 @@ class Api:
         if target.subresource not in ("", "status", "finalize"):
             raise statuses.not_found(target.kind.resource, target.name)
         if not target.name:
-            of_all: Mapping[str, Handler] = {"GET": self._list, "POST": self._create, "DELETE": self._delete_all}
+            of_all: Mapping[str, Handler] = {
+                "GET": self._list,
+                "POST": self._create,
+                "DELETE": self._delete_all,
+            }
             return await self._method(call, of_all)(call, target)
-        of_one: Mapping[str, Handler] = {"GET": self._get, "PUT": self._update, "PATCH": self._patch, "DELETE": self._delete}
+        of_one: Mapping[str, Handler] = {
+            "GET": self._get,
+            "PUT": self._update,
+            "PATCH": self._patch,
+            "DELETE": self._delete,
+        }
         return await self._method(call, of_one)(call, target)
 
     def _method(self, call: Call, handlers: Mapping[str, Handler]) -> Handler:

@@ -24,7 +24,11 @@ def furnish(cluster: Cluster, settings: ClusterSettings) -> None:
 
 def _node(name: str) -> Obj:
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
-    return {"kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": {"providerID": f"emulator://{name}"}}
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"providerID": f"emulator://{name}"},
+    }
 
 
 def _node_status(settings: ClusterSettings) -> Obj:

@@ -21,7 +21,7 @@ from airflow_provider_ocidist.emulator.faults import Faults
 from airflow_provider_ocidist.emulator.kubernetes import core_kinds, users
 from airflow_provider_ocidist.emulator.kubernetes.api import Api
 from airflow_provider_ocidist.emulator.kubernetes.controllers.garbage import GarbageCollector, Namespaces
-from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import Manager
+from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import Controller, Manager
 from airflow_provider_ocidist.emulator.kubernetes.controllers.scheduler import Scheduler
 from airflow_provider_ocidist.emulator.kubernetes.furniture import furnish
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
@@ -39,22 +39,26 @@ from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.proxy import for_nodes
 
 NO_NAMESPACES = (
-    "--kubernetes needs namespaces of mounts, to show pods their volumes and names, and this machine does not let us make"
-    " any: allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or in a container --privileged)"
+    "--kubernetes needs namespaces of mounts, to show pods their volumes and names, and this machine does not let us"
+    " make any: allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or in a container --privileged)"
 )
 
 
 class Kubernetes:
     """A cluster, and its API server on a port of its own. All but the constructor is for the event loop."""
 
-    def __init__(self, context: Context, settings: ClusterSettings, authority: Authority, pool: AddressPool) -> None:
+    def __init__(
+        self, context: Context, settings: ClusterSettings, authority: Authority, pool: AddressPool
+    ) -> None:
         self._folder = context.folder / "kubernetes"
         self._folder.mkdir(exist_ok=True, mode=0o700)
         self._ca_file = authority.ca_file
         self._authority = authority
         self._context = context
         self._pool = pool
-        self.settings = replace(settings, pod_environment={**_way_to_oci(context), **settings.pod_environment})
+        self.settings = replace(
+            settings, pod_environment={**_way_to_oci(context), **settings.pod_environment}
+        )
         self._operators = Operators(
             training_operator=settings.training_operator,
             trainer=settings.trainer,
@@ -95,7 +99,11 @@ class Kubernetes:
         furnish(self.cluster, self.settings)
         self._operators.create_objects(self.cluster)
         self._hosts = Hosts(self.cluster)
-        own = [GarbageCollector(self.cluster), Namespaces(self.cluster), Scheduler(self.cluster)]
+        own: list[Controller] = [
+            GarbageCollector(self.cluster),
+            Namespaces(self.cluster),
+            Scheduler(self.cluster),
+        ]
         self._manager = Manager(self.cluster, [*own, *self._operators.controllers])
         self._manager.start()
         machines = Machines(
@@ -163,7 +171,9 @@ class Kubernetes:
         namespace, spec = pod["metadata"]["namespace"], pod["spec"]
         if spec.get("automountServiceAccountToken") is False:
             return {}
-        token = self.users.issue(users.service_account(namespace, spec.get("serviceAccountName") or "default"))
+        token = self.users.issue(
+            users.service_account(namespace, spec.get("serviceAccountName") or "default")
+        )
         return {
             "token": token.encode(),
             "namespace": namespace.encode(),

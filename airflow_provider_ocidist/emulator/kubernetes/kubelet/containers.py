@@ -6,11 +6,13 @@ import asyncio
 import logging
 import secrets
 import shutil
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet import images, pod_logs
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import ConfigError, command, resolve
@@ -18,13 +20,14 @@ from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_logs import PodLog
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_status import Ended, Progress
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.volumes import MountError, places
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, now
-from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.nodes import processes
 from airflow_provider_ocidist.emulator.nodes.processes import Command, Node
 
 MESSAGE_BYTES = 4096
 """Of a termination message."""
 SIGKILLED = 137
+KILLED_EARLY = 128 + signal.SIGUSR1
+"""Of a container that was killed before its first process had blocked the signal that means so."""
 START_ERROR = 128
 logger = logging.getLogger(__name__)
 
@@ -205,6 +208,8 @@ class ContainerLife:
             self.process = None
             progress.running_since = None
             log.close()
+        if code == KILLED_EARLY:
+            code = SIGKILLED
         cause, self._cause = self._cause, None
         code, reason = cause or (code, "Completed" if code == 0 else "Error")
         return self._ended(code, reason, started, self._message(message_file, code))

@@ -22,6 +22,8 @@ class Kubelet:
         self._machines = machines
         self._loop = asyncio.get_running_loop()
         self._lives: dict[str, PodLife] = {}
+        self._over: set[str] = set()
+        """Pods that lived here and are still in the store: older news of them may be on the way."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -54,9 +56,12 @@ class Kubelet:
             if life is not None:
                 life.vanish()
             self._machines.logs.forget(uid)
+            self._over.discard(uid)
         elif life is not None:
             self._maybe_end(life, pod)
-        elif pod["spec"].get("nodeName") and pod["status"].get("phase") not in ENDED:
+        elif (
+            uid not in self._over and pod["spec"].get("nodeName") and pod["status"].get("phase") not in ENDED
+        ):
             self._start(pod)
 
     def _start(self, pod: Obj) -> None:
@@ -74,6 +79,7 @@ class Kubelet:
         await life.live()
         metadata = life.pod["metadata"]
         del self._lives[metadata["uid"]]
+        self._over.add(metadata["uid"])
         cluster = self._machines.cluster
         found = cluster.find("Pod", metadata["namespace"], metadata["name"])
         is_same = found is not None and found["metadata"]["uid"] == metadata["uid"]

@@ -23,6 +23,7 @@ LOW_ON_MEMORY = (
 )
 PREEMPTING = "default-scheduler: preempting to accommodate a higher priority pod"
 TAINTED = "Taint manager: deleting due to NoExecute taint"
+TAINT_MANAGER = "taint-eviction-controller"
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
 
 
@@ -167,7 +168,9 @@ class PodFaults:
         }
         taints = [UNREACHABLE] if lost else []
         self._cluster.modify("Node", None, name, lambda node: node["spec"].update(taints=taints))
-        self._cluster.modify("Node", None, name, lambda node: node["status"].update(conditions=[ready]), "status")
+        self._cluster.modify(
+            "Node", None, name, lambda node: node["status"].update(conditions=[ready]), "status"
+        )
         for pod in self._cluster.list("Pod") if lost else ():
             if pod["spec"].get("nodeName") == name and pod["status"].get("phase") == "Running":
                 self._set(pod, {"Ready": (False, "NodeNotReady", "")})
@@ -176,9 +179,8 @@ class PodFaults:
         for pod in self._cluster.list("Pod"):
             if pod["spec"].get("nodeName") == node and pod["status"].get("phase") == "Running":
                 self._disrupt(pod, "DeletionByTaintManager", TAINTED)
-                happenings.record(
-                    self._cluster, pod, "TaintManagerEviction", "Marking for deletion Pod", component="taint-eviction-controller"
-                )
+                text = "Marking for deletion Pod"
+                happenings.record(self._cluster, pod, "TaintManagerEviction", text, component=TAINT_MANAGER)
                 self._delete(pod)
 
     def _disrupt(self, pod: Obj, reason: str, text: str) -> None:
@@ -189,7 +191,9 @@ class PodFaults:
             old = obj["status"].get("conditions") or ()
             obj["status"]["conditions"] = pod_status.conditions(old, values)
 
-        self._quietly(pod, lambda namespace, name: self._cluster.modify("Pod", namespace, name, change, "status"))
+        self._quietly(
+            pod, lambda namespace, name: self._cluster.modify("Pod", namespace, name, change, "status")
+        )
 
     def _delete(self, pod: Obj) -> None:
         self._quietly(pod, lambda namespace, name: self._cluster.delete("Pod", namespace, name))
