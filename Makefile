@@ -105,7 +105,7 @@ test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL
 
 test-python39: $(READY) $(OLDER)/.ready $(TYPES39)/.ready ## what travels to nodes, under a Python 3.9: types, tests, gangs; PYTHON39=python3.9
 	@$(TYPES39)/bin/mypy --python-version 3.9 --python-executable $(BIN)/python --follow-imports skip --no-warn-return-any \
-	  --cache-dir .mypy_cache/3.9 $$($(BIN)/python -c 'from airflow_provider_ocidist import bundle as b; print(*[b.PACKAGE / part for part in b.AGENT_PARTS])')
+	  --cache-dir .mypy_cache/3.9 $$($(BIN)/python -c 'from airflow_provider_ocidist.backends import bundle as b; print(*[b.PACKAGE / part for part in b.AGENT_PARTS])')
 	@$(PYTEST) --durations 3 tests/older
 	@OCIDIST_EMULATOR_PYTHON=$(CURDIR)/$(BIN)/python $(OLDER)/bin/python -m scripts.run_tests -c tests/python39.ini --rootdir . -q -n 3 \
 	  --dist loadfile --durations 10 -m "not launchers" $(or $(TESTS),$(addprefix tests/,agent launchers storage \
