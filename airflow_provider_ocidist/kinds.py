@@ -8,7 +8,7 @@ import pkgutil
 from types import ModuleType
 
 PACKAGE = __package__
-SHARED = {"base", "bundle", "command_line", "node_config", "ssh"}
+SHARED = {"base", "bundle", "kubernetes", "command_line", "node_config", "ssh"}
 """Modules of a family that its kinds share."""
 
 
