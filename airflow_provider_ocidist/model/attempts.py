@@ -63,6 +63,10 @@ class Attempt:
     def age(self) -> tuple[int, int]:
         return self.key.generation, self.key.attempt
 
+    def is_that_of(self, plan: Plan) -> bool:
+        """Whether it is the plan's own attempt, at the plan's place."""
+        return self.key == plan.key and self.place.is_that_of(plan)
+
     @property
     def max_tries(self) -> int:
         # Versions before this one took Airflow's number for the generation.
