@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
 from typing import Any, ClassVar
@@ -49,6 +48,7 @@ from airflow_provider_ocidist.model.run import (
     RunStatus,
 )
 from airflow_provider_ocidist.oci_client.credentials import access_of
+from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import Stores
 from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
 from airflow_provider_ocidist.work_dir.reports import Reported, Reports, signed
@@ -70,8 +70,8 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._take(fields)
-        self._run_dirs = RunDirs(lambda uri: self._stores.open(uri))
-        self._urgent_dirs = RunDirs(lambda uri: self._stores.open(uri))
+        self._run_dirs = RunDirs(self._open)
+        self._urgent_dirs = RunDirs(self._open)
         self._reports = Reports(self._run_dirs)
         self._pods: dict[str, Mapping[int, Obj]] = {}
         """By the gang's id, as last seen: whose logs can be read."""
@@ -88,6 +88,10 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
         self._api, self._urgent = Api(self._fields), Api(self._fields, urgent=True)
         self._objects = GangObjects(self._api, self.operator)
         self._urgent_objects = GangObjects(self._urgent, self.operator)
+
+    def _open(self, uri: str) -> Store:
+        # With the credentials of now: they may be taken anew.
+        return self._stores.open(uri)
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
@@ -166,7 +170,9 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
         seen = self._look(refs)
         reported = self._reports.read({ref.run_dir: True for ref in refs})
         at = self._api.now()
-        found = [self._status(ref, seen[str(ref.compartment_id)], reported.get(ref.run_dir), at) for ref in refs]
+        found = [
+            self._status(ref, seen[str(ref.compartment_id)], reported.get(ref.run_dir), at) for ref in refs
+        ]
         return in_parallel(
             lambda pair: with_checkpoint(*pair, self._access), list(zip(found, refs, strict=True))
         )

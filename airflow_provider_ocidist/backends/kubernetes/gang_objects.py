@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,20 +129,24 @@ class GangObjects:
         """Return what there is of some gangs, in one list of each kind however many they are."""
         only = gangs[0] if len(gangs) == 1 else None
         selector = names.SELECTOR if only is None else f"{names.GANG}={only}"
-        listings = (
+        listings: tuple[Callable[[], list[Obj]], ...] = (
             lambda: self.all(namespace, selector),
             lambda: self._pods(namespace, only),
             lambda: self._warnings(namespace),
         )
-        objects, pods, warnings = in_parallel(lambda listing: listing(), listings)
+        objects, pods, warnings = in_parallel(_called, listings)
         wanted = set(gangs)
         by_gang: dict[str, dict[int, Obj]] = {}
         for pod in pods:
             place = self._operator.place_of(pod)
             if place is not None and place[0] in wanted:
-                by_gang.setdefault(place[0], {})[place[1]] = _newer(by_gang.get(place[0], {}).get(place[1]), pod)
+                by_gang.setdefault(place[0], {})[place[1]] = _newer(
+                    by_gang.get(place[0], {}).get(place[1]), pod
+                )
         named = {each["metadata"]["name"]: each for each in objects}
-        return Seen({name: named[name] for name in wanted & named.keys()}, by_gang, warnings_by_object(warnings))
+        return Seen(
+            {name: named[name] for name in wanted & named.keys()}, by_gang, warnings_by_object(warnings)
+        )
 
     def _pods(self, namespace: str, only: str | None) -> list[Obj]:
         selector = self._operator.pod_selector(only)
@@ -168,6 +172,10 @@ class GangObjects:
             self._api.delete(f"{self._operator.collection(namespace)}/{name}", body)
         except RunNotFound:
             pass
+
+
+def _called(listing: Callable[[], list[Obj]]) -> list[Obj]:
+    return listing()
 
 
 def _named(plan: Plan, verb: str) -> list[Request]:

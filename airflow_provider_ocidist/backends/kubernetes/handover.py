@@ -41,6 +41,4 @@ def _code(place: str) -> bytes:
     try:
         return code_bundle(place)
     except UNREADABLE as error:
-        raise BackendError(
-            f"program.source cannot be read: {place}: {error}", cause=Cause.CONFIG
-        ) from error
+        raise BackendError(f"program.source cannot be read: {place}: {error}", cause=Cause.CONFIG) from error

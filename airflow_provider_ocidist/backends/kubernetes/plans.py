@@ -11,7 +11,12 @@ from airflow_provider_ocidist.backends.kubernetes import agent_parts, names
 from airflow_provider_ocidist.backends.kubernetes.api import truth
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator, RoleVariables
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields, PodOptions
-from airflow_provider_ocidist.backends.kubernetes.pods import PodPlan, object_metadata, secret_variable, variable
+from airflow_provider_ocidist.backends.kubernetes.pods import (
+    PodPlan,
+    object_metadata,
+    secret_variable,
+    variable,
+)
 from airflow_provider_ocidist.backends.node_config import expectations, node_config
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -59,6 +64,7 @@ def make_plan(
     if options.queue:
         metadata["labels"][QUEUE] = options.queue
     body = operator.manifest(job, pods, variables, metadata)
+    topology = operator.topology(job)
     requests = [Request(verb=f"Create{operator.kind}", body=body)]
     if config_map:
         requests.insert(0, Request(verb=CONFIG_MAP, body=_shown(config_map, namespace)))
@@ -68,8 +74,8 @@ def make_plan(
         key=key,
         backend=kind,
         nodes=job.nodes,
-        topology=operator.topology(job),
-        reason=f"topology {operator.topology(job)}: one {operator.kind} in namespace {namespace}, with a pod for each node; "
+        topology=topology,
+        reason=f"topology {topology}: one {operator.kind} in namespace {namespace}, a pod for each node; "
         + _why(options, config),
         requests=tuple(requests),
         run_dir=config.run_dir,
@@ -83,7 +89,11 @@ def make_plan(
 
 def _why(options: PodOptions, config: AgentConfig) -> str:
     oldest = "{}.{}".format(*OLDEST_PYTHON)
-    start = f"a ConfigMap brings the agent into any image with Python {oldest}" if config.reports else "the image's own start"
+    start = (
+        f"a ConfigMap brings the agent into any image with Python {oldest}"
+        if config.reports
+        else "the image's own start"
+    )
     return f"{start}; the queue {options.queue} holds it back until there is room" if options.queue else start
 
 

@@ -12,7 +12,13 @@ from typing import Any
 from airflow_provider_ocidist.backends.kubernetes import names, pods
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator, RoleVariables
 from airflow_provider_ocidist.backends.kubernetes.plans import QUEUE
-from airflow_provider_ocidist.backends.kubernetes.states import Gang, GangState, Obj, sentence, true_conditions
+from airflow_provider_ocidist.backends.kubernetes.states import (
+    Gang,
+    GangState,
+    Obj,
+    sentence,
+    true_conditions,
+)
 from airflow_provider_ocidist.backends.pytorchjob.options import CONTAINER, PyTorchJobOptions
 from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -148,7 +154,10 @@ def _replicas(
         return {"replicas": count, "restartPolicy": options.restart_policy, "template": template}
 
     if options.elastic_policy:
-        rank = {"name": RANK_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}}}
+        rank = {
+            "name": RANK_VARIABLE,
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}},
+        }
         return {"Worker": role(job.nodes, [*variables.worker, rank])}
     workers = {"Worker": role(job.nodes - 1, variables.worker)} if job.nodes > 1 else {}
     return {"Master": role(1, variables.main), **workers}

@@ -37,7 +37,9 @@ class PyTorchJobOptions(PodOptions):
 def _restarts(job: TrainingJob) -> Iterator[Problem]:
     options: Any = job.backend
     if options.restart_policy != "Never" and job.container is None:
-        why = "is for jobs with a `container` of their own: the agent's nodes live and die together, and Airflow retries"
+        why = (
+            "is for jobs with a `container` of their own: an agent's gang ends whole, and Airflow retries it"
+        )
         yield Problem("backend.restart_policy", why)
     if options.backoff_limit is not None and options.backoff_limit < 0:
         yield Problem("backend.backoff_limit", "must be 0 or more")
@@ -52,7 +54,9 @@ def _elastic(job: TrainingJob) -> Iterator[Problem]:
     for name, wrong in (("minReplicas", job.nodes.__lt__), ("maxReplicas", job.nodes.__gt__)):
         count = policy.get(name)
         if isinstance(count, int) and wrong(count):
-            yield Problem(f"backend.elastic_policy.{name}", f"{count} leaves out the {job.nodes} nodes of the gang")
+            yield Problem(
+                f"backend.elastic_policy.{name}", f"{count} leaves out the {job.nodes} nodes of the gang"
+            )
 
 
 def _image(job: TrainingJob) -> Iterator[Problem]:
