@@ -18,7 +18,7 @@ DIGEST = 12
 MANAGER = "app.kubernetes.io/managed-by"
 OURS = "ocidist"
 GANG, TASK, GENERATION, ATTEMPT = "ocidist/gang", "ocidist/task", "ocidist/generation", "ocidist/attempt"
-KEY, TOKEN, RUN_DIR = "ocidist/key", "ocidist/token", "ocidist/run-dir"
+KEY, TOKEN, RUN_DIR = "ocidist/key", "ocidist/request", "ocidist/run-dir"
 CHECKPOINTS, LEASE = "ocidist/checkpoints", "ocidist/lease"
 RESERVED = "ocidist/"
 """What labels and annotations of ours begin with; a person's may not."""
