@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from airflow_provider_ocidist.emulator.kubernetes.controllers import quota
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.kind import JOB
-from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.operator import JOBS
+from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.look import POD_BACKOFF_S
+from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.operator import jobs
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobsets.kind import JOBSET, JOBSETS
+from airflow_provider_ocidist.emulator.kubernetes.controllers.kueue.controller import Kueue, suspend
+from airflow_provider_ocidist.emulator.kubernetes.controllers.kueue.kinds import KINDS as KUEUE_KINDS
+from airflow_provider_ocidist.emulator.kubernetes.controllers.kueue.workloads import JOB_KINDS
 from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import Controller
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob import (
     admission as pytorchjob_admission,
@@ -20,6 +25,9 @@ from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.runtime i
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
 from airflow_provider_ocidist.emulator.kubernetes.objects import Admission, Cluster
 
+UNLIMITED = ("Event", "Lease", "ResourceQuota", "Workload")
+"""Kinds that no quota counts."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operators:
@@ -29,6 +37,10 @@ class Operators:
     """Version of Kubeflow's training operator, for PyTorchJob: 1.3 to 1.9.4."""
     trainer: str | None = release.NEWEST
     """Version of Kubeflow Trainer, for TrainJob: 2.0 to 2.3."""
+    kueue: bool = True
+    """Kueue, which holds jobs with the label of a queue until the queue has room."""
+    pod_backoff_s: float = POD_BACKOFF_S
+    """Before a Job replaces its first failed pod; doubled with each further one."""
     status_delay_s: float = 0.0
     """The status of a PyTorchJob stays empty for so long after its creation."""
 
@@ -39,22 +51,27 @@ class Operators:
             found.append(kind.PYTORCHJOB)
         if self.trainer:
             found += [JOBSET, *kinds.kinds(release.release(self.trainer))]
-        return found
+        return [*found, *(KUEUE_KINDS if self.kueue else ())]
 
     @property
     def controllers(self) -> Sequence[Controller]:
-        found: list[Controller] = [JOBS]
+        found: list[Controller] = [jobs(self.pod_backoff_s), quota.Quotas()]
         if self.training_operator:
             how = Settings(generation=self._generation(), status_delay_s=self.status_delay_s)
             found.append(kind.operator(how))
         if self.trainer:
             found += [JOBSETS, kinds.operator(release.release(self.trainer))]
-        return found
+        return [*found, *([Kueue()] if self.kueue else ())]
 
     def install(self, cluster: Cluster) -> None:
-        """Add webhooks, and the objects that come with an installation."""
+        """Add webhooks, those that change objects first, and the objects that come with an installation."""
+        for name in JOB_KINDS if self.kueue else ():
+            cluster.add_admission(name, suspend)
         for name, admission in self._admissions().items():
             cluster.add_admission(name, admission)
+        for kind_ in cluster.kinds:
+            if kind_.namespaced and kind_.name not in UNLIMITED:
+                cluster.add_admission(kind_.name, quota.admit)
         self.create_objects(cluster)
 
     def create_objects(self, cluster: Cluster) -> None:

@@ -6,9 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_provider_ocidist.emulator.kubernetes.controllers.garbage import GarbageCollector
-from airflow_provider_ocidist.emulator.kubernetes.controllers.manager import Manager
-from airflow_provider_ocidist.emulator.kubernetes.core_kinds import KINDS
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.operators import Operators
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
@@ -16,51 +13,13 @@ from tests.emulator.kubernetes.test_job_rules import job
 from tests.emulator.kubernetes.test_pytorchjob_rules import pytorchjob
 from tests.emulator.kubernetes.test_trainjob_rules import trainjob
 from tests.emulator.kubernetes.waiting import until
-
-
-def cluster_with(operators: Operators) -> tuple[Cluster, Manager]:
-    cluster = Cluster([*KINDS, *operators.kinds])
-    cluster.create({"kind": "Namespace", "metadata": {"name": "training"}})
-    operators.install(cluster)
-    return cluster, Manager(cluster, [GarbageCollector(cluster), *operators.controllers])
+from tests.emulator.kubernetes.without_pods import cluster_with, create, events, operating, pods, truth, turn
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    made, manager = cluster_with(Operators())
-    manager.start()
-    yield made
-    manager.stop()
-
-
-def create(cluster: Cluster, obj: dict) -> dict:
-    obj["metadata"].pop("uid", None)
-    return cluster.create({**obj, "metadata": {**obj["metadata"], "namespace": "training"}})
-
-
-def pods(cluster: Cluster, count: int) -> list[dict]:
-    return until(lambda: (found := cluster.list("Pod", "training")) and len(found) == count and found)
-
-
-def turn(cluster: Cluster, pod: str, phase: str, code: int | None = None) -> None:
-    """Say what became of a pod."""
-
-    def change(obj: dict) -> None:
-        state = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
-        name = obj["spec"]["containers"][0]["name"]
-        containers = [{"name": name, "restartCount": 0, "state": state}]
-        obj["status"].update(phase=phase, containerStatuses=containers)
-
-    cluster.modify("Pod", "training", pod, change, "status")
-
-
-def truth(cluster: Cluster, kind: str, name: str, condition: str) -> bool:
-    found = cluster.get(kind, "training", name).get("status", {}).get("conditions", ())
-    return any(one["type"] == condition and one["status"] == "True" for one in found)
-
-
-def events(cluster: Cluster, reason: str) -> list[dict]:
-    return [event for event in cluster.list("Event", "training") if event["reason"] == reason]
+    with operating(Operators()) as made:
+        yield made
 
 
 def test_a_pytorchjob_from_its_creation_to_its_success(cluster):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.look import look
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.pods import is_tracked
@@ -27,4 +28,7 @@ def _tracked(pods: Iterable[Obj], key: tuple[str, str]) -> list[Obj]:
     return [pod for pod in pods if key in owner("Job")(pod) and is_tracked(pod)]
 
 
-JOBS = JobOperator(kind="Job", owns=("Pod",), look=look, source="job-controller")
+def jobs(pod_backoff_s: float) -> JobOperator:
+    """Return the controller; it waits so long before it replaces a first failed pod."""
+    looking = partial(look, backoff_s=pod_backoff_s)
+    return JobOperator(kind="Job", owns=("Pod",), look=looking, source="job-controller")
