@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
 from typing import Any, ClassVar
 
+from airflow_provider_ocidist.backends import run_dir_files
 from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, LogLine, LogPart
 from airflow_provider_ocidist.backends.capabilities import (
     KeepsTime,
@@ -15,7 +16,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     OpensById,
     PreparesCancels,
 )
-from airflow_provider_ocidist.backends.kubernetes import handover, names
+from airflow_provider_ocidist.backends.kubernetes import names
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects, Seen
 from airflow_provider_ocidist.backends.kubernetes.log_lines import lines_of, since_time
@@ -126,7 +127,7 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
             return recorded
         if stop is not None and stop.is_set():
             raise BackendError("stopped before the gang was created", cause=Cause.CANCELED)
-        handover.hand_over(plan, *self._run_dirs.at(plan.run_dir))
+        run_dir_files.write(plan, self._run_dirs, agent=False)
         ref = self._ref(plan.key, self._objects.create(plan))
         self.gangs.record(Attempt.of(plan, ref))
         if stop is not None and stop.is_set():

@@ -61,7 +61,10 @@ def make_plan(
         agent=config_map["metadata"]["name"] if config_map else None,
     )
     metadata = {"name": name, "namespace": namespace, **object_metadata(job, options, pods)}
-    queued = {**metadata, "labels": {**metadata["labels"], **({QUEUE: options.queue} if options.queue else {})}}
+    queued = {
+        **metadata,
+        "labels": {**metadata["labels"], **({QUEUE: options.queue} if options.queue else {})},
+    }
     body = operator.manifest(job, pods, variables, queued)
     topology = operator.topology(job)
     requests = [Request(verb=f"Create{operator.kind}", body=body)]
