@@ -317,6 +317,7 @@ def _cancel_conflict(dice: random.Random, scenario: Scenario, length: float) -> 
 
 
 def _crowded_kill(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A kill while many other triggers begin, each of which sleeps out what the store asks it to wait."""
     at = dice.uniform(35, 35 + length / 2)
     return _merge(
         scenario,
@@ -324,7 +325,7 @@ def _crowded_kill(dice: random.Random, scenario: Scenario, length: float) -> Map
         crowd=dice.choice([40, 100]),
         windows=(
             Window(
-                "crowd throttled", "429", "service.", at - 12, at + 120, actors="triggerer", retry_after=50.0
+                "crowd throttled", "429", "store.", at - 12, at + 120, actors="triggerer", retry_after=50.0
             ),
         ),
         events=(Event("crowd comes", "crowd", at - 8, {}), Event("marked failed", "mark_failed", at, {})),
