@@ -438,7 +438,8 @@ class Rules:
             for window in self.scenario.windows
             if window.begin < self.world.now
             and window.end > since
-            and window.kind != "429"
+            # A throttle that passes meanwhile is waited out.
+            and (window.kind != "429" or (window.begin <= since and window.end >= self.world.now))
             and f"window/{window.name}" not in self.scenario.left_out
         }
         return {"service", "store"} <= down or any(f"{rate.kind}" == "kill" for rate in self.scenario.rates)

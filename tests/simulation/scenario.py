@@ -86,7 +86,9 @@ def draw(seed: str) -> Scenario:
     kinds = dice.sample(sorted(_KINDS), dice.choice([0, 1, 1, 2, 2, 3, 4]))
     for kind in kinds:
         scenario = replace(scenario, **_KINDS[kind](dice, scenario, length))
-    return scenario
+    # The store refuses a crowd's triggerer for two minutes: the service is then the one way to end a gang.
+    ways = tuple(rate for rate in scenario.rates if not (scenario.crowd and rate.calls == "service.cancel"))
+    return replace(scenario, rates=ways)
 
 
 def _merge(scenario: Scenario, **more: Any) -> Mapping[str, Any]:
