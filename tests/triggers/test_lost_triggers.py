@@ -122,5 +122,5 @@ def test_the_time_of_the_task_still_counts_from_its_start(started: Callable[[flo
         task_id="train", job="job.yaml", execution_timeout=timedelta(seconds=100)
     )
     ti = Ti(ref.to_json())
-    record = task._left_behind(ref, {"ti": ti})  # type: ignore[typeddict-item]
+    record = task._training()._begun({"ti": ti})._left_behind(ref)  # type: ignore[typeddict-item]
     assert record.deadline == pytest.approx(ti.start_date.timestamp() + 100)
