@@ -81,5 +81,13 @@ def test_its_metadata_is_that_of_an_airflow_provider(wheel, metadata):
 
 
 def test_no_extra_is_there_for_nothing_and_torch_is_in_none(metadata):
-    assert set(metadata.provides_extra) == {"bench", "demo", "dev", "emulator", "kubernetes", "test"}
+    assert set(metadata.provides_extra) == {
+        "bench",
+        "demo",
+        "dev",
+        "emulator",
+        "export",
+        "kubernetes",
+        "test",
+    }
     assert "torch" not in {requirement.name for requirement in metadata.requires_dist}

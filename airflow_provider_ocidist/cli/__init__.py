@@ -48,6 +48,7 @@ GROUPS = {
         "show-config": ("status", "print what was created, from the note of a run"),
     },
     "more": {
+        "checkpoints": ("checkpoints", "list, verify, prune, fetch or export stored checkpoints"),
         "copy": (
             "copy",
             "copy a file or a tree between local folders, oci://, http(s):// and any fsspec URI",

@@ -7,9 +7,10 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from airflow_provider_ocidist.emulator.app import ABORT, App
+from airflow_provider_ocidist.emulator.app import ABORT
 from airflow_provider_ocidist.emulator.listening import HEAD_S
 from airflow_provider_ocidist.emulator.wire import encode_json, new_request_id
 
@@ -139,7 +140,7 @@ class Connection(HttpToolsProtocol):
             self._head_limit = None
 
 
-def config_of(app: App) -> uvicorn.Config:
+def config_of(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Connection,

@@ -122,7 +122,7 @@ class Outcome:
     def _close(self, ref: RunRef, *, succeeded: bool) -> None:
         """Record the end, so that a later try can detect a clear in between."""
         backend = self._connection.backend(ref.backend)
-        backend.close(ref, End(succeeded=succeeded, number=self._ti.try_number))
+        backend.gangs.close(ref, End(succeeded=succeeded, number=self._ti.try_number))
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
         if self.search is None or cause is not Cause.CAPACITY:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, TaskDeferred
 
+from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
 from airflow_provider_ocidist.gangs.capacity import CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
@@ -218,13 +219,13 @@ class TrainingTry:
         """Return the record of this task's gang; the trigger's record was lost with it."""
         backend = self.ending.reached(ref)
         try:
-            record = backend.open(ref.job_id)
+            record = OpensById.of(backend).open(ref.job_id)
         except BackendError as error:
             self._log.warning("the limits of the job are unknown because it cannot be read: %s", error)
             since = (ref.submitted_at,) * ref.nodes
             record = RunRecord(ref=ref, lease=ref.lease, logs_since=since)
         here = self._deadline(self.context["ti"].start_date)
-        deadlines = [record.deadline, None if here is None else here - time.time() + backend.now()]
+        deadlines = [record.deadline, None if here is None else here - time.time() + now_at(backend)]
         return replace(record, deadline=min((time for time in deadlines if time is not None), default=None))
 
     def _deadline(self, begun: datetime | None = None) -> float | None:

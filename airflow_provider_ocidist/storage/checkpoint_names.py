@@ -14,7 +14,7 @@ UNPROVED = "unproved"
 UNFINISHED = (".tmp", ".part", ".partial", ".incomplete")
 POINTERS = {"latest", "latest_universal", "latest_checkpointed_iteration.txt", "checkpoint"}
 """Small files that name a checkpoint beside them: DeepSpeed's, Megatron's, TensorFlow's."""
-OTHER_FOLDERS = {UNPROVED, "lightning_logs", "logs", "runs", "wandb", "tensorboard", "mlruns", "__pycache__"}
+OTHER_FOLDERS = {"lightning_logs", "logs", "runs", "wandb", "tensorboard", "mlruns", "__pycache__"}
 NEVER = {"py", "log", "csv", "tsv", "md", "sh", "lock", "out", "err", "png", "html"}
 """Extensions of files that are no checkpoints, whatever number is in their names."""
 WEIGHTS = {

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.save.entries import scan
 from airflow_provider_ocidist.agent.save.formats import Reading, Says
-from airflow_provider_ocidist.agent.save.layouts import nowhere, read_folder, read_layout
+from airflow_provider_ocidist.agent.save.layouts import has_all_parts, nowhere, read_folder, read_layout
 
 WHOLE, BROKEN, NOTHING = Says.WHOLE, Says.BROKEN, Says.NOTHING
 BEGIN = 1_500_000_000 * 10**9
@@ -364,6 +364,78 @@ def test_within_a_folder_of_lightning_it_is_all(tmp_path: Path) -> None:
     folder.write(deepspeed(place="checkpoint/"))
     say_latest(folder, at=folder.path / "checkpoint")
     assert folder.says() is WHOLE
+
+
+@pytest.mark.parametrize("data, models", [(1, 1), (2, 1), (2, 3)])
+def test_all_parts_are_there_when_none_that_the_first_counts_is_missing(
+    folder: Folder, data: int, models: int
+) -> None:
+    files = deepspeed(data, models)
+    folder.write(files)
+    assert has_all_parts(folder.path, files)
+    # Without any part of the optimizer nothing shows that there is one.
+    for missing in files if data * models > 1 else ():
+        assert not has_all_parts(folder.path, set(files) - {missing}), missing
+
+
+@pytest.mark.parametrize("content", [b"PK no archive", pickle.dumps({}, 2)[:-1], torch_file({})[:-9]])
+def test_no_parts_are_all_where_there_is_no_model_or_it_cannot_be_read(
+    folder: Folder, content: bytes
+) -> None:
+    assert not has_all_parts(folder.path, ["a.bin"])
+    with zipfile.ZipFile(folder.path / "mp_rank_00_model_states.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+    assert not has_all_parts(folder.path, ["mp_rank_00_model_states.pt"])
+
+
+def test_an_archive_of_something_else_counts_nothing(folder: Folder) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("archive/version", "3")
+    folder.write({"mp_rank_00_model_states.pt": buffer.getvalue()})
+    assert has_all_parts(folder.path, ["mp_rank_00_model_states.pt"])
+
+
+def test_a_universal_one_is_whole_once_its_own_pointer_names_it(folder: Folder) -> None:
+    folder.write({"zero/optimizer_state.pt": torch_file({}), "mp_rank_00_model_states.pt": torch_file({})})
+    say_latest(folder)
+    assert folder.says() is NOTHING, "that was said of the one that it was made of"
+    for named, says in (("global_step4", NOTHING), (folder.path.name, WHOLE)):
+        folder.path.with_name("latest_universal").write_text(named)
+        assert folder.says() is says
+
+
+@pytest.mark.parametrize(
+    "world, here, settings, doubtful",
+    [
+        (4, 2, None, True),
+        (6, 3, None, True),
+        (5, 2, None, False),
+        (3, 2, None, False),
+        (4, 2, {}, False),
+    ],
+)
+def test_parts_that_are_missing_may_be_those_of_another_group_that_saves_none(
+    folder: Folder, world: int, here: int, settings: object, doubtful: bool
+) -> None:
+    state = torch_file({"dp_world_size": world, "mp_world_size": 1, "ds_config": settings})
+    for rank in range(here):
+        name = f"zero_pp_rank_{rank}_mp_rank_00"
+        folder.write({f"{name}_model_states.pt": state, f"{name}_optim_states.pt": torch_file([rank])})
+    say_latest(folder)
+    found = folder.read()
+    assert (found.says, found.is_doubtful) == (BROKEN, doubtful)
+    folder.write({"zero_pp_rank_9_mp_rank_00_optim_states.pt": torch_file([9])})
+    assert not folder.read().is_doubtful, "no group has such a part and not the ones before"
+
+
+def test_a_group_that_saves_all_parts_is_known_by_its_settings(folder: Folder) -> None:
+    state = torch_file({"dp_world_size": 4, "ds_config": {"zero_optimization": {"mics_shard_size": 2}}})
+    names = [f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt" for rank in range(2)]
+    folder.write(dict.fromkeys(names, state))
+    say_latest(folder)
+    assert folder.says() is WHOLE
+    require_each(folder, names[1:])
 
 
 # Hugging Face

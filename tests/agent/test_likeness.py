@@ -85,6 +85,7 @@ def test_without_a_number_of_a_checkpoint_names_are_compared_as_they_are(
 ) -> None:
     assert align(["part_2"], number, ["part_1"], its).lacking == ("part_1",)
     assert align(["part_1"], number, ["part_1"], its).lacking == ()
+    assert align([], number, ["part_1"], its).lacking == ("part_1",)
 
 
 def test_files_of_the_step_before_that_lie_in_the_next_are_none_of_its_own() -> None:

@@ -16,6 +16,7 @@ from random import Random
 
 import pytest
 
+from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import Place, place_of
 from airflow_provider_ocidist.agent.join.topology import (
@@ -242,10 +243,14 @@ def test_a_gang_with_two_nodes_at_one_address_ends_before_it_trains(tmp_path: Pa
         gang.start(1, 2, FQDN="127.0.99.7")
         codes = [agent.wait() for agent in gang.agents]
         reports = [agent.report for agent in gang.agents]
-    assert set(codes) == {exit_code_of(Cause.CONFIG)}
-    for found in reports:
-        assert (found.phase, found.cause) == (Phase.DONE, Cause.CONFIG)
-        assert "nodes 1, 2 all announce 127.0.99.7" in str(found.message)
+        printed = [agent.stdout.read_text() + agent.stderr.read_text() for agent in gang.agents]
+    assert all("nodes 1, 2 all announce 127.0.99.7" in str(found.message) for found in reports)
+    assert not any("trained" in text for text in printed)
+    # The node that sees it first stops the others: those that have not seen it by then end as stopped.
+    endings = {(code, found.phase, found.cause) for code, found in zip(codes, reports)}
+    found_out = (exit_code_of(Cause.CONFIG), Phase.DONE, Cause.CONFIG)
+    assert found_out in endings
+    assert endings <= {found_out, (STOPPED, Phase.DONE, None)}
 
 
 def test_a_node_that_still_fetches_is_waited_for_beyond_the_timeout(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.save import file_clocks, saving, unproved, uploads
+from airflow_provider_ocidist.agent.save.leftovers import Ledger
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import Patience
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
@@ -566,6 +567,27 @@ def test_what_is_still_on_its_way_when_the_time_is_over_is_said(
     watched.uploader._thread.join(20)
 
 
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_fails_after_the_training_is_tried_again_until_it_is_sent(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    publish, failures = checkpoints.publish, [StorageError("down", retryable=True)] * times
+
+    def down_at_first(*arguments: Any, **options: Any) -> CheckpointRef:
+        if not watched.uploader._training_ended.is_set():
+            raise StorageError("down", retryable=True)
+        if failures:
+            raise failures.pop()
+        return publish(*arguments, **options)
+
+    monkeypatch.setattr(checkpoints, "publish", down_at_first)
+    watched.start()
+    save(watched, "step-5.txt", 1)
+    assert watched.end() is None
+    assert watched.steps == [5]
+    assert failures == []
+
+
 @pytest.mark.parametrize("retryable, cause", [(True, Cause.SERVICE), (False, Cause.DATA)])
 def test_what_cannot_be_sent_in_the_time_that_is_left_is_said(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, retryable: bool, cause: Cause
@@ -641,6 +663,19 @@ def test_what_was_kept_aside_before_leaves_with_the_first_that_is_published_and_
         save(watched, f"step-{at}.txt", at)
         watched.step(2)
     assert forgotten == [(str(watched.target), watched.access)]
+
+
+@pytest.mark.parametrize("is_lasting", [True, False])
+def test_in_a_folder_that_outlives_the_node_it_is_noted_what_the_next_attempt_may_go_on_from(
+    tmp_path: Path, is_lasting: bool
+) -> None:
+    watched = Watched(tmp_path, path=str(tmp_path / "checkpoints") if is_lasting else "checkpoints")
+    save(watched, "step-5.txt", 1)
+    watched.step(2)
+    half(watched, "step-6.pt", 2)
+    watched.step(2)
+    assert Ledger(watched.folder).begin() == (["step-6.pt"] if is_lasting else [])
+    assert (watched.folder / "step-5.txt").exists()
 
 
 # What is said of names

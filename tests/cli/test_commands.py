@@ -340,10 +340,14 @@ def test_help_names_every_command_and_exit_code(capsys):
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [name for name in COMMANDS if name != "checkpoints"]
+    + [f"checkpoints {action}" for action in ("list", "verify", "prune", "fetch", "export")],
+)
 def test_every_command_explains_itself_and_all_but_the_emulator_print_json(command, capsys):
     with pytest.raises(SystemExit) as caught:
-        main([command, "--help"])
+        main([*command.split(), "--help"])
     assert caught.value.code == 0
     assert ("--json" in capsys.readouterr().out) == (command != "emulator")
 

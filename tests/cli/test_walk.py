@@ -34,6 +34,9 @@ def test_the_documented_walk_ends_with_a_checkpoint(tmp_path: Path, emulator: Ac
         "succeeded; newest checkpoint: oci://",
         "otherJobRunIds:",
         "no difference",
+        "0 damaged",
+        "would be deleted; --yes deletes",
+        "model.safetensors",
     ):
         assert part in done.stdout
     right = re.search(r"([\d.]+)% of the points are classified correctly", done.stdout)

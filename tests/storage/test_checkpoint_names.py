@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from dataclasses import dataclass
@@ -120,6 +121,73 @@ def test_known_layouts_are_read(name: str) -> None:
 )
 def test_what_is_no_checkpoint_of_its_own_has_no_place(name: str) -> None:
     assert place(name) is None
+
+
+WEIGHTS = {
+    "torch": "pt pth ptz th tar zip pt.gz pkl pickle distcp",
+    "Lightning, NeMo": "ckpt nemo",
+    "Hugging Face": "bin safetensors msgpack",
+    "Keras, numpy": "keras h5 hdf5 weights.h5 npz npy",
+    "others": "onnx model weights params gz",
+}
+
+
+@pytest.mark.parametrize("ending", [each for text in WEIGHTS.values() for each in text.split()])
+@pytest.mark.parametrize("stem", ["best", "My-Model"])
+def test_a_file_of_weights_needs_no_number(stem: str, ending: str) -> None:
+    for name in (f"{stem}.{ending}", f"{stem}.{ending.upper()}"):
+        assert _placed(name).number is None
+
+
+@pytest.mark.parametrize(
+    "ending", ["py", "log", "csv", "tsv", "md", "sh", "lock", "out", "err", "png", "html"]
+)
+def test_a_number_makes_no_checkpoint_of_another_file(ending: str) -> None:
+    assert place(f"step-5.{ending}") is None
+    assert place(f"plots-step-5.{ending.upper()}") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["lightning_logs", "logs", "runs", "wandb", "tensorboard", "mlruns", "__pycache__"]
+)
+def test_folders_of_trackers_are_none(name: str) -> None:
+    assert place(name) is None
+
+
+STEPS = "step steps iter iters iteration iterations it update updates ba gstep globalstep global_step"
+
+
+@pytest.mark.parametrize("word", STEPS.split())
+def test_every_word_for_a_step_is_known(word: str) -> None:
+    for name in (f"{word}-7.pt", f"run_{word}=7", f"{word.title()}7.ckpt", f"epoch-3-{word}_7.pt"):
+        assert _placed(name).step == 7, name
+
+
+@pytest.mark.parametrize("word", ["epoch", "epochs", "ep"])
+def test_every_word_for_an_epoch_is_known(word: str) -> None:
+    for name in (f"{word}-7.pt", f"run_{word}=7.pt", f"{word.title()}7.ckpt"):
+        assert (_placed(name).step, _placed(name).epoch) == (None, 7), name
+
+
+@pytest.mark.parametrize("less, more", list(itertools.pairwise(["iter", "step", "gstep"])))
+def test_of_several_words_for_a_step_the_clearest_counts(less: str, more: str) -> None:
+    assert _placed(f"{less}-5-{more}-7.pt").step == _placed(f"{more}-7-{less}-5.pt").step == 7
+
+
+SETTINGS = "warmup max min total num n save eval accumulation grad every per lr decay stop of"
+
+
+@pytest.mark.parametrize("word", SETTINGS.split())
+def test_a_setting_of_steps_is_no_step(word: str) -> None:
+    assert _placed(f"run-{word}_steps_500.pt").step is None
+    assert _placed(f"run-{word}_steps_500-step-7.pt").step == 7
+
+
+def test_a_number_without_a_word_counts_only_where_no_other_is_named() -> None:
+    assert (_placed("model_5.pt").step, _placed("model_5.pt").epoch) == (5, None)
+    for name in ("model_5_epoch_3.pt", "epoch_3_model_5.pt", "model-5-epoch=3.ckpt"):
+        assert (_placed(name).step, _placed(name).epoch) == (None, 3), name
+    assert _placed("step_7_model_5.pt").step == 7
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,348 @@
+"""`ocidist checkpoints list | verify | prune | fetch | export`: look after stored checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_ocidist.cli import note
+from airflow_provider_ocidist.cli.connection import add_connection, connection_of
+from airflow_provider_ocidist.cli.status import age_of
+from airflow_provider_ocidist.cli.terminal import (
+    FINE,
+    WRONG,
+    Unusable,
+    add_json,
+    columns,
+    counted,
+    print_json,
+    say,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.oci_client.credentials import OciAccess
+    from airflow_provider_ocidist.storage.catalog import Item
+    from airflow_provider_ocidist.storage.stores.base import Store
+
+UNITS = ("B", "KB", "MB", "GB", "TB")
+COLOURS = {"damaged": "red", "unfinished": "yellow", "unproved": "yellow"}
+LAYOUTS = ("folder", "safetensors", "huggingface")
+
+
+def add_checkpoints(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(metavar="action", required=True)
+    _add_list(actions.add_parser("list", help="what lies there: step, loss, size, age, attempt, proof"))
+    _add_verify(actions.add_parser("verify", help="read every file again and compare it with its manifest"))
+    _add_prune(actions.add_parser("prune", help="print what the rules would delete; --yes deletes it"))
+    _add_fetch(actions.add_parser("fetch", help="copy one to this machine, verified"))
+    _add_export(actions.add_parser("export", help="write one in another layout"))
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "place",
+        nargs="?",
+        default=note.INFO,
+        metavar="PLACE",
+        help="folder of checkpoints or of several such, path or URI; or the note of a run (default: %(default)s)",
+    )
+    add_connection(parser)
+
+
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    _add_place(parser)
+    add_json(parser)
+    parser.set_defaults(run=_list)
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    _add_place(parser)
+    parser.add_argument("--step", type=int, metavar="N", help="only the newest one of this step")
+    add_json(parser)
+    parser.set_defaults(run=_verify)
+
+
+def _add_prune(parser: argparse.ArgumentParser) -> None:
+    _add_place(parser)
+    parser.add_argument(
+        "--keep", type=int, default=3, metavar="N", help="the last N stay (default: %(default)s)"
+    )
+    parser.add_argument("--keep-every", type=int, metavar="N", help="multiples of this step stay too")
+    parser.add_argument(
+        "--keep-best",
+        metavar="METRIC",
+        help="the one with the least METRIC stays; METRIC:max for the greatest",
+    )
+    parser.add_argument(
+        "--older-than", default="0", metavar="AGE", help="only what was saved before this time: 12h, 30d"
+    )
+    parser.add_argument(
+        "--remains", action="store_true", help="damaged, unfinished and unproved ones too, from an hour on"
+    )
+    parser.add_argument("--yes", action="store_true", help="delete; without it nothing is deleted")
+    add_json(parser)
+    parser.set_defaults(run=_prune)
+
+
+def _add_fetch(parser: argparse.ArgumentParser) -> None:
+    _add_one(parser)
+    parser.set_defaults(run=_fetch)
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    _add_one(parser)
+    parser.add_argument(
+        "--to", choices=LAYOUTS, default="folder", help="layout of the target (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--file", metavar="NAME", help="which file of the checkpoint holds the model's weights"
+    )
+    parser.add_argument(
+        "--key", metavar="NAME", help="which entry of that file holds them, as model.state_dict"
+    )
+    parser.set_defaults(run=_export)
+
+
+def _add_one(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "place", metavar="SOURCE", help="one checkpoint, or a folder of them: then its newest whole one"
+    )
+    parser.add_argument("target", metavar="TARGET", type=Path, help="folder on this machine")
+    parser.add_argument("--step", type=int, metavar="N", help="the newest one of this step")
+    add_connection(parser)
+    add_json(parser)
+
+
+# list
+
+
+def _list(options: argparse.Namespace) -> int:
+    found = list(_found(options))
+    if options.json:
+        print_json([_as_json(place, item) for place, items in found for item in items])
+        return FINE
+    for place, items in found:
+        say(place.uri, "bold")
+        _print_table(items)
+    return FINE
+
+
+def _found(options: argparse.Namespace) -> Iterator[tuple[Store, Sequence[Item]]]:
+    """Yield each place for checkpoints that is there, with what lies in it."""
+    from airflow_provider_ocidist.storage import catalog
+
+    uri, access = _uri(options), _access(options)
+    store = _opened(uri, access)
+    places = catalog.places(store) or [""]
+    # Several tasks may save below one folder; one checkpoint's own folder has its manifest directly in it.
+    for place in places:
+        there = _opened(f"{uri.rstrip('/')}/{place}", access) if place else store
+        items = catalog.items(there)
+        if not items:
+            raise Unusable(f"{uri}: there is no checkpoint, nor anything else")
+        yield there, items
+
+
+def _uri(options: argparse.Namespace) -> str:
+    """Return the place that a command's argument names. Raises Unusable when it names none."""
+    if "://" in options.place or Path(options.place).expanduser().is_dir():
+        return str(options.place)
+    if not Path(options.place).expanduser().exists():
+        raise Unusable(f"{options.place}: is not there; name a folder of checkpoints, a URI, or a run's note")
+    uri = note.read(Path(options.place))["record"]["ref"].get("checkpoints_uri")
+    if not uri:
+        raise Unusable(f"{options.place}: its run keeps no checkpoints (the job has no section checkpoints)")
+    return str(uri)
+
+
+def _access(options: argparse.Namespace) -> OciAccess:
+    from airflow_provider_ocidist.oci_client.credentials import access_of
+
+    return access_of(connection_of(options))
+
+
+def _opened(uri: str, access: OciAccess) -> Store:
+    from airflow_provider_ocidist.storage.stores.opening import open_store
+
+    return open_store(uri, access)
+
+
+def _as_json(place: Store, item: Item) -> dict[str, Any]:
+    manifest = item.manifest
+    return {
+        "uri": f"{place.uri.rstrip('/')}/{item.folder}",
+        "state": str(item.state),
+        "problem": item.fault,
+        "step": manifest.step if manifest else None,
+        "loss": manifest.loss if manifest else None,
+        "metrics": dict(manifest.metrics) if manifest else {},
+        "bytes": item.size,
+        "files": len(item.files),
+        "saved_at": item.saved_at,
+        "generation": manifest.generation if manifest else None,
+        "attempt": manifest.attempt if manifest else None,
+        "proof": manifest.proof if manifest else None,
+    }
+
+
+def _print_table(items: Sequence[Item]) -> None:
+    rows = [["CHECKPOINT", "STEP", "LOSS", "SIZE", "AGE", "ATTEMPT", "STATE", "PROOF OR PROBLEM"]]
+    title, *lines = columns(rows + [_row(item) for item in items])
+    say(title, "bold")
+    for line, item in zip(lines, items, strict=True):
+        say(line, COLOURS.get(item.state, ""))
+
+
+def _row(item: Item) -> list[str]:
+    manifest = item.manifest
+    step = "" if manifest is None or manifest.step is None else str(manifest.step)
+    loss = "" if manifest is None or manifest.loss is None else f"{manifest.loss:.4g}"
+    attempt = f"g{manifest.generation}-a{manifest.attempt}" if manifest else ""
+    age = "" if item.saved_at is None else age_of(time.time() - item.saved_at)
+    why = item.fault or (manifest.proof if manifest else "")
+    return [item.folder, step, loss, size_text(item.size), age, attempt, str(item.state), why]
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes in its largest unit: `3 B`, `1.5 GB`; of 1,000 each."""
+    for unit in UNITS:
+        if size < 1000 or unit == UNITS[-1]:
+            break
+        size /= 1000
+    return f"{size:.3g} {unit}"
+
+
+# verify
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from airflow_provider_ocidist.storage import catalog
+
+    judged = [
+        {**_as_json(place, item), "problem": catalog.verify(place, item)}
+        for place, items in _found(options)
+        for item in _published(items, options)
+    ]
+    if not judged:
+        raise Unusable(f"{options.place}: there is no published checkpoint" + _of_step(options))
+    bad = [each for each in judged if each["problem"]]
+    if options.json:
+        print_json(judged)
+    else:
+        for each in judged:
+            say(f"{each['uri']}: {each['problem'] or 'whole'}", "red" if each["problem"] else "")
+        say(f"{counted(len(judged), 'checkpoint')} read: {len(bad)} damaged", "bold")
+    return WRONG if bad else FINE
+
+
+def _published(items: Sequence[Item], options: argparse.Namespace) -> list[Item]:
+    found = [item for item in items if item.state in ("whole", "damaged")]
+    if options.step is None:
+        return found
+    return [item for item in found if item.manifest and item.manifest.step == options.step][:1]
+
+
+def _of_step(options: argparse.Namespace) -> str:
+    return "" if options.step is None else f" of step {options.step}"
+
+
+# prune
+
+
+def _prune(options: argparse.Namespace) -> int:
+    from airflow_provider_ocidist.storage import catalog
+
+    wanted, now = _selection(options), time.time()
+    chosen = [
+        (place, item) for place, items in _found(options) for item in catalog.selected(items, wanted, now)
+    ]
+    if options.yes:
+        for place, item in chosen:
+            catalog.delete(place, item)
+    if options.json:
+        print_json([{**_as_json(place, item), "deleted": options.yes} for place, item in chosen])
+        return FINE
+    if chosen:
+        _print_table(
+            [replace(item, folder=f"{place.uri.rstrip('/')}/{item.folder}") for place, item in chosen]
+        )
+    what = f"{counted(len(chosen), 'checkpoint')}, {size_text(sum(item.size for _, item in chosen))}"
+    say(f"{what} deleted" if options.yes else f"{what} would be deleted; --yes deletes", "bold")
+    return FINE
+
+
+def _selection(options: argparse.Namespace) -> Any:
+    from airflow_provider_ocidist.model.job import Best, Duration
+    from airflow_provider_ocidist.storage.catalog import Selection
+    from airflow_provider_ocidist.storage.retention import Retention
+
+    if options.keep < 1:
+        raise Unusable(f"--keep {options.keep}: at least the newest one stays; write 1 or more")
+    if options.keep_every is not None and options.keep_every < 1:
+        raise Unusable(f"--keep-every {options.keep_every}: write a number of steps, 1 or more")
+    best = None
+    if options.keep_best:
+        metric, _, mode = options.keep_best.partition(":")
+        if mode not in ("", "min", "max"):
+            raise Unusable(f"--keep-best {options.keep_best}: write METRIC, METRIC:min or METRIC:max")
+        best = Best(metric=metric, mode=mode or "min")
+    try:
+        age = float(Duration.parse(options.older_than))
+    except ValueError:
+        raise Unusable(f"--older-than {options.older_than}: write seconds, or 90s, 15m, 2h, 30d") from None
+    rule = Retention(keep=options.keep, every=options.keep_every, best=best)
+    return Selection(rule=rule, older_than=age, remains=options.remains)
+
+
+# fetch and export
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    from airflow_provider_ocidist.storage import checkpoints
+
+    _print_path(options, checkpoints.fetch(_one(options), options.target, _access(options)))
+    return FINE
+
+
+def _export(options: argparse.Namespace) -> int:
+    from airflow_provider_ocidist.cli import layouts
+    from airflow_provider_ocidist.storage import checkpoints
+
+    with layouts.staging(options.target) as folder:
+        fetched = checkpoints.fetch(_one(options), folder, _access(options))
+        written = layouts.write(
+            fetched, options.target, layout=options.to, file=options.file, key=options.key
+        )
+    _print_path(options, written)
+    return FINE
+
+
+def _print_path(options: argparse.Namespace, path: Path) -> None:
+    if options.json:
+        print_json({"path": str(path)})
+    else:
+        say(str(path))
+
+
+def _one(options: argparse.Namespace) -> str:
+    """Return the URI of the checkpoint that a command's arguments name. Raises Unusable without any."""
+    from airflow_provider_ocidist.storage.manifests import MANIFEST
+
+    uri = _uri(options)
+    if options.step is None and _opened(uri, _access(options)).exists(MANIFEST):
+        return uri
+    whole = [
+        _as_json(place, item) for place, items in _found(options) for item in items if item.state == "whole"
+    ]
+    wanted = [each for each in whole if options.step in (None, each["step"])]
+    if not wanted:
+        raise Unusable(f"{uri}: there is no whole checkpoint" + _of_step(options))
+    if len({each["uri"].rpartition("/")[0] for each in wanted}) > 1:
+        raise Unusable(
+            f"{uri}: several trainings have saved below it; name one of `ocidist checkpoints list`"
+        )
+    return str(wanted[0]["uri"])

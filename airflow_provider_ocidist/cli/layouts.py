@@ -1,0 +1,176 @@
+"""Layouts: a fetched checkpoint as a plain folder, one safetensors file, or a folder for Hugging Face's libraries."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_ocidist.cli.terminal import Unusable
+
+TORCH = (".pt", ".pth", ".bin", ".ckpt")
+OPTIMIZERS = ("optim", "sched", "rng", "scaler", "training_args", "random_states", "trainer_state")
+"""Parts of names that hold no weights of the model."""
+BESIDE_WEIGHTS = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer",
+    "special_tokens",
+    "vocab",
+    "merges",
+    "chat_template",
+    "preprocessor_config",
+)
+"""How the names of the files begin that Hugging Face's libraries read beside the weights."""
+WEIGHTS = "model.safetensors"
+
+
+@contextmanager
+def staging(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside a target, which is removed at the end. Raises Unusable when the target is there."""
+    if target.exists():
+        raise Unusable(f"{target}: is there already; name a new path")
+    target.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as folder:
+        yield Path(folder)
+
+
+def write(fetched: Path, target: Path, *, layout: str, file: str | None, key: str | None) -> Path:
+    """Write a fetched checkpoint in a layout, and return the path. Raises Unusable when it has not what that needs."""
+    if layout == "folder":
+        return Path(shutil.move(fetched, target))
+    if layout == "huggingface" and not (fetched.is_dir() and (fetched / "config.json").exists()):
+        raise Unusable(
+            f"{fetched.name}: has no config.json, which only its program can write; "
+            "--to safetensors writes the weights alone"
+        )
+    weights = _weights(fetched, file, key)
+    ready = fetched.with_name(".ready")
+    if layout == "safetensors":
+        _save(weights, ready)
+    else:
+        ready.mkdir()
+        _save(weights, ready / WEIGHTS)
+        for path in fetched.iterdir():
+            if path.is_file() and path.name.startswith(BESIDE_WEIGHTS):
+                shutil.copy2(path, ready)
+    return Path(shutil.move(ready, target))
+
+
+def _save(weights: Mapping[str, Any], target: Path) -> None:
+    # Two names of one tensor (tied weights) become two tensors: the format knows no sharing.
+    whole = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
+    _safetensors().save_file(whole, target, metadata={"format": "pt"})
+
+
+def _weights(fetched: Path, file: str | None, key: str | None) -> Mapping[str, Any]:
+    """Return a model's tensors by name."""
+    if fetched.is_dir() and (fetched / ".metadata").exists():
+        return _tensors(_from_dcp(fetched), fetched.name, key)
+    paths = _weight_files(fetched, file)
+    if all(path.suffix == ".safetensors" for path in paths):
+        return {name: tensor for path in paths for name, tensor in _safetensors().load_file(path).items()}
+    (path,) = paths
+    return _tensors(_loaded(path), path.name, key)
+
+
+def _weight_files(fetched: Path, file: str | None) -> list[Path]:
+    """Return the one file of torch's format, or all of safetensors', that hold the weights."""
+    if fetched.is_file():
+        return [fetched]
+    if file is not None:
+        if not (fetched / file).is_file():
+            raise Unusable(f"--file {file}: is not in the checkpoint {fetched.name}")
+        return [fetched / file]
+    if any(fetched.rglob("zero_to_fp32.py")) or any(fetched.rglob("*_optim_states.pt")):
+        raise Unusable(
+            f"{fetched.name}: DeepSpeed has split its weights over the ranks; `ocidist checkpoints fetch` it, "
+            "then run the zero_to_fp32.py that DeepSpeed has put into it"
+        )
+    candidates = [
+        path
+        for path in sorted(fetched.rglob("*"))
+        if path.is_file() and not any(part in path.name.lower() for part in OPTIMIZERS)
+    ]
+    safe = [path for path in candidates if path.suffix == ".safetensors"]
+    if safe:
+        return safe
+    torches = [path for path in candidates if path.suffix in TORCH]
+    if len(torches) != 1:
+        names = ", ".join(str(path.relative_to(fetched)) for path in torches) or "none"
+        raise Unusable(
+            f"{fetched.name}: which file holds the model's weights? --file NAME; there are: {names}"
+        )
+    return torches
+
+
+def _loaded(path: Path) -> Any:
+    torch = _torch()
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise Unusable(
+            f"{path.name}: torch cannot load it without running its code ({reason}); "
+            "save tensors only, or convert it with its own program"
+        ) from error
+
+
+def _from_dcp(folder: Path) -> Any:
+    _torch()
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    whole = folder.with_name(".whole.pt")
+    dcp_to_torch_save(folder, whole)
+    return _loaded(whole)
+
+
+def _tensors(content: Any, name: str, key: str | None) -> Mapping[str, Any]:
+    """Return the tensors of a model in what a file holds: the only entry, at any depth, that looks like one."""
+    states = dict(_states(content, ""))
+    if key is not None:
+        if key not in states:
+            raise Unusable(f"--key {key}: {name} has no such entry of tensors; it has: {', '.join(states)}")
+        return states[key]
+    models = {
+        path: state for path, state in states.items() if not any(part in path.lower() for part in OPTIMIZERS)
+    }
+    if len(models) != 1:
+        raise Unusable(
+            f"{name}: which entry holds the model's weights? --key NAME; it has: {', '.join(states) or 'none'}"
+        )
+    return next(iter(models.values()))
+
+
+def _states(value: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each mapping that holds tensors under texts, with its path; such a mapping is not searched further."""
+    if not isinstance(value, Mapping):
+        return
+    tensors = {name: each for name, each in value.items() if hasattr(each, "detach")}
+    if tensors and all(isinstance(name, str) for name in tensors):
+        yield path, tensors
+        return
+    for name, each in value.items():
+        yield from _states(each, f"{path}.{name}" if path else str(name))
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise Unusable(
+            "torch is not installed here, and only torch reads this checkpoint: pip install torch"
+        ) from error
+    return torch
+
+
+def _safetensors() -> Any:
+    _torch()
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise Unusable("safetensors is not installed here: pip install safetensors") from error
+    return safetensors.torch

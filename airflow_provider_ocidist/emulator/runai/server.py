@@ -1,0 +1,134 @@
+"""RunaiServer: the stand-in on a port of its own, on loopback, from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from airflow_provider_ocidist.emulator.connections import config_of
+from airflow_provider_ocidist.emulator.faults import Faults
+from airflow_provider_ocidist.emulator.listening import LOOPBACK, listen, url_of
+from airflow_provider_ocidist.emulator.runai.app import Control, ControlPlane, RunaiOptions, application
+from airflow_provider_ocidist.emulator.runai.tokens import Account, Tokens
+from airflow_provider_ocidist.emulator.runai.workloads import Objects, Project, Workloads
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+TICK_S = 0.1
+PROJECT = "research"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunaiAccess:
+    """How clients reach the stand-in: what a connection of type `runai` needs."""
+
+    url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    project: str
+    project_id: str
+    cluster_id: str
+    namespace: str
+
+
+class RunaiServer:
+    """`with RunaiServer(cluster) as access: ...`; workloads run in the cluster beneath."""
+
+    def __init__(self, cluster: Objects, options: RunaiOptions | None = None) -> None:
+        account = Account(client_id="ocidist", client_secret=secrets.token_urlsafe(24))
+        given = options or RunaiOptions()
+        self._options = replace(given, accounts=(account, *given.accounts))
+        self._cluster = cluster
+        self._end: Callable[[], object] | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self.access: RunaiAccess
+        """Set by `start`."""
+
+    def __enter__(self) -> RunaiAccess:
+        self.start()
+        return self.access
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Serve, in a thread; return when the first request would be answered. Raises what prevented it."""
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="ocidist-runai", daemon=True)
+        self._thread.start()
+        ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def stop(self) -> None:
+        """End the server; what runs in the cluster ends with that. May be called twice."""
+        if self._end is not None:
+            with suppress(RuntimeError):
+                self._end()
+        if self._thread is not None:
+            self._thread.join()
+        self._thread = self._end = None
+
+    def _run(self, ready: threading.Event) -> None:
+        try:
+            asyncio.run(self._serve(ready))
+        except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits in start()
+            self._failure = error
+        finally:
+            ready.set()
+
+    async def _serve(self, ready: threading.Event) -> None:
+        with listen(LOOPBACK, 0) as listener:
+            url, cluster_id = url_of(listener), str(uuid.uuid4())
+            workloads = Workloads([Project("1", PROJECT), Project("2", "others")], cluster_id, self._cluster)
+            tokens = Tokens(self._options.accounts, self._options.token_lifetime_s)
+            control = Control(workloads, tokens, Faults(None))
+            plane = ControlPlane(workloads, tokens, self._options, cluster_id=cluster_id, url=url)
+            self.access = self._access(url, workloads.projects["1"], cluster_id)
+            server = uvicorn.Server(config_of(application(control, plane)))
+            ended = asyncio.Event()
+            self._end = partial(asyncio.get_running_loop().call_soon_threadsafe, ended.set)
+            serving = asyncio.create_task(server.serve([listener]))
+            try:
+                while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn offers no event
+                    await asyncio.sleep(0.005)
+                ready.set()
+                await _ticking(workloads, ended)
+            finally:
+                server.should_exit = True
+                await serving
+
+    def _access(self, url: str, project: Project, cluster_id: str) -> RunaiAccess:
+        account = self._options.accounts[0]
+        return RunaiAccess(
+            url=url,
+            client_id=account.client_id,
+            client_secret=account.client_secret,
+            project=project.name,
+            project_id=project.id,
+            cluster_id=cluster_id,
+            namespace=project.namespace,
+        )
+
+
+async def _ticking(workloads: Workloads, ended: asyncio.Event) -> None:
+    """Move the workloads on until the end."""
+    while not ended.is_set():
+        workloads.tick()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(ended.wait(), TICK_S)

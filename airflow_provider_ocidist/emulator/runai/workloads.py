@@ -1,0 +1,246 @@
+"""Workloads: what was submitted, and how far it is; moved on by what happens beneath, in the cluster."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from airflow_provider_ocidist.emulator.runai.manifests import LABEL, manifest_of
+from airflow_provider_ocidist.emulator.runai.phases import FINAL, Beneath, Desired, Phase, phase_of
+from airflow_provider_ocidist.emulator.runai.quotas import Demand, Held, Quota, held
+from airflow_provider_ocidist.emulator.runai.refusals import bad_request, exists, not_found
+from airflow_provider_ocidist.emulator.runai.submissions import Submission
+
+logger = logging.getLogger(__name__)
+
+
+class Objects(Protocol):
+    """The cluster beneath, as the stand-in for Kubernetes stores it."""
+
+    def create(self, obj: dict[str, Any]) -> dict[str, Any]: ...
+
+    def find(self, kind: str, namespace: str | None, name: str) -> dict[str, Any] | None: ...
+
+    def list(
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> Sequence[dict[str, Any]]: ...
+
+    def delete(self, kind: str, namespace: str | None, name: str) -> object: ...
+
+
+@dataclass(slots=True)
+class Project:
+    """A project, whose workloads run in a namespace of their own."""
+
+    id: str
+    name: str
+    quota: Quota = field(default_factory=Quota)
+
+    @property
+    def namespace(self) -> str:
+        return f"runai-{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A phase that a workload came into, and when."""
+
+    at: float
+    phase: Phase
+
+
+@dataclass(slots=True)
+class Workload:
+    """One workload; times are Unix times."""
+
+    submission: Submission
+    project: Project
+    created_by: str
+    created_at: float
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    desired: Desired = "Running"
+    history: deque[Change] = field(default_factory=deque)
+    pods: Sequence[Mapping[str, Any]] = ()
+    """As they were seen last."""
+    is_admitted: bool = False
+    is_created: bool = False
+    """Whether something of it was created beneath, since it was last stopped."""
+    deleted_at: float | None = None
+
+    @property
+    def phase(self) -> Phase:
+        return self.history[-1].phase
+
+    def phase_at(self, time_s: float) -> Phase:
+        """Return the phase that it was in; what is asked for before the beginning is answered as at the beginning."""
+        return next(
+            (each.phase for each in reversed(self.history) if each.at <= time_s), self.history[0].phase
+        )
+
+    @property
+    def demand(self) -> Demand:
+        return Demand(gpus=self.submission.gpus, preemptible=self.submission.preemptible)
+
+    @property
+    def completed_at(self) -> float | None:
+        return self.history[-1].at if self.phase.name in FINAL else None
+
+    def enter(self, phase: Phase, now: float) -> None:
+        if not self.history or phase != self.phase:
+            self.history.append(Change(now, phase))
+
+
+class Workloads:
+    """All workloads of the tenant. One thread uses it."""
+
+    def __init__(
+        self,
+        projects: Sequence[Project],
+        cluster_id: str,
+        objects: Objects,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.projects = {project.id: project for project in projects}
+        self._cluster_id = cluster_id
+        self._objects = objects
+        self._clock = clock
+        self._all: dict[str, Workload] = {}
+
+    def create(self, submission: Submission, created_by: str) -> Workload:
+        """Take a workload; `tick` runs it. Raises the refusals 400 and 409."""
+        project = self.projects.get(submission.project_id)
+        if project is None:
+            raise bad_request(f"project {submission.project_id} does not exist")
+        if submission.cluster_id != self._cluster_id:
+            raise bad_request(f"cluster {submission.cluster_id} does not exist")
+        if submission.name in self.names_in(project.id):
+            raise exists(submission.name)
+        workload = Workload(submission, project, created_by, self._clock())
+        workload.enter(Phase("Creating"), workload.created_at)
+        self._all[workload.id] = workload
+        return workload
+
+    def names_in(self, project_id: str) -> dict[str, Workload]:
+        return {each.submission.name: each for each in self.living() if each.project.id == project_id}
+
+    def get(self, workload_id: str) -> Workload:
+        """Return one that is not deleted. Raises the refusal 404."""
+        workload = self._all.get(workload_id)
+        if workload is None or workload.deleted_at is not None:
+            raise not_found()
+        return workload
+
+    def living(self) -> Iterator[Workload]:
+        return (each for each in self._all.values() if each.deleted_at is None)
+
+    def deleted(self) -> Iterator[Workload]:
+        return (each for each in self._all.values() if each.deleted_at is not None)
+
+    def suspend(self, workload: Workload) -> None:
+        if workload.phase.name not in FINAL and workload.desired == "Running":
+            workload.desired = "Stopped"
+            self._move(workload)
+
+    def resume(self, workload: Workload) -> None:
+        if workload.desired == "Stopped":
+            workload.desired = "Running"
+            workload.is_admitted = workload.is_created = False
+            workload.enter(Phase("Resuming"), self._clock())
+
+    def delete(self, workload: Workload) -> None:
+        workload.desired = "Deleted"
+        self._move(workload)
+
+    def reset(self) -> None:
+        """Forget all workloads, and end what runs of them."""
+        for workload in self.living():
+            self._end(workload)
+        self._all.clear()
+
+    def tick(self) -> None:
+        """Look at the cluster, and move every workload on; the oldest is admitted first."""
+        for workload in list(self.living()):
+            try:
+                self._move(workload)
+            except Exception:
+                logger.exception("workload %s cannot be moved on", workload.submission.name)
+
+    def _move(self, workload: Workload) -> None:
+        beneath = self._beneath(workload)
+        workload.pods, was_created = beneath.pods or workload.pods, workload.is_created
+        wait = self._admit(workload)
+        if workload.desired != "Running":
+            self._end(workload, beneath)
+            beneath = self._beneath(workload)
+        elif workload.is_admitted and not workload.is_created and beneath.is_empty:
+            # What was stopped before may still be ending, until then.
+            self._start(workload)
+        phase = phase_of(workload.desired, workload.phase, wait, beneath, workload.submission.pods)
+        workload.enter(phase, self._clock())
+        # What a person deletes in the cluster is gone here, too.
+        vanished = workload.is_created and was_created and phase.name not in FINAL
+        if beneath.is_empty and (
+            workload.desired == "Deleted" or (workload.desired == "Running" and vanished)
+        ):
+            workload.deleted_at = self._clock()
+
+    def _admit(self, workload: Workload) -> Held | None:
+        if workload.desired != "Running" or workload.is_admitted or workload.phase.name in FINAL:
+            return None
+        project = workload.project
+        running = [
+            each.demand
+            for each in self.living()
+            if each.project is project
+            and each.is_admitted
+            and each.desired == "Running"
+            and each.phase.name not in FINAL
+        ]
+        wait = held(project.name, project.quota, workload.demand, running)
+        workload.is_admitted = wait is None
+        return wait
+
+    def _start(self, workload: Workload) -> None:
+        namespace = workload.project.namespace
+        if self._objects.find("Namespace", None, namespace) is None:
+            self._objects.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        self._objects.create(manifest_of(workload.submission, namespace, workload.id, workload.project.name))
+        workload.is_created = True
+
+    def _beneath(self, workload: Workload) -> Beneath:
+        namespace, name = workload.project.namespace, workload.submission.name
+        job = None
+        if workload.submission.kind == "distributed":
+            job = self._objects.find("PyTorchJob", namespace, name)
+        pods = self._objects.list("Pod", namespace, {LABEL: name})
+        # Those of one of the same name, which is gone, may still be ending.
+        own = [pod for pod in pods if _belongs(pod, workload)]
+        return Beneath(job=job, pods=own)
+
+    def _end(self, workload: Workload, beneath: Beneath | None = None) -> None:
+        beneath = beneath or self._beneath(workload)
+        if beneath.job is not None and not _is_ending(beneath.job):
+            self._objects.delete("PyTorchJob", workload.project.namespace, workload.submission.name)
+        if workload.submission.kind == "trainings":
+            for pod in beneath.pods:
+                if not _is_ending(pod):
+                    self._objects.delete("Pod", workload.project.namespace, pod["metadata"]["name"])
+
+
+def _belongs(obj: Mapping[str, Any], workload: Workload) -> bool:
+    labels = obj["metadata"].get("labels") or {}
+    return bool(labels.get("runai/workload-id") == workload.id)
+
+
+def _is_ending(obj: Mapping[str, Any]) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def with_quota(project: Project, **changes: float | None) -> None:
+    """Change the quota of a project: `gpus`, `limit`."""
+    project.quota = replace(project.quota, **changes)

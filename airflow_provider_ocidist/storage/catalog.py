@@ -1,0 +1,183 @@
+"""Catalog: all that lies in a place for checkpoints, for the person who looks after it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
+
+from airflow_provider_ocidist.backports import StrEnum, dataclass
+from airflow_provider_ocidist.errors import CheckpointError
+from airflow_provider_ocidist.storage.checkpoint_names import UNPROVED
+from airflow_provider_ocidist.storage.listing import fault_of
+from airflow_provider_ocidist.storage.locations import join
+from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
+from airflow_provider_ocidist.storage.retention import ABANDONED_AFTER_S, Retention, superfluous
+from airflow_provider_ocidist.storage.stores.base import Entry, Store
+
+PIECE = 8 << 20
+"""Bytes that are read at a time."""
+READERS = 8
+
+
+class State(StrEnum):
+    """What a folder in a place for checkpoints is."""
+
+    WHOLE = "whole"
+    """All files of its manifest are there, in their sizes."""
+    DAMAGED = "damaged"
+    """It was published, and has lost something since."""
+    UNFINISHED = "unfinished"
+    """It has no manifest: its upload goes on, or was cut off."""
+    UNPROVED = "unproved"
+    """Kept aside by the agent, which could not prove that it is whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One folder in a place for checkpoints."""
+
+    folder: str
+    """Relative to the place."""
+    state: State
+    files: Mapping[str, Entry] = field(repr=False)
+    """By name relative to the folder."""
+    manifest: Manifest | None = None
+    fault: str | None = None
+    """Why it is not whole."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return sum(entry.size or 0 for entry in self.files.values())
+
+    @property
+    def saved_at(self) -> float | None:
+        """Unix time of its publication, else of its last change; None where the place keeps no times."""
+        if self.manifest is not None:
+            return self.manifest.created_at
+        return max((entry.modified for entry in self.files.values() if entry.modified), default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which of the whole checkpoints a person wants to be rid of: those that no rule keeps and that are old enough."""
+
+    rule: Retention
+    older_than: float = 0.0
+    """Seconds since the publication."""
+    remains: bool = False
+    """Whether what is damaged, unfinished or unproved goes too, if it is as old; at least an hour: uploads go on."""
+
+
+def places(store: Store) -> list[str]:
+    """Return the folders, relative to the store, that hold checkpoints: a work directory has one for each task.
+
+    The empty text is the store itself. Raises StorageError when the store cannot be read.
+    """
+    found = {
+        entry.name[: -len(MANIFEST) - 1].rpartition("/")[0]
+        for entry in store.list()
+        if entry.name.endswith(f"/{MANIFEST}")
+    }
+    return sorted(found)
+
+
+def items(store: Store) -> list[Item]:
+    """Return all that lies in a place: whole checkpoints, the newest first, then the rest by name.
+
+    Raises StorageError when the place cannot be read.
+    """
+    folders = _folders(store.list())
+    with concurrent.futures.ThreadPoolExecutor(READERS, "manifest") as pool:
+        found = [item for item in pool.map(lambda each: _item(store, *each), folders.items()) if item]
+    whole = [item for item in found if item.state is State.WHOLE]
+    rest = [item for item in found if item.state is not State.WHOLE]
+    whole.sort(key=lambda item: item.manifest.order if item.manifest else (), reverse=True)
+    return whole + sorted(rest, key=lambda item: item.folder)
+
+
+def _folders(entries: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
+    """Return the files of each folder directly below the store; what was kept aside is below `unproved/`."""
+    folders: dict[str, dict[str, Entry]] = {}
+    for entry in entries:
+        folder, _, name = entry.name.partition("/")
+        if folder == UNPROVED:
+            inner, _, name = name.partition("/")
+            folder, name = f"{UNPROVED}/{inner}", name or inner
+        if name:
+            folders.setdefault(folder, {})[name] = entry
+    return folders
+
+
+def _item(store: Store, folder: str, files: Mapping[str, Entry]) -> Item | None:
+    if folder.startswith(f"{UNPROVED}/"):
+        return Item(folder=folder, state=State.UNPROVED, files=files, fault="nothing proved that it is whole")
+    if MANIFEST not in files:
+        return Item(folder=folder, state=State.UNFINISHED, files=files, fault=f"it has no {MANIFEST}")
+    try:
+        manifest = Manifest.from_json(store.read(f"{folder}/{MANIFEST}"))
+    except CheckpointError as error:
+        return Item(folder=folder, state=State.DAMAGED, files=files, fault=str(error))
+    except FileNotFoundError:
+        # Retention has just deleted it.
+        return None
+    fault = fault_of(manifest, files)
+    state = State.DAMAGED if fault else State.WHOLE
+    return Item(folder=folder, state=state, files=files, manifest=manifest, fault=fault)
+
+
+def selected(found: Sequence[Item], selection: Selection, now: float) -> list[Item]:
+    """Return what a person may delete; never the newest whole checkpoint, nor what its program needs beside it.
+
+    `now` is a Unix time, in seconds. Where no whole checkpoint is left, remains stay too: they are all there is.
+    """
+    whole = [item for item in found if item.state is State.WHOLE]
+    manifests = [item.manifest for item in whole if item.manifest is not None]
+    if not manifests:
+        return []
+    gone = superfluous(manifests, selection.rule, max(each.fence for each in manifests))
+    unkept = [item for item in whole if any(item.manifest is each for each in gone)]
+    rest = [item for item in found if item.state is not State.WHOLE] if selection.remains else []
+    return [
+        *_older(unkept, now - selection.older_than),
+        *_older(rest, now - max(selection.older_than, ABANDONED_AFTER_S)),
+    ]
+
+
+def _older(found: Sequence[Item], than: float) -> list[Item]:
+    return [item for item in found if item.saved_at is not None and item.saved_at <= than]
+
+
+def delete(store: Store, item: Item) -> None:
+    """Delete one folder, its manifest first, so that no half of it passes for whole. Raises StorageError."""
+    for name in sorted(item.files, key=lambda name: name != MANIFEST):
+        store.delete(item.files[name].name)
+
+
+def verify(store: Store, item: Item, on_bytes: Callable[[int], None] = lambda _: None) -> str | None:
+    """Read every file of a published checkpoint, and return what differs from its manifest; None: nothing.
+
+    `on_bytes` is called with the size of each piece that was read. Raises StorageError when the place cannot be read.
+    """
+    if item.manifest is None or item.fault is not None:
+        return item.fault or f"it has no {MANIFEST}"
+    for file in item.manifest.files:
+        digest = hashlib.sha256()
+        for piece in _content(store, item.files[file.path]):
+            digest.update(piece)
+            on_bytes(len(piece))
+        if digest.hexdigest() != file.sha256:
+            return f"{join(item.folder, file.path)} is not what was published: its SHA-256 differs"
+    return None
+
+
+def _content(store: Store, entry: Entry) -> Iterator[bytes]:
+    download = store.download(entry, PIECE)
+    if download is None:
+        yield from store.chunks(entry, PIECE)
+        return
+    for offset in range(0, entry.size or 0, PIECE):
+        yield from download.pieces(offset, min(PIECE, (entry.size or 0) - offset))
+    download.finish()

@@ -1,0 +1,190 @@
+"""`ocidist checkpoints`: a person looks after what trainings have stored."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors import torch as safetensors
+
+from airflow_provider_ocidist.cli import main
+from airflow_provider_ocidist.storage import checkpoints
+from tests.storage.published import publish
+
+WEIGHTS = {"layer.weight": torch.arange(6.0).reshape(2, 3), "layer.bias": torch.ones(2)}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Three checkpoints of a program that saves its model, its optimizer and its step together."""
+    monkeypatch.chdir(tmp_path)
+    for step in (10, 20, 30):
+        file = tmp_path / "program" / f"step-{step}.pt"
+        file.parent.mkdir(exist_ok=True)
+        torch.save({"model": WEIGHTS, "optimizer": {"state": {0: torch.ones(3)}}, "step": step}, file)
+        publish(file, str(tmp_path / "place"), step=step, loss=round(1 / step, 3))
+    return tmp_path / "place"
+
+
+def ocidist(*arguments: object) -> int:
+    return main(["checkpoints", *map(str, arguments)])
+
+
+def test_list_is_a_table_with_the_newest_first(place, capsys):
+    assert ocidist("list", place) == 0
+    where, title, *rows = capsys.readouterr().out.splitlines()
+    assert where == str(place)
+    assert title.split()[:6] == ["CHECKPOINT", "STEP", "LOSS", "SIZE", "AGE", "ATTEMPT"]
+    assert [row.split()[1] for row in rows] == ["30", "20", "10"]
+    assert all("g0-a1" in row and row.endswith("the test says so") for row in rows)
+
+
+def test_list_as_json_has_what_a_script_needs(place, capsys):
+    assert ocidist("list", place, "--json") == 0
+    first, *_ = json.loads(capsys.readouterr().out)
+    assert (first["step"], first["loss"], first["state"]) == (30, 0.033, "whole")
+    assert first["uri"] == f"{place}/step-30.pt"
+
+
+def test_a_damaged_one_is_named_and_the_exit_code_says_so(place, capsys):
+    assert ocidist("verify", place) == 0
+    file = place / "step-20.pt" / "step-20.pt"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    capsys.readouterr()
+    assert ocidist("verify", place) == 1
+    out = capsys.readouterr().out
+    assert f"{place}/step-20.pt: step-20.pt/step-20.pt is not what was published" in out
+    assert "3 checkpoints read: 1 damaged" in out
+    assert ocidist("verify", place, "--step", 30) == 0
+
+
+def test_prune_deletes_nothing_until_it_is_confirmed(place, capsys):
+    assert ocidist("prune", place, "--keep", 1) == 0
+    out = capsys.readouterr().out
+    assert "2 checkpoints, " in out
+    assert "would be deleted; --yes deletes" in out
+    assert len(checkpoints.complete(str(place))) == 3
+    assert ocidist("prune", place, "--keep", 1, "--yes") == 0
+    assert [ref.step for ref in checkpoints.complete(str(place))] == [30]
+
+
+def test_prune_keeps_the_best_and_the_young(place):
+    assert ocidist("prune", place, "--keep", 1, "--keep-best", "loss:max", "--yes") == 0
+    assert [ref.step for ref in checkpoints.complete(str(place))] == [30, 10]
+    assert ocidist("prune", place, "--keep", 1, "--older-than", "1h", "--yes") == 0
+    assert len(checkpoints.complete(str(place))) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, remedy",
+    [
+        (["prune", "place", "--keep", "0"], "--keep 0: at least the newest one stays; write 1 or more"),
+        (["prune", "place", "--keep-every", "0"], "--keep-every 0: write a number of steps, 1 or more"),
+        (["prune", "place", "--keep-best", "loss:least"], "write METRIC, METRIC:min or METRIC:max"),
+        (
+            ["prune", "place", "--older-than", "soon"],
+            "--older-than soon: write seconds, or 90s, 15m, 2h, 30d",
+        ),
+        (["list", "plaice"], "plaice: is not there; name a folder of checkpoints, a URI, or a run's note"),
+        (["verify", "place", "--step", "7"], "there is no published checkpoint of step 7"),
+        (["fetch", "place", "new", "--step", "7"], "there is no whole checkpoint of step 7"),
+        (["export", "place", "place"], "place: is there already; name a new path"),
+        (["export", "place", "new", "--to", "huggingface"], "has no config.json"),
+        (
+            ["export", "place", "new", "--to", "safetensors", "--key", "x"],
+            "no such entry of tensors; it has: model",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_with_a_remedy(place, capsys, arguments, remedy):
+    assert ocidist(*arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert remedy in line
+    assert len(checkpoints.complete(str(place))) == 3
+
+
+def test_fetch_takes_the_newest_or_the_wanted_step(place, tmp_path, capsys):
+    assert ocidist("fetch", place, tmp_path / "here") == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "here" / "step-30.pt")
+    assert ocidist("fetch", place, tmp_path / "here", "--step", 10) == 0
+    assert torch.load(tmp_path / "here" / "step-10.pt")["step"] == 10
+    assert ocidist("fetch", place / "step-20.pt", tmp_path / "here") == 0
+    assert (tmp_path / "here" / "step-20.pt").exists()
+
+
+def _equal(found: dict[str, torch.Tensor]) -> bool:
+    return found.keys() == WEIGHTS.keys() and all(torch.equal(found[name], WEIGHTS[name]) for name in WEIGHTS)
+
+
+def test_the_weights_in_a_file_of_torch_become_safetensors(place, tmp_path):
+    assert ocidist("export", place, tmp_path / "model.safetensors", "--to", "safetensors") == 0
+    assert _equal(safetensors.load_file(tmp_path / "model.safetensors"))
+    assert {path.name for path in tmp_path.iterdir()} == {"program", "place", "model.safetensors"}
+
+
+def test_a_distributed_checkpoint_becomes_safetensors(tmp_path):
+    from torch.distributed import checkpoint as dcp
+
+    folder = tmp_path / "program" / "step-5"
+    dcp.save({"model": WEIGHTS, "optimizer": {"state": torch.ones(3)}}, checkpoint_id=folder, no_dist=True)
+    publish(folder, str(tmp_path / "place"), step=5)
+    assert ocidist("export", tmp_path / "place", tmp_path / "new", "--to", "safetensors") == 0
+    assert _equal(safetensors.load_file(tmp_path / "new"))
+
+
+def test_tied_weights_are_written_twice_rather_than_refused(tmp_path):
+    tied = torch.ones(4, 4)
+    torch.save({"embedding": tied, "head": tied}, tmp_path / "m.pt")
+    publish(tmp_path / "m.pt", str(tmp_path / "place"), step=1)
+    assert ocidist("export", tmp_path / "place", tmp_path / "new", "--to", "safetensors") == 0
+    assert set(safetensors.load_file(tmp_path / "new")) == {"embedding", "head"}
+
+
+def test_the_layout_of_hugging_face_has_the_weights_and_what_stands_beside(tmp_path):
+    folder = tmp_path / "program" / "checkpoint-5"
+    folder.mkdir(parents=True)
+    torch.save(WEIGHTS, folder / "pytorch_model.bin")
+    torch.save({}, folder / "optimizer.pt")
+    for name in ("config.json", "tokenizer.json", "trainer_state.json", "rng_state.pth"):
+        (folder / name).write_text("{}")
+    publish(folder, str(tmp_path / "place"), step=5)
+    assert ocidist("export", tmp_path / "place", tmp_path / "new", "--to", "huggingface") == 0
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+    }
+    assert _equal(safetensors.load_file(tmp_path / "new" / "model.safetensors"))
+
+
+def test_code_in_a_checkpoint_is_never_run(tmp_path, capsys):
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return (tmp_path.joinpath("run").write_text, ("x",))
+
+    (tmp_path / "m.pt").write_bytes(pickle.dumps(Evil()))
+    publish(tmp_path / "m.pt", str(tmp_path / "place"), step=1)
+    assert ocidist("export", tmp_path / "place", tmp_path / "new", "--to", "safetensors") == 2
+    assert "torch cannot load it without running its code" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "new").exists()
+
+
+def test_deepspeeds_parts_are_left_to_deepspeed(tmp_path, capsys):
+    folder = tmp_path / "program" / "global_step5"
+    folder.mkdir(parents=True)
+    for rank in (0, 1):
+        torch.save({}, folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+    torch.save({}, folder / "mp_rank_00_model_states.pt")
+    publish(folder, str(tmp_path / "place"), step=5)
+    assert ocidist("export", tmp_path / "place", tmp_path / "new", "--to", "safetensors") == 2
+    assert "run the zero_to_fp32.py" in capsys.readouterr().err
+
+
+def test_a_plain_folder_is_what_the_program_wrote(place, tmp_path):
+    assert ocidist("export", place, tmp_path / "plain.pt") == 0
+    assert (tmp_path / "plain.pt").read_bytes() == (tmp_path / "program" / "step-30.pt").read_bytes()
