@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -63,12 +64,13 @@ def started(backend: OciDataScience, ends: Callable[[RunRef], RunRef]) -> Callab
     return lambda seconds: ends(backend.submit(backend.plan(a_job(nodes=1, seconds=seconds), a_key())))
 
 
-def resumed(run: Any, error: str, **arguments: Any) -> tuple[Any, Ti]:
+def resumed(run: Any, error: str, *, try_number: int = 1, **arguments: Any) -> tuple[Any, Ti]:
     with DAG("dag", schedule=None):
         task = DistributedTrainingOperator(
             **{"task_id": "train", "job": JOB, "deferrable": True, "poll_interval": 0.5, **arguments}
         )
     ti = Ti(run)
+    ti.try_number = try_number
     told = {"error": error, "traceback": ["KeyError: 'x'"]}
     return task.resume_execution("__fail__", told, {"ti": ti, "outlet_events": SimpleNamespace()}), ti  # type: ignore[arg-type]
 
@@ -100,6 +102,20 @@ def test_a_run_whose_deferral_is_over_is_ended(
             resumed(ref.to_json(), "Trigger timeout")
     finally:
         httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    wait_until(backend, ref, lambda status: status.ended)
+
+
+def test_a_run_whose_deferral_is_over_is_ended_by_whichever_try_owns_it(
+    backend: OciDataScience, started: Callable[[float], RunRef]
+) -> None:
+    ref, owner = started(60.0), random.randint(2, 5)
+    print("try", owner)
+    assert backend.directories.claim(ref, owner) == owner
+    with pytest.raises(TaskDeferralTimeout):
+        resumed(ref.to_json(), "Trigger timeout", try_number=owner - 1)
+    assert not backend.status([ref])[0].ended
+    with pytest.raises(TaskDeferralTimeout):
+        resumed(ref.to_json(), "Trigger timeout", try_number=owner)
     wait_until(backend, ref, lambda status: status.ended)
 
 
