@@ -13,9 +13,11 @@ SHARED = {
     "bundle",
     "capabilities",
     "command_line",
+    "connection_fields",
     "kubernetes",
     "node_config",
     "recorded_gangs",
+    "run_dir_files",
     "ssh",
 }
 """Modules of a family that its kinds share."""
