@@ -64,15 +64,19 @@ class Operators:
         return [*found, *([Kueue()] if self.kueue else ())]
 
     def install(self, cluster: Cluster) -> None:
-        """Add webhooks, those that change objects first, and the objects that come with an installation."""
+        """Add webhooks, and the objects that come with an installation."""
+        self.admit(cluster)
+        self.create_objects(cluster)
+
+    def admit(self, cluster: Cluster) -> None:
+        """Add webhooks, those that change objects first, and quotas."""
         for name in JOB_KINDS if self.kueue else ():
             cluster.add_admission(name, suspend)
         for name, admission in self._admissions().items():
             cluster.add_admission(name, admission)
-        for kind_ in cluster.kinds:
-            if kind_.namespaced and kind_.name not in UNLIMITED:
-                cluster.add_admission(kind_.name, quota.admit)
-        self.create_objects(cluster)
+        for each in cluster.kinds:
+            if each.namespaced and each.name not in UNLIMITED:
+                cluster.add_admission(each.name, quota.admit)
 
     def create_objects(self, cluster: Cluster) -> None:
         for obj in self._objects():
