@@ -16,6 +16,7 @@ SHARED = {
     "kubernetes",
     "node_config",
     "recorded_gangs",
+    "run_dir_files",
     "ssh",
 }
 """Modules of a family that its kinds share."""
