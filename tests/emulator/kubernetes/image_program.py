@@ -19,7 +19,10 @@ def main():
     dist.init_process_group(parser.parse_args().backend)
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank)
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(4, 2)
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, 0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for step in range(48 // world):
         images = torch.randn(32, 4)
@@ -27,10 +30,13 @@ def main():
         loss = torch.nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world
         optimizer.step()
         print(f"rank {rank} step {step} loss {loss.item():.4f}", flush=True)
     if rank == 0 and OUTPUT.is_dir():
-        torch.save(model.module.state_dict(), OUTPUT / "model.pt")
+        torch.save(model.state_dict(), OUTPUT / "model.pt")
     dist.destroy_process_group()
 
 
