@@ -25,6 +25,7 @@ from airflow_provider_ocidist.emulator.kubernetes import (
     discovery,
     fields,
     patches,
+    protobuf,
     roles,
     selectors,
     statuses,
@@ -109,10 +110,8 @@ class Call:
             if len(held) > MAX_BODY_BYTES:
                 text = f"Request entity too large: limit is {MAX_BODY_BYTES}"
                 raise KubernetesError(413, "RequestEntityTooLarge", text)
-        if "protobuf" in self.request.headers.get("content-type", ""):
-            raise KubernetesError(
-                415, "UnsupportedMediaType", "the emulator speaks JSON and YAML, not protobuf"
-            )
+        if "protobuf" in self.request.headers.get("content-type", "") and held:
+            return protobuf.decode(bytes(held))
         if not held:
             return {}
         try:
@@ -224,7 +223,7 @@ class Api:
     async def _serve(self, call: Call) -> Response:
         if call.path in ("/healthz", "/livez", "/readyz"):
             return Response(b"ok", media_type="text/plain")
-        call.user = self._users.of(call.request.headers.get("authorization", ""))
+        call.user = _impersonated(call, self._users.of(call.request.headers.get("authorization", "")))
         told = self._discovered(call)
         if told is not None:
             return told
@@ -238,8 +237,11 @@ class Api:
 
     def _discovered(self, call: Call) -> Response | None:
         kinds, parts = self._cluster.kinds, call.path.strip("/").split("/")
-        if call.method != "GET" or call.path.startswith("/openapi/v2"):
+        if call.method != "GET":
             return None
+        if call.path == "/openapi/v2":
+            # As protobuf this is a document without definitions: older kubectl then leaves validation to us.
+            return Response(b"", media_type="application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
         if call.path == "/version":
             return _json(discovery.VERSION)
         if parts[0] in ("api", "apis") and len(parts) == 1:
@@ -593,6 +595,17 @@ class Api:
 
 def _after(seconds: float) -> str:
     return stamp(datetime.now(timezone.utc) + timedelta(seconds=seconds))
+
+
+def _impersonated(call: Call, user: User) -> User:
+    """Return who a request is made for: an administrator may act as others (`kubectl --as`). Raises 403."""
+    name = call.request.headers.get("impersonate-user")
+    if name is None:
+        return user
+    if not user.is_admin:
+        why = f'User "{user.name}" cannot impersonate resource "users" in API group "" at the cluster scope'
+        raise statuses.forbidden("users", name, why)
+    return users.named(name, call.request.headers.getlist("impersonate-group"))
 
 
 def _propagation(policy: str | None, *, orphans: bool) -> Propagation:

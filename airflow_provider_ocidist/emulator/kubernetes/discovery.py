@@ -24,6 +24,8 @@ SUBRESOURCES = {
     "ServiceAccount": (("token", "TokenRequest", ("create",)),),
 }
 """By kind, its parts besides `status`: name, kind, verbs."""
+IN_ALL = ("Pod", "Service", "Job")
+"""What `kubectl get all` shows."""
 REVIEWS = (
     ("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
     ("authorization.k8s.io", "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
@@ -85,6 +87,10 @@ def resource_list(api_version: str, kinds: Sequence[Kind]) -> Obj | None:
     }
 
 
+def _categories(kind: Kind) -> Obj:
+    return {"categories": ["all"]} if kind.name in IN_ALL else {}
+
+
 def _resources(kind: Kind) -> Iterable[Obj]:
     verbs = ("create",) if kind in REVIEW_KINDS else VERBS
     yield {
@@ -94,6 +100,7 @@ def _resources(kind: Kind) -> Iterable[Obj]:
         "kind": kind.name,
         "verbs": list(verbs),
         **({"shortNames": list(kind.short_names)} if kind.short_names else {}),
+        **_categories(kind),
     }
     for name, of_kind, own_verbs in subresources(kind):
         yield {
@@ -144,6 +151,7 @@ def _aggregated_kind(kind: Kind) -> Obj:
         "singularResource": kind.singular,
         "verbs": list(("create",) if kind in REVIEW_KINDS else VERBS),
         **({"shortNames": list(kind.short_names)} if kind.short_names else {}),
+        **_categories(kind),
         "subresources": [
             {"subresource": name, "responseKind": _response_kind(kind, of_kind), "verbs": list(verbs)}
             for name, of_kind, verbs in subresources(kind)

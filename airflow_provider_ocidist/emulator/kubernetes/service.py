@@ -116,6 +116,7 @@ class Kubernetes:
             default_commands={
                 image: machine.split(command) for image, command in self._context.options.images.items()
             },
+            environment={**self.settings.pod_environment, **self._service_address()},
             credentials=self._credentials,
             is_missing=self.pod_faults.is_missing,
         )
@@ -180,7 +181,7 @@ class Kubernetes:
             "ca.crt": self._ca_file.read_bytes(),
         }
 
-    def service_address(self) -> Mapping[str, str]:
+    def _service_address(self) -> Mapping[str, str]:
         """Return the variables by which a pod finds the API server."""
         host, _, port = self.url.removeprefix("https://").partition(":")
         return {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}

@@ -14,7 +14,8 @@ UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 def table(kind: Kind, objects: Sequence[Obj], version: str) -> Obj:
     """Return objects as a `Table`: name, the kind's columns, age."""
-    names = ["Name", *(name for name, _ in _columns(kind)), "Age"]
+    own = [name for name, _ in _columns(kind)]
+    names = own if kind.name == "Event" else ["Name", *own, "Age"]
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -40,12 +41,23 @@ def _columns(kind: Kind) -> Sequence[tuple[str, str]]:
 
 
 def _row(kind: Kind, obj: Obj) -> Obj:
+    if kind.name == "Event":
+        return _shown(_event(obj), obj)
     told = _pod(obj) if kind.name == "Pod" else [str(_at(obj, path)) for _, path in kind.columns]
     metadata = obj["metadata"]
-    return {
-        "cells": [metadata["name"], *told, age(metadata["creationTimestamp"])],
-        "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata},
-    }
+    return _shown([metadata["name"], *told, age(metadata["creationTimestamp"])], obj)
+
+
+def _shown(cells: Sequence[str], obj: Obj) -> Obj:
+    partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+    return {"cells": list(cells), "object": partial}
+
+
+def _event(event: Obj) -> list[str]:
+    about = event.get("involvedObject") or {}
+    subject = f"{about.get('kind', '').lower()}/{about.get('name', '')}"
+    since = age(event.get("lastTimestamp") or event["metadata"]["creationTimestamp"])
+    return [since, event["type"], event.get("reason", ""), subject, event.get("message", "")]
 
 
 def _at(obj: Obj, path: str) -> Any:

@@ -43,6 +43,8 @@ class Machines:
     settings: ClusterSettings
     default_commands: Mapping[str, Sequence[str]]
     """By image, what it runs."""
+    environment: Mapping[str, str]
+    """What each container gets besides its own."""
     credentials: Callable[[Obj], Mapping[str, bytes]]
     """Returns the files of a pod's service account."""
     is_missing: Callable[[str], bool]
@@ -179,7 +181,7 @@ class PodLife:
             mounts={"/etc/hosts": names, TOKEN_PLACE: account},
             volumes=volumes,
             hostname=hostname(self.pod),
-            environment=machines.settings.pod_environment,
+            environment=machines.environment,
             settings=machines.settings,
             default_commands=machines.default_commands,
             logs=machines.logs,
