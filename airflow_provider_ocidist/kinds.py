@@ -8,7 +8,17 @@ import pkgutil
 from types import ModuleType
 
 PACKAGE = __package__
-SHARED = {"base", "bundle", "command_line", "node_config", "ssh"}
+SHARED = {
+    "base",
+    "bundle",
+    "capabilities",
+    "command_line",
+    "kubernetes",
+    "node_config",
+    "recorded_gangs",
+    "run_dir_files",
+    "ssh",
+}
 """Modules of a family that its kinds share."""
 
 

@@ -235,8 +235,11 @@ class DistributedTrainingSensor(Waiting):
 
     def _has_agents(self, ref: RunRef) -> bool:
         """Whether every node of the run has to report; if its job cannot be read, no report is expected."""
+        from airflow_provider_ocidist.backends.capabilities import OpensById
+
         try:
-            return self._hook.backend(ref.backend).open(ref.job_id).expects.reports
+            backend = self._hook.backend(ref.backend)
+            return OpensById.of(backend).open(ref.job_id).expects.reports
         except BackendError as error:
             self.log.debug("%s: its job cannot be read: %s", ref.key.name, error)
             return False

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.backends.capabilities import KeepsTime, SpansRegions
+from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.model.attempts import Attempt, End
@@ -54,13 +56,52 @@ class NoDirectories(RunDirectories):
         return None
 
 
-class Model(Backend):
+class KeptClaims(NoDirectories):
+    """The claims of gangs, in memory."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def claim(self, gang: Plan | RunRef, try_number: int) -> int:
+        return self.model.claim(gang, try_number)
+
+    def claimed_by(self, gang: Plan | RunRef) -> int:
+        return self.model.claimed_by(gang)
+
+
+class KnownGangs(RecordedGangs):
+    """What the model knows of gangs, without any work directory."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(RunDirs(open_store), lambda _: [])
+        self.model = model
+
+    def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
+        self.model._do("attempts", plan.key.name, list(noted))
+        return sorted([*self.model.recorded, *noted], key=lambda each: each.age)
+
+    def find(self, plan: Plan) -> list[RunRef]:
+        refs = self.model.existing.values()
+        return [ref for ref in refs if ref.key.task_digest == plan.key.task_digest]
+
+    def begin(self, plan: Plan, known: Sequence[Attempt] | None = None) -> list[RunRef]:
+        self.model._do("begin", plan, known)
+        return self.find(plan)
+
+    def close(self, ref: RunRef, end: End) -> None:
+        self.model._do("close", ref.job_id, end)
+
+
+class Model(Backend, SpansRegions, KeepsTime):
     """A service in memory. What was asked of it is in `calls`."""
 
-    directories = NoDirectories()
+    kind = "model"
 
     def __init__(self) -> None:
-        self.gangs: dict[str, RunRef] = {}
+        self.directories = KeptClaims(self)
+        self.gangs = KnownGangs(self)
+        self.existing: dict[str, RunRef] = {}
         self.states: dict[str, list[NodeState]] = {}
         self.reports: dict[int, NodeReport] = {}
         """By rank, of all gangs: what a node has reported that has ended in another way than well."""
@@ -80,6 +121,12 @@ class Model(Backend):
     def connect(cls, fields: Mapping[str, Any]) -> Model:
         del fields
         return cls()
+
+    def reconnect(self, fields: Mapping[str, Any]) -> None:
+        """Has no credentials."""
+
+    def forget(self, ref: RunRef) -> None:
+        """Has no cache."""
 
     def done(self, verb: str) -> list[Any]:
         return [call[1] for call in self.calls if call[0] == verb]
@@ -101,17 +148,6 @@ class Model(Backend):
             compartment_id=self.compartment_id,
             region=self.region,
         )
-
-    def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
-        self._do("attempts", plan.key.name, list(noted))
-        return sorted([*self.recorded, *noted], key=lambda each: each.age)
-
-    def find(self, plan: Plan) -> list[RunRef]:
-        return [ref for ref in self.gangs.values() if ref.key.task_digest == plan.key.task_digest]
-
-    def begin(self, plan: Plan, known: Sequence[Attempt] | None = None) -> list[RunRef]:
-        self._do("begin", plan, known)
-        return self.find(plan)
 
     def submit(
         self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
@@ -138,7 +174,7 @@ class Model(Backend):
             "compartment_id": self.compartment_id,
         }
         ref = RunRef(**{**fields, **changes})
-        self.gangs[ref.job_id] = ref
+        self.existing[ref.job_id] = ref
         self.states[ref.job_id] = list(states)
         return ref
 
@@ -173,10 +209,7 @@ class Model(Backend):
 
     def delete(self, ref: RunRef) -> None:
         self._do("delete", ref.job_id)
-        del self.gangs[ref.job_id]
-
-    def close(self, ref: RunRef, end: End) -> None:
-        self._do("close", ref.job_id, end)
+        del self.existing[ref.job_id]
 
     def claim(self, gang: Plan | RunRef, number: int) -> int:
         self._do("claim", gang.key.name, number)

@@ -593,10 +593,15 @@ class Node:
             tail=self._shown(ended.tail),
             progress=self.meter.progress,
         )
-        if ended.code and self.config.one_run:
+        if self._ends_others(ended.code):
             store, nodes = self.heartbeat.store, self.config.nodes
             await_others_end(store, self.rank, nodes, SAVE_LIMIT, self.switch.signalled)
         return ended.code
+
+    def _ends_others(self, code: int) -> bool:
+        """Whether this node's exit would be the end of nodes that are still saving."""
+        first = self.config.ends_others and self.rank == 0
+        return first or bool(code and (self.config.one_run or self.config.ends_others))
 
 
 def _own_folder(environ: Mapping[str, str]) -> str | None:

@@ -55,14 +55,19 @@ import io, sys, tempfile, zipfile
 config = json.loads(os.environ["OCIDIST_CONFIG"])
 place = config["run_dir"].rstrip("/") + "/agent.zip"
 try:
-    if place.startswith("oci://"):
+    own = os.environ.get("OCI_CLI_CONFIG_FILE") or os.environ.get("OCI_CONFIG_FILE")
+    if place.startswith("oci://") and own is None:
         content = read_object(place, os.environ, config.get("oci_endpoint"))
+    elif "://" in place and not place.startswith("file://"):
+        import fsspec
+        with fsspec.open(place, "rb", **({"config": own} if place.startswith("oci://") else {})) as file:
+            content = file.read()
     else:
         content = open(place.removeprefix("file://"), "rb").read()
     home = os.environ.get("HOME", "")
     folder = tempfile.mkdtemp(prefix="ocidist-agent-", dir=home if home and os.access(home, os.W_OK) else None)
     zipfile.ZipFile(io.BytesIO(content)).extractall(folder)
-except (RequestError, OSError, zipfile.BadZipFile) as error:
+except (RequestError, ImportError, ValueError, OSError, zipfile.BadZipFile) as error:
     sys.exit(
         f"ocidist: the agent cannot be fetched from {place}: {error}. Remedy: see that this node may read work_dir, "
         "and write to HOME or TMPDIR; or choose an image that holds airflow-provider-ocidist VERSION"

@@ -151,7 +151,9 @@ def _opened(value: Any) -> Any:
 
 
 def _created(backend: Backend, record: RunRecord) -> dict[str, Any]:
-    return _as_mapping(backend.created(record.ref))
+    from airflow_provider_ocidist.backends.capabilities import ShowsWhatItCreated
+
+    return _as_mapping(ShowsWhatItCreated.of(backend).created(record.ref))
 
 
 def _planned(options: argparse.Namespace, file: str, backend: Backend, run: RunRef) -> dict[str, Any]:

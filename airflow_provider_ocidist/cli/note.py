@@ -67,19 +67,22 @@ def is_id(target: str) -> bool:
 
 def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecord]:
     """Return a command's run and its backend; `fields` are defaults for the connection's."""
+    from airflow_provider_ocidist.backends.capabilities import OpensById
     from airflow_provider_ocidist.model.run import RunRecord
 
     if is_id(options.target):
         backend = backend_of(options, options.backend, **fields)
-        return backend, backend.open(options.target)
+        return backend, OpensById.of(backend).open(options.target)
     record = RunRecord.from_json(read(Path(options.target))["record"])
     return backend_of(options, record.ref.backend, **fields), record
 
 
 def hide_told(backend: Backend, ref: RunRef) -> None:
     """Mask the secrets that the nodes of a run got, and may print, in this command's output."""
+    from airflow_provider_ocidist.backends.capabilities import secrets_of
+
     try:
-        hide(backend.secrets_told(ref))
+        hide(secrets_of(backend, ref))
     except OcidistError as error:
         say(f"its secrets are not known, and so masked by their form alone: {error}", "yellow", stderr=True)
 

@@ -9,12 +9,13 @@ import subprocess
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from airflow_provider_ocidist.backends.base import Finding, Mark
+from airflow_provider_ocidist.backends.capabilities import ChecksBeforehand, Finding, Mark
 from airflow_provider_ocidist.cli.connection import absence_of, add_connection, backend_of
 from airflow_provider_ocidist.cli.files import add_file, load, problems_of
 from airflow_provider_ocidist.cli.terminal import FINE, WRONG, add_json, counted, print_json, say
 
 if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.model.git_source import Repository
     from airflow_provider_ocidist.model.job import TrainingJob
 
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     job = load(options.file, options)
     backend = backend_of(options, job.backend.kind)
     with problems_of(options.file, absence_of(options)):
-        findings = [*_source(job), *backend.preflight(job)]
+        findings = [*_source(job), *_place(backend, job)]
     if options.json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -51,6 +52,13 @@ def _print(findings: list[Finding]) -> None:
     failed = sum(finding.mark is Mark.FAIL for finding in findings)
     warned = sum(finding.mark is Mark.WARN for finding in findings)
     say(f"{counted(len(findings), 'check')}: {failed} failed, {warned} to look at", "bold")
+
+
+def _place(backend: Backend, job: TrainingJob) -> list[Finding]:
+    if isinstance(backend, ChecksBeforehand):
+        return backend.preflight(job)
+    what = f"backend {backend.kind!r} {ChecksBeforehand.cannot}"
+    return [Finding.warned("place", what, "see `ocidist plan`")]
 
 
 def _source(job: TrainingJob) -> list[Finding]:

@@ -119,8 +119,10 @@ def _show_config(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
+    from airflow_provider_ocidist.backends.capabilities import ListsGangs
+
     backend = backend_of(options, options.backend)
-    refs = backend.recent(options.limit, options.name)
+    refs = ListsGangs.of(backend).recent(options.limit, options.name)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         found = list(pool.map(lambda ref: _gang(backend, ref), refs))
     if options.json:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.capabilities import PreparesCancels
 from airflow_provider_ocidist.errors import (
     BackendError,
     CancelFailed,
@@ -137,6 +138,8 @@ def killer_of(backend: Backend, ref: RunRef, number: int, log: TaskLog) -> Kille
 
 def make_ready(backend: Backend, ref: RunRef, log: TaskLog) -> None:
     """Prepare what a cancel needs: during a kill there is no time for it. Raises nothing."""
+    if not isinstance(backend, PreparesCancels):
+        return
     try:
         backend.ready_to_cancel(ref)
     except (BackendError, StorageError) as error:
@@ -161,7 +164,7 @@ def end_before_giving_up(
     message = masked_text(f"its task has given up: {type(why).__name__}: {why}")[:500]
     ending = Ending(cause=Cause.SERVICE, message=message, since=time.time())
     give_up_at = time.monotonic() + GIVE_UP_WITHIN
-    if backend.claimed_by(ref) > number:
+    if backend.directories.claimed_by(ref) > number:
         log.info("%s continues: a later try of its task waits for it", ref.key.name)
         return None
     log.warning("ending %s because its task gives up: %s", ref.key.name, why)

@@ -54,7 +54,7 @@ class Renewals:
             return True
         began = self._clock()
         try:
-            self._backend.renew(record.ref)
+            self._backend.directories.renew(record.ref)
         except Exception as error:  # noqa: BLE001 - whatever it is, the nodes need the next one
             self._warn("%s; will renew the lease (limits.lease) later", error)
             self._due = self._clock() + record.lease / ATTEMPTS

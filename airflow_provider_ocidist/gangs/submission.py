@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.capabilities import near, now_at
 from airflow_provider_ocidist.errors import (
     BackendError,
     CancelFailed,
@@ -21,6 +22,7 @@ from airflow_provider_ocidist.errors import (
     Overtaken,
     StillAlive,
 )
+from airflow_provider_ocidist.gangs.calling_off import call_off
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Fail, decide
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, End, generation_of, newest, place_of
@@ -81,13 +83,13 @@ class Canceller:
         for ref in refs:
             if not ref.complete:
                 self._remove(ref, deadline, within)
-            self._backend.near(ref).close(ref, End(succeeded=False))
+            near(self._backend, ref).gangs.close(ref, End(succeeded=False))
 
     def _remove(self, ref: RunRef, deadline: float, within: float) -> None:
         """Delete the job of an incomplete gang: an earlier try may still be creating nodes in it."""
         while True:
             try:
-                return self._backend.near(ref).delete(ref)
+                return near(self._backend, ref).delete(ref)
             except BackendError as error:
                 if error.status_code == 404:
                     return None
@@ -102,7 +104,7 @@ class Canceller:
     def _cancel(self, ref: RunRef) -> bool:
         """Return whether the service accepted the cancel; if not, the next look cancels again."""
         try:
-            self._backend.near(ref).cancel(ref)
+            near(self._backend, ref).cancel(ref)
         except CancelFailed as error:
             self._log.warning("%s; will cancel again", error)
             return False
@@ -113,7 +115,7 @@ class Canceller:
             raise BackendError("stopped while an earlier gang was ending", cause=Cause.CANCELED)
 
     def _living(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, RunStatus]]:
-        statuses = [(ref, self._backend.near(ref).status([ref])[0]) for ref in refs]
+        statuses = [(ref, near(self._backend, ref).status([ref])[0]) for ref in refs]
         return [(ref, status) for ref, status in statuses if not status.ended]
 
 
@@ -176,7 +178,7 @@ class GangSubmitter:
     def _adopt_or_submit(self, key: RunKey, task_deadline: float | None, tries: Tries) -> RunRecord:
         number = tries.number
         draft = self._plan(key, tries)
-        known = self._backend.attempts(draft, noted_in(self._notes, draft, self._log))
+        known = self._backend.gangs.attempts(draft, noted_in(self._notes, draft, self._log))
         self._give_way(draft, known, number)
         key = replace(key, generation=generation_of(tries, known))
         latest = newest(attempt for attempt in known if attempt.key.generation == key.generation)
@@ -185,7 +187,7 @@ class GangSubmitter:
         # Saved before anything is created: after a crash the next try looks at this attempt first.
         to_look_at = _to_look_at(known, key.generation)
         self._note([*to_look_at, Attempt.of(plan)])
-        found = self._backend.begin(plan, to_look_at)
+        found = self._backend.gangs.begin(plan, to_look_at)
         adopted = self._adopted(found, plan, known)
         if adopted is not None and (number > 1 or any(adopted.run_ids)):
             # Claim before ending the others: one of them may be a later try's.
@@ -201,7 +203,7 @@ class GangSubmitter:
         return self._submit(self._plan(replace(key, attempt=attempt), tries), task_deadline, [], number)
 
     def call_off(self, key: RunKey, number: int, why: BaseException) -> list[str]:
-        """End gangs that earlier tries may have left: this try gives up, and is the last (`Backend.call_off`)."""
+        """End gangs that earlier tries may have left: this try gives up, and is the last (`calling_off.call_off`)."""
         return self.calling_off(key, number, why)()
 
     def calling_off(self, key: RunKey, number: int, why: BaseException) -> Callable[[], list[str]]:
@@ -212,7 +214,7 @@ class GangSubmitter:
             draft = None
         noted, ending = noted_in(self._notes, draft, self._log), _given_up(why)
         place = place_of(draft) if draft else None
-        return lambda: self._backend.call_off(key, place, noted, ending, number)
+        return lambda: call_off(self._backend, key, place, noted, ending, number)
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
         """Return the newest gang of the plan's generation if it is worth waiting for."""
@@ -241,8 +243,8 @@ class GangSubmitter:
         later = [each for each in known if each.end is None and each.tries and each.tries.number > number]
         if not later:
             return
-        found = [ref for ref in self._backend.find(draft) if any(ref.key == each.key for each in later)]
-        living = [ref for ref in found if not self._backend.near(ref).status([ref])[0].ended]
+        found = [ref for ref in self._backend.gangs.find(draft) if any(ref.key == each.key for each in later)]
+        living = [ref for ref in found if not near(self._backend, ref).status([ref])[0].ended]
         unseen = [
             each for each in later if each.ref is None and not any(ref.key == each.key for ref in found)
         ]
@@ -254,7 +256,8 @@ class GangSubmitter:
     def _claim(self, gang: Plan | RunRef, number: int) -> None:
         """Record that this try now owns a gang. Raises Overtaken if a later try owns it."""
         # The first try has no earlier one to protect the gang from, but it may be late.
-        ask = self._backend.claimed_by if number == 1 else partial(self._backend.claim, number=number)
+        directories = self._backend.directories
+        ask = directories.claimed_by if number == 1 else partial(directories.claim, try_number=number)
         holder = ask(gang)
         if holder > number:
             raise Overtaken(
@@ -265,7 +268,7 @@ class GangSubmitter:
 
     def _at_the_service(self, time_here: float | None) -> float | None:
         """Convert a time of this machine's clock to the service's, which records use on every machine."""
-        return None if time_here is None else time_here - time.time() + self._backend.now()
+        return None if time_here is None else time_here - time.time() + now_at(self._backend)
 
     def _plan(self, key: RunKey, tries: Tries) -> Plan:
         return replace(self._backend.plan(self._job, key), tries=tries)
@@ -274,7 +277,7 @@ class GangSubmitter:
         """Return whether a gang has succeeded or may yet; an incomplete one that lost a node cannot."""
         if not ref.complete and not _can_complete(ref, plan):
             return False
-        if self._backend.near(ref) is not self._backend:
+        if near(self._backend, ref) is not self._backend:
             # The settings now name another region, from which this gang is not watched.
             return False
         if any(attempt.key == ref.key and _was_called_off(attempt, plan) for attempt in known):
@@ -288,7 +291,7 @@ class GangSubmitter:
             return False
         if not ref.complete:
             return not any(state.terminal for state in states)
-        at = self._backend.now() if status.at is None else status.at
+        at = now_at(self._backend) if status.at is None else status.at
         action = decide(RunRecord.of(ref, self._job, plan.expects), status, at)
         if isinstance(action, Fail):
             seen = any(attempt.key == ref.key and attempt.end is not None for attempt in known)
@@ -348,7 +351,7 @@ def call_off_noted(
     backend: Backend, key: RunKey, number: int, why: BaseException, notes: Notes | None, log: TaskLog
 ) -> list[str]:
     """Do what `GangSubmitter.call_off` does for a task whose job cannot be read, by what is noted and recorded."""
-    return backend.call_off(key, None, noted_in(notes, None, log), _given_up(why), number)
+    return call_off(backend, key, None, noted_in(notes, None, log), _given_up(why), number)
 
 
 def _given_up(why: BaseException) -> Ending:
@@ -417,7 +420,7 @@ def end_unless_claimed(backend: Backend, ref: RunRef, number: int, log: TaskLog)
 def _claimed_by(backend: Backend, ref: RunRef) -> int:
     """Return which try waits for a gang; 0 if the answer takes too long."""
     told: queue.SimpleQueue[int] = queue.SimpleQueue()
-    threading.Thread(target=lambda: told.put(backend.claimed_by(ref)), daemon=True).start()
+    threading.Thread(target=lambda: told.put(backend.directories.claimed_by(ref)), daemon=True).start()
     try:
         return told.get(timeout=CLAIM_PATIENCE)
     except queue.Empty:

@@ -45,7 +45,7 @@ class TaskWatch(Watch):
         """Continue at the cursor that another process has saved, if any; one request. Raises nothing."""
         if self.record.ref.log_group_id is None:
             return self
-        told = self.backend.load_cursor(self.record.ref)
+        told = self.backend.directories.load_cursor(self.record.ref)
         if told is not None and told.number == self._number and _is_as_far(told, self.record):
             self.follower = LogFollower.after(told)
             self.record = replace(self.record, logs_since=told.newest)
@@ -65,7 +65,7 @@ class TaskWatch(Watch):
             told = self.follower.told(self._number) if self._has_told else None
             self._has_told = False
         if told is not None:
-            self.backend.save_cursor(self.record.ref, told)
+            self.backend.directories.save_cursor(self.record.ref, told)
 
     def _take(self, part: LogPart, now: float) -> None:
         # Log before the cursor is saved: a process killed in between would otherwise lose lines.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
+from airflow_provider_ocidist.backends.capabilities import CountsMissing, now_at
 from airflow_provider_ocidist.errors import (
     BackendError,
     CancelFailed,
@@ -92,14 +93,16 @@ class Watch:
     def go_on_after(self, kept: Kept, seconds: float) -> None:
         """Take over an earlier process's refusals; its last look was at least `seconds` ago."""
         self.record = replace(self.record, unanswered=kept.unanswered)
-        self.backend.recall_missed(kept.after(seconds).missed)
+        if isinstance(self.backend, CountsMissing):
+            self.backend.recall_missed(kept.after(seconds).missed)
         if kept.unanswered.questions:
             self._asked_at = self._clock() - seconds
 
     @property
     def kept(self) -> Kept:
         """The evidence for the next process."""
-        return Kept(unanswered=self.record.unanswered, missed=self.backend.missed(self.record.ref))
+        missed = self.backend.missed(self.record.ref) if isinstance(self.backend, CountsMissing) else {}
+        return Kept(unanswered=self.record.unanswered, missed=missed)
 
     def look(self, now: float) -> Action:
         """Return the next action. A service that cannot answer now is waited for: silence is no failure.
@@ -209,7 +212,7 @@ class Watch:
                 error,
             )
         self.warn("%s; will ask again", error, now)
-        return self._past_deadline(self.backend.now()) or Wait()
+        return self._past_deadline(now_at(self.backend)) or Wait()
 
     def note_new_credentials(self) -> None:
         """Record that the next request uses credentials read again after the refusal."""

@@ -103,8 +103,10 @@ def tell_outlets(
 
 def mask_secrets_told(backend: Backend, ref: RunRef) -> None:
     """Mask the secrets that the nodes got, and may print, in the log; if they cannot be read, nothing is masked."""
+    from airflow_provider_ocidist.backends.capabilities import secrets_of
+
     try:
-        secrets = backend.secrets_told(ref)
+        secrets = secrets_of(backend, ref)
     except Exception as error:  # noqa: BLE001 - a lasting error recurs at the next look, which logs it
         log.debug("%s: its secrets cannot be masked: %s", ref.key.name, error)
         return

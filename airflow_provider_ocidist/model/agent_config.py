@@ -61,6 +61,8 @@ class AgentConfig:
     """Folders that the platform mounts, as `job.Mount.path` names them; a node without one fails at once."""
     one_run: bool = False
     """Whether all nodes are one run to the service: they share its log, and the first that fails ends it for all."""
+    ends_others: bool = False
+    """Whether the platform ends all other nodes when one fails, or when node 0 succeeds: such a node waits for them."""
     reports: bool = True
     """Whether it is certain that an agent reads this; where not, a node's silence means nothing."""
     require_training: bool = False

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Place:
     """Where the gang of an attempt is looked for, also after the settings have changed."""
 
@@ -30,7 +31,7 @@ class Place:
         return self.digest == place_of(plan).digest and self.region in (None, plan.region)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class End:
     """How an attempt has ended, as the task saw it."""
 
@@ -39,7 +40,7 @@ class End:
     """The try that saw it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Attempt:
     """One attempt: recorded before anything of it is created, and again with what was created."""
 
@@ -62,6 +63,10 @@ class Attempt:
     @property
     def age(self) -> tuple[int, int]:
         return self.key.generation, self.key.attempt
+
+    def is_that_of(self, plan: Plan) -> bool:
+        """Whether it is the plan's own attempt, at the plan's place."""
+        return self.key == plan.key and self.place.is_that_of(plan)
 
     @property
     def max_tries(self) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.backports import Self, dataclass
 
 REFUSALS_NEEDED = 5
 """Refusals of one kind in a row; of changing kinds in all."""
@@ -23,7 +23,7 @@ ABSENT_FOR = 120.0
 """Seconds from the first of them to the last."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Unanswered:
     """The failed status requests of a gang since the last answer; its record carries them between processes.
 
@@ -89,7 +89,7 @@ class Unanswered:
 ANSWERED = Unanswered()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Absent:
     """A job run that the service has answered 404 for, again and again."""
 

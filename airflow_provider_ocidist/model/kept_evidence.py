@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol
 
+from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 
@@ -21,7 +22,7 @@ class Notes(Protocol):
     def set(self, key: str, value: Any) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Missed:
     """How often the service did not find a job run, and for how many seconds so far."""
 
@@ -29,7 +30,7 @@ class Missed:
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Kept:
     """The evidence against waiting on."""
 

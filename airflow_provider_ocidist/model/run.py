@@ -7,10 +7,10 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.backports import StrEnum
+from airflow_provider_ocidist.backports import StrEnum, dataclass
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -20,7 +20,7 @@ from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.report import NodeReport, Progress, Restart
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class RunKey:
     """Whose gang it is: one task of one DAG run, cleared so many times, tried so many times.
 
@@ -69,7 +69,7 @@ def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-") or "x"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Tries:
     """Which try of its task asks for a gang, in Airflow's numbers."""
 
@@ -91,7 +91,7 @@ class Tries:
         return after if 0 <= after < self.number else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """One literal request of a plan."""
 
@@ -101,7 +101,7 @@ class Request:
     count: int = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Expectations:
     """What must be there, besides exit codes of 0, before a run counts as a success."""
 
@@ -114,7 +114,7 @@ class Expectations:
     """Whether something has to show that there was a training: a step, loss, checkpoint or output."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """All that `submit` will send, in order. Printing it is the dry run; making it never creates anything."""
 
@@ -140,7 +140,7 @@ class Plan:
     """Which try of the task asks; None where no Airflow task does."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRef:
     """Points at what was created; small JSON that lives in XCom, task state, triggers."""
 
@@ -210,7 +210,7 @@ class NodeState(StrEnum):
 _TERMINAL = {NodeState.SUCCEEDED, NodeState.FAILED, NodeState.CANCELED, NodeState.MISSING}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class NodeStatus:
     """One node: its state at the service, and its own report. Times are Unix times, in seconds."""
 
@@ -239,7 +239,7 @@ class NodeStatus:
         return self.report.exit_code if self.report else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class RunStatus:
     """A gang at one moment."""
 
@@ -287,7 +287,7 @@ class RunStatus:
         return tuple(uri for node in self.nodes if node.report for uri in node.report.outputs)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Ending:
     """Why a gang is being ended before its time."""
 
@@ -303,7 +303,7 @@ class Ending:
         return self.since if self.began is None else self.began
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Unchanged:
     """How long a value has stayed the same to its watchers, each by its own clock."""
 
@@ -321,7 +321,7 @@ CARRIED = 5.0
 """Minimum seconds that one watcher's measurement needs to be recorded for the next."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """Everything that must survive the waiting process: in triggers and events.
 
@@ -386,7 +386,7 @@ class RunRecord:
         return replace(record, ref=record.ref.sharing_texts())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingResult:
     """The result that a successful task returns; small enough for XCom."""
 

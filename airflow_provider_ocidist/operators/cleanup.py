@@ -155,11 +155,13 @@ class EndTrainingOperator(BaseOperator):
 
     def _gangs_of(self, keys: Sequence[RunKey], backend: Backend) -> list[RunRef]:
         """Return all gangs of the training, the oldest first: recorded, alive, or named in its XCom."""
+        from airflow_provider_ocidist.gangs.search import gangs_of
+
         told = [run for key in keys if (run := _told_by(key))]
         places = dict.fromkeys(
             [(self.compartment_id, None), *((run.get("compartment_id"), run.get("run_dir")) for run in told)]
         )
-        found = {ref.job_id: ref for place in places for ref in backend.gangs_of(keys, *place)}
+        found = {ref.job_id: ref for place in places for ref in gangs_of(backend, keys, *place)}
         digests = {key.task_digest for key in keys}
         for job_id in {str(run["job_id"]) for run in told} - found.keys():
             ref = _opened(backend, job_id)
@@ -252,10 +254,11 @@ def _told_by(key: RunKey) -> Mapping[str, Any] | None:
 
 
 def _opened(backend: Backend, job_id: str) -> RunRef | None:
+    from airflow_provider_ocidist.backends.capabilities import OpensById
     from airflow_provider_ocidist.errors import RunNotFound
 
     try:
-        return backend.open(job_id).ref
+        return OpensById.of(backend).open(job_id).ref
     except RunNotFound:
         return None
 

@@ -69,7 +69,7 @@ class OutcomeTask(JobTask):
         """Record the end, so that a later try can detect a clear in between."""
         from airflow_provider_ocidist.model.attempts import End
 
-        self._backend(ref.backend).close(ref, End(succeeded=succeeded, number=self._number))
+        self._backend(ref.backend).gangs.close(ref, End(succeeded=succeeded, number=self._number))
 
     def _fail(self, watch: Watch, cause: Cause, message: str, context: Context) -> NoReturn:
         from airflow_provider_ocidist.gangs.failure import Failure

@@ -267,17 +267,18 @@ class DistributedTrainingOperator(KillableTask):
 
     def _left_behind(self, ref: RunRef, context: Context) -> RunRecord:
         """Return the record of this task's gang; the trigger's record was lost with it."""
+        from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
         from airflow_provider_ocidist.model.run import RunRecord
 
         backend = self._reached(ref)
         try:
-            record = backend.open(ref.job_id)
+            record = OpensById.of(backend).open(ref.job_id)
         except BackendError as error:
             self.log.warning("the limits of the job are unknown because it cannot be read: %s", error)
             since = (ref.submitted_at,) * ref.nodes
             record = RunRecord(ref=ref, lease=ref.lease, logs_since=since)
         here = self._task_deadline(context["ti"].start_date)
-        deadlines = [record.deadline, None if here is None else here - time.time() + backend.now()]
+        deadlines = [record.deadline, None if here is None else here - time.time() + now_at(backend)]
         return replace(record, deadline=min((time for time in deadlines if time is not None), default=None))
 
     def _supervise(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.capabilities import OpensById, secrets_of
 from airflow_provider_ocidist.errors import Cause, OcidistError, RunNotFound
 from airflow_provider_ocidist.gangs.pace import Pace
 from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
@@ -186,13 +187,13 @@ class Looks:
             known = self._gangs.get(place)
         if known is not None and known.record.ref.complete:
             return known
-        record = backend.open(ref.job_id)
+        record = OpensById.of(backend).open(ref.job_id)
         if record.ref.key.task_digest != ref.key.task_digest:
             raise RunNotFound(
                 f"the XCom `run` names {ref.job_id}, which is no job of this task",
                 cause=Cause.CONFIG,
             )
-        known = _Known(record=record, secrets=frozenset(backend.secrets_told(record.ref)))
+        known = _Known(record=record, secrets=frozenset(secrets_of(backend, record.ref)))
         with self._lock:
             self._gangs.pop(place, None)
             return _remembered(self._gangs, place, lambda: known)

@@ -74,7 +74,17 @@ class Agent:
 
     def prints(self, text: str) -> None:
         """Wait until the program has printed this."""
-        until(lambda: text in self.stdout.read_text())
+        self.shows(lambda: text in self.stdout.read_text())
+
+    def shows(self, condition: Callable[[], Any]) -> None:
+        """Wait until the condition is true; fail at once if the node ends before."""
+
+        def shown_or_ended() -> bool:
+            ended = self.process.poll() is not None
+            return bool(condition()) or ended
+
+        until(shown_or_ended)
+        assert condition(), f"node {self.rank} has ended:\n{self.stderr.read_text()}"
 
     @property
     def report(self) -> NodeReport:
@@ -95,8 +105,6 @@ class Gang:
         **changes: Any,
     ) -> None:
         """`python`: the interpreter of the nodes, where they need packages that Airflow's has not."""
-        if kind == "torchrun" and python == sys.executable and not importlib.util.find_spec("torch"):
-            pytest.skip(NO_TORCH)
         self.root = root
         self.name = f"test-{uuid.uuid4().hex[:12]}"
         self.run_dir = root / "run" / self.name
@@ -112,6 +120,9 @@ class Gang:
         self.config = AgentConfig(
             run_name=self.name, nodes=nodes, run_dir=str(self.run_dir), **{**options, **changes}
         )
+        without_torch = python == sys.executable and not importlib.util.find_spec("torch")
+        if self.config.launcher.kind == "torchrun" and without_torch:
+            pytest.skip(NO_TORCH)
 
     def start(self, *ranks: int, **environ: str) -> list[Agent]:
         for rank in ranks or range(self.config.nodes):

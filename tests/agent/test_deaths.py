@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import LauncherOptions, Limits
-from tests.agent.gangs import Gang, processes_with, until
+from tests.agent.gangs import Gang, processes_with
 
 TWO_RANKS = """
 import os, time
@@ -29,7 +29,7 @@ def started(gang: Gang) -> dict[str, int]:
         lines = [line.split() for line in stdout.read_text().splitlines() if " is " in line]
         return {line[-3]: int(line[-1]) for line in lines}
 
-    until(lambda: len(found()) == 2)
+    gang.agents[0].shows(lambda: len(found()) == 2)
     return found()
 
 

@@ -223,6 +223,7 @@ def test_who_saves_after_a_launcher_that_was_told_to_end_has_the_time_that_the_a
 
 
 def test_what_is_left_behind_may_end_by_itself_within_a_second() -> None:
+    assert guard.LEFTOVER_GRACE == 1.0
     with Guarded(SH, "-c", "(setsid sh -c 'sleep 0.4; echo uploaded' &) ; exit 5") as guarded:
         assert guarded.line() == "uploaded"
         assert guarded.ended() == 5
@@ -295,6 +296,17 @@ def test_killing_goes_on_after_one_that_is_already_gone(monkeypatch: pytest.Monk
     monkeypatch.setattr(guard, "descendants", lambda _: pids)
     guard.kill_descendants(0)
     assert [process.wait(PATIENCE) for process in processes] == [-signal.SIGKILL] * 2
+
+
+def test_a_command_whose_guard_has_died_before_it_began_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As the child sees it whose parent has died since the fork.
+    monkeypatch.setattr(guard.os, "getppid", lambda: 1)
+    child = guard._start([SH, "-c", f"echo begun > {tmp_path}/begun"])
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 137
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_prctl_reaches_the_kernel() -> None:

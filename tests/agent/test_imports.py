@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.agent.gangs import REPOSITORY
+
+PACKAGE = REPOSITORY / "airflow_provider_ocidist"
+IMPORT_EACH = """
+import importlib, sys
+sys.path.insert(0, sys.argv[1])
+for name in sys.argv[2:]:
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        print(f"{name}: {error!r}")
+"""
+
+
+def modules_that_are_sent() -> list[str]:
+    # Read, not imported: the module that says so needs a newer Python.
+    source = (PACKAGE / "backends/bundle.py").read_text()
+    parts = re.search(r"^AGENT_PARTS = (\(.*?^\))", source, re.MULTILINE | re.DOTALL)[1]
+    paths = [PACKAGE / part for part in ast.literal_eval(parts)]
+    files = [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])]
+    return sorted(_name_of(file) for file in files)
+
+
+def _name_of(file: Path) -> str:
+    return ".".join(file.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_every_module_that_is_sent_to_a_node_needs_its_python_alone() -> None:
+    names = modules_that_are_sent()
+    assert {"airflow_provider_ocidist", "airflow_provider_ocidist.model.run"} < set(names)
+    command = [sys.executable, "-I", "-S", "-c", IMPORT_EACH, str(REPOSITORY), *names]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == ""
+
 
 PROBE = """
 import re, sys, time

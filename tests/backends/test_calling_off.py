@@ -51,7 +51,7 @@ def left_by(backend: OciDataScience, key: RunKey, number: int, how: str) -> Atte
     backend.gangs.record(attempt)
     if how == "ended":
         backend.cancel(attempt.ref or attempt_ref(attempt))
-        backend.close(attempt.ref or attempt_ref(attempt), End(succeeded=False))
+        backend.gangs.close(attempt.ref or attempt_ref(attempt), End(succeeded=False))
     return attempt
 
 

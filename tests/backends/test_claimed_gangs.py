@@ -47,23 +47,23 @@ def store_is_down(emulator: Access) -> Iterator[None]:
 
 
 def test_the_last_try_that_left_word_is_known(backend: OciDataScience, ref: RunRef) -> None:
-    assert backend.claimed_by(ref) == 0
+    assert backend.directories.claimed_by(ref) == 0
     for number in (2, 3):
-        backend.claim(ref, number)
-        assert backend.claimed_by(ref) == number
+        backend.directories.claim(ref, number)
+        assert backend.directories.claimed_by(ref) == number
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"\xff\xfe", b"1.5", b"null"])
 def test_a_word_that_cannot_be_read_is_none(backend: OciDataScience, ref: RunRef, content: bytes) -> None:
     backend._store(ref.run_dir).write(CLAIM_FILE, content)
-    assert backend.claimed_by(ref) == 0
+    assert backend.directories.claimed_by(ref) == 0
 
 
 def test_a_store_that_is_down_gives_no_word_and_takes_none_without_an_error(
     backend: OciDataScience, ref: RunRef, store_is_down: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert backend.claimed_by(ref) == 0
-    backend.claim(ref, 2)
+    assert backend.directories.claimed_by(ref) == 0
+    backend.directories.claim(ref, 2)
     assert "could not record ownership in the work directory" in caplog.text
 
 
@@ -83,8 +83,8 @@ def test_no_earlier_try_takes_back_what_a_later_one_has_claimed(
     for _ in range(10):
         number = dice.randint(1, 6)
         highest = max(highest, number)
-        assert backend.claim(anywhere, number) == highest
-        assert backend.claimed_by(anywhere) == highest
+        assert backend.directories.claim(anywhere, number) == highest
+        assert backend.directories.claimed_by(anywhere) == highest
 
 
 @pytest.mark.parametrize("case", range(6))
@@ -97,9 +97,9 @@ def test_of_tries_that_claim_at_once_the_latest_has_it_and_every_other_one_may_k
 
     def claim(number: int) -> int:
         begin.wait(60)
-        return backend.claim(anywhere, number)
+        return backend.directories.claim(anywhere, number)
 
     holders = in_parallel(claim, numbers)
     assert all(holder >= number for holder, number in zip(holders, numbers, strict=True))
     assert holders[numbers.index(max(numbers))] == max(numbers)
-    assert backend.claimed_by(anywhere) == max(numbers)
+    assert backend.directories.claimed_by(anywhere) == max(numbers)

@@ -164,7 +164,7 @@ def test_a_retry_adopts_and_a_clear_ends_the_gang_and_begins_another(
     ends(cleared)
     assert cleared.key.generation > first.key.generation
     assert backend.status([first])[0].ended
-    assert backend.claimed_by(first) == 2
+    assert backend.directories.claimed_by(first) == 2
 
 
 def test_cancel_ends_every_process_and_may_be_repeated(
@@ -224,7 +224,7 @@ def test_a_renewed_lease_lies_where_the_nodes_look(backend: Local, ends: Callabl
     ref = ends(backend.submit(backend.plan(a_job(nodes=1, seconds=600, limits=limits), a_key())))
     wait_until(backend, ref, running)
     assert ref.lease == 60
-    backend.renew(ref)
+    backend.directories.renew(ref)
     assert Path(ref.run_dir, "lease.json").exists()
 
 

@@ -161,7 +161,7 @@ def test_a_gang_whose_submitter_died_before_the_run_is_completed(
     assert ref.job_id == cut.job_id
     assert ref.complete
     assert len(set(ref.run_ids)) == 1
-    assert other.find(plan) == [ref]
+    assert other.gangs.find(plan) == [ref]
     wait_until(other, ref, lambda status: status.ended)
     assert submit(backend, job, key).ref == ref
 

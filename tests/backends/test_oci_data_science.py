@@ -175,7 +175,7 @@ def test_when_one_node_cannot_be_created_the_others_are_ended(
     with pytest.raises(BackendError) as caught:
         backend.submit(plan)
     assert caught.value.cause is Cause.QUOTA
-    (ref,) = backend.find(plan)
+    (ref,) = backend.gangs.find(plan)
     assert not ref.complete
     status = wait_until(backend, ref, lambda status: status.ended)
     assert NodeState.SUCCEEDED not in {node.state for node in status.nodes}
@@ -186,7 +186,7 @@ def test_a_gang_costs_no_request_that_is_not_needed(
 ) -> None:
     plan = backend.plan(a_job(nodes=4, seconds=30), a_key())
     httpx.delete(f"{emulator.url}/_emulator/calls").raise_for_status()
-    ref = ends(backend.submit(plan, found=backend.begin(plan)))
+    ref = ends(backend.submit(plan, found=backend.gangs.begin(plan)))
     assert ref.complete
     calls = httpx.get(f"{emulator.url}/_emulator/calls").json()
     sent = [
@@ -204,10 +204,10 @@ def test_what_was_begun_is_found_and_used_by_whoever_comes_next(
     backend: OciDataScience, fields: Any, ends: Any
 ) -> None:
     plan = backend.plan(a_job(seconds=5), a_key())
-    (begun,) = backend.begin(plan)
+    (begun,) = backend.gangs.begin(plan)
     assert not any(begun.run_ids)
     other = OciDataScience.connect(fields)
-    assert other.begin(plan) == other.find(plan) == [begun]
+    assert other.gangs.begin(plan) == other.gangs.find(plan) == [begun]
     assert ends(other.submit(plan)).job_id == begun.job_id
 
 
@@ -217,9 +217,9 @@ def test_what_was_begun_beside_an_older_submission_of_the_same_is_removed(
     plan = backend.plan(a_job(seconds=5), a_key())
     # As after 24 hours, when the service has forgotten the idempotency tokens.
     older = ends(backend.submit(dataclasses.replace(plan, key=a_key())))
-    (found,) = backend.begin(plan)
+    (found,) = backend.gangs.begin(plan)
     assert found.job_id == older.job_id
-    assert [ref.job_id for ref in backend.find(plan)] == [older.job_id]
+    assert [ref.job_id for ref in backend.gangs.find(plan)] == [older.job_id]
 
 
 def test_lost_replies_and_refusals_leave_nothing_that_is_not_known(
@@ -235,10 +235,10 @@ def test_lost_replies_and_refusals_leave_nothing_that_is_not_known(
             rule = {"method": "POST", "path": path, "times": 1, **fault}
             httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     plan = backend.plan(a_job(nodes=3, seconds=30), a_key())
-    ref = ends(backend.submit(plan, found=backend.begin(plan)))
+    ref = ends(backend.submit(plan, found=backend.gangs.begin(plan)))
     assert ref.complete
     assert {run.id for run in job_runs_of(backend, ref)} == set(ref.run_ids)
-    assert backend.find(plan) == [ref]
+    assert backend.gangs.find(plan) == [ref]
 
 
 def test_a_work_dir_in_a_missing_bucket_is_refused_before_anything_is_created(
@@ -249,7 +249,7 @@ def test_a_work_dir_in_a_missing_bucket_is_refused_before_anything_is_created(
     with pytest.raises(BackendError, match=r"work_dir cannot be used.*nowhere.*create its bucket") as caught:
         backend.submit(plan)
     assert (caught.value.cause, caught.value.retryable) == (Cause.CONFIG, False)
-    assert backend.find(plan) == []
+    assert backend.gangs.find(plan) == []
 
 
 def test_a_bucket_that_was_missing_may_be_made_afterwards(
@@ -260,10 +260,10 @@ def test_a_bucket_that_was_missing_may_be_made_afterwards(
     plan = backend.plan(a_job(seconds=1), a_key())
     for _ in range(2):
         with pytest.raises(BackendError, match="create its bucket"):
-            backend.begin(plan)
+            backend.gangs.begin(plan)
     client = clients.client(backend.access, "object_storage")
     client.create_bucket(emulator.namespace, {"name": bucket, "compartmentId": emulator.compartment_id})
-    ref = ends(backend.submit(plan, found=backend.begin(plan)))
+    ref = ends(backend.submit(plan, found=backend.gangs.begin(plan)))
     status = wait_until(backend, ref, lambda status: status.ended)
     assert {node.state for node in status.nodes} == {NodeState.SUCCEEDED}
 
@@ -280,9 +280,9 @@ def test_code_that_cannot_be_read_is_one_error_and_leaves_no_job(
     archive.write_bytes(archive.read_bytes().replace(b"print(1)", b"print(2)"))
     plan = backend.plan(job, a_key())
     with pytest.raises(BackendError, match=r"program\.source cannot be read: .*code\.zip") as caught:
-        backend.begin(plan) if begins else backend.submit(plan)
+        backend.gangs.begin(plan) if begins else backend.submit(plan)
     assert (caught.value.cause, caught.value.retryable) == (Cause.CONFIG, False)
-    assert backend.find(plan) == []
+    assert backend.gangs.find(plan) == []
 
 
 def test_what_another_job_file_has_begun_is_adopted_where_it_has_nodes_and_never_doubled(
@@ -291,12 +291,12 @@ def test_what_another_job_file_has_begun_is_adopted_where_it_has_nodes_and_never
     key = a_key()
     ref = ends(backend.submit(backend.plan(a_job(seconds=30), key)))
     plan = backend.plan(a_job(seconds=1), key)
-    assert backend.begin(plan) == [ref]
+    assert backend.gangs.begin(plan) == [ref]
     # As where the lists do not show it yet.
     with pytest.raises(BackendError, match="was begun before with another job file") as caught:
         backend.submit(plan, found=[])
     assert caught.value.retryable
-    assert backend.find(plan) == [ref]
+    assert backend.gangs.find(plan) == [ref]
 
 
 def test_what_is_no_report_does_not_hide_the_gang(backend: OciDataScience, ends: Any) -> None:
@@ -313,7 +313,7 @@ def test_a_submission_that_is_stopped_leaves_nothing_running(backend: OciDataSci
     plan = backend.plan(a_job(seconds=60), a_key())
     with pytest.raises(BackendError, match="stopped"):
         backend.submit(plan, stop)
-    assert backend.find(plan) == [], "a job without runs goes, too"
+    assert backend.gangs.find(plan) == [], "a job without runs goes, too"
 
 
 def test_a_gang_is_found_again_from_its_tags_alone(backend: OciDataScience, fields: Any, ends: Any) -> None:
@@ -322,8 +322,8 @@ def test_a_gang_is_found_again_from_its_tags_alone(backend: OciDataScience, fiel
     cleared = dataclasses.replace(key, generation=3, attempt=2)
     second = ends(backend.submit(backend.plan(a_job(seconds=5), cleared)))
     stranger = OciDataScience.connect(fields)
-    assert stranger.find(stranger.plan(a_job(), key)) == [first, second]
-    assert stranger.find(stranger.plan(a_job(), a_key())) == []
+    assert stranger.gangs.find(stranger.plan(a_job(), key)) == [first, second]
+    assert stranger.gangs.find(stranger.plan(a_job(), a_key())) == []
 
 
 # status, logs, end

@@ -168,7 +168,9 @@ def test_a_run_whose_creation_is_answered_too_late_is_cancelled(
     submission.artifact(job_id)
     assert submission.abandoned() == {}
     (run,) = submission.runs(job_id, {}).values()
-    (ref,) = backend.find(plan) or backend.gangs.named(plan.key.name, plan.key, str(plan.compartment_id))
+    (ref,) = backend.gangs.find(plan) or backend.gangs.named(
+        plan.key.name, plan.key, str(plan.compartment_id)
+    )
     wait_until(backend, ref, lambda status: status.ended)
     assert backend._client.get_job_run(run.id).data.lifecycle_state == "CANCELED"
 

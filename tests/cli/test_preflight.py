@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.backends.base import Finding, Mark
+from airflow_provider_ocidist.backends.capabilities import Finding, Mark
 from airflow_provider_ocidist.backends.oci_data_science import preflight as module
 from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
 from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements import (

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_ocidist.backends.capabilities import PreparesCancels
 from airflow_provider_ocidist.errors import (
     BackendError,
     CancelFailed,
@@ -84,7 +85,7 @@ def _logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 
-class Service:
+class Service(PreparesCancels):
     """Answers to cancels with these errors, one after the other, the last again and again."""
 
     def __init__(self, *answers: Exception | None, claimed: int = 0) -> None:
@@ -99,6 +100,8 @@ class Service:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer is not None:
             raise answer
+
+    directories = property(lambda self: self)
 
     def claimed_by(self, ref: RunRef) -> int:
         assert ref is REF

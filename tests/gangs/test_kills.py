@@ -319,6 +319,8 @@ def test_a_gang_that_nobody_can_reach_is_left_to_its_lease_and_named(
     monkeypatch.setattr(kills, "GIVE_UP_WITHIN", 0.0)
 
     class Unreachable:
+        directories = property(lambda self: self)
+
         def cancel(self, *_: Any) -> None:
             raise BackendError("cannot reach the service", retryable=True)
 

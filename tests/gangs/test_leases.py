@@ -32,6 +32,8 @@ LEASE = 7200.0
 class Place(OciDataScience):
     """A backend that only notes when it was asked to renew; a store that is down."""
 
+    directories = property(lambda self: self)  # type: ignore[assignment]
+
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.renewed_at: list[float] = []
@@ -157,7 +159,7 @@ def test_a_submitted_gang_has_its_first_renewal_and_whoever_keeps_it_renews_it_a
     ref = ends(backend.submit(plan))
     store = backend._store(ref.run_dir)
     first = store.read(LEASE_FILE)
-    (found,) = backend.find(plan)
+    (found,) = backend.gangs.find(plan)
     assert (ref.lease, found.lease) == (LEASE, LEASE)
     watch = Watch(backend, RunRecord.of(found, job, plan.expects), logging.getLogger("test"))
     deadline = time.monotonic() + 20
@@ -211,4 +213,4 @@ def test_a_work_dir_that_cannot_be_written_is_told_before_there_is_a_node(
             backend.submit(plan)
     finally:
         httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
-    assert backend.find(plan) == []
+    assert backend.gangs.find(plan) == []

@@ -119,7 +119,7 @@ def test_nodes_are_waited_for_from_when_they_were_asked_for_and_not_from_when_so
     backend: OciDataScience, ends: Ends
 ) -> None:
     key, job = a_key(), a_job(nodes=1, seconds=30)
-    (begun,) = backend.begin(backend.plan(job, key))
+    (begun,) = backend.gangs.begin(backend.plan(job, key))
     time.sleep(2)
     log = logging.getLogger("test")
     record = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None)
@@ -127,7 +127,7 @@ def test_nodes_are_waited_for_from_when_they_were_asked_for_and_not_from_when_so
     assert record.ref.job_id == begun.job_id
     assert record.ref.submitted_at - begun.submitted_at >= 2
     assert record.start_deadline == record.ref.submitted_at + job.limits.start_timeout
-    assert backend.find(backend.plan(job, key)) == [record.ref]
+    assert backend.gangs.find(backend.plan(job, key)) == [record.ref]
     assert backend.open(record.ref.job_id).ref == record.ref
 
 
@@ -188,7 +188,7 @@ def test_a_task_that_was_killed_meanwhile_leaves_nothing_running(backend: OciDat
     key, job = a_key(), a_job(seconds=60)
     with pytest.raises(BackendError, match="stopped"):
         submit(backend, job, key, stopped=True)
-    for ref in backend.find(backend.plan(job, key)):
+    for ref in backend.gangs.find(backend.plan(job, key)):
         status = wait_until(backend, ref, lambda status: status.ended)
         assert NodeState.RUNNING not in {node.state for node in status.nodes}
 
@@ -197,13 +197,13 @@ def test_a_job_file_that_was_edited_before_any_node_existed_counts_as_edited(
     backend: OciDataScience, ends: Ends
 ) -> None:
     key = a_key()
-    (begun,) = backend.begin(backend.plan(a_job(seconds=60), key))
+    (begun,) = backend.gangs.begin(backend.plan(a_job(seconds=60), key))
     job = a_job(seconds=5)
     ref = ends(submit(backend, job, key))
     assert ref.key.attempt == 1
     assert ref.job_id != begun.job_id
     assert '"5"' in str(backend._job(ref.job_id).job_configuration_details.environment_variables)
-    assert [found.job_id for found in backend.find(backend.plan(job, key))] == [ref.job_id]
+    assert [found.job_id for found in backend.gangs.find(backend.plan(job, key))] == [ref.job_id]
     assert submit(backend, job, key) == ref
 
 
@@ -224,7 +224,7 @@ def test_a_gang_whose_job_somebody_deleted_is_made_again_and_heeds_no_old_word(
     backend.cancel(first)
     wait_until(backend, first, lambda status: status.ended)
     backend.delete(first)
-    wait_until(backend, first, lambda _: not backend.find(backend.plan(job, key)))
+    wait_until(backend, first, lambda _: not backend.gangs.find(backend.plan(job, key)))
     second = ends(submit(backend, job, key))
     assert second.job_id != first.job_id
     assert set(second.run_ids).isdisjoint(first.run_ids)
@@ -237,13 +237,13 @@ def test_whoever_still_creates_a_gang_that_was_cleared_finds_no_job_for_its_node
 ) -> None:
     key, job = a_key(), a_job(nodes=3, seconds=60)
     plan = backend.plan(job, key)
-    found = backend.begin(plan)
+    found = backend.gangs.begin(plan)
     half = ends(backend.submit(dataclasses.replace(plan, requests=plan.requests[:3], nodes=1), None, found))
     new = ends(submit(backend, job, dataclasses.replace(key, generation=1)))
     late = OciDataScience.connect(fields)
     with pytest.raises(BackendError):
         late.submit(plan, found=[half])
-    assert [ref.job_id for ref in backend.find(plan)] == [new.job_id]
+    assert [ref.job_id for ref in backend.gangs.find(plan)] == [new.job_id]
 
 
 def test_a_cancel_that_had_no_effect_is_repeated_before_the_next_gang_is_made(
@@ -264,11 +264,11 @@ def test_two_who_come_at_once_with_an_edited_job_file_make_one_gang(
     backend: OciDataScience, fields: dict[str, Any], ends: Ends
 ) -> None:
     key, job = a_key(), a_job(seconds=30)
-    backend.begin(backend.plan(a_job(seconds=60), key))
+    backend.gangs.begin(backend.plan(a_job(seconds=60), key))
     backends = [backend, OciDataScience.connect(fields)]
     first, second = in_parallel(lambda each: submit(each, job, key), backends)
     assert ends(first) == second
-    assert backend.find(backend.plan(job, key)) == [first]
+    assert backend.gangs.find(backend.plan(job, key)) == [first]
 
 
 def test_a_left_over_gang_that_does_not_end_is_named_after_its_limit_with_the_way_to_end_it(
@@ -291,7 +291,7 @@ def test_a_left_over_gang_that_does_not_end_is_named_after_its_limit_with_the_wa
 def test_a_job_that_cannot_be_removed_does_not_hold_a_worker_for_ever(
     backend: OciDataScience, emulator: Access, ends: Ends
 ) -> None:
-    (begun,) = backend.begin(backend.plan(a_job(), a_key()))
+    (begun,) = backend.gangs.begin(backend.plan(a_job(), a_key()))
     rule = {"method": "DELETE", "path": f".*/{begun.job_id}", "status": 409, "code": "IncorrectState"}
     httpx.post(f"{emulator.url}/_emulator/faults", json=rule).raise_for_status()
     try:
@@ -315,7 +315,7 @@ def test_a_success_that_is_cleared_with_fewer_retries_trains_again_and_one_that_
         gang = GangSubmitter(backend, job, log, None, threading.Event())
         ref = ends(gang.adopt_or_submit(key, None, number, retries).ref)
         wait_until(backend, ref, lambda status: status.ended)
-        backend.close(ref, End(succeeded=True, number=number))
+        backend.gangs.close(ref, End(succeeded=True, number=number))
         return ref
 
     first = train(1, retries=3)

@@ -109,7 +109,7 @@ def test_where_nothing_is_there_a_gang_is_made_and_noted_before_and_after(model:
     key, notes = a_key(), Notes()
     record = submit(model, key, notes=notes)
     assert record.ref.key == key
-    assert list(model.gangs) == [record.ref.job_id]
+    assert list(model.existing) == [record.ref.job_id]
     assert model.done("cancel") == model.done("claim") == model.done("claimed_by") == []
     before, again, after = ([Attempt.from_json(each) for each in noted["attempts"]] for noted in notes.log)
     assert [(each.key, each.ref) for each in before] == [(key, None)]
@@ -126,7 +126,7 @@ def test_a_gang_that_lives_is_adopted(
     with caplog.at_level(logging.INFO):
         assert submit(model, key).ref.job_id == ref.job_id
     assert model.done("cancel") == []
-    assert len(model.gangs) == 1
+    assert len(model.existing) == 1
     assert f"found {key.name} of an earlier attempt" in caplog.text
     assert model.calls[-1][3] == [ref], "what was found is handed on, so that nobody looks twice"
 
@@ -252,7 +252,7 @@ def test_an_attempt_that_is_known_to_have_failed_is_not_begun_again(model: Model
     key = a_key()
     ref = model.has(dataclasses.replace(key, attempt=4), [FAILED, FAILED])
     recorded(model, ref, end=end(succeeded=False))
-    del model.gangs[ref.job_id]
+    del model.existing[ref.job_id]
     assert submit(model, key).ref.key.attempt == 5
     plan = model.calls[[call[0] for call in model.calls].index("begin")][1]
     assert plan.key.attempt == 5
@@ -353,7 +353,7 @@ def test_an_attempt_that_was_begun_elsewhere_is_not_begun_here_under_its_name(mo
     key = a_key()
     ref = model.has(key, [FAILED, FAILED])
     recorded(model, ref, ref=None)
-    del model.gangs[ref.job_id]
+    del model.existing[ref.job_id]
     model.compartment_id = "elsewhere"
     assert submit(model, key).ref.key.attempt == 2
     again = Model()
@@ -514,7 +514,7 @@ def test_a_job_that_was_never_complete_is_removed_however_often_it_is_refused(mo
     ender(model).end([ref], "it is old")
     assert model.done("delete") == [ref.job_id] * 3
     assert model.done("cancel") == [ref.job_id] * 2, "it has got a node since it was looked at"
-    assert ref.job_id not in model.gangs
+    assert ref.job_id not in model.existing
 
 
 def test_a_job_that_is_gone_already_is_removed(model: Model) -> None:
@@ -563,12 +563,12 @@ def test_a_note_that_airflow_does_not_take_costs_no_gang_that_was_created(
 ) -> None:
     class Full(Notes):
         def set(self, key: str, value: Any) -> None:
-            if model.gangs:
+            if model.existing:
                 raise RuntimeError("the API server does not answer")
             super().set(key, value)
 
     record = submit(model, a_key(), notes=Full(), number=number)
-    assert list(model.gangs) == [record.ref.job_id]
+    assert list(model.existing) == [record.ref.job_id]
     assert model.done("cancel") == []
     assert "the API server does not answer" in caplog.text
 
@@ -576,7 +576,7 @@ def test_a_note_that_airflow_does_not_take_costs_no_gang_that_was_created(
 def test_a_task_whose_time_is_over_while_it_notes_its_gang_ends_it(model: Model) -> None:
     class Late(Notes):
         def set(self, key: str, value: Any) -> None:
-            if model.gangs:
+            if model.existing:
                 raise TimeIsOver
             super().set(key, value)
 
@@ -585,7 +585,7 @@ def test_a_task_whose_time_is_over_while_it_notes_its_gang_ends_it(model: Model)
 
     with pytest.raises(TimeIsOver):
         submit(model, a_key(), notes=Late())
-    assert model.done("cancel") == list(model.gangs)
+    assert model.done("cancel") == list(model.existing)
 
 
 # A task that is killed
@@ -597,7 +597,7 @@ def test_a_task_that_is_killed_just_when_its_gang_is_complete_ends_it(model: Mod
     with pytest.raises(BackendError, match=r"^stopped just when the gang was complete$") as caught:
         submit(model, a_key(), stop=stop)
     assert caught.value.cause is Cause.CANCELED
-    (job_id,) = model.gangs
+    (job_id,) = model.existing
     assert model.done("cancel") == [job_id]
     assert all(state.terminal for state in model.states[job_id])
 
@@ -686,16 +686,16 @@ def test_a_try_that_is_late_touches_nothing_of_a_later_one(model: Model, seed: i
         # It is just creating its gang.
         place = recorded(model, model.has(theirs, [LIVE])).place
         model.recorded[:] = [Attempt(key=theirs, place=place, tries=tries)]
-        model.gangs.clear()
+        model.existing.clear()
     else:
         recorded(model, model.has(theirs, states), tries=tries)
-    gangs, claims = dict(model.gangs), dict(model.claims)
+    gangs, claims = dict(model.existing), dict(model.claims)
     with pytest.raises(
         Overtaken, match=rf"try {number} of this task has begun .* this is try {late}"
     ) as caught:
         submit(model, asked, number=late)
     assert caught.value.number == number
-    assert model.gangs == gangs
+    assert model.existing == gangs
     assert model.claims == claims
     assert not any(model.done(verb) for verb in ("begin", "submit", "cancel", "delete", "close", "claim"))
 

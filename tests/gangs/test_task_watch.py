@@ -22,7 +22,6 @@ from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.run import Plan, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.triggers import DistributedTrainingTrigger
 from tests.gangs.test_decisions import record as a_record
-from tests.service_in_memory import NoDirectories
 from tests.training_jobs import a_job, a_key
 
 BEGAN = 1_000_000.0
@@ -44,7 +43,7 @@ class TaskLog:
 class Place(Backend):
     """A gang that writes lines, some of them found late; and its run directory."""
 
-    directories = NoDirectories()
+    directories = property(lambda self: self)  # type: ignore[assignment]
 
     def __init__(self, *lines: LogLine) -> None:
         self.lines = list(lines)
@@ -76,8 +75,7 @@ class Place(Backend):
     def submit(self, *_: Any) -> RunRef:
         raise NotImplementedError
 
-    find = status  # type: ignore[assignment]
-    cancel = delete = renew
+    cancel = delete = forget = reconnect = renew  # type: ignore[assignment]
 
 
 def a_line(number: int, rank: int = 0, at: float | None = None) -> LogLine:
@@ -274,10 +272,10 @@ def test_the_run_directory_holds_what_was_noted(
     backend: OciDataScience, ends: Callable[[RunRef], RunRef]
 ) -> None:
     ref = ends(backend.submit(backend.plan(a_job(nodes=1, seconds=30), a_key())))
-    assert backend.load_cursor(ref) is None
+    assert backend.directories.load_cursor(ref) is None
     told = LogCursor(2, (BEGAN,), (BEGAN - 120,), ({"a": BEGAN - 1, "b": BEGAN},))
-    backend.save_cursor(ref, told)
-    assert backend.load_cursor(ref) == told
+    backend.directories.save_cursor(ref, told)
+    assert backend.directories.load_cursor(ref) == told
     broken = [
         b"{",
         b"[]",
@@ -286,7 +284,7 @@ def test_the_run_directory_holds_what_was_noted(
     ]
     for text in broken:
         backend._run_dirs.write(ref.run_dir, "told.json", text)
-        assert backend.load_cursor(ref) is None
+        assert backend.directories.load_cursor(ref) is None
 
 
 def test_a_triggerer_that_stops_leaves_word_and_the_next_goes_on_from_there(
@@ -316,7 +314,7 @@ def test_a_triggerer_that_stops_leaves_word_and_the_next_goes_on_from_there(
         return sum(text.startswith("[node") for _, text in log.lines) > 3
 
     asyncio.run(run_until(has_lines))
-    assert backend.load_cursor(ref) is not None
+    assert backend.directories.load_cursor(ref) is not None
     asyncio.run(run_until(has_lines))
     told = [{entry for entry in log.lines if entry[1].startswith("[node")} for log in logs]
     assert not told[0] & told[1]

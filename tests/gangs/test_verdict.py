@@ -229,6 +229,20 @@ def test_a_retry_that_trains_nothing_says_what_it_had_and_what_to_do() -> None:
     assert '{"complete": true}' in action.message
 
 
+def test_a_run_that_saved_nothing_says_what_to_read_and_what_to_set() -> None:
+    action = decide(record(), status_of("SUCCEEDED", "exit 0", "none", "none wanted"), NOW)
+    assert isinstance(action, Fail)
+    assert action.message.startswith("the program exited with 0 on every node but wrote no checkpoint")
+    assert "first lines of output" in action.message
+    assert "checkpoints.required: false" in action.message
+
+
+def test_a_checkpoint_that_is_damaged_is_the_reason_in_its_own_words() -> None:
+    status = status_of("SUCCEEDED", "exit 0", "damaged", "none wanted")
+    said = replace(status, checkpoint_problem="its checksum differs")
+    assert decide(record(), said, NOW) == Fail(Cause.USER, "its checksum differs")
+
+
 @pytest.mark.parametrize(
     "progress",
     [Progress(step=10, steps=10), Progress(steps=10), Progress(complete=True), Progress(step=12, steps=10)],

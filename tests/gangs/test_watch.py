@@ -119,7 +119,7 @@ class Late(Backend):
             raise answer
         return [answer]
 
-    connect = plan = submit = find = logs = cancel = delete = None  # type: ignore[assignment]
+    connect = plan = submit = logs = cancel = delete = None  # type: ignore[assignment]
 
 
 Late.__abstractmethods__ = frozenset()

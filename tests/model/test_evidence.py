@@ -225,3 +225,11 @@ def test_a_run_is_gone_after_exactly_the_documented_answers_and_seconds() -> Non
 def test_one_refusal_is_a_refusal() -> None:
     assert not ANSWERED.is_refused
     assert ANSWERED.refused("401", 0).is_refused
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_met_is_a_refusal_of_its_kind_or_a_passing_fault(kind: str) -> None:
+    met = ANSWERED.met(kind, 3.0)
+    assert met == ANSWERED.refused(kind, 3.0)
+    assert (met.refusal, met.refusals) == (kind, 1)
+    assert met.met(None, 4.0) == met.failed(4.0)

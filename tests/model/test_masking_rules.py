@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import string
 from urllib.parse import quote
 
 import pytest
@@ -182,3 +184,104 @@ def test_a_secret_is_found_in_the_forms_in_which_texts_have_it():
     assert without("ab abc", {"ab", "abc"}) == "*** ***", "the longer one first"
     assert without("x", {""}) == "x"
     assert without(3, {"3"}) == 3
+
+
+def drawn(dice: random.Random, alphabet: str, size: int) -> str:
+    # A digit and a letter, as all but a few of those that are drawn have.
+    return "a1" + "".join(dice.choices(alphabet, k=size - 2))
+
+
+WORDS = string.ascii_letters + string.digits
+FORMS = {
+    **{f"{each}": (string.ascii_uppercase + string.digits, 16) for each in ("AKIA", "ASIA", "ABIA", "ACCA")},
+    **dict.fromkeys(("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "hf_", "api_org_"), (WORDS, 36)),
+    **dict.fromkeys(("glpat-", "gldt-", "glrt-", "glptt-", "wandb_v1_", "sk-", "sk-or-"), (WORDS, 24)),
+    **dict.fromkeys(("sk_live_", "rk_live_", "sk_test_", "rk_test_"), (WORDS, 24)),
+    **dict.fromkeys(("xoxb-", "xoxp-", "xoxa-", "xoxs-", "xapp-", "ya29.", "GOCSPX-"), (WORDS, 28)),
+    **dict.fromkeys(("npm_", "r8_", "pypi-AgEI", "eyJhcGlf", "dckr_pat_", "hvs.", "nvapi-"), (WORDS, 40)),
+    "AIza": (WORDS, 35),
+    "dapi": ("0123456789abcdef", 32),
+}
+"""How tokens of services begin, and what follows."""
+
+
+@pytest.mark.parametrize("begin", FORMS)
+def test_a_token_is_known_by_how_it_begins(begin: str):
+    print("seed", begin)
+    dice = random.Random(begin)
+    alphabet, size = FORMS[begin]
+    for _ in range(5):
+        rest = drawn(dice, alphabet, size)
+        secret = begin + (rest.upper() if alphabet.isupper() else rest)
+        assert masked_text(f"using {secret} now") == "using *** now", secret
+        assert masked_text(f"of a word: x{secret[:-1]}") == f"of a word: x{secret[:-1]}", secret
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_a_token_in_parts_is_known_by_them(part: int):
+    dice = random.Random(part)
+    parts = [drawn(dice, WORDS, 20) for _ in range(3)]
+    for secret in (f"SG.{parts[0]}.{parts[1]}", f"eyJ{parts[0]}.eyJ{parts[1]}.{parts[2]}"):
+        assert masked_text(f"with {secret}: refused") == "with ***: refused"
+
+
+@pytest.mark.parametrize(
+    "text, in_a_log, elsewhere",
+    [
+        # What a shell reads as one word is the value; a sentence goes on after it.
+        ("run DB_PASSWORD=hunter22, then", "run DB_PASSWORD=***, then", "run DB_PASSWORD=*** then"),
+        ("password: hunter22.", "password: ***.", "password: ***."),
+        ("{password: hunter22}", "{password: ***}", "{password: ***}"),
+        # A word of a sentence under a name is none in a log.
+        ("password: Sent.", "password: Sent.", "password: ***."),
+        ("password=expired: try again", "password=expired: try again", "password=expired: try again"),
+        ("password=missing, x", "password=missing, x", "password=missing, x"),
+        ("password=nothing-of-it", "password=***", "password=***"),
+        # Parts of an address whose names say nothing.
+        (f"https://x/a?q={RANDOM}", "https://x/a?q=***", "https://x/a?***"),
+        (f"at https://x/a?n=3&q={RANDOM} .", "at https://x/a?n=3&q=*** .", "at https://x/a?n=3&q=*** ."),
+        (f"at https://x/a?q={RANDOM}&n=3 .", "at https://x/a?q=***&n=3 .", "at https://x/a?q=***&n=3 ."),
+        (f"at https://x/?q={RANDOM}&r={RANDOM}", "at https://x/?q=***&r=***", "at https://x/?q=***&r=***"),
+        (f"at file:///a?q={RANDOM} .", f"at file:///a?q={RANDOM} .", f"at file:///a?q={RANDOM} ."),
+        # A password may hold what an address has elsewhere.
+        ("postgresql://me:p/w@db/x now", "postgresql://me:***@db/x now", "postgresql://me:***@db/x now"),
+        ("postgresql://me:p?w@db/x now", "postgresql://me:***@db/x now", "postgresql://me:***@db/x now"),
+        ("postgresql://db:5432/x@y", "postgresql://db:5432/x@y", "postgresql://db:5432/x@y"),
+    ],
+)
+def test_where_a_secret_ends_depends_on_what_it_stands_in(text: str, in_a_log: str, elsewhere: str):
+    assert masked_text(text) == in_a_log
+    assert masked(text) == elsewhere
+
+
+@pytest.mark.parametrize(
+    "name, weight",
+    [
+        ("hf.token", Weight.LIKELY),
+        ("hf.token.", Weight.LIKELY),
+        (".token", Weight.LIKELY),
+        ("keyX", Weight.NONE),
+        ("KEY", Weight.POSSIBLE),
+        ("X_KEY", Weight.LIKELY),
+        ("x_key", Weight.POSSIBLE),
+        ("myapikey", Weight.SURE),
+        ("rootpasswd", Weight.SURE),
+        ("apikeys_of", Weight.NONE),
+        ("TOKEN_GITHUB", Weight.LIKELY),
+        ("TOKEN_ID", Weight.NONE),
+        ("prompt.token_github", Weight.NONE),
+    ],
+)
+def test_how_sure_a_name_is(name: str, weight: Weight):
+    assert weight_of(name) is weight
+
+
+@pytest.mark.parametrize("argument", ["--password={}", "++password={}", "DB_PASSWORD={}"])
+def test_all_of_an_argument_after_its_name_is_the_secret(argument: str):
+    assert masked([argument.format("two words")]) == [argument.format("***")]
+    assert secrets_in([argument.format("two words")]) >= {"two words"}
+
+
+def test_the_password_of_a_secret_address_is_a_secret_by_itself():
+    address = "postgresql://me:hunter22@db/x"
+    assert secrets_in({"DB_PASSWORD": address}) == {address, "hunter22"}

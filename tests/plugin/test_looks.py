@@ -7,6 +7,7 @@ import threading
 import time
 
 from airflow_provider_ocidist.backends.base import LogLine, LogPart
+from airflow_provider_ocidist.backends.capabilities import NamesSecrets, OpensById
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -18,7 +19,7 @@ from tests.plugin.gangs import START, node, ref
 GANG = ref(checkpoints_uri=None)
 
 
-class Service:
+class Service(OpensById, NamesSecrets):
     """A hook and its backend: tells a status after a while, counts how often it was asked."""
 
     def __init__(self, *, takes: float = 0.0, error: Exception | None = None) -> None:
@@ -49,7 +50,7 @@ class Service:
         self.opened.append(job_id)
         return RunRecord(ref=self.gang)
 
-    def secrets_told(self, gang):
+    def secrets_of(self, gang):
         return {"hf_abcdef"}
 
     def logs_of(self, wanted, most):

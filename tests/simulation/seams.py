@@ -113,7 +113,7 @@ def _import_all(package: ModuleType) -> list[ModuleType]:
 def _process_globals(module: ModuleType) -> list[tuple[dict[str, Any], str, Any]]:
     """Return what each real process has of its own: caches that are empty at first, and pools of threads."""
     found: list[tuple[dict[str, Any], str, Any]] = []
-    if module.__name__.rpartition(".")[2] in PURE:
+    if module.__name__.removeprefix(f"{PACKAGE}.") in PURE:
         return found
     for name, value in vars(module).items():
         if not name.startswith("_") or name.startswith("__"):
@@ -125,7 +125,7 @@ def _process_globals(module: ModuleType) -> list[tuple[dict[str, Any], str, Any]
     return found
 
 
-PURE = ("job_schema",)
+PURE = ("job_file.schema",)
 """Modules whose caches hold what is the same in every process."""
 _OWN_KINDS = {"Threads"}
 """Classes of which a module keeps one object for its process."""

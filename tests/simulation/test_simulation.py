@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.simulation import mutants
+from tests.simulation import mutants, seams
 
 ROOT = Path(__file__).parents[2]
 BROKEN = "whatever rests is whole"
@@ -67,3 +67,10 @@ def test_every_mutant_finds_the_lines_that_it_changes():
         if (package / mutant.module).read_text().count(old) != 1
     ]
     assert stale == []
+
+
+def test_what_is_left_out_of_the_simulation_or_shared_by_its_processes_is_there():
+    package = ROOT / "airflow_provider_ocidist"
+    for name in (*seams.NOT_SIMULATED, *seams.PURE):
+        place = package.joinpath(*name.split("."))
+        assert place.is_dir() or place.with_suffix(".py").is_file(), name

@@ -84,7 +84,7 @@ def trigger(ref: RunRef, monkeypatch: pytest.MonkeyPatch) -> Trigger:
 
 def a_trigger(ref: RunRef, **changes: Any) -> Trigger:
     model = Model()
-    model.gangs[ref.job_id], model.states[ref.job_id] = ref, [LIVE, LIVE]
+    model.existing[ref.job_id], model.states[ref.job_id] = ref, [LIVE, LIVE]
     record = RunRecord.of(ref, a_job(), model.plan(a_job(), ref.key).expects)
     arguments = {
         "conn_id": "oci_x",

@@ -22,17 +22,17 @@ from typing import Any
 from airflow_provider_ocidist.backends.base import Backend, LogLine
 from airflow_provider_ocidist.backends.bundle import agent_bundle
 from airflow_provider_ocidist.backends.local import node
-from airflow_provider_ocidist.backends.local.plans import KIND, make_plan
+from airflow_provider_ocidist.backends.local.plans import KIND, folder_in, make_plan
+from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged
+from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRef, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import access_of
 from airflow_provider_ocidist.storage.stores.opening import open_store
-from airflow_provider_ocidist.work_dir.attempt_index import AttemptIndex, work_dir_of
 from airflow_provider_ocidist.work_dir.reports import Reported, Reports, signed
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
@@ -48,6 +48,7 @@ PATIENCE = 60.0
 class Local(Backend):
     """Starts the nodes of a gang as processes that outlive the one which started them; their lease ends them."""
 
+    kind = KIND
     needs_connection = False
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
@@ -56,28 +57,20 @@ class Local(Backend):
         self._run_dirs = RunDirs(open_store)
         self._reports = Reports(self._run_dirs)
         self.directories = RunDirectories(self._run_dirs, self._run_dirs)
+        self.gangs = RecordedGangs(self._run_dirs, _gangs_of, lambda: folder_in(self._fields))
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
         """`work_dir` is used where it is a folder, credentials for data in Object Storage; all of it may be absent."""
         return cls(fields)
 
+    def reconnect(self, fields: Mapping[str, Any]) -> None:
+        self._access = access_of(fields)
+
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
         return make_plan(job, key, self._fields)
 
     # submit
-
-    def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
-        return merged(noted, self._index(plan.run_dir).read(plan.key))
-
-    def find(self, plan: Plan) -> list[RunRef]:
-        found = [_gang_in(attempt.place.run_dir) for attempt in self.attempts(plan)]
-        return [ref for ref in found if ref is not None]
-
-    def begin(self, plan: Plan, known: Sequence[Attempt] | None = None) -> list[RunRef]:
-        del known
-        self._index(plan.run_dir).write(Attempt.of(plan, _gang_in(plan.run_dir)))
-        return self.find(plan)
 
     def submit(
         self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
@@ -85,14 +78,8 @@ class Local(Backend):
         del stop, found
         with _locked(Path(plan.run_dir)):
             ref = _gang_in(plan.run_dir) or _started(plan)
-        self._index(plan.run_dir).write(Attempt.of(plan, ref))
+        self.gangs.record(Attempt.of(plan, ref))
         return ref
-
-    def close(self, ref: RunRef, end: End) -> None:
-        self._index(ref.run_dir).end(ref.key, Place(backend=ref.backend, run_dir=ref.run_dir), end)
-
-    def _index(self, run_dir: str) -> AttemptIndex:
-        return AttemptIndex(self._run_dirs, work_dir_of(run_dir))
 
     # look
 
@@ -191,6 +178,11 @@ def _wait_for(file: Path, errors: Path) -> None:
         if time.monotonic() > deadline:
             raise BackendError(f"a node did not start: {errors.read_text()[-500:] or errors}", retryable=True)
         time.sleep(0.02)
+
+
+def _gangs_of(attempt: Attempt) -> list[RunRef]:
+    found = _gang_in(attempt.place.run_dir)
+    return [] if found is None else [found]
 
 
 def _gang_in(run_dir: str) -> RunRef | None:

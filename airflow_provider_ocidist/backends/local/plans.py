@@ -32,7 +32,7 @@ class LocalOptions(BackendOptions):
 
 def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
     """Return the plan of a gang. Raises JobFileError when `work_dir` is no folder of this machine."""
-    work_dir = str(job.work_dir or _folder_in(fields) or Path(WORK_DIR).expanduser())
+    work_dir = str(job.work_dir or folder_in(fields))
     if "://" in work_dir:
         problem = Problem(
             "work_dir", f"must be a folder of this machine for backend {KIND!r}, not {work_dir}"
@@ -67,10 +67,10 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
     )
 
 
-def _folder_in(fields: Mapping[str, Any]) -> str | None:
-    """Return the connection's work directory where that is a folder: another backend's may be a bucket."""
+def folder_in(fields: Mapping[str, Any]) -> str:
+    """Return the connection's work directory; the usual one where that is no folder but, say, a bucket."""
     work_dir = fields.get("work_dir")
-    return work_dir if work_dir and "://" not in work_dir else None
+    return str(work_dir if work_dir and "://" not in work_dir else Path(WORK_DIR).expanduser())
 
 
 def _addresses(key: RunKey, nodes: int) -> list[str]:

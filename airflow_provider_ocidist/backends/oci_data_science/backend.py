@@ -5,14 +5,27 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, Finding, LogLine, LogPart
+from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, LogLine, LogPart
+from airflow_provider_ocidist.backends.capabilities import (
+    ChecksBeforehand,
+    CountsMissing,
+    Finding,
+    KeepsTime,
+    ListsGangs,
+    ListsLiveGangs,
+    NamesSecrets,
+    OpensById,
+    PreparesCancels,
+    ShowsWhatItCreated,
+    SpansRegions,
+)
 from airflow_provider_ocidist.backends.oci_data_science.answers import log_line
-from airflow_provider_ocidist.backends.oci_data_science.calling_off import CallingOff
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
 from airflow_provider_ocidist.backends.oci_data_science.created import job_request, run_request
@@ -35,7 +48,6 @@ from airflow_provider_ocidist.backends.oci_data_science.topologies import TOPOLO
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.attempts import Attempt, End, Place, place_of
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import Missed
 from airflow_provider_ocidist.model.masking import secrets_in
@@ -53,9 +65,7 @@ from airflow_provider_ocidist.model.run import (
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.oci_client.credentials import OciAccess, region_in_profile
 from airflow_provider_ocidist.oci_client.errors import oci_errors
-from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.opening import open_store
-from airflow_provider_ocidist.work_dir.attempt_index import work_dir_of
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from airflow_provider_ocidist.work_dir.reports import Reported, Reports, signed
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
@@ -68,8 +78,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class OciDataScience(Backend):
+class OciDataScience(
+    Backend,
+    OpensById,
+    ListsGangs,
+    ListsLiveGangs,
+    ShowsWhatItCreated,
+    SpansRegions,
+    KeepsTime,
+    CountsMissing,
+    PreparesCancels,
+    NamesSecrets,
+    ChecksBeforehand,
+):
     """Gangs for one connection."""
+
+    kind = KIND
+    gangs: Gangs
 
     def __init__(self, access: OciAccess, defaults: Defaults) -> None:
         self.access = access
@@ -84,6 +109,7 @@ class OciDataScience(Backend):
             self._run_dirs,
             self._submission,
             lambda region: self._in_region(region).gangs,
+            lambda: self.defaults.work_dir,
         )
         self._elsewhere: dict[str, Self] = {}
         # Cancels have connections of their own, and wait seconds at most when the service throttles.
@@ -154,12 +180,6 @@ class OciDataScience(Backend):
             lambda body: completed(body, self.access),
         )
 
-    def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
-        return self.gangs.recorded(plan.key, [place_of(plan)], noted)
-
-    def close(self, ref: RunRef, end: End) -> None:
-        self.gangs.end(ref, end)
-
     def near(self, ref: RunRef) -> Self:
         return self._in_region(region_of(ref.job_id))
 
@@ -172,21 +192,11 @@ class OciDataScience(Backend):
             self._elsewhere[region] = type(self)(replace(self.access, region=region), self.defaults)
         return self._elsewhere[region]
 
-    def find(self, plan: Plan) -> list[RunRef]:
-        found = self.gangs.found(plan.key, self.attempts(plan))
-        return found or self.gangs.named(plan.key.name, plan.key, str(plan.compartment_id))
-
-    def begin(self, plan: Plan, known: Sequence[Attempt] | None = None) -> list[RunRef]:
-        return self.gangs.begin(plan, self.attempts(plan) if known is None else known)
-
-    def gangs_of(
-        self, keys: Sequence[RunKey], place: str | None = None, run_dir: str | None = None
-    ) -> list[RunRef]:
+    def live(self, keys: Sequence[RunKey], place: str | None = None) -> list[RunRef]:
         compartment_id = place or self.defaults.compartment_id
         if compartment_id is None:
             raise _no_compartment()
-        work_dir = work_dir_of(run_dir) if run_dir else self.defaults.work_dir
-        return self.gangs.of(keys, compartment_id, work_dir)
+        return self.gangs.live(keys, compartment_id)
 
     def open(self, resource_id: str) -> RunRecord:
         job = self._job(self._job_id_of(resource_id))
@@ -194,7 +204,7 @@ class OciDataScience(Backend):
         runs = self._runs(ref.job_id, ref.compartment_id)
         return record_of(job, with_runs(ref, _by_number(runs), _asked_at(runs)))
 
-    def secrets_told(self, ref: RunRef) -> set[str]:
+    def secrets_of(self, ref: RunRef) -> set[str]:
         job = self._job(ref.job_id)
         described = self._client.base_client.sanitize_for_serialization
         found = secrets_in(described(job))
@@ -278,8 +288,8 @@ class OciDataScience(Backend):
         return begun
 
     def now(self) -> float:
-        told = self._service_clock.now()
-        return super().now() if told is None else told
+        at_the_service = self._service_clock.now()
+        return time.time() if at_the_service is None else at_the_service
 
     def forget(self, ref: RunRef) -> None:
         self._run_states.forget(ref.run_ids)
@@ -341,36 +351,6 @@ class OciDataScience(Backend):
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
         self._cancels.cancel(ref, ending)
-
-    def call_off(
-        self, key: RunKey, place: Place | None, noted: Sequence[Attempt], ending: Ending, number: int
-    ) -> list[str]:
-        places = self._usual_places() if place is None else [place]
-        calling_off = CallingOff(
-            recorded=lambda: self.gangs.recorded(key, places, noted),
-            live=lambda: self.gangs.live([key], self._compartment_of(places, noted)),
-            cancel=lambda ref: self.near(ref).cancel(ref, ending),
-            request_stop=lambda attempt: self._cancels.request_stop(
-                attempt.key, attempt.place.run_dir, ending
-            ),
-            claimed_by=self.claimed_by,
-        )
-        return calling_off.end(noted, number)
-
-    def _usual_places(self) -> list[Place]:
-        """Return where the connection puts gangs of jobs that say nothing of their own."""
-        work_dir, compartment_id = self.defaults.work_dir, self.defaults.compartment_id
-        if work_dir is None:
-            return []
-        return [Place(backend=KIND, run_dir=locations.join(work_dir, "any"), compartment_id=compartment_id)]
-
-    def _compartment_of(self, places: Iterable[Place], noted: Iterable[Attempt]) -> str:
-        """Return the compartment to look in. Raises BackendError where neither job, notes nor connection name one."""
-        named = [place.compartment_id for place in (*places, *(each.place for each in noted))]
-        found = next(filter(None, [*named, self.defaults.compartment_id]), None)
-        if found is None:
-            raise _no_compartment()
-        return found
 
     def ready_to_cancel(self, ref: RunRef) -> None:
         _ = self._cancel_client

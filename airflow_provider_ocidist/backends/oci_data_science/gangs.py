@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,13 +14,13 @@ from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TA
 from airflow_provider_ocidist.backends.oci_data_science.refs import ref_of, runs_of, with_runs
 from airflow_provider_ocidist.backends.oci_data_science.run_states import LIVE
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
-from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken, RunNotFound, StorageError
-from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged
-from airflow_provider_ocidist.model.report import StopRequest
+from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs, by_age
+from airflow_provider_ocidist.errors import BackendError, RunNotFound
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
-from airflow_provider_ocidist.model.work_dir import ATTEMPTS, STOP_FILE
+from airflow_provider_ocidist.model.work_dir import ATTEMPTS
 from airflow_provider_ocidist.oci_client.errors import oci_errors
-from airflow_provider_ocidist.work_dir.attempt_index import AttemptIndex, work_dir_of
+from airflow_provider_ocidist.work_dir.attempt_index import work_dir_of
 from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
@@ -31,15 +30,10 @@ STALE = 5.0
 """Seconds until an attempt whose creation was not answered is looked for once more: lists may lag."""
 NEIGHBOURS = 3
 """Attempts of a generation that are looked for by name where there is no record, as of a version before this one."""
-CALLED_OFF = StopRequest(cause=Cause.CANCELED, message="another attempt of its task was begun")
 
 
-class Gangs:
-    """What exists for the tasks of one connection.
-
-    Nothing is created before its attempt is recorded in the work directory; so what is not recorded, or what the record
-    leads to, need not be looked for among all jobs of a compartment.
-    """
+class Gangs(RecordedGangs):
+    """What exists for the tasks of one connection, found and created side by side; by lists what no record leads to."""
 
     def __init__(
         self,
@@ -47,46 +41,21 @@ class Gangs:
         run_dirs: RunDirs,
         submission: Callable[..., Submission],
         near: Callable[[str | None], Gangs],
+        work_dir: Callable[[], str | None],
     ) -> None:
         """`near` returns the one that reaches a region."""
+        super().__init__(run_dirs, self.of_attempt, work_dir)
         self._near = near
         self._client = client
-        self._run_dirs = run_dirs
         self._submission = submission
 
-    # what is recorded
-
-    def recorded(self, key: RunKey, places: Iterable[Place], noted: Sequence[Attempt]) -> list[Attempt]:
-        """Return the attempts of a task that may live and the newest of all, oldest first."""
-        known = (*places, *(each.place for each in noted))
-        work_dirs = dict.fromkeys((place.region, work_dir_of(place.run_dir)) for place in known)
-        read = [self._near(region).index(work_dir).read(key) for region, work_dir in work_dirs]
-        return merged(noted, *read)
-
-    def end(self, ref: RunRef, end: End) -> None:
-        """Record that no node of a gang lives; otherwise each later try looks it up."""
-        place = Place(backend=ref.backend, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
-        try:
-            self.index(work_dir_of(ref.run_dir)).end(ref.key, place, end)
-        except BackendError as error:
-            log.warning("%s: its end is not recorded: %s", ref.key.name, error)
-
-    def index(self, work_dir: str) -> AttemptIndex:
-        """Return the records of a work directory."""
-        return AttemptIndex(self._run_dirs, work_dir)
+    def at(self, place: Place) -> Gangs:
+        return self._near(place.region)
 
     # what exists
 
-    def found(self, key: RunKey, known: Iterable[Attempt]) -> list[RunRef]:
-        """Return the gangs that attempts have led to, of any place, oldest first."""
-        refs = in_parallel(self.of_attempt, known)
-        return _by_age(ref for some in refs for ref in some if ref.key.task_digest == key.task_digest)
-
-    def of(self, keys: Sequence[RunKey], compartment_id: str, work_dir: str | None) -> list[RunRef]:
-        """Return the gangs of these tasks that live, and the newest of each, as far as it is recorded there."""
-        index = self.index(work_dir) if work_dir else None
-        recorded = [self.found(key, index.read(key)) for key in keys] if index else []
-        return _by_age(ref for refs in (self.live(keys, compartment_id), *recorded) for ref in refs)
+    def find(self, plan: Plan) -> list[RunRef]:
+        return super().find(plan) or self.named(plan.key.name, plan.key, str(plan.compartment_id))
 
     def live(self, keys: Sequence[RunKey], compartment_id: str) -> list[RunRef]:
         """Return the gangs of these tasks that have a node which lives, recorded or not; by lists of what lives."""
@@ -99,7 +68,7 @@ class Gangs:
             if (digest := (run.freeform_tags or {}).get(TAG_TASK)) in of
         }
         refs = in_parallel(lambda item: self._of_job(item[0], item[1], compartment_id), jobs.items())
-        return _by_age(ref for ref in refs if ref is not None)
+        return by_age(ref for ref in refs if ref is not None)
 
     def named(self, name: str, key: RunKey, compartment_id: str) -> list[RunRef]:
         """Return the gangs whose job has this name; a list may lag."""
@@ -107,12 +76,12 @@ class Gangs:
             jobs = list(pages(self._client().list_jobs, compartment_id, display_name=name))
         owned = [str(job.id) for job in jobs if key_of(job, key) is not None]
         refs = in_parallel(lambda job_id: self._of_job(job_id, key, compartment_id), owned)
-        return _by_age(ref for ref in refs if ref is not None)
+        return by_age(ref for ref in refs if ref is not None)
 
     def of_attempt(self, attempt: Attempt) -> list[RunRef]:
         """Return the gangs that one attempt has led to. Raises BackendError where they cannot be seen."""
         place, ref = attempt.place, attempt.ref
-        there = self._near(place.region)
+        there = self.at(place)
         if there is not self:
             return there.of_attempt(attempt)
         compartment_id = str(place.compartment_id)
@@ -169,23 +138,23 @@ class Gangs:
 
     # create
 
-    def begin(self, plan: Plan, known: Sequence[Attempt]) -> list[RunRef]:
+    def begin(self, plan: Plan, known: Sequence[Attempt] | None = None) -> list[RunRef]:
         """Return the task's gangs, and the plan's own gang with its job.
 
         The job is only a definition: it is created while it is looked for, its runs come afterwards.
         """
-        here = [attempt for attempt in known if attempt.place.is_that_of(plan) and attempt.key == plan.key]
-        own = next(iter(here), None)
+        known = self.own(plan, known)
+        own = next((each for each in known if each.is_that_of(plan)), None)
         unanswered = [attempt for attempt in known if attempt.ref is None and attempt is not own]
         others = self.found(plan.key, [each for each in known if each.ref is not None or each is not own])
-        others += self._called_off(plan.key, unanswered, others)
+        others += self.called_off(plan.key, unanswered, others, STALE)
         if not known and plan.tries is not None and plan.tries.number > 1:
-            others = _by_age([*others, *self._unrecorded(plan)])
+            others = by_age([*others, *self._unrecorded(plan)])
         elsewhere = any(each.key == plan.key and each is not own for each in known)
         if elsewhere or any(ref.key == plan.key and ref.complete for ref in others):
-            return _by_age(others)
+            return by_age(others)
         mine = any(ref.key == plan.key for ref in others)
-        return _by_age([*others, *([] if mine else self._begun(plan, known))])
+        return by_age([*others, *([] if mine else self._begun(plan, known))])
 
     def _begun(self, plan: Plan, known: Sequence[Attempt]) -> list[RunRef]:
         """Return what there is of the plan's own gang: its job, if nothing else."""
@@ -196,16 +165,14 @@ class Gangs:
         begun, (others, named) = both(
             lambda: self._job(plan),
             lambda: both(
-                lambda: self.index(work_dir_of(plan.run_dir)).unknown(plan.key, [*known, own]),
+                lambda: self.unknown(own, known),
                 lambda: self.named(plan.key.name, plan.key, compartment_id),
             ),
         )
         if others:
-            # Each try records its attempt before it looks: of two concurrent tries at least one sees the other.
-            overtaken = _overtaken(plan, others)
-            if plan.tries is not None and overtaken.number > plan.tries.number:
-                self._withdraw(own, begun, known)
-            raise overtaken
+            raise self.given_way(
+                plan, others, lambda: self.withdraw(own, known, lambda: self._remove_begun(begun))
+            )
         alive = [ref for ref in named if runs_of(ref)]
         if isinstance(begun, BackendError):
             # Our own job without a node may be deleted by now, since the lookup took time.
@@ -219,40 +186,15 @@ class Gangs:
             self._remove(job_id)
         return kept
 
-    def _withdraw(self, own: Attempt, begun: RunRef | BackendError, known: Sequence[Attempt]) -> None:
-        """Remove what this try has just begun, and nothing that was there before it."""
-        if any(each.key == own.key and each.place.digest == own.place.digest for each in known):
-            return
-        try:
-            if isinstance(begun, RunRef):
-                self._remove(begun.job_id)
-            self.index(work_dir_of(own.place.run_dir)).forget(own)
-        except BackendError as error:
-            # The later try finds it by its record, and cancels it.
-            log.info("%s: %s", own.key.name, error)
+    def _remove_begun(self, begun: RunRef | BackendError) -> None:
+        if isinstance(begun, RunRef):
+            self._remove(begun.job_id)
 
     def _job(self, plan: Plan) -> RunRef | BackendError:
         try:
             return ref_of(self._submission(plan).job(), plan.key)
         except BackendError as error:
             return error
-
-    def _called_off(
-        self, key: RunKey, unanswered: Sequence[Attempt], found: Sequence[RunRef]
-    ) -> list[RunRef]:
-        """Write stop requests for attempts that got no answer and are in no list, and look once more."""
-        hidden = [attempt for attempt in unanswered if not _is_among(attempt, found)]
-        if not hidden:
-            return []
-        for attempt in hidden:
-            self._near(attempt.place.region).leave_stop_request(attempt.place.run_dir, attempt.key)
-        time.sleep(STALE)
-        late = self.found(key, hidden)
-        for attempt in hidden:
-            if not _is_among(attempt, late):
-                there = self._near(attempt.place.region).index(work_dir_of(attempt.place.run_dir))
-                there.end(attempt.key, attempt.place, End(succeeded=False))
-        return late
 
     def _unrecorded(self, plan: Plan) -> list[RunRef]:
         """Return the gangs of a task that has had tries and has no record here: they lie elsewhere, or are older."""
@@ -262,9 +204,6 @@ class Gangs:
         named = in_parallel(lambda key: self.named(key.name, key, place), keys)
         found = {ref.job_id: ref for refs in (live, *named) for ref in refs if any(ref.run_ids)}
         return list(found.values())
-
-    def record(self, attempt: Attempt) -> None:
-        self.index(work_dir_of(attempt.place.run_dir)).write(attempt)
 
     def submit(self, plan: Plan, stop: threading.Event | None, found: Sequence[RunRef] | None) -> RunRef:
         if found is None:
@@ -313,7 +252,7 @@ class Gangs:
         self._record_created(plan, left)
         if not alive:
             # Its nodes have a stop request: the next try must not create its own in the same run directory.
-            self.end(left, End(succeeded=False))
+            self.close(left, End(succeeded=False))
         if not runs:
             self._remove_if_it_goes(ref)
         for run_id, state in alive.items():
@@ -336,13 +275,6 @@ class Gangs:
         except BackendError as problem:
             log.info("%s", problem)
 
-    def leave_stop_request(self, run_dir: str, key: RunKey) -> None:
-        """For nodes that are just starting, for those that the service does not signal, or that no list shows."""
-        try:
-            self._run_dirs.write(run_dir, STOP_FILE, CALLED_OFF.to_json())
-        except (StorageError, BackendError, OSError) as error:
-            log.warning("%s: could not write a stop request for the nodes: %s", key.name, error)
-
     def _remove_if_it_goes(self, ref: RunRef) -> None:
         try:
             self._remove(ref.job_id)
@@ -358,13 +290,6 @@ class Gangs:
         except BackendError as error:
             if error.status_code not in (404, 409):
                 raise
-
-
-def _overtaken(plan: Plan, others: Sequence[Attempt]) -> Overtaken:
-    number = max(attempt.tries.number if attempt.tries else 0 for attempt in others)
-    return Overtaken(
-        f"{plan.key.name}: try {number} of its task has begun {others[-1].key.name} meanwhile", number
-    )
 
 
 def _out_of_sight(attempt: Attempt, error: BackendError) -> BackendError:
@@ -388,13 +313,3 @@ def _by_number(runs: Iterable[Any]) -> dict[int, str]:
 
 def _asked_at(runs: Iterable[Any]) -> list[float]:
     return [run.time_accepted.timestamp() for run in runs if run.time_accepted is not None]
-
-
-def _is_among(attempt: Attempt, refs: Iterable[RunRef]) -> bool:
-    wanted = (attempt.key, attempt.place.compartment_id)
-    return any((ref.key, ref.compartment_id) == wanted for ref in refs)
-
-
-def _by_age(refs: Iterable[RunRef]) -> list[RunRef]:
-    found = {ref.job_id: ref for ref in refs}
-    return sorted(found.values(), key=lambda ref: (ref.key.generation, ref.key.attempt))

@@ -55,7 +55,7 @@ _HINTS = tuple(
         """
         pass pw secret token key auth cred bearer dsn jwt pat sig sas cookie conn webhook_url service_account wandb
         login :// /p/ -u --user private basic akia asia abia acca ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt-
-        glrt- glptt- hf_ api_org_ sk- sk_ rk_ xox xapp aiza ya29 gocspx eyj npm_ dapi hvs. nvapi r8_ sg.
+        glrt- glptt- pypi- hf_ api_org_ sk- sk_ rk_ xox xapp aiza ya29 gocspx eyj npm_ dapi hvs. nvapi r8_ sg.
         """
     )
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -33,6 +34,7 @@ class Operated:
     events: list[str] = field(default_factory=list)
     removed: bool = False
     again_s: float | None = None
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
         metadata = self.obj["metadata"]
@@ -55,7 +57,9 @@ class Operated:
         for thing in step.delete:
             self.delete(thing)
         for thing in step.create:
-            thing["metadata"].setdefault("uid", "uid")
+            metadata = thing["metadata"]
+            metadata.setdefault("uid", "uid")
+            metadata.setdefault("name", f"{metadata.get('generateName', '')}{next(self.numbers):05}")
             self.owned.setdefault(thing["kind"], []).append(thing)
         for thing in step.update:
             things = self.owned[thing["kind"]]
@@ -64,7 +68,9 @@ class Operated:
         self.removed, self.again_s = step.remove, step.again_s
         if step.status is not None:
             self.obj["status"] = step.status
-        return bool(step.delete or step.create or step.update or step.status is not None)
+        for thing in step.release:
+            thing["metadata"].pop("finalizers", None)
+        return bool(step.delete or step.create or step.update or step.release or step.status is not None)
 
     def delete(self, thing: dict[str, Any]) -> None:
         self.deleted.append(f"{thing['kind']}/{thing['metadata']['name']}")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from airflow_provider_ocidist.backends.base import Finding, Mark
+from airflow_provider_ocidist.backends.capabilities import Finding, Mark
 from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
 from airflow_provider_ocidist.backends.oci_data_science.plans import resolved
 from airflow_provider_ocidist.backends.oci_data_science.preflight import data, machine, network, place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 
-from airflow_provider_ocidist.backends.base import Finding
+from airflow_provider_ocidist.backends.capabilities import Finding
 from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Target
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_ocidist.backends.base import Finding
+from airflow_provider_ocidist.backends.capabilities import Finding
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.launchers.base import MASTER_PORT
 

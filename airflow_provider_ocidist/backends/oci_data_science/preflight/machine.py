@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_ocidist.backends.base import Finding
+from airflow_provider_ocidist.backends.capabilities import Finding
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements import (
     by_hand,

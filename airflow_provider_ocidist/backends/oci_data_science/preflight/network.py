@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from airflow_provider_ocidist.backends.base import Finding
+from airflow_provider_ocidist.backends.capabilities import Finding
 from airflow_provider_ocidist.backends.oci_data_science.preflight.judgements import (
     room_finding,
     traffic_finding,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_ocidist.backends.base import Finding
+from airflow_provider_ocidist.backends.capabilities import Finding
 from airflow_provider_ocidist.backends.oci_data_science.options import OciDataScienceOptions
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.oci_client import clients

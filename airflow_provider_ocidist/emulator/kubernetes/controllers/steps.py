@@ -41,7 +41,7 @@ class Step:
 
 
 Look = Callable[[Obj, Mapping[str, Sequence[Obj]], datetime], Step]
-"""Takes an object, what it controls by kind, and the time."""
+"""Takes an object, what it controls and what it reads by kind, and the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,8 @@ class Operator:
     owns: Sequence[str]
     """Kinds of what it makes; each change of such an object is a reason to look at the owner."""
     look: Look
+    reads: Sequence[str] = ()
+    """Kinds of what others make, and it goes by: handed to `look` whole."""
     source: str
     """Who its events are from."""
     names_kinds: bool = False
@@ -66,6 +68,7 @@ class Operator:
         if obj is None or is_terminating(obj):
             return None
         owned = {kind: _controlled(cluster.list(kind, namespace), obj) for kind in self.owns}
+        owned |= {kind: cluster.list(kind) for kind in self.reads}
         step = self.look(obj, owned, datetime.now(timezone.utc))
         self._carry_out(cluster, obj, step)
         return step.again_s

@@ -1,17 +1,42 @@
-"""CallingOff: cancels the gangs of a task's earlier tries, by the service or by stop requests."""
+"""Cancels the gangs of a task's earlier tries, by the service or by stop requests. No Airflow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs, near
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
-from airflow_provider_ocidist.model.attempts import Attempt, merged
-from airflow_provider_ocidist.model.run import RunRef
+from airflow_provider_ocidist.model.attempts import Attempt, Place, merged
+from airflow_provider_ocidist.model.report import StopRequest
+from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
 
 Item = TypeVar("Item")
 Said = list[str]
 """What may still live, and why its state is unknown or its cancel failed; one message each."""
+
+
+def call_off(
+    backend: Backend, key: RunKey, place: Place | None, noted: Sequence[Attempt], ending: Ending, number: int
+) -> list[str]:
+    """End whatever may live of the task of a key, for its try of this number gives up and nobody comes after it.
+
+    By the service or a stop request, whichever can be reached; nothing that a later try waits for. `place`: where
+    the task's job puts its gangs; None where the job cannot be read: then as the connection says. `noted`: what the
+    task itself has kept of its attempts. Returns what may live all the same, each with the way to end it.
+    Raises no BackendError.
+    """
+    stop = StopRequest(cause=ending.cause, message=ending.message)
+    places = [place, *(each.place for each in noted)]
+    compartment = next(filter(None, (each.compartment_id for each in places if each)), None)
+    return CallingOff(
+        recorded=lambda: backend.gangs.recorded(key, place, noted),
+        live=lambda: backend.live([key], compartment) if isinstance(backend, ListsLiveGangs) else (),
+        cancel=lambda ref: near(backend, ref).cancel(ref, ending),
+        request_stop=lambda each: backend.directories.request_stop(each.key, each.place.run_dir, stop),
+        claimed_by=backend.directories.claimed_by,
+    ).end(noted, number)
 
 
 class CallingOff:

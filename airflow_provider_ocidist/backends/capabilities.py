@@ -1,0 +1,196 @@
+"""Capabilities: what some backends can do and others cannot; who needs one asks for it."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backports import Self, StrEnum
+from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.kept_evidence import Missed
+from airflow_provider_ocidist.model.run import Request, RunKey, RunRecord, RunRef
+
+
+class Capability(ABC):
+    """Something that a backend can do if its class is also one of these."""
+
+    cannot: ClassVar[str]
+    """What a backend without it cannot do, for an error message: `cannot list its gangs`."""
+
+    @classmethod
+    def of(cls, backend: Backend) -> Self:
+        """Return a backend as one that can do this. Raises BackendError when it cannot."""
+        asked: object = backend
+        if isinstance(asked, cls):
+            return asked
+        raise BackendError(f"backend {backend.kind!r} {cls.cannot}", cause=Cause.CONFIG)
+
+
+class OpensById(Capability):
+    """Finds a gang by an id of its service."""
+
+    cannot = "cannot find runs by their id: name the note of the run, info.yaml"
+
+    @abstractmethod
+    def open(self, resource_id: str) -> RunRecord:
+        """Return the record of the gang that the service's own id of a job, or of any of its runs, belongs to.
+
+        It lacks what only the submitter knows: the deadline of an Airflow task, the position in its log.
+        Raises RunNotFound when there is no such thing, or ocidist did not start it.
+        """
+
+
+class ListsGangs(Capability):
+    """Lists gangs, whoever has started them."""
+
+    cannot = "cannot list its gangs"
+
+    @abstractmethod
+    def recent(self, limit: int, name: str = "") -> list[RunRef]:
+        """Return the newest gangs at the connection's place whose name holds `name`, newest first, at most `limit`."""
+
+
+class ListsLiveGangs(Capability):
+    """Finds live gangs of a task that nothing recorded leads to."""
+
+    cannot = "cannot list the gangs of a task"
+
+    @abstractmethod
+    def live(self, keys: Sequence[RunKey], place: str | None = None) -> list[RunRef]:
+        """Return the gangs of the tasks of these keys that have a node which lives, oldest first.
+
+        `place`: the compartment to look in; None: the connection's. Raises BackendError when neither names one.
+        """
+
+
+class ShowsWhatItCreated(Capability):
+    """Shows with which requests a gang was created."""
+
+    cannot = "cannot list what it has created"
+
+    @abstractmethod
+    def created(self, ref: RunRef) -> tuple[Request, ...]:
+        """Return the requests that would create a gang as the service has it now, for comparison with a plan's."""
+
+
+class SpansRegions(Capability):
+    """Has gangs in several regions."""
+
+    cannot = "has no regions"
+
+    @abstractmethod
+    def near(self, ref: RunRef) -> Backend:
+        """Return the backend that reaches a gang: itself, unless the gang is in another region."""
+
+
+def near(backend: Backend, ref: RunRef) -> Backend:
+    """Return the backend that reaches a gang, also in another region."""
+    return backend.near(ref) if isinstance(backend, SpansRegions) else backend
+
+
+class KeepsTime(Capability):
+    """Knows the time at the service, which all times of a record use."""
+
+    cannot = "does not know the time at its service"
+
+    @abstractmethod
+    def now(self) -> float:
+        """Return the Unix time by the service's clock, as far as it has answered; else this machine's."""
+
+
+def now_at(backend: Backend) -> float:
+    """Return the Unix time by the service's clock where the backend knows it, else by this machine's."""
+    return backend.now() if isinstance(backend, KeepsTime) else time.time()
+
+
+class CountsMissing(Capability):
+    """Concludes that a node was deleted from several answers that it was not found: lists may lag."""
+
+    cannot = "does not count what its service has not found"
+
+    @abstractmethod
+    def missed(self, ref: RunRef) -> Mapping[str, Missed]:
+        """Return which runs of a gang the service did not find lately, by id: evidence that they were deleted."""
+
+    @abstractmethod
+    def recall_missed(self, missed: Mapping[str, Missed]) -> None:
+        """Restore what another process has counted."""
+
+
+class PreparesCancels(Capability):
+    """Has slow preparations of a cancel, which are done ahead: a killed task has seconds only."""
+
+    cannot = "has nothing to prepare for a cancel"
+
+    @abstractmethod
+    def ready_to_cancel(self, ref: RunRef) -> None:
+        """Prepare, without a request. Raises BackendError or StorageError when the credentials cannot be loaded now."""
+
+
+class NamesSecrets(Capability):
+    """Knows which secrets its nodes have got, for masking."""
+
+    cannot = "does not know the secrets of its nodes"
+
+    @abstractmethod
+    def secrets_of(self, ref: RunRef) -> set[str]:
+        """Return the secrets in its nodes' configuration, as far as their names show them.
+
+        In one request, or two more where nodes are configured apart.
+        """
+
+
+def secrets_of(backend: Backend, ref: RunRef) -> set[str]:
+    """Return the secrets that a gang's nodes have got, as far as the backend can know them. Raises BackendError."""
+    return backend.secrets_of(ref) if isinstance(backend, NamesSecrets) else set()
+
+
+class Mark(StrEnum):
+    """How one check of the target has ended."""
+
+    PASS = "PASS"  # noqa: S105 - a mark, no word
+    WARN = "WARN"
+    """It may work; a person should check."""
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check of the target has found."""
+
+    subject: str
+    """What was looked at, in a word or two: `subnet`."""
+    mark: Mark
+    message: str
+    fix: str | None = None
+    """What to do about it; every finding that is no PASS has one."""
+
+    @classmethod
+    def passed(cls, subject: str, message: str) -> Self:
+        return cls(subject, Mark.PASS, message)
+
+    @classmethod
+    def warned(cls, subject: str, message: str, fix: str) -> Self:
+        return cls(subject, Mark.WARN, message, fix)
+
+    @classmethod
+    def failed(cls, subject: str, message: str, fix: str) -> Self:
+        return cls(subject, Mark.FAIL, message, fix)
+
+
+class ChecksBeforehand(Capability):
+    """Checks a job against the place where it is to run."""
+
+    cannot = "checks nothing beforehand"
+
+    @abstractmethod
+    def preflight(self, job: TrainingJob) -> list[Finding]:
+        """Return what would stop this job here, and what is fine. Raises JobFileError as `plan` does.
+
+        It sends requests to the service, and may write, read and delete a small file.
+        """

@@ -1,0 +1,1 @@
+"""What the backends on Kubernetes share; no kind of its own."""

@@ -1,0 +1,231 @@
+"""Requests to the API server of one connection, as plain JSON: models of a thousand pods would take seconds."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from airflow_provider_ocidist.backends.kubernetes.errors import kubernetes_errors
+from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
+from airflow_provider_ocidist.errors import BackendError, Cause
+
+PAGE = 500
+"""Objects of one answer to a list; the API server's own clients ask for as many."""
+CONNECT_TIMEOUT = 5.0
+READ_TIMEOUT = 60.0
+"""Seconds for a connection, and for each piece of an answer."""
+URGENT_TIMEOUT = 2.0
+"""Seconds for an answer to a cancel: a killed task has five in all."""
+RETRIED = (429, 502, 503, 504)
+NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+"""Of the pod that this process runs in."""
+
+
+def truth(value: Any) -> bool:
+    """Return a field of a connection that its form, or a URI, gives as text."""
+    return str(value).lower() in ("true", "1", "yes")
+
+
+class Api:
+    """The API server, as the user of one connection. Safe to share between threads; no I/O before the first call."""
+
+    def __init__(self, fields: ClusterFields, *, urgent: bool = False) -> None:
+        self._fields = fields
+        self._urgent = urgent
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._ahead = 0.0
+
+    def now(self) -> float:
+        """Return the Unix time by the API server's clock, as far as it has answered; else this machine's."""
+        return time.time() + self._ahead
+
+    def ready(self) -> None:
+        """Load the credentials. Raises BackendError."""
+        with kubernetes_errors("reading the credentials"):
+            self._connected()
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        return self._json("GET", path, query)
+
+    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object; a field that the server does not know is an error, and not left out in silence."""
+        return self._json("POST", path, {"fieldValidation": "Strict"}, body)
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self._json("PATCH", path, {}, body, content="application/merge-patch+json")
+
+    def delete(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self._json("DELETE", path, {}, body)
+
+    def list(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a list, page by page."""
+        asked = {"limit": PAGE, **query}
+        while True:
+            page = self.get(path, **asked)
+            yield from page.get("items") or ()
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return
+            asked["continue"] = token
+
+    def text(self, path: str, **query: Any) -> bytes:
+        """Return an answer that is no JSON, as a log."""
+        content: bytes = self._send("GET", path, query, None, "application/json")
+        return content
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any],
+        body: Any = None,
+        content: str = "application/json",
+    ) -> dict[str, Any]:
+        found = json.loads(self._send(method, path, query, body, content) or b"{}")
+        return dict(found)
+
+    def _send(self, method: str, path: str, query: Mapping[str, Any], body: Any, content: str) -> Any:
+        with kubernetes_errors(f"{method} {path}"):
+            client = self._connected()
+            try:
+                return self._ask(client, method, path, query, body, content)
+            except Exception as error:
+                if getattr(error, "status", None) != 401:
+                    raise
+            # Tokens of exec plugins and files expire; those that a kubeconfig has now may be newer.
+            with self._lock:
+                if self._client is client:
+                    self._client = None
+            return self._ask(self._connected(), method, path, query, body, content)
+
+    def _ask(
+        self, client: Any, method: str, path: str, query: Mapping[str, Any], body: Any, content: str
+    ) -> Any:
+        answer = client.call_api(
+            path,
+            method,
+            query_params=[(name, value) for name, value in query.items() if value is not None],
+            header_params={"Accept": "application/json", "Content-Type": content},
+            body=body,
+            auth_settings=["BearerToken"],
+            _return_http_data_only=True,
+            _preload_content=False,
+            _request_timeout=(CONNECT_TIMEOUT, URGENT_TIMEOUT if self._urgent else READ_TIMEOUT),
+        )
+        self._note_date(answer.headers.get("date"))
+        return answer.data
+
+    def _note_date(self, date: str | None) -> None:
+        if date:
+            # To the second: half of it is the best guess.
+            self._ahead = parsedate_to_datetime(date).timestamp() + 0.5 - time.time()
+            if abs(self._ahead) < 1.0:
+                self._ahead = 0.0
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = _client_of(self._fields, urgent=self._urgent)
+            return self._client
+
+    def namespace(self) -> str:
+        """Return where objects go when nobody says: the connection's, the kubeconfig's, that of this pod."""
+        if self._fields.namespace:
+            return self._fields.namespace
+        return _own_namespace(self._fields)
+
+
+def _client_of(fields: ClusterFields, *, urgent: bool) -> Any:
+    """Return a client with the credentials that a connection names, as Airflow's KubernetesHook chooses them."""
+    from kubernetes import client
+    from urllib3 import Retry
+
+    configuration = client.Configuration()
+    _load(fields, configuration)
+    if truth(fields.disable_verify_ssl):
+        configuration.verify_ssl = False
+    configuration.connection_pool_maxsize = 32
+    configuration.retries = Retry(
+        total=0 if urgent else 3,
+        backoff_factor=0.2,
+        status_forcelist=RETRIED,
+        allowed_methods=("GET", "DELETE"),
+        raise_on_status=False,
+        respect_retry_after_header=True,
+    )
+    return client.ApiClient(configuration)
+
+
+def _load(fields: ClusterFields, configuration: Any) -> None:
+    from kubernetes import config
+
+    _check_one_source(fields)
+    if truth(fields.in_cluster):
+        config.load_incluster_config(client_configuration=configuration)
+    elif fields.kube_config_path or fields.kube_config:
+        _load_file(fields, configuration)
+    else:
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException:
+            config.load_kube_config(client_configuration=configuration, context=fields.cluster_context)
+
+
+def _load_file(fields: ClusterFields, configuration: Any) -> None:
+    from kubernetes import config
+
+    if fields.kube_config_path:
+        config.load_kube_config(
+            fields.kube_config_path, context=fields.cluster_context, client_configuration=configuration
+        )
+        return
+    given = fields.kube_config
+    with tempfile.NamedTemporaryFile() as file:
+        file.write((json.dumps(given) if isinstance(given, Mapping) else str(given)).encode())
+        file.flush()
+        config.load_kube_config(file.name, context=fields.cluster_context, client_configuration=configuration)
+
+
+def _check_one_source(fields: ClusterFields) -> None:
+    given = {
+        "in_cluster": truth(fields.in_cluster),
+        "kube_config_path": fields.kube_config_path,
+        "kube_config": fields.kube_config,
+    }
+    chosen = [name for name, value in given.items() if value]
+    if len(chosen) > 1:
+        raise BackendError(
+            f"the connection has {' and '.join(chosen)}: they exclude one another, leave one",
+            cause=Cause.CONFIG,
+        )
+
+
+def _own_namespace(fields: ClusterFields) -> str:
+    from kubernetes import config
+
+    try:
+        if truth(fields.in_cluster):
+            return Path(NAMESPACE_FILE).read_text().strip()
+        if fields.kube_config:
+            return _namespace_in(fields.kube_config, fields.cluster_context)
+        contexts, active = config.list_kube_config_contexts(fields.kube_config_path)
+    except (OSError, ImportError, yaml.YAMLError, config.ConfigException):
+        return "default"
+    chosen = {each["name"]: each for each in contexts}.get(fields.cluster_context, active)
+    return str(chosen["context"].get("namespace") or "default")
+
+
+def _namespace_in(kube_config: Any, context: str | None) -> str:
+    value = kube_config if isinstance(kube_config, Mapping) else yaml.safe_load(str(kube_config))
+    wanted = context or value.get("current-context")
+    contexts = {each.get("name"): each.get("context") or {} for each in value.get("contexts") or ()}
+    return str(contexts.get(wanted, {}).get("namespace") or "default")

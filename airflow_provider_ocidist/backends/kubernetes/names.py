@@ -1,0 +1,81 @@
+"""Names, labels and annotations of a gang's objects. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.run import RunKey
+
+LABEL_LIMIT = 63
+"""Characters of a DNS label, and of a label's value (RFC 1035; Kubernetes' documentation, Object Names and IDs)."""
+DIGEST = 12
+"""Hexadecimal digits of a task's digest in a name; what the name belongs to is in the annotations."""
+
+MANAGER = "app.kubernetes.io/managed-by"
+OURS = "ocidist"
+GANG, TASK, GENERATION, ATTEMPT = "ocidist/gang", "ocidist/task", "ocidist/generation", "ocidist/attempt"
+KEY, TOKEN, RUN_DIR = "ocidist/key", "ocidist/token", "ocidist/run-dir"
+RESERVED = "ocidist/"
+"""What labels and annotations of ours begin with; a person's may not."""
+SELECTOR = f"{MANAGER}={OURS}"
+"""Of every object that a gang has."""
+
+
+def gang_name(key: RunKey, longest_suffix: str) -> str:
+    """Return the name of an attempt's objects: a DNS-1035 label, with room for what an operator appends to it.
+
+    The same key has the same name in every process; another attempt, generation or task has another.
+    """
+    tail = f"{key.task_digest[:DIGEST]}-g{key.generation}-a{key.attempt}"
+    room = LABEL_LIMIT - len(longest_suffix) - len(tail) - 1
+    each = max(room - 1, 0) // 2
+    words = [_slug(text, each) for text in (key.dag_id, key.task_id)]
+    # A DNS-1035 label begins with a letter.
+    head = "-".join(word for word in words if word) or "t"
+    return f"{head}-{tail}" if head[0].isalpha() else f"t{head}"[: max(room, 1)].rstrip("-") + f"-{tail}"
+
+
+def _slug(text: str, length: int) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:length].strip("-")
+
+
+def labels_of(key: RunKey, name: str) -> dict[str, str]:
+    """Return the labels of all that belongs to a gang."""
+    return {
+        MANAGER: OURS,
+        GANG: name,
+        TASK: key.task_digest,
+        GENERATION: str(key.generation),
+        ATTEMPT: str(key.attempt),
+    }
+
+
+def annotations_of(key: RunKey, run_dir: str) -> dict[str, str]:
+    """Return what says whose gang an object is, and where its nodes meet."""
+    return {
+        KEY: json.dumps(codec.encode(key), separators=(",", ":")),
+        TOKEN: key.token("gang"),
+        RUN_DIR: run_dir,
+    }
+
+
+def key_in(obj: Mapping[str, Any]) -> RunKey | None:
+    """Return whose gang an object is; None where no gang of ours is."""
+    metadata = obj.get("metadata") or {}
+    found = metadata.get("annotations") or {}
+    if (metadata.get("labels") or {}).get(MANAGER) != OURS or KEY not in found:
+        return None
+    try:
+        return codec.decode(RunKey, json.loads(found[KEY]))
+    except (ValueError, TypeError, LookupError):
+        return None
+
+
+def is_of(key: RunKey, obj: Mapping[str, Any]) -> bool:
+    """Return whether an object was created for this very attempt: by its labels and its token, not by its name."""
+    found = (obj.get("metadata") or {}).get("annotations") or {}
+    return key_in(obj) == key and found.get(TOKEN) == key.token("gang")

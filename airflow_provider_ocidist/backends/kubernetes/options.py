@@ -1,0 +1,100 @@
+"""The options of a job's pods, and the fields of a connection to a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_ocidist.backends.kubernetes.presets import NVIDIA, SHAPES
+from airflow_provider_ocidist.model.job import BackendOptions, Seconds
+
+DAY = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SecretKey:
+    """One entry of a Secret that is in the namespace."""
+
+    __pydantic_config__ = BackendOptions.__pydantic_config__
+
+    name: str
+    """Of the Secret."""
+    key: str
+    """Of the entry in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodOptions(BackendOptions):
+    """Each node is a pod; what is in Kubernetes' own form is passed on as it is."""
+
+    namespace: str | None = None
+    """None: the connection's, else that of the kubeconfig's context, else `default`."""
+    gpus: int | None = None
+    """Of each node. None: those of the `preset`, else none."""
+    gpu_resource: str | None = None
+    """As the cluster's device plugin names it. None: that of the `preset`, else `nvidia.com/gpu`."""
+    cpu: str | None = None
+    """Requested for each node, as `8` or `500m`."""
+    memory: str | None = None
+    """Requested for each node, and its limit, as `64Gi`."""
+    shm_size: str | None = None
+    """Of `/dev/shm`, in memory, as `16Gi`: data loaders and NCCL share memory there. None: the cluster's, 64 MB."""
+    preset: str | None = None
+    """A shape of OKE with an RDMA network, as `BM.GPU.H100.8`: host network, devices, parameters of NCCL, GPUs."""
+    queue: str | None = None
+    """Of Kueue, a LocalQueue in the namespace: it holds the gang back until there is room for all of it."""
+    priority_class: str | None = None
+    service_account: str | None = None
+    """Of the pods; with OKE's workload identity it is who they are for OCI."""
+    image_pull_secrets: tuple[str, ...] = ()
+    """Names of Secrets."""
+    image_pull_policy: str | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    """In Kubernetes' form, as all that follows without a type of its own."""
+    affinity: Mapping[str, Any] = field(default_factory=dict)
+    security_context: Mapping[str, Any] = field(default_factory=dict)
+    """Of the pod."""
+    host_network: bool = False
+    env_from: tuple[Mapping[str, Any], ...] = ()
+    """ConfigMaps and Secrets whose entries become variables."""
+    secrets: Mapping[str, SecretKey] = field(default_factory=dict)
+    """Variables whose values are entries of Secrets: `{HF_TOKEN: {name: hugging-face, key: token}}`."""
+    init_containers: tuple[Mapping[str, Any], ...] = ()
+    pod_template: Mapping[str, Any] = field(default_factory=dict)
+    """`metadata` and `spec` of a pod, laid over all the rest: lists of named entries by name, other lists whole."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Of the job and its pods, beside those of `tags`."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Of the job and its pods."""
+    suspend: bool = False
+    """Create the gang suspended: a person or a queue lets it begin."""
+    ttl: Seconds | None = DAY
+    """After its end the operator deletes the gang, as a safety net. None: it stays until somebody deletes it."""
+
+    @property
+    def gpus_of_node(self) -> int:
+        if self.gpus is not None:
+            return self.gpus
+        return SHAPES[self.preset].gpus if self.preset in SHAPES else 0
+
+    @property
+    def resource_of_gpus(self) -> str:
+        return self.gpu_resource or (SHAPES[self.preset].resource if self.preset in SHAPES else NVIDIA)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterFields:
+    """What a connection of Airflow's type `kubernetes` has, by the names that its provider gives them."""
+
+    in_cluster: bool | str | None = None
+    kube_config_path: str | None = None
+    kube_config: Any = field(default=None, repr=False)
+    """A kubeconfig as JSON text, or as the mapping."""
+    cluster_context: str | None = None
+    namespace: str | None = None
+    disable_verify_ssl: bool | str | None = None
+    work_dir: str | None = None
+    """Ours, as all that follows."""
+    require_training: bool | str | None = None

@@ -1,0 +1,280 @@
+"""What a pod, its events and the operator's object say of one node. Pure; no I/O, no clock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_provider_ocidist.backports import StrEnum, moment
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus
+
+Obj = Mapping[str, Any]
+
+IMAGE_PATIENCE = 120.0
+"""Seconds for which an image that cannot be pulled is waited for, where the reason may pass: a registry may be away."""
+FINAL_PULLS = ("InvalidImageName", "ErrImageNeverPull")
+PULLS = (*FINAL_PULLS, "ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError")
+NO_SUCH_IMAGE = re.compile(
+    r"not found|manifest unknown|does not exist|unauthorized|denied|forbidden|invalid reference",
+    re.IGNORECASE,
+)
+"""In a registry's answer: what another try does not mend."""
+CONFIG_FAULTS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError")
+DISRUPTIONS = {
+    "PreemptionByScheduler": Cause.PREEMPTED,
+    "EvictionByEvictionAPI": Cause.PREEMPTED,
+    "DeletionByTaintManager": Cause.NODE,
+    "DeletionByPodGC": Cause.NODE,
+    "TerminationByKubelet": Cause.NODE,
+}
+"""Reasons of a pod's condition DisruptionTarget (Kubernetes' documentation, Disruptions)."""
+POD_REASONS = {
+    "Evicted": Cause.PREEMPTED,
+    "Preempting": Cause.PREEMPTED,
+    "NodeLost": Cause.NODE,
+    "NodeShutdown": Cause.NODE,
+    "NodeAffinity": Cause.CONFIG,
+    "Shutdown": Cause.NODE,
+    "Terminated": Cause.NODE,
+    "UnexpectedAdmissionError": Cause.NODE,
+    "DeadlineExceeded": Cause.DEADLINE,
+}
+"""Of a pod that has failed, beside those that begin with OutOf."""
+
+
+class GangState(StrEnum):
+    """What the operator's object says of a whole gang."""
+
+    NEW = "NEW"
+    """The operator has not said anything yet."""
+    SUSPENDED = "SUSPENDED"
+    ACTIVE = "ACTIVE"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    ENDING = "ENDING"
+    """It is being deleted."""
+    GONE = "GONE"
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """An operator's object, read by the rules of its kind."""
+
+    state: GangState
+    details: str = ""
+    """The sentence that a person needs."""
+    cause: Cause | None = None
+
+
+def true_conditions(obj: Obj) -> dict[str, Obj]:
+    """Return the conditions of an object that hold, by type: their order means nothing, and one may be "False"."""
+    found = (obj.get("status") or {}).get("conditions") or ()
+    return {str(each.get("type")): each for each in found if str(each.get("status")) == "True"}
+
+
+def sentence(condition: Obj) -> str:
+    said = str(condition.get("message") or "").strip()
+    return said or str(condition.get("reason") or "")
+
+
+def unix_time(text: Any) -> float | None:
+    """Return a time of Kubernetes', as `2026-11-23T00:00:00Z`; None where there is none."""
+    return moment(str(text)).timestamp() if text else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a pod shows of its node."""
+
+    state: NodeState
+    details: str | None = None
+    cause: Cause | None = None
+    finished_at: float | None = None
+
+
+def node_status(
+    rank: int,
+    name: str,
+    gang: Gang,
+    pod: Obj | None,
+    report: NodeReport | None,
+    container: str,
+    events: Sequence[str] = (),
+    now: float = 0.0,
+) -> NodeStatus:
+    """Return a node's status. `now`: Unix time by the API server's clock; `events`: what warns of this node."""
+    found = _without_pod(gang, report, events) if pod is None else _of_pod(pod, container, events, now)
+    if pod is not None and gang.state is GangState.ENDING and not found.state.terminal:
+        found = replace(found, state=NodeState.ENDING)
+    started = unix_time(((pod or {}).get("status") or {}).get("startTime"))
+    if started is None and report is not None:
+        started = report.started_at
+    return NodeStatus(
+        rank=rank,
+        run_id=name,
+        state=found.state,
+        details=found.details,
+        cause=found.cause,
+        started_at=started,
+        finished_at=found.finished_at,
+        report=report,
+    )
+
+
+def _without_pod(gang: Gang, report: NodeReport | None, events: Sequence[str]) -> _Found:
+    """Return what is known of a node whose pod is not there yet, or no more: its own report says how it ended."""
+    done = report is not None and report.phase is Phase.DONE
+    if gang.state in (GangState.NEW, GangState.SUSPENDED, GangState.ACTIVE) and not done:
+        if report is not None and gang.state is not GangState.SUSPENDED:
+            return _Found(NodeState.FAILED, "its pod was deleted", Cause.NODE)
+        cause = _cause_of_events(events)
+        return _Found(NodeState.PENDING, "; ".join([*filter(None, [gang.details]), *events]) or None, cause)
+    if done and report is not None:
+        state = NodeState.SUCCEEDED if report.exit_code == 0 and report.cause is None else NodeState.FAILED
+        return _Found(state, f"exit code {report.exit_code}", None, report.finished_at)
+    if gang.state is GangState.SUCCEEDED and report is None:
+        return _Found(NodeState.SUCCEEDED, "the operator has ended it, since the gang had succeeded")
+    if gang.state is GangState.FAILED:
+        return _Found(NodeState.FAILED, gang.details or "the operator has ended the gang", gang.cause)
+    if gang.state is GangState.SUCCEEDED:
+        return _Found(NodeState.FAILED, "the operator has ended it before it was done", Cause.NODE)
+    return _Found(NodeState.MISSING, "it was deleted")
+
+
+def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Found:
+    status = pod.get("status") or {}
+    own = _container_of(status.get("containerStatuses") or (), container)
+    states = (own or {}).get("state") or {}
+    ended = states.get("terminated")
+    phase = str(status.get("phase") or "Pending")
+    if ended is not None and (phase in ("Succeeded", "Failed") or not _restarts(pod)):
+        return _ended(status, ended)
+    if phase == "Succeeded":
+        return _Found(NodeState.SUCCEEDED)
+    if phase == "Failed":
+        return _failed(status)
+    if (pod.get("metadata") or {}).get("deletionTimestamp"):
+        disruption = _disruption(status)
+        return _Found(NodeState.ENDING, disruption[0] if disruption else "its pod is being deleted")
+    if phase == "Unknown":
+        return _Found(NodeState.UNKNOWN, "the cluster has lost sight of its machine")
+    if phase == "Running" and "running" in states:
+        return _Found(NodeState.RUNNING)
+    return _pending(status, states.get("waiting") or {}, events, now)
+
+
+def _restarts(pod: Obj) -> bool:
+    return str((pod.get("spec") or {}).get("restartPolicy", "Always")) != "Never"
+
+
+def _container_of(statuses: Iterable[Obj], name: str) -> Obj | None:
+    return next((item for item in statuses if item.get("name") == name), None)
+
+
+def _ended(status: Obj, ended: Obj) -> _Found:
+    code, at = ended.get("exitCode"), unix_time(ended.get("finishedAt"))
+    if code == 0:
+        return _Found(NodeState.SUCCEEDED, "exit code 0", None, at)
+    reason = str(ended.get("reason") or "")
+    told = [f"exit code {code}"]
+    if reason not in ("", "Error", "Completed"):
+        told.append(reason)
+    lost = _disruption(status) or _reason_of(status)
+    if lost is not None:
+        told.append(lost[0])
+    said = str(ended.get("message") or "").strip()
+    cause = Cause.OOM if reason == "OOMKilled" else lost[1] if lost else None
+    if reason in CONFIG_FAULTS or reason == "ContainerCannotRun":
+        cause = Cause.CONFIG
+    return _Found(NodeState.FAILED, ": ".join(filter(None, [", ".join(told), said])), cause, at)
+
+
+def _failed(status: Obj) -> _Found:
+    lost = _disruption(status) or _reason_of(status)
+    if lost is None:
+        return _Found(NodeState.FAILED, str(status.get("message") or "") or None)
+    return _Found(NodeState.FAILED, lost[0], lost[1])
+
+
+def _disruption(status: Obj) -> tuple[str, Cause | None] | None:
+    """Return the words and the cause for which the cluster has ended a pod, if it has."""
+    found = true_conditions({"status": status}).get("DisruptionTarget")
+    if found is None:
+        return None
+    reason = str(found.get("reason") or "")
+    return ": ".join(filter(None, [reason, str(found.get("message") or "")])), DISRUPTIONS.get(
+        reason, Cause.NODE
+    )
+
+
+def _reason_of(status: Obj) -> tuple[str, Cause | None] | None:
+    reason = str(status.get("reason") or "")
+    if not reason:
+        return None
+    cause = Cause.CAPACITY if reason.startswith("OutOf") else POD_REASONS.get(reason)
+    return ": ".join(filter(None, [reason, str(status.get("message") or "")])), cause
+
+
+def _pending(status: Obj, waiting: Obj, events: Sequence[str], now: float) -> _Found:
+    unscheduled = next(
+        (
+            each
+            for each in status.get("conditions") or ()
+            if each.get("type") == "PodScheduled" and str(each.get("status")) == "False"
+        ),
+        None,
+    )
+    if unscheduled is not None:
+        return _Found(NodeState.PENDING, _said(unscheduled) or None, Cause.CAPACITY)
+    waits = [waiting, *_waiting(status.get("initContainerStatuses") or ())]
+    fault = next((each for each in waits if each.get("reason") in (*PULLS, *CONFIG_FAULTS)), None)
+    if fault is None:
+        return _Found(NodeState.PENDING, _said(waiting) or "; ".join(events) or None)
+    details = _said(fault)
+    if not _is_final(fault, [details, *events], unix_time(status.get("startTime")), now):
+        return _Found(NodeState.PENDING, details)
+    return _Found(NodeState.FAILED, f"its container cannot start: {details}", Cause.CONFIG)
+
+
+def _waiting(statuses: Iterable[Obj]) -> list[Obj]:
+    return [(item.get("state") or {}).get("waiting") or {} for item in statuses]
+
+
+def _said(found: Obj) -> str:
+    return ": ".join(filter(None, [str(found.get("reason") or ""), str(found.get("message") or "")]))
+
+
+def _is_final(fault: Obj, said: Sequence[str], started: float | None, now: float) -> bool:
+    """Whether another try will not mend it: by the registry's own words, or after a while."""
+    reason = str(fault.get("reason"))
+    if reason in FINAL_PULLS:
+        return True
+    # The first answer of a registry may be a hiccup; the kubelet backs off after another.
+    refused = reason == "ImagePullBackOff" and any(NO_SUCH_IMAGE.search(text) for text in said)
+    return refused or (started is not None and now - started > IMAGE_PATIENCE)
+
+
+def _cause_of_events(events: Sequence[str]) -> Cause | None:
+    return Cause.QUOTA if any("exceeded quota" in text for text in events) else None
+
+
+def warnings_by_object(events: Iterable[Obj]) -> dict[tuple[str, str], list[str]]:
+    """Return the warnings by kind and name of what they are about: the last of each reason, the oldest first."""
+    found: dict[tuple[str, str], dict[str, tuple[float, str]]] = {}
+    for event in events:
+        about = event.get("involvedObject") or {}
+        if event.get("type") == "Normal":
+            continue
+        at = (
+            unix_time(event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp"))
+            or 0.0
+        )
+        place = found.setdefault((str(about.get("kind")), str(about.get("name"))), {})
+        reason, text = str(event.get("reason")), _said(event)
+        if reason not in place or place[reason][0] <= at:
+            place[reason] = (at, text)
+    return {name: [text for _, text in sorted(texts.values())] for name, texts in found.items()}

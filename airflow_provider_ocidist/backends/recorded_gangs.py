@@ -1,0 +1,207 @@
+"""RecordedGangs: finds the gangs of a task by what is recorded of its attempts, for any backend."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged, place_of
+from airflow_provider_ocidist.model.report import StopRequest
+from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
+from airflow_provider_ocidist.work_dir.attempt_index import AttemptIndex, work_dir_of
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
+from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+
+log = logging.getLogger(__name__)
+
+CALLED_OFF = StopRequest(cause=Cause.CANCELED, message="another attempt of its task was begun")
+
+
+class RecordedGangs:
+    """What exists of the attempts of tasks, for one connection.
+
+    Nothing is created before its attempt is recorded in the work directory; so what no record leads to need not be
+    looked for.
+    """
+
+    def __init__(
+        self,
+        run_dirs: RunDirs,
+        look: Callable[[Attempt], list[RunRef]],
+        work_dir: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`look` returns the gangs that one attempt has led to; it raises BackendError where they cannot be seen.
+
+        `work_dir` returns the connection's, for callers without a plan.
+        """
+        self._run_dirs = run_dirs
+        self._look = look
+        self._work_dir = work_dir
+
+    # what is recorded
+
+    def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
+        """Return what is recorded of the plan's task: the attempts that may live, and the newest of all, oldest first.
+
+        `noted`: what the task itself has kept of its attempts, whose records may lie elsewhere than the plan's.
+        Raises BackendError when the records cannot be read.
+        """
+        return self.recorded(plan.key, place_of(plan), noted)
+
+    def recorded(self, key: RunKey, place: Place | None, noted: Sequence[Attempt]) -> list[Attempt]:
+        """Return what `attempts` does, for a task whose gangs are put in `place`; None: as the connection says."""
+        places = [each.place for each in noted if place is None or each.place.backend == place.backend]
+        indexes = {
+            (each.region, work_dir_of(each.run_dir)): self.at(each)
+            for each in (*([place] if place else []), *places)
+        }
+        if place is None and (usual := self._work_dir()) is not None:
+            indexes.setdefault((None, usual.rstrip("/")), self)
+        return merged(noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items()))
+
+    def at(self, place: Place) -> RecordedGangs:
+        """Return the one that reaches a place: itself, where there is one region only."""
+        del place
+        return self
+
+    def index(self, work_dir: str) -> AttemptIndex:
+        """Return the records of a work directory."""
+        return AttemptIndex(self._run_dirs, work_dir)
+
+    def index_of(self, attempt: Attempt) -> AttemptIndex:
+        """Return the records among which that of an attempt is."""
+        return self.at(attempt.place).index(work_dir_of(attempt.place.run_dir))
+
+    def record(self, attempt: Attempt) -> None:
+        """Record an attempt, or what is known of it now. Raises BackendError."""
+        self.index(work_dir_of(attempt.place.run_dir)).write(attempt)
+
+    def close(self, ref: RunRef, end: End) -> None:
+        """Record that no node of a gang lives any more; otherwise each later try looks it up."""
+        place = Place(backend=ref.backend, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
+        try:
+            self.index(work_dir_of(ref.run_dir)).end(ref.key, place, end)
+        except BackendError as error:
+            log.warning("%s: its end is not recorded: %s", ref.key.name, error)
+
+    # what exists
+
+    def find(self, plan: Plan) -> list[RunRef]:
+        """Return the gangs of the plan's task that may live, and the newest, of any generation, oldest first."""
+        return self.found(plan.key, self.attempts(plan))
+
+    def found(self, key: RunKey, known: Iterable[Attempt]) -> list[RunRef]:
+        """Return the gangs that attempts have led to, of any place, oldest first."""
+        refs = in_parallel(self._look, known)
+        return by_age(ref for some in refs for ref in some if ref.key.task_digest == key.task_digest)
+
+    def of(self, keys: Sequence[RunKey], run_dir: str | None = None) -> list[RunRef]:
+        """Return the gangs of these tasks that may live, and the newest of each, as far as they are recorded.
+
+        `run_dir` is that of any of these gangs; None: they are looked for in the connection's work directory.
+        """
+        work_dir = work_dir_of(run_dir) if run_dir else self._work_dir()
+        if work_dir is None:
+            return []
+        index = self.index(work_dir)
+        return by_age(ref for key in keys for ref in self.found(key, index.read(key)))
+
+    # begin
+
+    def begin(self, plan: Plan, known: Sequence[Attempt] | None = None) -> list[RunRef]:
+        """Record the plan's attempt, unless it is there already, and return what `find` does.
+
+        `known`: what `attempts` has just returned, which spares a second look. The plan's own gang may be among the
+        result, begun without a node. Raises Overtaken when another try has recorded an attempt since.
+        """
+        known = self.own(plan, known)
+        own = next((each for each in known if each.is_that_of(plan)), None)
+        found = self.found(plan.key, known)
+        unanswered = [each for each in known if each.ref is None and each is not own]
+        found = by_age([*found, *self.called_off(plan.key, unanswered, found)])
+        elsewhere = any(each.key == plan.key and each is not own for each in known)
+        if elsewhere or any(ref.key == plan.key for ref in found):
+            return found
+        begun = Attempt.of(plan)
+        self.record(begun)
+        if others := self.unknown(begun, known):
+            raise self.given_way(plan, others, lambda: self.withdraw(begun, known))
+        return by_age([*found, *self._look(begun)])
+
+    def own(self, plan: Plan, known: Sequence[Attempt] | None) -> list[Attempt]:
+        """Return the attempts of a plan's task on this backend; another backend's are out of its sight."""
+        known = self.attempts(plan) if known is None else known
+        return [each for each in known if each.place.backend == plan.backend]
+
+    def unknown(self, begun: Attempt, known: Sequence[Attempt]) -> list[Attempt]:
+        """Return the attempts that other tries have recorded meanwhile.
+
+        Each try records its attempt before it looks: of two concurrent tries at least one sees the other.
+        """
+        return self.index_of(begun).unknown(begun.key, [*known, begun])
+
+    @staticmethod
+    def given_way(plan: Plan, others: Sequence[Attempt], withdraw: Callable[[], object]) -> Overtaken:
+        """Return the error for a try that meets another's attempt; the earlier one of both withdraws its own."""
+        overtaken = _overtaken(plan, others)
+        if plan.tries is not None and overtaken.number > plan.tries.number:
+            withdraw()
+        return overtaken
+
+    def withdraw(
+        self, begun: Attempt, known: Sequence[Attempt], remove: Callable[[], object] = lambda: None
+    ) -> None:
+        """Remove what this try has just begun, and nothing that was there before it."""
+        if any(each.key == begun.key and each.place.digest == begun.place.digest for each in known):
+            return
+        try:
+            remove()
+            self.index_of(begun).forget(begun)
+        except BackendError as error:
+            # The later try finds it by its record, and cancels it.
+            log.info("%s: %s", begun.key.name, error)
+
+    def called_off(
+        self, key: RunKey, unanswered: Sequence[Attempt], found: Sequence[RunRef], settle: float = 0.0
+    ) -> list[RunRef]:
+        """Write stop requests for attempts of which nothing is found, and look once more, `settle` seconds later.
+
+        Return what is found then. Where that is nothing, its end is recorded: the nodes that a try creates in it
+        after all find the stop request.
+        """
+        hidden = [attempt for attempt in unanswered if not _is_among(attempt, found)]
+        if not hidden:
+            return []
+        for attempt in hidden:
+            self.at(attempt.place).leave_stop_request(attempt.place.run_dir, attempt.key)
+        time.sleep(settle)
+        late = self.found(key, hidden)
+        for attempt in hidden:
+            if not _is_among(attempt, late):
+                self.index_of(attempt).end(attempt.key, attempt.place, End(succeeded=False))
+        return late
+
+    def leave_stop_request(self, run_dir: str, key: RunKey) -> None:
+        """For nodes that are just starting, for those that the service does not signal, or that no list shows."""
+        RunDirectories(self._run_dirs, self._run_dirs).request_stop(key, run_dir, CALLED_OFF)
+
+
+def by_age(refs: Iterable[RunRef]) -> list[RunRef]:
+    """Return each gang once, the oldest first."""
+    found = {ref.job_id: ref for ref in refs}
+    return sorted(found.values(), key=lambda ref: (ref.key.generation, ref.key.attempt))
+
+
+def _is_among(attempt: Attempt, refs: Iterable[RunRef]) -> bool:
+    wanted = (attempt.key, attempt.place.compartment_id)
+    return any((ref.key, ref.compartment_id) == wanted for ref in refs)
+
+
+def _overtaken(plan: Plan, others: Sequence[Attempt]) -> Overtaken:
+    number = max(attempt.tries.number if attempt.tries else 0 for attempt in others)
+    return Overtaken(
+        f"{plan.key.name}: try {number} of its task has begun {others[-1].key.name} meanwhile", number
+    )

@@ -1,0 +1,49 @@
+"""What nodes fetch from their run directory: it is written there before any of them starts."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+import zlib
+
+from airflow_provider_ocidist.backends.bundle import agent_bundle, code_bundle
+from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
+from airflow_provider_ocidist.model.report import Renewal
+from airflow_provider_ocidist.model.run import Plan
+from airflow_provider_ocidist.model.work_dir import AGENT_ARCHIVE, CODE_ARCHIVE, LEASE_FILE, NODES_FOLDER
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+
+UNREADABLE = (OSError, ValueError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
+
+
+def write(plan: Plan, run_dirs: RunDirs) -> None:
+    """Write agent, code and the first renewal of the lease, and so prove that the run directory can be used.
+
+    Raises BackendError for code that cannot be read, and a work directory that cannot be written.
+    """
+    files = {} if plan.code is None else {CODE_ARCHIVE: _code(plan.code)}
+    if plan.expects.reports:
+        files[AGENT_ARCHIVE] = agent_bundle(None)
+    if plan.lease:
+        files[LEASE_FILE] = Renewal.now().to_json()
+    try:
+        store, prefix = run_dirs.at(plan.run_dir)
+        for name, content in files.items():
+            store.write(prefix + name, content)
+        if not files:
+            store.list(f"{prefix}{NODES_FOLDER}/")
+    except (StorageError, OSError) as error:
+        passes = isinstance(error, StorageError) and error.retryable
+        remedy = "" if passes else "; create its bucket, or name another work_dir"
+        raise BackendError(
+            f"work_dir cannot be used: {error}{remedy}",
+            retryable=passes,
+            cause=Cause.SERVICE if passes else Cause.CONFIG,
+        ) from error
+
+
+def _code(path: str) -> bytes:
+    try:
+        return code_bundle(path)
+    except UNREADABLE as error:
+        raise BackendError(f"program.source cannot be read: {path}: {error}", cause=Cause.CONFIG) from error

@@ -1,0 +1,428 @@
+"""Gangs as workloads of Run:ai: one workload holds all nodes, and their run directory what its REST does not say."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_ocidist.backends import run_dir_files
+from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.backends.capabilities import ListsGangs, OpensById
+from airflow_provider_ocidist.backends.node_config import expectations
+from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
+from airflow_provider_ocidist.backends.runai import names
+from airflow_provider_ocidist.backends.runai.options import KIND, Fields
+from airflow_provider_ocidist.backends.runai.phases import Workload, node_states
+from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, PATHS, id_of_project, make_plan
+from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.errors import (
+    AgentError,
+    BackendError,
+    CancelFailed,
+    Cause,
+    RunNotFound,
+    StorageError,
+)
+from airflow_provider_ocidist.model.attempts import Attempt
+from airflow_provider_ocidist.model.evidence import Absent
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.report import NodeReport, Phase, StopRequest
+from airflow_provider_ocidist.model.run import (
+    Ending,
+    NodeState,
+    NodeStatus,
+    Plan,
+    RunKey,
+    RunRecord,
+    RunRef,
+    RunStatus,
+)
+from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, STOP_FILE
+from airflow_provider_ocidist.oci_client.credentials import access_of
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import Stores
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
+from airflow_provider_ocidist.work_dir.reports import Reported, Reports, signed
+from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.stored import with_checkpoint
+
+if TYPE_CHECKING:
+    from airflow_provider_ocidist.backends.runai.client import Client
+
+log = logging.getLogger(__name__)
+
+WORKLOADS = "/api/v1/workloads"
+PROJECTS, CLUSTERS = "/api/v1/org-unit/projects", "/api/v1/clusters"
+FEW = 4
+"""Gangs: so many are asked for one by one, more of them by a list of all since the oldest."""
+EARLIER = 3600.0
+"""Seconds by which that list begins before the oldest gang: the clocks of two machines differ."""
+LOOKS, BETWEEN_LOOKS = 10, 1.0
+"""How often, and every how many seconds, lists are asked for a workload whose name is taken: they may lag."""
+FINAL = ("Completed", "Failed")
+
+
+class Runai(OpensById, ListsGangs, Backend):
+    """Creates workloads in a project and watches them; all that concerns single nodes is in their reports."""
+
+    kind = KIND
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._connect(fields)
+        self._run_dirs = RunDirs(self._open_store)
+        self._reports = Reports(self._run_dirs)
+        self.directories = RunDirectories(self._run_dirs, self._run_dirs)
+        self.gangs = RecordedGangs(self._run_dirs, self._look, lambda: self._fields.work_dir)
+        self._ended: dict[str, Workload] = {}
+        self._absent: dict[str, Absent] = {}
+        self._paused: set[str] = set()
+
+    def _connect(self, fields: Mapping[str, Any]) -> None:
+        self._fields = Fields.of(fields)
+        self._access = access_of(fields)
+        self._stores = Stores(self._access)
+        self._made: Client | None = None
+        self._making = threading.Lock()
+
+    @classmethod
+    def connect(cls, fields: Mapping[str, Any]) -> Self:
+        """`work_dir` may be any place that workers and nodes reach; with `oci://` the fields of OCI apply, too."""
+        return cls(fields)
+
+    def reconnect(self, fields: Mapping[str, Any]) -> None:
+        self._connect(fields)
+        self._run_dirs.clear()
+
+    def _open_store(self, place: str) -> Store:
+        return self._stores.open(place)
+
+    @property
+    def _client(self) -> Client:
+        from airflow_provider_ocidist.backends.runai.client import Client
+
+        with self._making:
+            if self._made is None:
+                self._made = Client(self._fields)
+            return self._made
+
+    def plan(self, job: TrainingJob, key: RunKey) -> Plan:
+        return make_plan(job, key, self._fields)
+
+    # submit
+
+    def submit(
+        self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
+    ) -> RunRef:
+        ref = next((ref for ref in found or () if ref.key == plan.key), None) or self._adopted(plan)
+        if ref is None:
+            run_dir_files.write(plan, self._run_dirs)
+            _check(plan, stop)
+            ref = self._created(plan)
+        if stop is not None and stop.is_set():
+            self.cancel(ref)
+            _check(plan, stop)
+        self.gangs.record(Attempt.of(plan, ref))
+        return ref
+
+    def _adopted(self, plan: Plan) -> RunRef | None:
+        """Return the gang that exists under the plan's name. Raises BackendError where that is somebody else's."""
+        (request,) = plan.requests
+        for workload in self._named(request.body["name"]):
+            found = self._opened(workload)
+            if found is not None and (found.key, found.run_dir) == (plan.key, plan.run_dir):
+                return found
+            if found is None or found.key == plan.key:
+                place = f"the nodes meet in {found.run_dir}" if found else "ocidist has not made it"
+                raise BackendError(
+                    f"a workload named {workload['name']} is there already, and it is another: {place}; delete it, or "
+                    "name the work_dir that it has",
+                    cause=Cause.CONFIG,
+                )
+        return None
+
+    def _created(self, plan: Plan) -> RunRef:
+        (request,) = plan.requests
+        body = self._completed(request.body)
+        path, doing = f"{WORKLOADS}/{PATHS[request.verb]}", f"creating the workload {body['name']}"
+        for attempt in range(LOOKS):
+            try:
+                answer = self._client.call("POST", path, doing, attempts=1, json=body)
+                return _ref_of(plan, str(answer["workloadId"]))
+            except BackendError as error:
+                taken = error.status_code == 409 or (error.status_code == 400 and "exist" in str(error))
+                # Also a request that was not answered may have been taken.
+                if not (taken or error.retryable) or attempt == LOOKS - 1:
+                    raise
+            time.sleep(BETWEEN_LOOKS if attempt else 0.1)
+            if (found := self._adopted(plan)) is not None:
+                return found
+        raise AssertionError("unreachable")
+
+    def _completed(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the request with the ids that only the service can give."""
+        filled = dict(body)
+        if not str(body["projectId"]).isdecimal() or body["clusterId"] == CLUSTER_ID:
+            project = self._project(str(body["projectId"]))
+            filled["projectId"] = str(project["id"])
+            if body["clusterId"] == CLUSTER_ID:
+                filled["clusterId"] = str(project["clusterId"])
+        return filled
+
+    def _project(self, wanted: str) -> Mapping[str, Any]:
+        """Return the project of an id, or of what stands in a plan for one. Raises BackendError."""
+        projects = list(self._client.pages(PROJECTS, "projects", "looking for the project"))
+        for project in projects:
+            if wanted in (str(project["id"]), id_of_project(str(project["name"]))):
+                return project
+        known = ", ".join(sorted(str(project["name"]) for project in projects)) or "none"
+        raise BackendError(
+            f"there is no {wanted.removeprefix('<id of ').removesuffix('>')} that the service account may use; "
+            f"it may use {known}: correct backend.project, or give it an access rule",
+            cause=Cause.CONFIG,
+        )
+
+    def _named(self, name: str) -> list[Mapping[str, Any]]:
+        doing = f"looking for the workload {name}"
+        return [
+            item
+            for item in self._client.pages(WORKLOADS, "workloads", doing, filterBy=f"name=={name}")
+            if item.get("name") == name
+        ]
+
+    # find
+
+    def _look(self, attempt: Attempt) -> list[RunRef]:
+        found = map(self._opened, self._named(names.workload_name(attempt.key)))
+        return [ref for ref in found if ref is not None and ref.run_dir == attempt.place.run_dir]
+
+    def _opened(self, workload: Mapping[str, Any]) -> RunRef | None:
+        """Return the gang that a workload is; None where ocidist has not made it."""
+        environment = names.environment_of(workload)
+        if names.KEY_VARIABLE not in environment:
+            environment = names.environment_of(self._as_submitted(str(workload["id"])))
+        key = names.key_in(environment)
+        if key is None:
+            return None
+        with suppress(AgentError):
+            config = names.config_in(environment)
+            return RunRef(
+                backend=KIND,
+                key=key,
+                nodes=config.nodes,
+                job_id=str(workload["id"]),
+                run_ids=names.pod_names(str(workload["name"]), config.nodes),
+                run_dir=config.run_dir,
+                submitted_at=Workload.of(workload).created_at,
+                checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
+                topology="distributed" if config.nodes > 1 else "trainings",
+                lease=config.limits.lease or None,
+            )
+        return None
+
+    def _as_submitted(self, workload_id: str) -> Mapping[str, Any]:
+        """Return what a workload was submitted with: older versions show its variables nowhere else."""
+        for kind in PATHS.values():
+            with suppress(RunNotFound):
+                answer: Mapping[str, Any] = self._client.get(
+                    f"{WORKLOADS}/{kind}/{workload_id}", "reading how a workload was submitted"
+                )
+                return answer
+        return {}
+
+    def open(self, resource_id: str) -> RunRecord:
+        workload = self._client.get(f"{WORKLOADS}/{resource_id}", f"looking for the workload {resource_id}")
+        ref = self._opened(workload)
+        if ref is None:
+            raise RunNotFound(f"{resource_id} was not started by ocidist", cause=Cause.CONFIG)
+        environment = names.environment_of(workload) or names.environment_of(self._as_submitted(resource_id))
+        config = names.config_in(environment)
+        return RunRecord.of(ref, config, expectations(config))
+
+    def recent(self, limit: int, name: str = "") -> list[RunRef]:
+        found: list[RunRef] = []
+        order = {"sortBy": "createdAt", "sortOrder": "desc"}
+        for workload in self._client.pages(WORKLOADS, "workloads", "listing workloads", **order):
+            ref = self._opened(workload) if names.KEY_VARIABLE in names.environment_of(workload) else None
+            if ref is not None and name in ref.key.name:
+                found.append(ref)
+            if len(found) == limit:
+                break
+        return found
+
+    # look
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        workloads = self._workloads(refs)
+        reported = self._reports.read({ref.run_dir: _is_over(workloads.get(ref.job_id)) for ref in refs})
+        return [self._status(ref, workloads.get(ref.job_id), reported.get(ref.run_dir)) for ref in refs]
+
+    def _status(
+        self, ref: RunRef, workload: Workload | None, reported: Mapping[int, Reported] | None
+    ) -> RunStatus:
+        reports = None if reported is None else [_report_of(reported, rank) for rank in range(ref.nodes)]
+        if workload is not None:
+            self._forget_paused(ref, workload)
+        state = self._gone(ref) if workload is None else workload.state
+        states = node_states(state, reports, ref.nodes)
+        nodes = [
+            signed(
+                NodeStatus(
+                    rank=rank,
+                    run_id=ref.run_ids[rank],
+                    state=own,
+                    details=workload.details if workload else None,
+                    cause=workload.cause if workload and own is not NodeState.SUCCEEDED else None,
+                    started_at=report.started_at if report else None,
+                    finished_at=_finished_at(own, workload, report),
+                    report=report,
+                ),
+                (reported or {}).get(rank),
+            )
+            for rank, (own, report) in enumerate(zip(states, reports or [None] * ref.nodes, strict=True))
+        ]
+        status = RunStatus(nodes=tuple(nodes), reports_readable=reported is not None, at=time.time())
+        return with_checkpoint(status, ref, self._access)
+
+    def _forget_paused(self, ref: RunRef, workload: Workload) -> None:
+        """Delete the reports of nodes that a suspension has ended: resumed ones would take them for each other's."""
+        if not workload.is_paused:
+            self._paused.discard(ref.job_id)
+        elif ref.job_id not in self._paused:
+            with suppress(StorageError, OSError):
+                store, prefix = self._run_dirs.at(ref.run_dir)
+                for entry in list(store.list(f"{prefix}{NODES_FOLDER}/")):
+                    store.delete(entry.name)
+                store.delete(f"{prefix}{STOP_FILE}")
+                self._paused.add(ref.job_id)
+
+    def _workloads(self, refs: Sequence[RunRef]) -> dict[str, Workload]:
+        """Return what the control plane says of each gang, by id; those that it does not find are not among them."""
+        wanted = {ref.job_id: ref for ref in refs if ref.job_id not in self._ended}
+        found: dict[str, Workload] = {}
+        if len(wanted) > FEW:
+            since = min(ref.submitted_at for ref in wanted.values()) - EARLIER
+            found = {each.id: each for each in self._since(since) if each.id in wanted}
+        rest = [job_id for job_id in wanted if job_id not in found]
+        found |= {each.id: each for each in in_parallel(self._get, rest) if each is not None}
+        for workload in found.values():
+            self._absent.pop(workload.id, None)
+            if workload.phase in FINAL:
+                self._ended[workload.id] = workload
+        return {**found, **{ref.job_id: self._ended[ref.job_id] for ref in refs if ref.job_id in self._ended}}
+
+    def _since(self, time_s: float) -> Iterator[Workload]:
+        filters = f"createdAt>={datetime.fromtimestamp(time_s, timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ')}"
+        doing = "asking for the phases of the workloads"
+        return map(Workload.of, self._client.pages(WORKLOADS, "workloads", doing, filterBy=filters))
+
+    def _get(self, workload_id: str) -> Workload | None:
+        try:
+            return Workload.of(
+                self._client.get(f"{WORKLOADS}/{workload_id}", "asking for the phase of a workload")
+            )
+        except RunNotFound:
+            return None
+
+    def _gone(self, ref: RunRef) -> NodeState:
+        """Return the state of a gang that was not found: deleted, where that is certain.
+
+        A workload that was just created may be unknown for a moment, and one that these credentials may not see is
+        not found, too. So it counts as deleted when it is listed as such, or was not found at looks over minutes.
+        """
+        doing = f"looking whether {ref.key.name} was deleted"
+        name = names.workload_name(ref.key)
+        deleted = self._client.pages(WORKLOADS, "workloads", doing, deleted="true", filterBy=f"name=={name}")
+        if any(item.get("id") == ref.job_id for item in deleted):
+            return NodeState.MISSING
+        now, before = time.monotonic(), self._absent.get(ref.job_id)
+        absent = self._absent[ref.job_id] = before.again() if before else Absent(now)
+        return NodeState.MISSING if absent.is_gone(now) else NodeState.UNKNOWN
+
+    def forget(self, ref: RunRef) -> None:
+        self._reports.forget(ref.run_dir)
+        self._ended.pop(ref.job_id, None)
+        self._absent.pop(ref.job_id, None)
+
+    def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
+        """Return the lines of the pods, where the connection has a way into the cluster; else the nodes' last ones.
+
+        The control plane has no logs.
+        """
+        if self._fields.kube_config_path:
+            from airflow_provider_ocidist.backends.runai import pod_logs
+
+            return pod_logs.read(self._fields, ref, since)
+        reported = self._reports.read({ref.run_dir: True}).get(ref.run_dir) or {}
+        lines = [
+            line for rank, each in reported.items() if each.report for line in last_lines(rank, each.report)
+        ]
+        return sorted((line for line in lines if line.time >= since[line.rank]), key=lambda line: line.time)
+
+    # end
+
+    def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
+        """Delete the workload: one that is only suspended could be resumed. What it has saved stays."""
+        cause, message = (
+            (ending.cause, ending.message) if ending else (Cause.CANCELED, "the run was cancelled")
+        )
+        told = self.directories.request_stop(ref.key, ref.run_dir, StopRequest(cause=cause, message=message))
+        try:
+            self.delete(ref)
+        except BackendError as error:
+            raise CancelFailed(error, stop_requested=told) from error
+
+    def delete(self, ref: RunRef) -> None:
+        with suppress(RunNotFound):
+            path = f"{WORKLOADS}/{ref.topology}/{ref.job_id}"
+            self._client.call("DELETE", path, f"deleting the workload of {ref.key.name}")
+
+
+def _check(plan: Plan, stop: threading.Event | None) -> None:
+    if stop is not None and stop.is_set():
+        raise BackendError(f"{plan.key.name}: stopped while it was being created", cause=Cause.CANCELED)
+
+
+def _ref_of(plan: Plan, workload_id: str) -> RunRef:
+    (request,) = plan.requests
+    return RunRef(
+        backend=KIND,
+        key=plan.key,
+        nodes=plan.nodes,
+        job_id=workload_id,
+        run_ids=names.pod_names(request.body["name"], plan.nodes),
+        run_dir=plan.run_dir,
+        submitted_at=time.time(),
+        checkpoints_uri=plan.checkpoints_uri,
+        topology=plan.topology,
+        lease=plan.lease,
+    )
+
+
+def _is_over(workload: Workload | None) -> bool:
+    return workload is None or workload.state.terminal
+
+
+def _report_of(reported: Mapping[int, Reported], rank: int) -> NodeReport | None:
+    return reported[rank].report if rank in reported else None
+
+
+def _finished_at(state: NodeState, workload: Workload | None, report: NodeReport | None) -> float | None:
+    """Return when a node ended: by its own report, else with the workload."""
+    if not state.terminal:
+        return None
+    own = (report.finished_at or report.heartbeat_at) if report else None
+    return own or (workload.completed_at if workload else None)
+
+
+def last_lines(rank: int, report: NodeReport) -> Iterable[LogLine]:
+    """Return the last lines that a node printed, which its last report holds; all of them bear the time of its end."""
+    if report.phase is Phase.DONE and report.tail:
+        at = report.finished_at or report.heartbeat_at
+        for number, text in enumerate(report.tail.splitlines()):
+            yield LogLine(id=f"{rank}-tail-{number}", time=at, rank=rank, text=text)

@@ -1,0 +1,253 @@
+"""Client: the requests to a control plane of Run:ai, with a token that is renewed in time, and its errors as ours."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from airflow_provider_ocidist.backends.runai.options import Fields
+from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 30.0
+ATTEMPTS = 6
+"""Of each request, with exponential back-off and jitter: 20 s in all, as for OCI."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 8.0
+MARGIN = 60.0
+"""Seconds before its end in which a token is renewed; of one that lives shortly, a tenth of its life."""
+PAGE = 500
+"""The most that a list returns at a time."""
+BUSY = (429, 500, 502, 503, 504)
+
+
+class Busy(BackendError):
+    """The control plane cannot answer now; `retry_after`: in how many seconds it asks to be asked again."""
+
+    def __init__(self, message: str, status_code: int, retry_after: float) -> None:
+        super().__init__(message, status_code=status_code, retryable=True)
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What proves who asks; times by this machine's monotonic clock."""
+
+    text: str
+    renew_at: float
+
+
+class Client:
+    """Asks one control plane as one service account. Safe to share between threads."""
+
+    def __init__(
+        self,
+        fields: Fields,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._fields = fields
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._token: Token | None = None
+        self._http = httpx.Client(
+            base_url=fields.address,
+            verify=_verification(fields.verify),
+            timeout=httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT),
+            follow_redirects=False,
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def get(self, path: str, doing: str, **params: Any) -> Any:
+        return self.call("GET", path, doing, params=params)
+
+    def pages(self, path: str, name: str, doing: str, **params: Any) -> Iterator[Mapping[str, Any]]:
+        """Yield the items of a list, whichever pages they are on."""
+        offset: int | None = 0
+        while offset is not None:
+            answer = self.get(path, doing, offset=offset, limit=PAGE, **params)
+            yield from answer.get(name) or ()
+            following = answer.get("next")
+            # A list that does not go on names no offset, or none beyond this one.
+            offset = following if isinstance(following, int) and following > offset else None
+
+    def call(self, method: str, path: str, doing: str, *, attempts: int = ATTEMPTS, **options: Any) -> Any:
+        """Return what a request is answered, after retries where the service is busy. Raises BackendError.
+
+        `attempts`: 1 for what must not be repeated unseen.
+        """
+        for attempt in range(1, attempts + 1):
+            try:
+                return self._ask(method, path, doing, options)
+            except BackendError as error:
+                pause = _pause(error, attempt)
+                if attempt == attempts or pause is None:
+                    raise
+                self._sleep(pause)
+        raise AssertionError("unreachable")
+
+    def _ask(self, method: str, path: str, doing: str, options: Mapping[str, Any]) -> Any:
+        token = self._current_token()
+        answer = self._send(method, path, doing, token, options)
+        if answer.status_code == 401:
+            # Revoked, or issued by a key that was exchanged since: once that is no failure.
+            self._drop(token)
+            answer = self._send(method, path, doing, self._current_token(), options)
+        return _content(answer, doing)
+
+    def _send(
+        self, method: str, path: str, doing: str, token: Token, options: Mapping[str, Any]
+    ) -> httpx.Response:
+        with _transport_errors(doing, str(self._http.base_url)):
+            headers = {"authorization": f"Bearer {token.text}"}
+            return self._http.request(method, path, headers=headers, **options)
+
+    # tokens
+
+    def _current_token(self) -> Token:
+        with self._lock:
+            if self._token is None or self._clock() >= self._token.renew_at:
+                self._token = self._new_token()
+            return self._token
+
+    def _drop(self, token: Token) -> None:
+        """Forget a token that was refused, unless another thread has renewed it already."""
+        with self._lock:
+            if self._token is token:
+                self._token = None
+
+    def _new_token(self) -> Token:
+        """Return a new token, by the endpoint of today or, where there is none, that of before."""
+        doing = "asking Run:ai for a token"
+        client, secret = self._fields.client_id, self._fields.client_secret
+        form = {"grant_type": "client_credentials", "client_id": client, "client_secret": secret}
+        asked_at = self._clock()
+        with _transport_errors(doing, str(self._http.base_url)):
+            answer = self._http.post("/api/v2/token", data=form)
+            if answer.status_code == 404:
+                body = {"grantType": "client_credentials", "clientID": client, "clientSecret": secret}
+                answer = self._http.post("/api/v1/token", json=body)
+        if answer.status_code in (400, 401, 403):
+            raise BackendError(
+                f"{doing}: the control plane refuses the client id or the secret ({answer.status_code}): see that the "
+                "service account exists there, and renew its secret in the connection",
+                status_code=answer.status_code,
+                cause=Cause.CONFIG,
+            )
+        content = _content(answer, doing)
+        text = content.get("access_token") or content.get("accessToken")
+        if not text:
+            raise BackendError(f"{doing}: the answer holds none", retryable=True)
+        lives = _lifetime(str(text), content.get("expires_in") or content.get("expiresIn"))
+        return Token(str(text), asked_at + lives - min(MARGIN, lives / 10))
+
+
+def _lifetime(token: str, said: Any) -> float:
+    """Return for how many seconds a token is good: as the answer says, or the token itself."""
+    if isinstance(said, int | float) and said > 0:
+        return float(said)
+    try:
+        part = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        return max(float(claims["exp"]) - time.time(), 0.0)
+    except (IndexError, ValueError, TypeError, LookupError):
+        return MARGIN
+
+
+def _verification(verify: bool | str) -> Any:
+    if not isinstance(verify, str):
+        return verify
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=verify)
+    except OSError as error:
+        raise BackendError(
+            f"the connection's verify names no bundle of authorities: {verify}: {error}", cause=Cause.CONFIG
+        ) from error
+
+
+def _content(answer: httpx.Response, doing: str) -> Any:
+    """Return the JSON of an answer. Raises BackendError for a refusal."""
+    if answer.is_success:
+        try:
+            return answer.json() if answer.content else {}
+        except ValueError as error:
+            raise BackendError(
+                f"{doing}: the answer is no JSON: is this a control plane of Run:ai?"
+            ) from error
+    raise refusal(answer.status_code, answer.text, doing, answer.headers.get("retry-after"))
+
+
+def refusal(status: int, text: str, doing: str, retry_after: str | None = None) -> BackendError:
+    """Return the error for an answer that is none, with what to do."""
+    message, issues = _said(text)
+    whole = f"{doing}: {status}: {'; '.join([message, *issues])}"
+    if status == 404:
+        return RunNotFound(whole, status_code=404)
+    if status in BUSY:
+        return Busy(whole, status, float(retry_after) if retry_after and retry_after.isdecimal() else 0.0)
+    remedy = REMEDIES.get(status, "")
+    return BackendError(f"{whole}{remedy}", status_code=status, cause=Cause.CONFIG)
+
+
+REMEDIES = {
+    401: "; the token was refused twice: see that the service account still exists",
+    403: "; give the service account an access rule for the project, with a role that may create and delete workloads",
+}
+
+
+def _said(text: str) -> tuple[str, Sequence[str]]:
+    """Return the message of a refusal, and which rules of a policy it breaks."""
+    try:
+        body = json.loads(text)
+    except ValueError:
+        return text.strip().partition("\n")[0][:300] or "no reason is given", ()
+    if not isinstance(body, dict):
+        return "no reason is given", ()
+    issues = [f"{item.get('field')}: {item.get('details')}" for item in body.get("complianceIssues") or ()]
+    message = (
+        body.get("message") or body.get("error_description") or body.get("error") or "no reason is given"
+    )
+    details = body.get("details")
+    return str(message), [*([str(details)] if details else []), *issues]
+
+
+@contextmanager
+def _transport_errors(doing: str, address: str) -> Iterator[None]:
+    try:
+        yield
+    except httpx.TransportError as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise BackendError(
+                f"{doing}: the certificate of {address} is not trusted: name its authority in the connection's verify",
+                cause=Cause.CONFIG,
+            ) from error
+        raise BackendError(
+            f"{doing}: cannot reach {address} ({error or type(error).__name__}); check host and network",
+            retryable=True,
+        ) from error
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise BackendError(f"{doing}: {address} is no address: {error}", cause=Cause.CONFIG) from error
+
+
+def _pause(error: BackendError, attempt: int) -> float | None:
+    """Return how long to wait before the next attempt, in seconds; None where it is of no use."""
+    if not error.retryable:
+        return None
+    most = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (attempt - 1))
+    asked = error.retry_after if isinstance(error, Busy) else 0.0
+    return max(min(asked, LONGEST_PAUSE), random.uniform(most / 2, most))

@@ -1,0 +1,62 @@
+"""Names of a gang's workload and pods, and what in a workload says whose it is. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
+from airflow_provider_ocidist.model.run import RunKey
+
+LABEL_LIMIT = 63
+"""Characters of a label of DNS."""
+LONGEST_SUFFIX = "-worker-NNN"
+"""What the operator beneath appends to a name; one that is too long hangs there for ever."""
+KEY_VARIABLE = "OCIDIST_KEY"
+"""Holds the whole key, of which the name has only a digest."""
+
+SUSPENSION_VARIABLE = "OCIDIST_WHEN_SUSPENDED"
+"""What a suspension means for the gang, for every process that watches it."""
+
+
+def workload_name(key: RunKey) -> str:
+    """Return the name of an attempt's workload: the same in every process, another for every other attempt."""
+    tail = f"-{key.task_digest}-g{key.generation}-a{key.attempt}"
+    room = LABEL_LIMIT - len(LONGEST_SUFFIX) - len(tail)
+    words = f"{_slug(key.dag_id)[: room // 2]}-{_slug(key.task_id)}"
+    return (words if words[0].isalpha() else f"t-{words}")[:room].rstrip("-") + tail
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
+
+
+def pod_names(workload: str, nodes: int) -> tuple[str, ...]:
+    """Return the names of the pods beneath, by rank."""
+    if nodes == 1:
+        return (f"{workload}-0-0",)
+    return (f"{workload}-master-0", *(f"{workload}-worker-{number}" for number in range(nodes - 1)))
+
+
+def environment_of(workload: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the plain variables of a workload, from either kind of answer."""
+    found = workload.get("environmentVariables") or (workload.get("spec") or {}).get("environmentVariables")
+    if isinstance(found, Mapping):
+        return found
+    return {item["name"]: item.get("value") or "" for item in found or ()}
+
+
+def key_in(environment: Mapping[str, str]) -> RunKey | None:
+    """Return whose gang a workload is; None where ocidist has not made it."""
+    try:
+        return codec.decode(RunKey, json.loads(environment[KEY_VARIABLE]))
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def config_in(environment: Mapping[str, str]) -> AgentConfig:
+    """Return its nodes' configuration. Raises AgentError where there is none."""
+    return AgentConfig.from_env({CONFIG_VARIABLE: environment.get(CONFIG_VARIABLE, "")})

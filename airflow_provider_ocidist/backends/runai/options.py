@@ -1,0 +1,167 @@
+"""The options of Run:ai in a job, and the fields of a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.model.job import STRICT, AtLeast, BackendOptions
+
+KIND = "runai"
+Priority = Literal["very-low", "low", "medium-low", "medium", "medium-high", "high", "very-high"]
+"""As the control plane's description lists them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A persistent volume claim that every node mounts."""
+
+    __pydantic_config__ = STRICT
+
+    claim: str
+    """Its name in the project's namespace."""
+    path: str
+    """Where it is seen: absolute."""
+    read_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Toleration:
+    """A taint that the nodes may have."""
+
+    __pydantic_config__ = STRICT
+
+    key: str
+    operator: Literal["Equal", "Exists"] = "Exists"
+    value: str | None = None
+    """With `Equal`."""
+    effect: Literal["NoSchedule", "NoExecute", "PreferNoSchedule", "Any"] | None = None
+    seconds: int | None = None
+    """With `NoExecute`: for how long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SecretKey:
+    """One entry of a secret in the project's namespace."""
+
+    __pydantic_config__ = STRICT
+
+    secret: str
+    """Its name there. The console puts a prefix before the name of a credential, as `genericsecret-`."""
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunaiOptions(BackendOptions):
+    """Where on Run:ai; what is absent comes from the connection."""
+
+    kind: str = KIND
+    project: str | None = None
+    """Name or id. None, here and below: the connection's."""
+    cluster_id: str | None = None
+    """UUID; None there too: that of the project."""
+    gpus: Annotated[int, AtLeast(0)] | None = None
+    """Of each node; None: no GPU."""
+    gpu_fraction: float | None = None
+    """Share of each GPU, between 0 and 1, instead of whole ones."""
+    gpu_memory: str | None = None
+    """Memory of the one GPU, as `20G`, instead of a whole one."""
+    cpus: float | None = None
+    """Processor cores that each node asks for."""
+    cpu_limit: float | None = None
+    memory: str | None = None
+    """That each node asks for, as `32G`."""
+    memory_limit: str | None = None
+    large_shm: bool = False
+    """Shared memory in `/dev/shm` beyond the 64 MB of a container: NCCL and loaders of data want it."""
+    extended_resources: Mapping[str, str] = field(default_factory=dict)
+    """Others that a node asks for, such as `{nvidia.com/rdma: "1"}`."""
+    node_pools: tuple[str, ...] = ()
+    """In the order of preference; none: the project's."""
+    node_type: str | None = None
+    """Label of nodes that an administrator has set."""
+    tolerations: tuple[Toleration, ...] = ()
+    priority: Priority | None = None
+    preemptible: bool | None = None
+    """Whether others may take its GPUs; what may not stays within the project's quota. None: the platform's default."""
+    volumes: tuple[Claim, ...] = ()
+    secrets: Mapping[str, SecretKey] = field(default_factory=dict)
+    """Environment variables whose values are in secrets: `{HF_TOKEN: {secret: hugging-face, key: token}}`."""
+    secret_files: Mapping[str, str] = field(default_factory=dict)
+    """Secrets that are seen as folders: `{/etc/oci: oci-config}`."""
+    image_pull_secrets: tuple[str, ...] = ()
+    """Their names, with the prefix that the console gives them, `dockerreg-`."""
+    image_pull_policy: Literal["Always", "Never", "IfNotPresent"] | None = None
+    host_network: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    python: str = "python3"
+    """The image's interpreter."""
+    when_suspended: Literal["fail", "wait"] = "fail"
+    """What a person's suspension of the workload is: the end of the try, or a pause of it."""
+    keep_for: Annotated[int, AtLeast(1)] | None = None
+    """Seconds for which Run:ai keeps a workload that has ended; None: its default, 30 days."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fields:
+    """What a connection of type `runai` says."""
+
+    url: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    project: str | None = None
+    cluster_id: str | None = None
+    work_dir: str | None = None
+    verify: bool | str = True
+    """Whether, or with which bundle of authorities, the control plane's certificate is verified."""
+    require_training: bool | str | None = None
+    kube_config_path: str | None = None
+    """With it the logs of nodes are read from the cluster itself."""
+    cluster_context: str | None = None
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Self:
+        known = {
+            name: fields[name] for name in cls.__dataclass_fields__ if fields.get(name) not in (None, "")
+        }
+        if "verify" in known:
+            known["verify"] = _verify(known["verify"])
+        return cls(**known)
+
+    @property
+    def address(self) -> str:
+        """The control plane's. Raises BackendError where the connection names none."""
+        missing = [name for name in ("url", "client_id", "client_secret") if not getattr(self, name)]
+        if missing:
+            words = {
+                "url": "host",
+                "client_id": "login (client id)",
+                "client_secret": "password (client secret)",
+            }
+            raise BackendError(
+                f"the connection to Run:ai lacks {', '.join(words[name] for name in missing)}",
+                cause=Cause.CONFIG,
+            )
+        return str(self.url)
+
+
+def _verify(value: Any) -> bool | str:
+    text = str(value)
+    return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(
+        text.lower(), text
+    )
+
+
+def fields_of(
+    host: str | None, login: str | None, password: str | None, extra: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the fields of a connection of type `runai`; `host` may be a name or a URL."""
+    url = None
+    if host:
+        url = (host if "://" in host else f"https://{host}").rstrip("/")
+    own = {"url": url, "client_id": login, "client_secret": password}
+    return {name: value for name, value in {**extra, **own}.items() if value not in (None, "")}

@@ -1,0 +1,134 @@
+"""The phases of a workload as states of its nodes, refined by what the nodes report. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_ocidist.backends.runai.names import SUSPENSION_VARIABLE, environment_of
+from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import NodeState
+
+STATES = {
+    "Creating": NodeState.PENDING,
+    "Initializing": NodeState.PENDING,
+    "Pending": NodeState.PENDING,
+    "Resuming": NodeState.PENDING,
+    "Running": NodeState.RUNNING,
+    "Updating": NodeState.RUNNING,
+    # A pod is missing or not ready: the nodes' own reports say whether that is the end.
+    "Degraded": NodeState.RUNNING,
+    "Stopping": NodeState.ENDING,
+    "Stopped": NodeState.CANCELED,
+    "Deleting": NodeState.ENDING,
+    "Terminating": NodeState.ENDING,
+    "Completed": NodeState.SUCCEEDED,
+    "Failed": NodeState.FAILED,
+    "Unknown": NodeState.UNKNOWN,
+}
+"""Every phase that the control plane's description lists."""
+CAUSES = (
+    ("NonPreemptibleOverQuota", Cause.QUOTA),
+    ("OverLimit", Cause.QUOTA),
+    ("ErrImagePull", Cause.CONFIG),
+    ("ImagePullBackOff", Cause.CONFIG),
+    ("InvalidImageName", Cause.CONFIG),
+    ("OOMKilled", Cause.OOM),
+    ("Preempt", Cause.PREEMPTED),
+    ("Evict", Cause.PREEMPTED),
+)
+"""What a reason or a message holds, and what that implies; the first counts."""
+SUSPENDED = "suspended by somebody in Run:ai; resume or clear it there, or set backend.when_suspended: wait"
+PAUSED = "suspended by somebody in Run:ai: waiting until it is resumed"
+STOPPED = ("Stopping", "Stopped")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """What the control plane says of a workload. Times are Unix times."""
+
+    id: str
+    name: str
+    phase: str
+    message: str = ""
+    reason: str | None = None
+    created_at: float = 0.0
+    completed_at: float | None = None
+    waits: bool = False
+    """Whether a suspension is a pause, not the end."""
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Self:
+        environment = environment_of(answer)
+        return cls(
+            id=str(answer["id"]),
+            name=str(answer["name"]),
+            phase=str(answer.get("phase") or "Unknown"),
+            message=str(answer.get("phaseMessage") or ""),
+            reason=answer.get("phaseReason"),
+            created_at=unix_time(answer.get("createdAt")) or 0.0,
+            completed_at=unix_time(answer.get("completedAt")),
+            waits=environment.get(SUSPENSION_VARIABLE) == "wait",
+        )
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no node of it lives, and it is to go on."""
+        return self.waits and self.phase == "Stopped"
+
+    @property
+    def state(self) -> NodeState:
+        """The state of all nodes, as far as the platform knows it."""
+        if self.waits and self.phase in STOPPED:
+            return NodeState.PENDING
+        # A later version may know phases that this one does not.
+        return STATES.get(self.phase, NodeState.UNKNOWN)
+
+    @property
+    def details(self) -> str | None:
+        """The platform's words, its reason before them; ours for a suspension, for which it has none."""
+        if self.phase in STOPPED:
+            return PAUSED if self.waits else SUSPENDED
+        words = [self.reason] if self.reason and self.reason not in self.message else []
+        return ": ".join([*words, *([self.message] if self.message else [])]) or None
+
+    @property
+    def cause(self) -> Cause | None:
+        text = f"{self.reason or ''} {self.message}"
+        return next((cause for sign, cause in CAUSES if sign in text), None)
+
+
+def unix_time(text: str | None) -> float | None:
+    """Return a time that the control plane has written; None where it has written none."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else None
+
+
+def node_states(state: NodeState, reports: Sequence[NodeReport | None] | None, nodes: int) -> list[NodeState]:
+    """Return each node's state: the workload's, refined by the nodes' own reports."""
+    if reports is None or state not in (NodeState.RUNNING, NodeState.FAILED):
+        return [state] * nodes
+    if state is NodeState.FAILED:
+        # The first failure ends the others, and what a node has finished by then counts.
+        return [NodeState.SUCCEEDED if _is_well(report) else NodeState.FAILED for report in reports]
+    over = all(report is not None and report.phase is Phase.DONE for report in reports)
+    return [_running(report, over=over) for report in reports]
+
+
+def _running(report: NodeReport | None, *, over: bool) -> NodeState:
+    if report is None:
+        # The platform does not say which of the pods run.
+        return NodeState.PENDING
+    if report.phase is not Phase.DONE:
+        return NodeState.RUNNING
+    # When all are done, the workload's phase follows soon; before, the others may wait for this one in vain.
+    return NodeState.FAILED if report.cause is not None and not over else NodeState.ENDING
+
+
+def _is_well(report: NodeReport | None) -> bool:
+    return (
+        report is not None and report.phase is Phase.DONE and report.cause is None and report.exit_code == 0
+    )

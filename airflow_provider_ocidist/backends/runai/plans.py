@@ -1,0 +1,214 @@
+"""From a job to the literal request that creates its workload. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, START_SCRIPT, boot_text
+from airflow_provider_ocidist.backends.node_config import expectations, node_config
+from airflow_provider_ocidist.backends.runai.names import KEY_VARIABLE, SUSPENSION_VARIABLE, workload_name
+from airflow_provider_ocidist.backends.runai.options import KIND, Fields, RunaiOptions, Toleration
+from airflow_provider_ocidist.backends.runai.rules import EXPORT
+from airflow_provider_ocidist.errors import JobFileError, Problem
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.run import Plan, Request, RunKey
+from airflow_provider_ocidist.model.work_dir import CODE_ARCHIVE
+from airflow_provider_ocidist.storage.locations import join
+
+DISTRIBUTED, TRAINING = "CreateDistributed", "CreateTraining"
+PATHS = {DISTRIBUTED: "distributed", TRAINING: "trainings"}
+"""The part of the address that a verb has."""
+START_VARIABLE = "OCIDIST_START"
+START_COMMAND = f"import os; exec(os.environ['{START_VARIABLE}'])"
+"""In one line without blanks to lose: the platform splits a command as it likes."""
+SAVING_GRACE = 60.0
+"""Seconds beyond `limits.stop_grace` in which a node that is ended saves what it has."""
+MISSING = "is needed here: the job does not set it, and the connection has no default for it"
+
+
+def make_plan(job: TrainingJob, key: RunKey, fields: Fields) -> Plan:
+    """Return the plan of a gang. Raises JobFileError when job and connection together are incomplete."""
+    job, options = resolved(job, fields)
+    config = _config(job, options, key)
+    verb = TRAINING if job.nodes == 1 else DISTRIBUTED
+    body = {
+        "name": workload_name(key),
+        "useGivenNameAsPrefix": False,
+        "projectId": id_of_project(str(options.project)),
+        "clusterId": options.cluster_id or CLUSTER_ID,
+        **({"masterSpecSameAsWorker": True} if verb == DISTRIBUTED else {}),
+        "spec": _spec(job, options, key, config),
+    }
+    return Plan(
+        key=key,
+        backend=KIND,
+        nodes=job.nodes,
+        topology=PATHS[verb],
+        reason=_reason(job.nodes),
+        requests=(Request(verb=verb, body=body),),
+        run_dir=config.run_dir,
+        checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
+        code=job.program.source if job.program.is_local else None,
+        expects=expectations(config),
+        lease=config.limits.lease or None,
+    )
+
+
+CLUSTER_ID = "<id of the project's cluster>"
+"""Stands in a plan for the one that only the service can give."""
+
+
+def id_of_project(project: str) -> str:
+    """Return what stands in a plan for the id of a project; an id itself is all digits."""
+    return project if project.isdecimal() else f"<id of project {project}>"
+
+
+def _reason(nodes: int) -> str:
+    if nodes == 1:
+        return "topology trainings: one node is a plain training workload"
+    workers = "1 worker" if nodes == 2 else f"{nodes - 1} workers"
+    return f"topology distributed: one workload of PyTorch, whose {nodes} nodes are a master and {workers}"
+
+
+def resolved(job: TrainingJob, fields: Fields) -> tuple[TrainingJob, RunaiOptions]:
+    """Return job and options with the connection's defaults filled in."""
+    if not isinstance(job.backend, RunaiOptions):
+        raise JobFileError([Problem("backend", f"is for {job.backend.kind!r}, not for {KIND!r}")])
+    options = replace(
+        job.backend,
+        project=job.backend.project or fields.project,
+        cluster_id=job.backend.cluster_id or fields.cluster_id,
+    )
+    work_dir = job.work_dir or fields.work_dir
+    absent = {"backend.project": options.project, "work_dir": work_dir}
+    problems = [Problem(path, MISSING) for path, value in absent.items() if not value]
+    if problems:
+        raise JobFileError(problems, job.name)
+    training = fields.require_training if job.require_training is None else job.require_training
+    required = str(training).lower() in ("true", "1", "yes")
+    return replace(job, work_dir=work_dir, require_training=required), options
+
+
+def _config(job: TrainingJob, options: RunaiOptions, key: RunKey) -> AgentConfig:
+    source = job.program.source
+    if job.program.is_local:
+        source = join(str(job.work_dir), key.name, CODE_ARCHIVE)
+    config = node_config(
+        job,
+        key,
+        source,
+        main_env=job.main_env,
+        worker_env=job.worker_env,
+        reports=job.container is None,
+        ends_others=job.nodes > 1,
+    )
+    return replace(config, mounts=(*config.mounts, *(volume.path for volume in options.volumes)))
+
+
+def _spec(job: TrainingJob, options: RunaiOptions, key: RunKey, config: AgentConfig) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "image": job.image,
+        **_start(job, options),
+        "environmentVariables": [*_variables(job, options, key, config)],
+        "compute": _compute(options),
+        "storage": _storage(job, options),
+        "backoffLimit": 0,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": math.ceil(job.limits.stop_grace + SAVING_GRACE),
+        "autoDeletionTimeAfterCompletionSeconds": options.keep_for,
+        "nodePools": list(options.node_pools),
+        "nodeType": options.node_type,
+        "tolerations": [_toleration(number, each) for number, each in enumerate(options.tolerations)],
+        "priorityClass": options.priority,
+        "preemptibility": _preemptibility(options.preemptible),
+        "imagePullPolicy": options.image_pull_policy,
+        "imagePullSecrets": [{"name": name} for name in options.image_pull_secrets],
+        "security": {"hostNetwork": True} if options.host_network else {},
+        "labels": _pairs({**job.tags, **options.labels}),
+        "annotations": _pairs(options.annotations),
+    }
+    if job.nodes > 1:
+        # A node that fails ends the others: retries belong to Airflow.
+        own = {"distributedFramework": "PyTorch", "numWorkers": job.nodes - 1, "cleanPodPolicy": "Running"}
+        spec = {**own, **spec}
+    return {name: value for name, value in spec.items() if value not in (None, [], {})}
+
+
+def _start(job: TrainingJob, options: RunaiOptions) -> dict[str, str]:
+    """Return what the container starts, each as one text: the agent, unless the job sets its own command."""
+    if job.container is None:
+        return {"command": shlex.join([options.python, "-c", START_COMMAND])}
+    own = {"command": job.container.entrypoint or (), "args": job.container.command}
+    return {name: shlex.join(words) for name, words in own.items() if words}
+
+
+def _variables(
+    job: TrainingJob, options: RunaiOptions, key: RunKey, config: AgentConfig
+) -> Iterator[dict[str, Any]]:
+    plain = {**job.env, **config.to_env(), KEY_VARIABLE: json.dumps(codec.encode(key), separators=(",", ":"))}
+    plain[SUSPENSION_VARIABLE] = options.when_suspended
+    if config.reports:
+        plain |= {START_VARIABLE: START_SCRIPT, BOOT_VARIABLE: boot_text()}
+    for name, value in plain.items():
+        yield {"name": name, "value": value}
+    for name, entry in options.secrets.items():
+        yield {"name": name, "secret": {"name": entry.secret, "key": entry.key}}
+    # The address that the platform gives a node: its own guess may be that of another network.
+    yield {"name": "POD_IP", "podFieldRef": {"path": "status.podIP"}}
+
+
+def _compute(options: RunaiOptions) -> dict[str, Any]:
+    compute: dict[str, Any] = {
+        "gpuDevicesRequest": options.gpus,
+        "cpuCoreRequest": options.cpus,
+        "cpuCoreLimit": options.cpu_limit,
+        "cpuMemoryRequest": options.memory,
+        "cpuMemoryLimit": options.memory_limit,
+        "largeShmRequest": options.large_shm or None,
+        "extendedResources": [
+            {"resource": name, "quantity": amount} for name, amount in options.extended_resources.items()
+        ],
+    }
+    if options.gpu_fraction is not None:
+        part = {"gpuRequestType": "portion", "gpuPortionRequest": options.gpu_fraction}
+        compute |= {**part, "gpuDevicesRequest": options.gpus or 1}
+    elif options.gpu_memory is not None:
+        part = {"gpuRequestType": "memory", "gpuMemoryRequest": options.gpu_memory}
+        compute |= {**part, "gpuDevicesRequest": 1}
+    return {name: value for name, value in compute.items() if value not in (None, [])}
+
+
+def _storage(job: TrainingJob, options: RunaiOptions) -> dict[str, Any]:
+    storage = {
+        "pvc": [
+            {"claimName": each.claim, "existingPvc": True, "path": each.path, "readOnly": each.read_only}
+            for each in options.volumes
+        ],
+        "nfs": [
+            {"server": found["server"], "path": found["path"], "mountPath": mount.path, "readOnly": False}
+            for mount in job.mounts
+            if (found := EXPORT.fullmatch(mount.source))
+        ],
+        "secretVolume": [{"secret": name, "mountPath": path} for path, name in options.secret_files.items()],
+    }
+    return {name: items for name, items in storage.items() if items}
+
+
+def _toleration(number: int, given: Toleration) -> dict[str, Any]:
+    values = {"name": f"toleration-{number}", **asdict(given)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _preemptibility(preemptible: bool | None) -> str | None:
+    return None if preemptible is None else "preemptible" if preemptible else "non-preemptible"
+
+
+def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in values.items()]

@@ -1,0 +1,77 @@
+"""What Run:ai requires of a job, as far as it can be checked without the service. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_provider_ocidist.backends.runai.options import KIND
+from airflow_provider_ocidist.errors import Problem
+from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
+
+EXPORT = re.compile(r"(?P<server>[^/\s:]+):(?P<path>/(?!/)\S*)")
+QUANTITY = re.compile(r"[+]?[0-9.]+[eEinumkKMGTP]*[-+]?[0-9]*")
+"""As the control plane's description has it."""
+MAX_LABEL = 63
+
+
+def _image(job: TrainingJob) -> Iterator[Problem]:
+    if job.image is None:
+        yield Problem("image", f"is needed by backend {KIND!r}: name a container image with torch")
+
+
+def _gpus(job: TrainingJob) -> Iterator[Problem]:
+    options: Any = job.backend
+    if options.gpu_fraction is not None and not 0 < options.gpu_fraction <= 1:
+        yield Problem("backend.gpu_fraction", "must be above 0 and at most 1")
+    if options.gpu_fraction is not None and options.gpu_memory is not None:
+        yield Problem("backend.gpu_memory", "says the same as 'gpu_fraction': remove one of them")
+    if options.gpu_memory is not None and (options.gpus or 1) > 1:
+        yield Problem(
+            "backend.gpu_memory", "is for one GPU on each node: Run:ai shares several by 'gpu_fraction'"
+        )
+    if options.gpus == 0 and (options.gpu_fraction or options.gpu_memory):
+        yield Problem("backend.gpus", "is 0, and a part of a GPU is asked for: remove one of them")
+
+
+def _quantities(job: TrainingJob) -> Iterator[Problem]:
+    for name in ("gpu_memory", "memory", "memory_limit"):
+        text = getattr(job.backend, name)
+        if text is not None and not is_placeholder(text) and not QUANTITY.fullmatch(text):
+            yield Problem(f"backend.{name}", f"must be an amount as 20G or 512Mi, not {text!r}")
+
+
+def _paths(job: TrainingJob) -> Iterator[Problem]:
+    options: Any = job.backend
+    paths = [(f"backend.volumes.{number}.path", volume.path) for number, volume in enumerate(options.volumes)]
+    paths += [(f"backend.secret_files.{path}", path) for path in options.secret_files]
+    for where, path in paths:
+        if not path.startswith("/") and not is_placeholder(path):
+            yield Problem(where, "must be absolute")
+    for number, mount in enumerate(job.mounts):
+        if EXPORT.fullmatch(mount.source) is None and not is_placeholder(mount.source):
+            yield Problem(
+                f"mounts.{number}.source",
+                f"is no export, such as 10.0.0.1:/data: backend {KIND!r} mounts nothing else by itself; "
+                "name a claim in backend.volumes",
+            )
+
+
+def _variables(job: TrainingJob) -> Iterator[Problem]:
+    options: Any = job.backend
+    for name in options.secrets.keys() & {*job.env, *job.main_env, *job.worker_env}:
+        yield Problem(f"backend.secrets.{name}", "is a variable of the job, too: remove one of them")
+
+
+def _labels(job: TrainingJob) -> Iterator[Problem]:
+    options: Any = job.backend
+    for section in ("labels", "annotations"):
+        for name in getattr(options, section):
+            if not 0 < len(name) <= MAX_LABEL:
+                yield Problem(f"backend.{section}.{name}", f"a name has 1 to {MAX_LABEL} characters")
+            elif name.startswith("ocidist"):
+                yield Problem(f"backend.{section}.{name}", "names that begin with ocidist are ours")
+
+
+RULES = (_image, _gpus, _quantities, _paths, _variables, _labels)

@@ -1,0 +1,226 @@
+"""What a pod, its events and the operator's object say of a node: state, sentence, cause."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.backends.kubernetes.states import (
+    IMAGE_PATIENCE,
+    Gang,
+    GangState,
+    node_status,
+    unix_time,
+    warnings_by_object,
+)
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus
+from tests.backends.kubernetes.test_names import drawn
+
+START = "2026-11-23T00:00:00Z"
+NOW = unix_time(START) or 0.0
+ACTIVE = Gang(GangState.ACTIVE)
+
+
+def pod(phase: str = "Running", *, state: Any = None, **status: Any) -> dict[str, Any]:
+    found = {"name": "pytorch", "state": state} if state is not None else None
+    more = {"containerStatuses": [{"name": "sidecar", "state": {"running": {}}}, *([found] if found else [])]}
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"restartPolicy": "Never"},
+        "status": {"phase": phase, "startTime": START, **more, **status},
+    }
+
+
+def looked_at(
+    found: Any, gang: Gang = ACTIVE, report: NodeReport | None = None, **keywords: Any
+) -> NodeStatus:
+    return node_status(0, "p", gang, found, report, "pytorch", now=keywords.pop("now", NOW), **keywords)
+
+
+def ended(code: int, reason: str = "Error", message: str = "") -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": reason, "message": message, "finishedAt": START}}
+
+
+def a_report(**fields: Any) -> NodeReport:
+    given = {
+        "rank": 0,
+        "phase": Phase.TRAINING,
+        "address": "10.0.0.1",
+        "started_at": 1.0,
+        "heartbeat_at": 2.0,
+    }
+    return NodeReport(**{**given, **fields})
+
+
+def unscheduled(message: str) -> list[dict[str, str]]:
+    return [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    return {"waiting": {"reason": reason, "message": message}}
+
+
+NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+DISRUPTED = [
+    {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "for p2"}
+]
+
+
+@pytest.mark.parametrize(
+    "found, state, cause, words",
+    [
+        (pod(state={"running": {}}), NodeState.RUNNING, None, None),
+        (pod("Succeeded", state=ended(0, "Completed")), NodeState.SUCCEEDED, None, "exit code 0"),
+        (pod("Failed", state=ended(3)), NodeState.FAILED, None, "exit code 3"),
+        (pod("Failed", state=ended(137, "OOMKilled")), NodeState.FAILED, Cause.OOM, "exit code 137, OOMKilled"),
+        (pod("Failed", reason="Evicted", message="low on memory"), NodeState.FAILED, Cause.PREEMPTED, "low on memory"),
+        (pod("Failed", reason="OutOfcpu"), NodeState.FAILED, Cause.CAPACITY, "OutOfcpu"),
+        (
+            pod("Failed", state=ended(137), conditions=DISRUPTED),
+            NodeState.FAILED,
+            Cause.PREEMPTED,
+            "PreemptionByScheduler: for p2",
+        ),
+        (pod("Pending", conditions=unscheduled(NO_GPU)), NodeState.PENDING, Cause.CAPACITY, NO_GPU),
+        (pod("Pending", state=waiting("ContainerCreating")), NodeState.PENDING, None, "ContainerCreating"),
+        (pod("Pending", state=waiting("ErrImagePull", "timeout")), NodeState.PENDING, None, "timeout"),
+        (
+            pod("Pending", state=waiting("ImagePullBackOff", "image x:1 not found")),
+            NodeState.FAILED,
+            Cause.CONFIG,
+            "image x:1 not found",
+        ),
+        (pod("Pending", state=waiting("InvalidImageName")), NodeState.FAILED, Cause.CONFIG, "InvalidImageName"),
+        (
+            pod("Pending", state=waiting("CreateContainerConfigError", 'secret "hf" not found')),
+            NodeState.PENDING,
+            None,
+            'secret "hf" not found',
+        ),
+        (pod("Unknown"), NodeState.UNKNOWN, None, "lost sight"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_pod_tells_state_cause_and_sentence(found: Any, state: NodeState, cause: Cause, words: str) -> None:
+    node = looked_at(found)
+    assert (node.state, node.cause) == (state, cause)
+    assert words is None or words in str(node.details)
+
+
+@pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "CreateContainerConfigError"])
+def test_what_may_pass_is_waited_for_and_then_is_no_more(reason: str) -> None:
+    found = pod("Pending", state=waiting(reason, "the registry does not answer"))
+    assert looked_at(found, now=NOW + IMAGE_PATIENCE - 1).state is NodeState.PENDING
+    late = looked_at(found, now=NOW + IMAGE_PATIENCE + 1)
+    assert (late.state, late.cause) == (NodeState.FAILED, Cause.CONFIG)
+
+
+def test_a_pod_that_is_being_deleted_is_ending_until_its_container_has_ended() -> None:
+    dying = pod(state={"running": {}})
+    dying["metadata"]["deletionTimestamp"] = START
+    assert looked_at(dying).state is NodeState.ENDING
+    dead = pod(state=ended(143))
+    dead["metadata"]["deletionTimestamp"] = START
+    assert looked_at(dead).state is NodeState.FAILED
+
+
+def test_a_suspended_gang_waits_with_the_sentence_of_its_suspension() -> None:
+    gang = Gang(GangState.SUSPENDED, "waits in the queue gpu of Kueue")
+    node = looked_at(None, gang)
+    assert (node.state, node.details) == (NodeState.PENDING, "waits in the queue gpu of Kueue")
+
+
+def test_a_quota_is_named_while_there_is_no_pod() -> None:
+    node = looked_at(None, events=['FailedCreatePod: pods "p" is forbidden: exceeded quota: gpus'])
+    assert (node.state, node.cause) == (NodeState.PENDING, Cause.QUOTA)
+    assert "exceeded quota" in str(node.details)
+
+
+@pytest.mark.parametrize(
+    "state, report, expected",
+    [
+        (GangState.NEW, None, NodeState.PENDING),
+        (GangState.ACTIVE, None, NodeState.PENDING),
+        (GangState.ACTIVE, a_report(), NodeState.FAILED),
+        (GangState.SUCCEEDED, None, NodeState.SUCCEEDED),
+        (GangState.SUCCEEDED, a_report(), NodeState.FAILED),
+        (GangState.SUCCEEDED, a_report(phase=Phase.DONE, exit_code=0), NodeState.SUCCEEDED),
+        (GangState.FAILED, None, NodeState.FAILED),
+        (GangState.FAILED, a_report(phase=Phase.DONE, exit_code=0), NodeState.SUCCEEDED),
+        (GangState.GONE, a_report(phase=Phase.DONE, exit_code=0), NodeState.SUCCEEDED),
+        (GangState.GONE, a_report(phase=Phase.DONE, exit_code=1, cause=Cause.USER), NodeState.FAILED),
+        (GangState.GONE, a_report(), NodeState.MISSING),
+        (GangState.GONE, None, NodeState.MISSING),
+    ],
+)
+def test_without_a_pod_the_report_says_how_a_node_has_ended(
+    state: GangState, report: NodeReport | None, expected: NodeState
+) -> None:
+    assert looked_at(None, Gang(state), report).state is expected
+
+
+def any_pod(draw: random.Random) -> Any:
+    states = [
+        None,
+        {"running": {}},
+        ended(draw.choice([0, 1, 3, 137, 255])),
+        waiting(draw.choice(["", "X", "ErrImagePull"])),
+    ]
+    found = pod(
+        draw.choice(["Pending", "Running", "Succeeded", "Failed", "Unknown"]), state=draw.choice(states)
+    )
+    if draw.random() < 0.3:
+        found["metadata"]["deletionTimestamp"] = START
+    if draw.random() < 0.3:
+        found["status"]["conditions"] = draw.choice([DISRUPTED, unscheduled(NO_GPU), []])
+    if draw.random() < 0.2:
+        del found["status"]["containerStatuses"]
+    return found
+
+
+def test_whatever_is_seen_a_failure_has_words_and_exit_code_0_is_no_failure() -> None:
+    draw = drawn()
+    for _ in range(2000):
+        found = draw.choice([None, any_pod(draw)])
+        report = draw.choice([None, a_report(), a_report(phase=Phase.DONE, exit_code=0)])
+        gang = Gang(draw.choice(list(GangState)), draw.choice(["", "words"]))
+        node = looked_at(found, gang, report, now=NOW + draw.choice([0, 1000]))
+        codes = [
+            item["state"]["terminated"]["exitCode"]
+            for item in ((found or {}).get("status") or {}).get("containerStatuses") or ()
+            if item["name"] == "pytorch" and "terminated" in item["state"]
+        ]
+        if codes:
+            assert node.state is (NodeState.SUCCEEDED if codes == [0] else NodeState.FAILED)
+        elif found is not None and found["status"]["phase"] in ("Pending", "Running"):
+            assert node.state is not NodeState.SUCCEEDED
+        if found is None and node.state is NodeState.FAILED:
+            assert node.details
+
+
+def test_of_many_warnings_about_one_object_the_last_of_each_reason_counts() -> None:
+    def event(name: str, reason: str, text: str, second: int, kind: str = "Warning") -> dict[str, Any]:
+        return {
+            "involvedObject": {"kind": "Pod", "name": name},
+            "type": kind,
+            "reason": reason,
+            "message": text,
+            "lastTimestamp": f"2026-11-23T00:00:{second:02}Z",
+        }
+
+    events = [
+        event("a", "Failed", "old", 1),
+        event("a", "Failed", "new", 5),
+        event("a", "BackOff", "between", 3),
+        event("a", "Pulled", "fine", 9, "Normal"),
+        event("b", "Failed", "other", 2),
+    ]
+    drawn().shuffle(events)
+    assert warnings_by_object(events) == {
+        ("Pod", "a"): ["BackOff: between", "Failed: new"],
+        ("Pod", "b"): ["Failed: other"],
+    }

@@ -1,0 +1,128 @@
+"""The phases of Run:ai as states of nodes, against what its public description lists."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from airflow_provider_ocidist.backends.runai.phases import STATES, Workload, node_states, unix_time
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import NodeState
+
+PHASES = tuple(
+    "Creating Initializing Resuming Pending Deleting Running Updating Stopped Stopping Degraded Failed Completed "  # noqa: SIM905
+    "Terminating Unknown".split()
+)
+
+
+def workload(phase: str, message: str = "", reason: str | None = None, *, waits: bool = False) -> Workload:
+    return Workload(id="i", name="n", phase=phase, message=message, reason=reason, waits=waits)
+
+
+def report(phase: Phase, cause: Cause | None = None, exit_code: int | None = None) -> NodeReport:
+    return NodeReport(
+        rank=0, phase=phase, address="", started_at=1.0, heartbeat_at=2.0, cause=cause, exit_code=exit_code
+    )
+
+
+def test_every_phase_of_the_description_has_a_state_and_no_other_is_guessed() -> None:
+    assert set(STATES) == set(PHASES)
+    assert workload("Vanishing").state is NodeState.UNKNOWN
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_only_completed_is_a_success_and_only_an_end_is_terminal(phase: str) -> None:
+    state = workload(phase).state
+    assert (state is NodeState.SUCCEEDED) == (phase == "Completed")
+    assert state.terminal == (phase in ("Completed", "Failed", "Stopped"))
+
+
+def test_a_suspension_is_no_success_and_says_what_it_is() -> None:
+    stopped = workload("Stopped")
+    assert stopped.state is NodeState.CANCELED
+    assert "suspended by somebody" in str(stopped.details)
+
+
+@pytest.mark.parametrize("phase", ["Stopping", "Stopped"])
+def test_a_suspension_is_a_pause_where_the_job_says_so(phase: str) -> None:
+    paused = workload(phase, waits=True)
+    assert paused.state is NodeState.PENDING
+    assert "waiting until it is resumed" in str(paused.details)
+
+
+@pytest.mark.parametrize("reason", ["NonPreemptibleOverQuota", "OverLimit"])
+def test_over_quota_is_waiting_with_the_platforms_sentence(reason: str) -> None:
+    waiting = workload("Pending", "Workload requested 8 GPUs, but research quota is 4 GPUs", reason)
+    assert waiting.state is NodeState.PENDING
+    assert waiting.cause is Cause.QUOTA
+    assert waiting.details == f"{reason}: Workload requested 8 GPUs, but research quota is 4 GPUs"
+
+
+@pytest.mark.parametrize(
+    "message, cause",
+    [
+        ("ImagePullBackOff: Back-off pulling image", Cause.CONFIG),
+        ("container was OOMKilled", Cause.OOM),
+        ("Pod was Preempted by a higher priority", Cause.PREEMPTED),
+        ("Evicted: the node was low on memory", Cause.PREEMPTED),
+        ("1 Worker replica(s) failed", None),
+    ],
+)
+def test_words_that_name_a_cause_are_that_cause(message: str, cause: Cause | None) -> None:
+    assert workload("Failed", message).cause is cause
+
+
+SAID = [
+    None,
+    report(Phase.TRAINING),
+    report(Phase.SAVING),
+    report(Phase.DONE, exit_code=0),
+    report(Phase.DONE, Cause.USER, 3),
+    report(Phase.DONE, exit_code=3),
+]
+
+
+def test_reports_refine_a_running_workload_and_nothing_else_of_what_lives() -> None:
+    for first, second in itertools.product(SAID, repeat=2):
+        states = node_states(NodeState.RUNNING, [first, second], 2)
+        over = all(each is not None and each.phase is Phase.DONE for each in (first, second))
+        for own, each in zip(states, (first, second), strict=True):
+            assert not own.terminal or (each is not None and each.cause is not None and not over)
+            if each is None:
+                assert own is NodeState.PENDING
+            elif each.phase is not Phase.DONE:
+                assert own is NodeState.RUNNING
+        for state in set(NodeState) - {NodeState.RUNNING, NodeState.FAILED}:
+            assert node_states(state, [first, second], 2) == [state] * 2
+
+
+def test_of_a_failed_workload_only_a_node_that_reports_its_success_has_succeeded() -> None:
+    for each in SAID:
+        (state,) = node_states(NodeState.FAILED, [each], 1)
+        well = each is not None and each.phase is Phase.DONE and each.exit_code == 0
+        assert state is (NodeState.SUCCEEDED if well else NodeState.FAILED)
+
+
+@pytest.mark.parametrize("state", [NodeState.RUNNING, NodeState.FAILED])
+def test_without_readable_reports_the_workload_speaks_for_all(state: NodeState) -> None:
+    assert node_states(state, None, 3) == [state] * 3
+
+
+def test_an_answer_is_read_with_its_times() -> None:
+    found = Workload.of(
+        {
+            "id": "i",
+            "name": "n",
+            "phase": "Failed",
+            "phaseMessage": "gone",
+            "createdAt": "2026-11-23T00:00:00.500Z",
+            "completedAt": "2026-11-23T00:00:10Z",
+            "environmentVariables": {"OCIDIST_WHEN_SUSPENDED": "wait"},
+        }
+    )
+    assert found.waits
+    assert found.completed_at is not None
+    assert found.completed_at - found.created_at == pytest.approx(9.5)
+    assert unix_time(None) is None
