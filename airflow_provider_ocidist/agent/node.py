@@ -320,6 +320,7 @@ class Node:
             "PATH": program_paths(workspace, self.environ),
             RANK_VARIABLE: str(self.rank),
             "OCIDIST_NODES": str(topology.nodes),
+            "OCIDIST_RESTARTS": str(self.heartbeat.launch),
             "OCIDIST_RUN_NAME": self.config.run_name,
             "OCIDIST_CHECKPOINT_DIR": str(folder_of(self.config.checkpoints, workspace.working_dir)),
             "OCIDIST_PROGRESS_FILE": str(self.meter.file),
