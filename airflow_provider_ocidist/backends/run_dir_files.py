@@ -16,13 +16,14 @@ from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 UNREADABLE = (OSError, ValueError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
 
 
-def write(plan: Plan, run_dirs: RunDirs) -> None:
+def write(plan: Plan, run_dirs: RunDirs, *, agent: bool = True) -> None:
     """Write agent, code and the first renewal of the lease, and so prove that the run directory can be used.
 
+    `agent`: whether nodes fetch it there, and do not get it otherwise.
     Raises BackendError for code that cannot be read, and a work directory that cannot be written.
     """
     files = {} if plan.code is None else {CODE_ARCHIVE: _code(plan.code)}
-    if plan.expects.reports:
+    if agent and plan.expects.reports:
         files[AGENT_ARCHIVE] = agent_bundle(None)
     if plan.lease:
         files[LEASE_FILE] = Renewal.now().to_json()

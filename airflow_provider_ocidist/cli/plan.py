@@ -84,7 +84,17 @@ def _plan_report(job: TrainingJob, plan: Plan) -> dict[str, Any]:
         ],
         "environment": [_node_environment(job, plan, rank) for rank in range(job.nodes)],
         "example_launch": _example_launch(job),
+        "equivalents": _equivalents(plan),
     }
+
+
+def _equivalents(plan: Plan) -> dict[str, str]:
+    """Return the command lines of the platform's own tools that say the same; none where it has none for it."""
+    if plan.backend != "runai":
+        return {}
+    from airflow_provider_ocidist.backends.runai.command_lines import equivalents
+
+    return equivalents(plan)
 
 
 def _topology(job: TrainingJob, rank: int) -> Topology:
@@ -186,3 +196,6 @@ def _print_plan(report: dict[str, Any]) -> None:
         "cyan",
     )
     say(report["example_launch"])
+    for name, line in report["equivalents"].items():
+        say(f"\n# the same by the platform's own command line, {name}", "cyan")
+        say(line)

@@ -34,6 +34,9 @@ class Access:
     log_id: str
     secret_id: str
     secret_value: str
+    kubeconfig: str = ""
+    """Of the cluster's administrator; empty where no cluster was started."""
+    kubernetes_namespace: str = ""
 
     @classmethod
     def of(cls, context: Context) -> Self:
@@ -95,8 +98,14 @@ def clients(access: Access) -> list[Client]:
         ),
         Client("OCI CLI", f"export OCI_CLI_CONFIG_FILE={config} OCI_CLI_ENDPOINT={url}"),
         Client("Airflow", f"export AIRFLOW_CONN_OCI_DEFAULT='{connection(access)}'"),
+        *_of_kubernetes(access),
         Client("curl", f"curl {url}/_emulator/calls", "the control API needs no signature"),
     ]
+
+
+def _of_kubernetes(access: Access) -> list[Client]:
+    """Return how clients of Kubernetes are pointed here, where a cluster was started."""
+    return [Client("kubectl", f"export KUBECONFIG={access.kubeconfig}")] if access.kubeconfig else []
 
 
 def connection(access: Access) -> str:

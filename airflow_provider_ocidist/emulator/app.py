@@ -18,6 +18,7 @@ from airflow_provider_ocidist.emulator.auth.metadata import Metadata
 from airflow_provider_ocidist.emulator.auth.signatures import Verifier
 from airflow_provider_ocidist.emulator.auth.users import Users
 from airflow_provider_ocidist.emulator.bodies import FileAnswer
+from airflow_provider_ocidist.emulator.connections import ABORT
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.control import HEALTH, Control, hide_par
 from airflow_provider_ocidist.emulator.data_science.service import DataScience
@@ -26,6 +27,8 @@ from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault
 from airflow_provider_ocidist.emulator.file_systems import FileSystems
 from airflow_provider_ocidist.emulator.identity import Identity
+from airflow_provider_ocidist.emulator.kubernetes.control import ClusterControl
+from airflow_provider_ocidist.emulator.kubernetes.service import Kubernetes
 from airflow_provider_ocidist.emulator.listening import is_own_user
 from airflow_provider_ocidist.emulator.logs.service import Logs
 from airflow_provider_ocidist.emulator.monitoring.service import Monitoring
@@ -48,16 +51,14 @@ from airflow_provider_ocidist.emulator.wire import (
     request_id_of,
 )
 
-ABORT = "ocidist.abort"
-"""Where `server.py` puts the function that cuts a request's connection, in the ASGI scope."""
-
 logger = logging.getLogger(__name__)
 
 
 class Services:
     """All services of one emulator, in the order of their dependencies."""
 
-    def __init__(self, context: Context, pool: AddressPool) -> None:
+    def __init__(self, context: Context, pool: AddressPool, kubernetes: Kubernetes | None = None) -> None:
+        self.kubernetes = kubernetes
         self.control = Control(context, self.reset)
         self.users = Users(context)
         self.federation = Federation(context)
@@ -100,10 +101,13 @@ class Services:
             self.data_science,
             self.object_storage,
         )
-        return [route for service in services for route in service.routes()]
+        of_cluster = ClusterControl(self.kubernetes).routes() if self.kubernetes else []
+        return [*of_cluster, *(route for service in services for route in service.routes())]
 
     async def reset(self) -> None:
         await self.data_science.reset()
+        if self.kubernetes:
+            await self.kubernetes.reset()
         for part in (
             self.retries,
             self.vault,
@@ -117,6 +121,8 @@ class Services:
             part.reset()
 
     async def close(self) -> None:
+        if self.kubernetes:
+            await self.kubernetes.close()
         await self.data_science.close()
         self.object_storage.close()
         self.logs.close()

@@ -10,12 +10,13 @@ import random
 import signal
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.emulator.access import Access, Client
+    from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 
 EXIT_UNUSABLE = 2
 DESCRIPTION = """A local OCI over plain HTTP, for the real SDK, CLI and ocifs: Data Science jobs whose
@@ -80,6 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_export,
         metavar="ADDRESS:PATH",
         help="export that jobs can mount by address and path (10.0.0.1:/export is always there)",
+    )
+    parser.add_argument(
+        "--kubernetes", action="store_true", help="a Kubernetes cluster, too, with Kubeflow's operators"
+    )
+    parser.add_argument(
+        "--kubernetes-gpus", type=int, default=0, metavar="N", help="GPUs that each of its 4 nodes offers (0)"
     )
     parser.add_argument("--keep-node-files", action="store_true", help="leave the folders of ended nodes")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -146,6 +153,7 @@ def run(args: argparse.Namespace) -> int:
         pass_through=args.proxy_pass_through,
         conda={slug: Path(folder).absolute() for slug, folder in args.conda},
         images=dict(args.image),
+        kubernetes=_cluster(args),
         shapes=tuple(args.shape),
         file_systems=tuple(args.file_system),
     )
@@ -177,6 +185,16 @@ def run(args: argparse.Namespace) -> int:
         sys.stderr.write(f"ocidist emulator: {error}\n")
         return EXIT_UNUSABLE
     return 130 if received == [signal.SIGINT] else 0
+
+
+def _cluster(args: argparse.Namespace) -> ClusterSettings | None:
+    from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
+
+    if not args.kubernetes:
+        return None
+    settings = ClusterSettings()
+    capacity = {**settings.node_capacity, "nvidia.com/gpu": str(args.kubernetes_gpus)}
+    return replace(settings, node_capacity=capacity)
 
 
 def guide(access: Access, seed: int | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -10,10 +11,11 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from airflow_provider_ocidist.emulator.app import ABORT
 from airflow_provider_ocidist.emulator.listening import HEAD_S
 from airflow_provider_ocidist.emulator.wire import encode_json, new_request_id
 
+ABORT = "ocidist.abort"
+"""Where the function that cuts a request's connection is, in the ASGI scope."""
 KEEP_ALIVE_S = 75
 """Longer than clients pause between polls: a connection that closes under a request costs them a retry."""
 SHUTDOWN_S = 1
@@ -140,7 +142,7 @@ class Connection(HttpToolsProtocol):
             self._head_limit = None
 
 
-def config_of(app: ASGIApp) -> uvicorn.Config:
+def config_of(app: ASGIApp, tls: ssl.SSLContext | None = None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Connection,
@@ -154,6 +156,7 @@ def config_of(app: ASGIApp) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S,
+        ssl_context_factory=None if tls is None else lambda *_: tls,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.installation import Identifiers, Installation
 from airflow_provider_ocidist.emulator.store import Store
 
@@ -43,6 +44,8 @@ class Options:
     """Exports that jobs can mount by address and path, such as `10.0.1.5:/data`, besides `10.0.0.1:/export`."""
     conda: Mapping[str, Path] = field(default_factory=dict)
     """Environments of this machine that stand for conda environments, by slug (or by object name)."""
+    kubernetes: ClusterSettings | None = None
+    """Start a Kubernetes cluster, too."""
     images: Mapping[str, str] = field(default_factory=dict)
     """Commands of this machine that stand for what container images run, by image."""
 

@@ -31,7 +31,7 @@ FILTER_S = 0.3
 """How much of a processor the filters of one request may take."""
 MAX_RULES = 1_000
 """Of each kind: every request, or every node, is compared with all of them."""
-Rule = TypeVar("Rule", Fault, NodeRule)
+Rule = TypeVar("Rule")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +131,7 @@ class Control:
         return answer()
 
     async def add_fault(self, call: Call) -> Response:
-        fault = _read(Fault, await call.json())
+        fault = rule_of(Fault, await call.json())
         if fault.stale_s is not None:
             self._context.store.keep_history(fault.stale_s)
         _check_room(self.faults.bodies())
@@ -154,7 +154,7 @@ class Control:
         return answer({"seed": seed})
 
     async def add_node_rule(self, call: Call) -> Response:
-        rule = _read(NodeRule, await call.json())
+        rule = rule_of(NodeRule, await call.json())
         _check_room(self.nodes.bodies())
         self.nodes.add(rule)
         return answer(self.nodes.bodies())
@@ -190,9 +190,9 @@ def hide_par(text: str) -> str:
     return PAR_PATH.sub("/p/(hidden)", text)
 
 
-def _read(kind: type[Rule], details: Mapping[str, Any]) -> Rule:
+def rule_of(kind: type[Rule], details: Mapping[str, Any]) -> Rule:
     """Build a rule from JSON. Raises 400 for a field that it does not have."""
-    known = {field.name for field in fields(kind)}
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     unknown = set(details) - known
     if unknown:
         raise invalid(f"Unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}.")

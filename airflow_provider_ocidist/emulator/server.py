@@ -14,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +30,7 @@ from airflow_provider_ocidist.emulator.connections import config_of, new_connect
 from airflow_provider_ocidist.emulator.context import Context, Options
 from airflow_provider_ocidist.emulator.errors import StartupError
 from airflow_provider_ocidist.emulator.installation import Identifiers, Installation
+from airflow_provider_ocidist.emulator.kubernetes.service import Kubernetes
 from airflow_provider_ocidist.emulator.listening import LOOPBACK, check_host, is_loopback, listen, url_of
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.proxy import Proxy
@@ -71,6 +73,8 @@ class Emulator:
         self._thread: threading.Thread | None = None
         self._context: Context | None = None
         self._failure: BaseException | None = None
+        self.kubernetes: Kubernetes | None = None
+        """The cluster, if there is one; for tests that look inside."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -95,7 +99,14 @@ class Emulator:
 
     @property
     def access(self) -> Access:
-        return Access.of(self._running())
+        access = Access.of(self._running())
+        if self.kubernetes is None:
+            return access
+        return replace(
+            access,
+            kubeconfig=str(self.kubernetes.kubeconfig),
+            kubernetes_namespace=self.kubernetes.settings.namespace,
+        )
 
     def _running(self) -> Context:
         if self._context is None:
@@ -170,7 +181,9 @@ class Emulator:
     ) -> None:
         authority = Authority.open(self.folder / "proxy")
         self._context = context = self._make_context(listener, proxy_listener, authority)
-        services = Services(context, AddressPool(seed=listener.getsockname()[1]))
+        pool, settings = AddressPool(seed=listener.getsockname()[1]), self._options.kubernetes
+        kubernetes = None if settings is None else Kubernetes(context, settings, authority, pool)
+        services = Services(context, pool, kubernetes)
         server = uvicorn.Server(config_of(App(context, services)))
         proxy = Proxy(authority, partial(new_connection, server), pass_through=self._options.pass_through)
         ended = asyncio.Event()
@@ -179,6 +192,9 @@ class Emulator:
         try:
             await _until_started(server, serving)
             proxy.start(proxy_listener)
+            if kubernetes is not None:
+                await kubernetes.start()
+                self.kubernetes = kubernetes
             ready.set()
             await ended.wait()
         finally:

@@ -113,6 +113,8 @@ def _present(plain: Any, notes: tuple[Any, ...], definitions: dict[str, Any]) ->
         return {"type": "object", "additionalProperties": _value(arguments[1], definitions)}
     if plain is str:
         return dict(TEXT)
+    if plain is Any:
+        return {}
     schema: dict[str, Any] = {"type": {int: "integer", float: "number", bool: "boolean"}[plain]}
     for note in [note for note in notes if isinstance(note, AtLeast)]:
         schema["minimum"] = note.minimum

@@ -18,7 +18,8 @@ DIGEST = 12
 MANAGER = "app.kubernetes.io/managed-by"
 OURS = "ocidist"
 GANG, TASK, GENERATION, ATTEMPT = "ocidist/gang", "ocidist/task", "ocidist/generation", "ocidist/attempt"
-KEY, TOKEN, RUN_DIR = "ocidist/key", "ocidist/token", "ocidist/run-dir"
+KEY, TOKEN, RUN_DIR = "ocidist/key", "ocidist/request", "ocidist/run-dir"
+CHECKPOINTS, LEASE = "ocidist/checkpoints", "ocidist/lease"
 RESERVED = "ocidist/"
 """What labels and annotations of ours begin with; a person's may not."""
 SELECTOR = f"{MANAGER}={OURS}"
@@ -54,12 +55,16 @@ def labels_of(key: RunKey, name: str) -> dict[str, str]:
     }
 
 
-def annotations_of(key: RunKey, run_dir: str) -> dict[str, str]:
-    """Return what says whose gang an object is, and where its nodes meet."""
+def annotations_of(
+    key: RunKey, run_dir: str, checkpoints: str | None = None, lease: float | None = None
+) -> dict[str, str]:
+    """Return what says whose gang an object is, where its nodes meet, and what they do without a renewal."""
+    told = {CHECKPOINTS: checkpoints, LEASE: f"{lease:g}" if lease else None}
     return {
         KEY: json.dumps(codec.encode(key), separators=(",", ":")),
         TOKEN: key.token("gang"),
         RUN_DIR: run_dir,
+        **{name: value for name, value in told.items() if value is not None},
     }
 
 

@@ -45,23 +45,29 @@ class PodOptions(BackendOptions):
     queue: str | None = None
     """Of Kueue, a LocalQueue in the namespace: it holds the gang back until there is room for all of it."""
     priority_class: str | None = None
+    """Of the pods, one of the cluster's."""
     service_account: str | None = None
     """Of the pods; with OKE's workload identity it is who they are for OCI."""
     image_pull_secrets: tuple[str, ...] = ()
     """Names of Secrets."""
     image_pull_policy: str | None = None
+    """`Always`, `IfNotPresent` or `Never`. None: as Kubernetes chooses by the image's tag."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels that a machine must have."""
     tolerations: tuple[Mapping[str, Any], ...] = ()
     """In Kubernetes' form, as all that follows without a type of its own."""
     affinity: Mapping[str, Any] = field(default_factory=dict)
+    """In Kubernetes' form."""
     security_context: Mapping[str, Any] = field(default_factory=dict)
     """Of the pod."""
     host_network: bool = False
+    """Whether the pods use the network of their machines, as RDMA needs it."""
     env_from: tuple[Mapping[str, Any], ...] = ()
     """ConfigMaps and Secrets whose entries become variables."""
     secrets: Mapping[str, SecretKey] = field(default_factory=dict)
     """Variables whose values are entries of Secrets: `{HF_TOKEN: {name: hugging-face, key: token}}`."""
     init_containers: tuple[Mapping[str, Any], ...] = ()
+    """In Kubernetes' form; they run before the training, on each node."""
     pod_template: Mapping[str, Any] = field(default_factory=dict)
     """`metadata` and `spec` of a pod, laid over all the rest: lists of named entries by name, other lists whole."""
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -26,6 +26,8 @@ class PodPlan:
     name: str
     key: RunKey
     run_dir: str
+    checkpoints_uri: str | None
+    lease: float | None
     container: str
     """The name that the operator reads."""
     environment: Sequence[Mapping[str, Any]]
@@ -52,7 +54,11 @@ def object_metadata(job: TrainingJob, options: PodOptions, plan: PodPlan) -> dic
     others = {name: value for name, value in job.tags.items() if name not in labels}
     return {
         "labels": {**labels, **options.labels, **names.labels_of(plan.key, plan.name)},
-        "annotations": {**others, **options.annotations, **names.annotations_of(plan.key, plan.run_dir)},
+        "annotations": {
+            **others,
+            **options.annotations,
+            **names.annotations_of(plan.key, plan.run_dir, plan.checkpoints_uri, plan.lease),
+        },
     }
 
 

@@ -114,10 +114,10 @@ def _amounts(job: TrainingJob) -> Iterator[Problem]:
 def _preset(job: TrainingJob) -> Iterator[Problem]:
     preset = _options(job).preset
     if preset is not None and not is_placeholder(preset) and preset not in SHAPES:
-        yield Problem("backend.preset", f"there is no {preset!r}{_near(preset, SHAPES)}")
+        yield Problem("backend.preset", f"there is no {preset!r}{near_name(preset, SHAPES)}")
 
 
-def _near(name: str, known: Iterable[str]) -> str:
+def near_name(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
@@ -200,7 +200,7 @@ def _container(job: TrainingJob, item: Any, path: str, main: str) -> Iterator[Pr
 def _unknown(value: Mapping[str, Any], path: str, known: Iterable[str]) -> Iterator[Problem]:
     for name in value:
         if name not in known:
-            yield Problem(f"{path}.{name}", f"unknown key {str(name)!r}{_near(str(name), known)}")
+            yield Problem(f"{path}.{name}", f"unknown key {str(name)!r}{near_name(str(name), known)}")
 
 
 def _work_dir(job: TrainingJob) -> Iterator[Problem]:

@@ -136,6 +136,9 @@ def _without_pod(gang: Gang, report: NodeReport | None, events: Sequence[str]) -
     if done and report is not None:
         state = NodeState.SUCCEEDED if report.exit_code == 0 and report.cause is None else NodeState.FAILED
         return _Found(state, f"exit code {report.exit_code}", None, report.finished_at)
+    if gang.state is GangState.ENDING:
+        # Deleted in the foreground: the object stays until no pod is left.
+        return _Found(NodeState.ENDING, "it is being deleted")
     if gang.state is GangState.SUCCEEDED and report is None:
         return _Found(NodeState.SUCCEEDED, "the operator has ended it, since the gang had succeeded")
     if gang.state is GangState.FAILED:

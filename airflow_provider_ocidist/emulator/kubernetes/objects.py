@@ -80,6 +80,8 @@ class Cluster:
         self._lock = threading.RLock()
         self._shelves = {kind.name: _Shelf(kind) for kind in kinds}
         self._version = 1
+        self.compactions = 0
+        """How often the history was forgotten: lists that go on from before are refused."""
         self._admissions: dict[str, list[Admission]] = {}
 
     @property
@@ -244,6 +246,7 @@ class Cluster:
     def compact(self) -> None:
         """Forget what happened so far: watches cannot begin before now."""
         with self._lock:
+            self.compactions += 1
             for shelf in self._shelves.values():
                 shelf.history.clear()
                 shelf.compacted = self._version

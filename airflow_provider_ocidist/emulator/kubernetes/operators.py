@@ -64,7 +64,12 @@ class Operators:
         return [*found, *([Kueue()] if self.kueue else ())]
 
     def install(self, cluster: Cluster) -> None:
-        """Add webhooks, those that change objects first, and the objects that come with an installation."""
+        """Add webhooks, and the objects that come with an installation."""
+        self.admit(cluster)
+        self.create_objects(cluster)
+
+    def admit(self, cluster: Cluster) -> None:
+        """Add webhooks, those that change objects first, and quotas."""
         for name in JOB_KINDS if self.kueue else ():
             cluster.add_admission(name, suspend)
         for name, admission in self._admissions().items():
@@ -72,7 +77,6 @@ class Operators:
         for kind_ in cluster.kinds:
             if kind_.namespaced and kind_.name not in UNLIMITED:
                 cluster.add_admission(kind_.name, quota.admit)
-        self.create_objects(cluster)
 
     def create_objects(self, cluster: Cluster) -> None:
         for obj in self._objects():

@@ -1,15 +1,17 @@
 """First process of a node: starts its program, passes signals on, leaves nothing running at the end.
 
-Run as a script by a bare interpreter: `python -I -S node_init.py EMULATOR_PID MOUNTS COMMAND...`. It adopts every
+Run as a script by a bare interpreter: `python -I -S node_init.py EMULATOR_PID VIEW COMMAND...`. It adopts every
 process that the program leaves behind, also those that made sessions of their own, and ends when the emulator
 does, even when that is killed with SIGKILL. SIGTERM goes to the program's process group; SIGUSR1 kills all.
-MOUNTS is JSON, `[[folder, place], ...]`: the program alone sees each folder at its place.
+VIEW is JSON, all of it for the program alone: `mounts`, `[[folder or file, place], ...]`, which it sees at their
+places; `hostname`, its machine's name; `folder`, where it begins. The last two may be null.
 """
 
 import ctypes
 import json
 import os
 import signal
+import stat
 import sys
 
 PR_SET_PDEATHSIG = 1
@@ -17,12 +19,14 @@ PR_SET_CHILD_SUBREAPER = 36
 WATCHED = {signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP}
 
 
-CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
-MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000
+MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE = 4096, 8192, 16384, 1 << 18
+MNT_DETACH = 2
+OLD_ROOT = ".ocidist-old-root"
 MOUNT_FAILED = 125
 
 
-def main(emulator: int, mounts: list[list[str]], command: list[str]) -> int:
+def main(emulator: int, view: dict, command: list[str]) -> int:  # type: ignore[type-arg]
     """Run the command to its end and return its exit code; 128 + N when signal N killed it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -32,7 +36,7 @@ def main(emulator: int, mounts: list[list[str]], command: list[str]) -> int:
         return 1
     program = os.fork()
     if program == 0:
-        _become(mounts, command)
+        _become(view, command)
     code = _wait_for(program)
     _end_everything(program)
     return code
@@ -45,11 +49,11 @@ def _prctl(option: int, value: int) -> None:
         """Not Linux: the process group is all that can be ended."""
 
 
-def _become(mounts: list[list[str]], command: list[str]) -> None:
+def _become(view: dict, command: list[str]) -> None:  # type: ignore[type-arg]
     os.setsid()
-    if mounts:
+    if view["mounts"]:
         try:
-            _mount_all(mounts)
+            _isolate(view)
         except OSError as error:
             os.write(2, f"ocidist emulator: cannot mount: {error}\n".encode())
             os._exit(MOUNT_FAILED)
@@ -67,13 +71,13 @@ def _become(mounts: list[list[str]], command: list[str]) -> None:
         os._exit(126 if isinstance(error, PermissionError) else 127)
 
 
-def _mount_all(mounts: list[list[str]]) -> None:
-    """Show folders of the machine at their places, in a view of the file system that is this program's own."""
+def _isolate(view: dict) -> None:  # type: ignore[type-arg]
+    """Give this program a machine name, a view of the file system and a folder of its own."""
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
-    if libc.unshare(CLONE_NEWNS) != 0:
+    if libc.unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0:
         # Not root: then with the rights of a user namespace of our own.
-        _check(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS))
+        _check(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWUTS))
         for name, text in (
             ("setgroups", "deny"),
             ("uid_map", f"{user} {user} 1"),
@@ -81,31 +85,45 @@ def _mount_all(mounts: list[list[str]]) -> None:
         ):
             with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - pathlib loads slowly
                 file.write(text)
+    if view["hostname"]:
+        name = view["hostname"].encode()
+        _check(libc.sethostname(name, len(name)))
+    _mount_all(libc, view["mounts"])
+    if view["folder"]:
+        os.chdir(view["folder"])
+
+
+def _mount_all(libc: ctypes.CDLL, mounts: list[list[str]]) -> None:
+    """Show folders and files of the machine at their places."""
     _check(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None))
     # A folder may lie where another is mounted; what is open can be reached all the same.
-    opened = [(os.open(folder, os.O_PATH | os.O_DIRECTORY), place) for folder, place in mounts]
-    ours: set[str] = set()
-    for _, place in opened:
-        _make_place(libc, place, ours)
-    for folder, place in opened:
-        _check(libc.mount(f"/proc/self/fd/{folder}".encode(), place.encode(), None, MS_BIND | MS_REC, None))
-        os.close(folder)
+    opened = [(os.open(source, os.O_PATH), os.path.realpath(place)) for source, place in mounts]
+    ours: set[int] = set()
+    for source, place in opened:
+        _make_place(libc, place, ours, is_folder=stat.S_ISDIR(os.fstat(source).st_mode))
+    for source, place in opened:
+        _check(libc.mount(f"/proc/self/fd/{source}".encode(), place.encode(), None, MS_BIND | MS_REC, None))
+        os.close(source)
+    _leave_old_root(libc)
 
 
-def _make_place(libc: ctypes.CDLL, place: str, ours: set[str]) -> None:
-    """Make an empty folder for a mount without a trace of it on the machine: the nearest folder there is covered.
+def _make_place(libc: ctypes.CDLL, place: str, ours: set[int], *, is_folder: bool) -> None:
+    """Make an empty folder or file for a mount without a trace of it on the machine: the nearest folder is covered.
 
-    `ours`: what has been covered so far.
+    `ours`: the devices of the folders that cover others so far.
     """
-    covered = "/mnt" if place.startswith("/mnt/") else place
-    while not os.path.isdir(covered):  # noqa: PTH112
+    if os.path.isdir(place) if is_folder else os.path.isfile(place):  # noqa: PTH112, PTH113
+        covered = place
+    else:
+        covered = "/mnt" if place.startswith("/mnt/") else os.path.dirname(place)  # noqa: PTH120
+    while not os.path.isdir(covered) and covered != place:  # noqa: PTH112
         covered = os.path.dirname(covered)  # noqa: PTH120
-    if covered != place and not any(f"{place}/".startswith(f"{folder}/") for folder in ours):
-        if covered == "/":
-            raise OSError(f"{place}: there is no such folder on this machine, and / cannot be covered")
+    if covered != place and os.stat(covered).st_dev not in ours:  # noqa: PTH116
         _cover(libc, covered)
-        ours.add(covered)
-    os.makedirs(place, exist_ok=True)  # noqa: PTH103
+        ours.add(os.stat(covered).st_dev)  # noqa: PTH116
+    os.makedirs(place if is_folder else os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
+    if not is_folder and not os.path.exists(place):  # noqa: PTH110
+        os.close(os.open(place, os.O_CREAT | os.O_WRONLY))
 
 
 def _cover(libc: ctypes.CDLL, folder: str) -> None:
@@ -113,17 +131,42 @@ def _cover(libc: ctypes.CDLL, folder: str) -> None:
     names = [] if folder == "/mnt" else os.listdir(folder)  # noqa: PTH208
     links = {name: os.readlink(f"{folder}/{name}") for name in names if os.path.islink(f"{folder}/{name}")}  # noqa: PTH114, PTH115
     opened = {name: os.open(f"{folder}/{name}", os.O_PATH) for name in names if name not in links}
-    _check(libc.mount(b"tmpfs", folder.encode(), b"tmpfs", 0, b"mode=755"))
+    # The root cannot be covered; it is replaced, once it is complete somewhere else.
+    stage = "/mnt" if folder == "/" else folder
+    _check(libc.mount(b"tmpfs", stage.encode(), b"tmpfs", 0, b"mode=755"))
     for name, target in links.items():
-        os.symlink(target, f"{folder}/{name}")  # noqa: PTH211
+        os.symlink(target, f"{stage}/{name}")  # noqa: PTH211
     for name, file in opened.items():
-        seen, source = f"{folder}/{name}", f"/proc/self/fd/{file}"
-        if os.path.isdir(source):  # noqa: PTH112
-            os.mkdir(seen)  # noqa: PTH102
-        else:
-            os.close(os.open(seen, os.O_CREAT | os.O_WRONLY))
-        _check(libc.mount(source.encode(), seen.encode(), None, MS_BIND | MS_REC, None))
+        _show(libc, f"/proc/self/fd/{file}", f"{stage}/{name}")
         os.close(file)
+    if folder == "/":
+        _replace_root(libc, stage)
+
+
+def _show(libc: ctypes.CDLL, source: str, seen: str) -> None:
+    if os.path.isdir(source):  # noqa: PTH112
+        os.mkdir(seen)  # noqa: PTH102
+    else:
+        os.close(os.open(seen, os.O_CREAT | os.O_WRONLY))
+    _check(libc.mount(source.encode(), seen.encode(), None, MS_BIND | MS_REC, None))
+
+
+def _replace_root(libc: ctypes.CDLL, stage: str) -> None:
+    """Make a complete folder the root."""
+    os.chdir(stage)
+    os.mkdir(OLD_ROOT)  # noqa: PTH102
+    if libc.pivot_root(b".", OLD_ROOT.encode()) != 0:
+        # A root that cannot be moved, such as an initial RAM disk. A program then cannot make user namespaces.
+        _check(libc.mount(stage.encode(), b"/", None, MS_MOVE, None))
+        os.chroot(".")
+    os.chdir("/")
+
+
+def _leave_old_root(libc: ctypes.CDLL) -> None:
+    """Let go of the root that was replaced, if it was; after all mounts, whose sources lie in it."""
+    if os.path.isdir(f"/{OLD_ROOT}"):  # noqa: PTH112
+        libc.umount2(f"/{OLD_ROOT}".encode(), MNT_DETACH)
+        os.rmdir(f"/{OLD_ROOT}")  # noqa: PTH106
 
 
 def _check(result: int) -> None:

@@ -32,7 +32,11 @@ class Command:
     folder: Path
     environment: Mapping[str, str]
     mounts: Mapping[str, Path] = field(default_factory=dict)
-    """Folders of this machine by the place where only this command sees them."""
+    """Folders and files of this machine by the place where only this command sees them."""
+    hostname: str | None = None
+    """With `mounts`: what the command finds as its machine's name."""
+    begins_in: str | None = None
+    """With `mounts`: where the command begins, as it sees the file system; None: in `folder`."""
 
 
 class Node(asyncio.SubprocessProtocol):
@@ -83,7 +87,7 @@ async def start(command: Command, on_output: OnOutput) -> Node:
     loop = asyncio.get_running_loop()
     _, node = await loop.subprocess_exec(
         lambda: Node(on_output),
-        *(sys.executable, "-I", "-S", str(INIT), str(os.getpid()), _told(command.mounts)),
+        *(sys.executable, "-I", "-S", str(INIT), str(os.getpid()), _view(command)),
         *command.arguments,
         stdin=asyncio.subprocess.DEVNULL,
         cwd=command.folder,
@@ -99,14 +103,15 @@ def can_mount() -> bool:
     if sys.platform != "linux":
         return False
     with tempfile.TemporaryDirectory() as folder:
-        told = json.dumps([[folder, "/mnt/x"]])
-        command = [sys.executable, "-I", "-S", str(INIT), str(os.getpid()), told, "true"]
+        view = _view(Command(arguments=(), folder=Path(), environment={}, mounts={"/mnt/x": Path(folder)}))
+        command = [sys.executable, "-I", "-S", str(INIT), str(os.getpid()), view, "true"]
         return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def _told(mounts: Mapping[str, Path]) -> str:
+def _view(command: Command) -> str:
     # Nested places after those that they lie in.
-    return json.dumps([[str(folder), place] for place, folder in sorted(mounts.items())])
+    mounts = [[str(source), place] for place, source in sorted(command.mounts.items())]
+    return json.dumps({"mounts": mounts, "hostname": command.hostname, "folder": command.begins_in})
 
 
 def _exit_code(code: int) -> int:

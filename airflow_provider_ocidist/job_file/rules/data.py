@@ -12,6 +12,8 @@ from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
 
 EXPORT = re.compile(r"[^/\s]+:/\S*")
 """Of a file system: the host, and a path on it."""
+CLAIM = "pvc://"
+"""Of a volume that a cluster keeps."""
 
 
 def mounts(job: TrainingJob) -> Iterator[Problem]:
@@ -33,8 +35,11 @@ def mounts(job: TrainingJob) -> Iterator[Problem]:
 
 
 def _mounted(where: str, source: str) -> Iterator[Problem]:
-    """Require a mountable source: an export, a bucket, or a folder of the work directory."""
-    if "://" in source:
+    """Require a mountable source: an export, a claim, a bucket, or a folder of the work directory."""
+    if source.startswith(CLAIM):
+        if not source.removeprefix(CLAIM).strip("/"):
+            yield Problem(where, "must name a claim, as pvc://claim/folder")
+    elif "://" in source:
         yield from location(where, source)
     elif not EXPORT.fullmatch(source):
         yield from inside(where, source)

@@ -1,0 +1,357 @@
+"""Gangs as custom resources whose operator makes the pods; what all kinds of them share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import fields as fields_of
+from typing import Any, ClassVar
+
+from airflow_provider_ocidist.backends import run_dir_files
+from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, LogLine, LogPart
+from airflow_provider_ocidist.backends.capabilities import (
+    KeepsTime,
+    ListsGangs,
+    ListsLiveGangs,
+    OpensById,
+    PreparesCancels,
+)
+from airflow_provider_ocidist.backends.kubernetes import names
+from airflow_provider_ocidist.backends.kubernetes.api import Api
+from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects, Seen
+from airflow_provider_ocidist.backends.kubernetes.log_lines import lines_of, since_time
+from airflow_provider_ocidist.backends.kubernetes.operator import Operator
+from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
+from airflow_provider_ocidist.backends.kubernetes.plans import make_plan
+from airflow_provider_ocidist.backends.kubernetes.states import (
+    Gang,
+    GangState,
+    Obj,
+    node_status,
+    unix_time,
+)
+from airflow_provider_ocidist.backends.node_config import expectations
+from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
+from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, RunNotFound
+from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
+from airflow_provider_ocidist.model.attempts import Attempt
+from airflow_provider_ocidist.model.job import Program, TrainingJob
+from airflow_provider_ocidist.model.report import StopRequest
+from airflow_provider_ocidist.model.run import (
+    Ending,
+    Expectations,
+    NodeStatus,
+    Plan,
+    RunKey,
+    RunRecord,
+    RunRef,
+    RunStatus,
+)
+from airflow_provider_ocidist.oci_client.credentials import access_of
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import Stores
+from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
+from airflow_provider_ocidist.work_dir.reports import Reported, Reports, signed
+from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.stored import with_checkpoint
+
+BYTES_OF_A_LINE = 200
+"""About: by it a number of lines becomes a limit that the API server takes."""
+LEAST_BYTES = 65_536
+GONE = Gang(GangState.GONE)
+
+
+class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGangs, ListsLiveGangs):
+    """One operator's gangs on the cluster of one connection."""
+
+    needs_connection = False
+    operator: ClassVar[Operator]
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._take(fields)
+        self._run_dirs = RunDirs(self._open)
+        self._urgent_dirs = RunDirs(self._open)
+        self._reports = Reports(self._run_dirs)
+        self._pods: dict[str, Mapping[int, Obj]] = {}
+        """By the gang's id, as last seen: whose logs can be read."""
+        self.directories = RunDirectories(self._run_dirs, self._urgent_dirs)
+        self.gangs = RecordedGangs(self._run_dirs, self._gangs_of, lambda: self._fields.work_dir)
+
+    def _take(self, fields: Mapping[str, Any]) -> None:
+        known = {field.name for field in fields_of(ClusterFields)}
+        self._fields = ClusterFields(
+            **{name: value for name, value in fields.items() if name in known and value not in (None, "")}
+        )
+        self._access = access_of(fields)
+        self._stores = Stores(self._access)
+        self._api, self._urgent = Api(self._fields), Api(self._fields, urgent=True)
+        self._objects = GangObjects(self._api, self.operator)
+        self._urgent_objects = GangObjects(self._urgent, self.operator)
+
+    def _open(self, uri: str) -> Store:
+        # With the credentials of now: they may be taken anew.
+        return self._stores.open(uri)
+
+    @classmethod
+    def connect(cls, fields: Mapping[str, Any]) -> Self:
+        """Without any field: in a pod as that, elsewhere by the kubeconfig of this machine."""
+        return cls(fields)
+
+    def reconnect(self, fields: Mapping[str, Any]) -> None:
+        self._take(fields)
+        self._run_dirs.clear()
+        self._urgent_dirs.clear()
+
+    def plan(self, job: TrainingJob, key: RunKey) -> Plan:
+        return make_plan(
+            self.operator,
+            self.kind,
+            job,
+            key,
+            fields=self._fields,
+            namespace=self._api.namespace(),
+            endpoint=self._access.endpoint,
+        )
+
+    # submit
+
+    def submit(
+        self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
+    ) -> RunRef:
+        del found
+        recorded = self._recorded(plan)
+        if recorded is not None:
+            # Where its object is gone, somebody has deleted it: the same key never creates a second one.
+            return recorded
+        if stop is not None and stop.is_set():
+            raise BackendError("stopped before the gang was created", cause=Cause.CANCELED)
+        run_dir_files.write(plan, self._run_dirs, agent=False)
+        ref = self._ref(plan.key, self._objects.create(plan))
+        self.gangs.record(Attempt.of(plan, ref))
+        if stop is not None and stop.is_set():
+            self.cancel(ref)
+            raise BackendError("stopped just when the gang was created", cause=Cause.CANCELED)
+        return ref
+
+    def _recorded(self, plan: Plan) -> RunRef | None:
+        known = [each.ref for each in self.gangs.attempts(plan) if each.is_that_of(plan)]
+        return next((ref for ref in known if ref is not None), None)
+
+    def _gangs_of(self, attempt: Attempt) -> list[RunRef]:
+        if attempt.ref is not None:
+            return [attempt.ref]
+        name = names.gang_name(attempt.key, self.operator.longest_suffix)
+        obj = self._objects.get(str(attempt.place.compartment_id), name)
+        return [self._ref(attempt.key, obj)] if obj is not None and names.is_of(attempt.key, obj) else []
+
+    def _ref(self, key: RunKey, obj: Obj) -> RunRef:
+        metadata, topology = obj["metadata"], self.operator.topology_in(obj)
+        said, nodes = metadata["annotations"], self.operator.nodes_in(obj)
+        return RunRef(
+            backend=self.kind,
+            key=key,
+            nodes=nodes,
+            job_id=f"{metadata['namespace']}/{metadata['name']}",
+            run_ids=tuple(self.operator.node_name(metadata["name"], rank, topology) for rank in range(nodes)),
+            run_dir=said[names.RUN_DIR],
+            submitted_at=unix_time(metadata.get("creationTimestamp")) or self._api.now(),
+            checkpoints_uri=said.get(names.CHECKPOINTS),
+            compartment_id=metadata["namespace"],
+            # Where the lines of its log are.
+            log_group_id=metadata["namespace"],
+            topology=topology,
+            lease=float(said[names.LEASE]) if names.LEASE in said else None,
+        )
+
+    # look
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        seen = self._look(refs)
+        reported = self._reports.read({ref.run_dir: True for ref in refs})
+        at = self._api.now()
+        found = [
+            self._status(ref, seen[str(ref.compartment_id)], reported.get(ref.run_dir), at) for ref in refs
+        ]
+        return in_parallel(
+            lambda pair: with_checkpoint(*pair, self._access), list(zip(found, refs, strict=True))
+        )
+
+    def _look(self, refs: Sequence[RunRef]) -> dict[str, Seen]:
+        """Return what there is in each namespace."""
+        by_namespace: dict[str, list[str]] = {}
+        for ref in refs:
+            by_namespace.setdefault(str(ref.compartment_id), []).append(_name_of(ref))
+        return {namespace: self._objects.look(namespace, gangs) for namespace, gangs in by_namespace.items()}
+
+    def _status(
+        self, ref: RunRef, seen: Seen, reported: Mapping[int, Reported] | None, at: float
+    ) -> RunStatus:
+        name = _name_of(ref)
+        obj, pods = seen.objects.get(name), seen.pods.get(name, {})
+        self._pods[ref.job_id] = pods
+        gang = GONE if obj is None else self.operator.read(obj)
+        of_all = list(seen.warnings.get((self.operator.kind, name), ()))
+
+        def node(rank: int) -> NodeStatus:
+            latest, pod = (reported or {}).get(rank), pods.get(rank)
+            about = str(pod["metadata"]["name"]) if pod else ref.run_ids[rank]
+            events = [*seen.warnings.get(("Pod", about), ()), *([] if pod else of_all)]
+            status = node_status(
+                rank,
+                ref.run_ids[rank],
+                gang,
+                pod,
+                latest.report if latest else None,
+                self.operator.container,
+                events,
+                at,
+            )
+            return signed(status, latest)
+
+        nodes = tuple(node(rank) for rank in range(ref.nodes))
+        return RunStatus(nodes=nodes, reports_readable=reported is not None, at=at)
+
+    def now(self) -> float:
+        return self._api.now()
+
+    def forget(self, ref: RunRef) -> None:
+        self._reports.forget(ref.run_dir)
+        self._pods.pop(ref.job_id, None)
+
+    # logs
+
+    def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
+        (part,) = self.logs_of([(ref, since)])
+        return [*part.lines]
+
+    def logs_of(
+        self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
+    ) -> list[LogPart]:
+        parts = [(ref, rank, since[rank]) for ref, since in wanted for rank in range(ref.nodes)]
+        limit = max(LEAST_BYTES, most * BYTES_OF_A_LINE // max(1, len(parts)))
+        read = in_parallel(lambda part: self._lines(*part, limit), parts)
+        by_gang: dict[str, list[tuple[int, list[LogLine], bool]]] = {}
+        for (ref, rank, _), (lines, cut) in zip(parts, read, strict=True):
+            by_gang.setdefault(ref.job_id, []).append((rank, lines, cut))
+        return [_part(by_gang.get(ref.job_id, [])) for ref, _ in wanted]
+
+    def _lines(self, ref: RunRef, rank: int, since: float, limit: int) -> tuple[list[LogLine], bool]:
+        """Return the lines of a node since a Unix time, and whether there are more."""
+        pod = self._pod_name(ref, rank)
+        if pod is None:
+            return [], False
+        path = f"/api/v1/namespaces/{ref.compartment_id}/pods/{pod}/log"
+        try:
+            content = self._api.text(
+                path,
+                container=self.operator.container,
+                timestamps="true",
+                sinceTime=since_time(since),
+                limitBytes=limit,
+            )
+        except BackendError as error:
+            # 400: its container has not started; 404: the pod is gone, and its log with it.
+            if error.status_code in (400, 404):
+                return [], False
+            raise
+        cut = len(content) >= limit
+        return lines_of(content, pod, rank, since, cut=cut), cut
+
+    def _pod_name(self, ref: RunRef, rank: int) -> str | None:
+        pods = self._pods.get(ref.job_id)
+        if pods is None:
+            name = _name_of(ref)
+            pods = self._pods[ref.job_id] = self._look([ref])[str(ref.compartment_id)].pods.get(name, {})
+        return str(pods[rank]["metadata"]["name"]) if rank in pods else None
+
+    # find without a plan
+
+    def open(self, resource_id: str) -> RunRecord:
+        namespace, _, name = resource_id.rpartition("/")
+        namespace = namespace or self._api.namespace()
+        obj = self._objects.get(namespace, name)
+        key = names.key_in(obj) if obj is not None else None
+        if obj is None or key is None:
+            raise RunNotFound(
+                f"there is no {self.operator.kind} {name} of ocidist in namespace {namespace}: name it as "
+                "namespace/name",
+                status_code=404,
+            )
+        return _record(self._ref(key, obj), self.operator.variables_in(obj))
+
+    def recent(self, limit: int, name: str = "") -> list[RunRef]:
+        found = [ref for ref in self._listed(self._api.namespace(), names.SELECTOR) if name in ref.key.name]
+        return sorted(found, key=lambda ref: -ref.submitted_at)[:limit]
+
+    def live(self, keys: Sequence[RunKey], place: str | None = None) -> list[RunRef]:
+        wanted = ",".join(sorted({key.task_digest for key in keys}))
+        selector = f"{names.SELECTOR},{names.TASK} in ({wanted})"
+        return sorted(
+            self._listed(place or self._api.namespace(), selector, live=True),
+            key=lambda ref: (ref.key.generation, ref.key.attempt),
+        )
+
+    def _listed(self, namespace: str, selector: str, *, live: bool = False) -> list[RunRef]:
+        found = []
+        for obj in self._objects.all(namespace, selector):
+            key, over = names.key_in(obj), self.operator.read(obj).state
+            if key is not None and not (live and over in (GangState.SUCCEEDED, GangState.FAILED)):
+                found.append(self._ref(key, obj))
+        return found
+
+    # end
+
+    def ready_to_cancel(self, ref: RunRef) -> None:
+        self._urgent.ready()
+        self._urgent_dirs.at(ref.run_dir)
+
+    def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
+        request = StopRequest(
+            cause=ending.cause if ending else Cause.CANCELED,
+            message=ending.message if ending else "the run was cancelled",
+        )
+        error, stop_requested = both(
+            lambda: self._end(ref), lambda: self.directories.request_stop(ref.key, ref.run_dir, request)
+        )
+        if error is not None:
+            raise CancelFailed(error, stop_requested=stop_requested) from error
+
+    def _end(self, ref: RunRef) -> BackendError | None:
+        """Delete a gang that may live; one that has ended keeps its logs until it is deleted after its `ttl`."""
+        namespace, name = str(ref.compartment_id), _name_of(ref)
+        try:
+            obj = self._urgent_objects.get(namespace, name)
+            if obj is None or (self._is_over(obj) and self.operator.cleans_up(obj)):
+                return None
+            self._urgent_objects.delete(namespace, name)
+        except BackendError as error:
+            return error
+        return None
+
+    def _is_over(self, obj: Obj) -> bool:
+        return self.operator.read(obj).state in (GangState.SUCCEEDED, GangState.FAILED)
+
+    def delete(self, ref: RunRef) -> None:
+        self._objects.delete(str(ref.compartment_id), _name_of(ref))
+
+
+def _name_of(ref: RunRef) -> str:
+    return ref.job_id.rpartition("/")[2]
+
+
+def _record(ref: RunRef, variables: Sequence[Mapping[str, Any]]) -> RunRecord:
+    """Return the record of a gang by the configuration of its nodes, as far as that is not in a Secret."""
+    entry = next((each for each in variables if each["name"] == CONFIG_VARIABLE), None)
+    if entry is None or "value" not in entry:
+        unknown = AgentConfig(run_name=ref.key.name, nodes=ref.nodes, run_dir=ref.run_dir, program=Program())
+        return RunRecord.of(ref, unknown, Expectations(reports=entry is not None))
+    config = AgentConfig.from_env({CONFIG_VARIABLE: entry["value"].replace("$$(", "$(")})
+    return RunRecord.of(ref, config, expectations(config))
+
+
+def _part(read: Sequence[tuple[int, list[LogLine], bool]]) -> LogPart:
+    lines = [line for _, found, _ in read for line in found]
+    unread = {rank: found[-1].time for rank, found, cut in read if cut and found}
+    return LogPart(lines=sorted(lines, key=lambda line: line.time), unread_from=unread)

@@ -1,0 +1,189 @@
+"""The objects of gangs at the API server: created once, listed together, deleted whole."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_ocidist.backends.kubernetes import agent_parts, names
+from airflow_provider_ocidist.backends.kubernetes.api import Api
+from airflow_provider_ocidist.backends.kubernetes.operator import Operator
+from airflow_provider_ocidist.backends.kubernetes.plans import CONFIG_MAP, SECRET, UID
+from airflow_provider_ocidist.backends.kubernetes.states import Obj, warnings_by_object
+from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
+from airflow_provider_ocidist.model.run import Plan, Request, RunKey
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look at a namespace has found."""
+
+    objects: Mapping[str, Obj] = field(default_factory=dict)
+    """By name."""
+    pods: Mapping[str, Mapping[int, Obj]] = field(default_factory=dict)
+    """By gang, by rank."""
+    warnings: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    """By kind and name of what they are about."""
+
+
+class GangObjects:
+    """The custom resources of one kind, their pods, and what comes with them."""
+
+    def __init__(self, api: Api, operator: Operator) -> None:
+        self._api = api
+        self._operator = operator
+
+    # create
+
+    def create(self, plan: Plan) -> Obj:
+        """Create what a plan lists, and return the gang's object, or the one that this very attempt has already."""
+        (request,) = [each for each in plan.requests if each.verb not in (CONFIG_MAP, SECRET)]
+        namespace = str(plan.compartment_id)
+        for each in _named(plan, CONFIG_MAP):
+            self._share_agent(namespace, each.body["metadata"]["name"])
+        made = self._create_own(plan.key, self._operator.collection(namespace), request.body)
+        for each in _named(plan, SECRET):
+            self._create_secret(plan.key, namespace, each.body, made)
+        return made
+
+    def _share_agent(self, namespace: str, name: str) -> None:
+        body = agent_parts.config_map()
+        path = f"/api/v1/namespaces/{namespace}/configmaps"
+        try:
+            self._api.create(path, body)
+        except BackendError as error:
+            if error.status_code != 409:
+                raise
+            found = self._api.get(f"{path}/{name}")
+            if any(found.get(part) != body[part] for part in ("data", "binaryData")):
+                raise BackendError(
+                    f"ConfigMap {name} in namespace {namespace} is not what ocidist has put there: delete it",
+                    cause=Cause.CONFIG,
+                ) from error
+
+    def _create_own(self, key: RunKey, collection: str, body: Mapping[str, Any]) -> Obj:
+        name = body["metadata"]["name"]
+        try:
+            return self._api.create(collection, body)
+        except BackendError as error:
+            if error.status_code == 404 and not isinstance(error, RunNotFound):
+                raise self._not_served(error) from error
+            if error.status_code != 409:
+                raise
+        found = self._api.get(f"{collection}/{name}")
+        if not names.is_of(key, found):
+            raise BackendError(
+                f"{self._operator.kind} {name} is there already, and no gang of {key.name}: delete it, or use another "
+                "namespace",
+                cause=Cause.CONFIG,
+            )
+        if found["metadata"].get("deletionTimestamp"):
+            raise BackendError(f"{self._operator.kind} {name} is just being deleted", retryable=True)
+        return found
+
+    def _create_secret(self, key: RunKey, namespace: str, body: Mapping[str, Any], owner: Obj) -> None:
+        metadata = dict(body["metadata"])
+        metadata["ownerReferences"] = [
+            {**each, "uid": owner["metadata"]["uid"]} if each["uid"] == UID else each
+            for each in metadata["ownerReferences"]
+        ]
+        path = f"/api/v1/namespaces/{namespace}/secrets"
+        try:
+            self._api.create(path, {**body, "metadata": metadata})
+        except BackendError as error:
+            if error.status_code != 409 or not names.is_of(key, self._api.get(f"{path}/{metadata['name']}")):
+                raise
+
+    def _not_served(self, error: BackendError) -> BackendError:
+        operator = self._operator
+        return BackendError(
+            f"the cluster has no {operator.kind} ({operator.group}/{operator.version}): {operator.remedy}",
+            status_code=error.status_code,
+            cause=Cause.CONFIG,
+        )
+
+    # look
+
+    def get(self, namespace: str, name: str) -> Obj | None:
+        """Return a gang's object; None where there is none."""
+        try:
+            return self._api.get(f"{self._operator.collection(namespace)}/{name}")
+        except RunNotFound:
+            return None
+        except BackendError as error:
+            raise self._not_served(error) if error.status_code == 404 else error from error
+
+    def all(self, namespace: str, selector: str) -> list[Obj]:
+        """Return the objects of gangs of ours that a selector finds."""
+        try:
+            return list(self._api.list(self._operator.collection(namespace), labelSelector=selector))
+        except BackendError as error:
+            raise self._not_served(error) if error.status_code == 404 else error from error
+
+    def look(self, namespace: str, gangs: Sequence[str]) -> Seen:
+        """Return what there is of some gangs, in one list of each kind however many they are."""
+        only = gangs[0] if len(gangs) == 1 else None
+        selector = names.SELECTOR if only is None else f"{names.GANG}={only}"
+        listings: tuple[Callable[[], list[Obj]], ...] = (
+            lambda: self.all(namespace, selector),
+            lambda: self._pods(namespace, only),
+            lambda: self._warnings(namespace),
+        )
+        objects, pods, warnings = in_parallel(_called, listings)
+        wanted = set(gangs)
+        by_gang: dict[str, dict[int, Obj]] = {}
+        for pod in pods:
+            place = self._operator.place_of(pod)
+            if place is not None and place[0] in wanted:
+                by_gang.setdefault(place[0], {})[place[1]] = _newer(
+                    by_gang.get(place[0], {}).get(place[1]), pod
+                )
+        named = {each["metadata"]["name"]: each for each in objects}
+        return Seen(
+            {name: named[name] for name in wanted & named.keys()}, by_gang, warnings_by_object(warnings)
+        )
+
+    def _pods(self, namespace: str, only: str | None) -> list[Obj]:
+        selector = self._operator.pod_selector(only)
+        return list(self._api.list(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector))
+
+    def _warnings(self, namespace: str) -> list[Obj]:
+        """Return the namespace's warnings: they cannot be listed by label. Nothing where that is not allowed."""
+        try:
+            found = self._api.list(f"/api/v1/namespaces/{namespace}/events", fieldSelector="type=Warning")
+            return list(found)
+        except BackendError as error:
+            if error.status_code != 403:
+                raise
+            log.debug("events cannot be read: %s", error)
+            return []
+
+    # end
+
+    def delete(self, namespace: str, name: str) -> None:
+        """Delete a gang; its object stays until no pod of it is left. One that is not there is no error."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}
+        try:
+            self._api.delete(f"{self._operator.collection(namespace)}/{name}", body)
+        except RunNotFound:
+            pass
+
+
+def _called(listing: Callable[[], list[Obj]]) -> list[Obj]:
+    return listing()
+
+
+def _named(plan: Plan, verb: str) -> list[Request]:
+    return [request for request in plan.requests if request.verb == verb]
+
+
+def _newer(before: Obj | None, pod: Obj) -> Obj:
+    """Return the pod of a node that was created last: where an operator makes another, both may be listed."""
+    if before is None:
+        return pod
+    return max(before, pod, key=lambda each: str((each.get("metadata") or {}).get("creationTimestamp")))

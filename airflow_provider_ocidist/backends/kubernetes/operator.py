@@ -1,0 +1,91 @@
+"""Operator: one kind of custom resource that makes the pods of a gang."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from airflow_provider_ocidist.backends.kubernetes.pods import PodPlan
+from airflow_provider_ocidist.backends.kubernetes.states import Gang, Obj
+from airflow_provider_ocidist.model.job import TrainingJob
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoleVariables:
+    """The variables of a gang's containers, in Kubernetes' form."""
+
+    main: Sequence[Mapping[str, Any]]
+    """Of node 0."""
+    worker: Sequence[Mapping[str, Any]]
+    """Of all others."""
+
+
+class Operator(ABC):
+    """Builds the object of a gang, and reads what the operator makes of it. Pure."""
+
+    kind: ClassVar[str]
+    """As the API names it, `PyTorchJob`."""
+    group: ClassVar[str]
+    version: ClassVar[str]
+    plural: ClassVar[str]
+    container: ClassVar[str]
+    """The container that holds the training."""
+    longest_suffix: ClassVar[str]
+    """What it appends to a name at most, for a gang of a thousand."""
+    roles_apart: ClassVar[bool]
+    """Whether node 0 and the others have templates of their own."""
+    ends_others: ClassVar[bool]
+    """Whether it ends the other nodes as soon as node 0 has succeeded."""
+    remedy: ClassVar[str]
+    """What to do where the API server does not serve the kind."""
+
+    @property
+    def path(self) -> str:
+        return f"/apis/{self.group}/{self.version}"
+
+    def collection(self, namespace: str) -> str:
+        return f"{self.path}/namespaces/{namespace}/{self.plural}"
+
+    @abstractmethod
+    def manifest(
+        self, job: TrainingJob, plan: PodPlan, variables: RoleVariables, metadata: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the object that is created."""
+
+    @abstractmethod
+    def topology(self, job: TrainingJob) -> str:
+        """Return how the nodes of a job are laid out, in a word."""
+
+    @abstractmethod
+    def topology_in(self, obj: Obj) -> str:
+        """Return the same of an object that exists."""
+
+    @abstractmethod
+    def pod_selector(self, name: str | None) -> str:
+        """Return the label selector of the pods of a gang; None: of all gangs."""
+
+    @abstractmethod
+    def place_of(self, pod: Obj) -> tuple[str, int] | None:
+        """Return the gang and the rank of a pod; None where it is no node."""
+
+    @abstractmethod
+    def node_name(self, name: str, rank: int, topology: str) -> str:
+        """Return what a node is called; where names are known beforehand, its pod's."""
+
+    @abstractmethod
+    def read(self, obj: Obj) -> Gang:
+        """Return what the operator says of a gang."""
+
+    @abstractmethod
+    def cleans_up(self, obj: Obj) -> bool:
+        """Whether it ends what still runs of a gang that has failed or succeeded."""
+
+    @abstractmethod
+    def variables_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
+        """Return the variables of node 0, as the object has them."""
+
+    @abstractmethod
+    def nodes_in(self, obj: Obj) -> int:
+        """Return how many nodes the object asks for."""

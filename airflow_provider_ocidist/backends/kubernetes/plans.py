@@ -1,0 +1,183 @@
+"""From a job to the literal objects of a gang. Pure, but for the namespace, which a kubeconfig may name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_ocidist.backends.bundle import OLDEST_PYTHON
+from airflow_provider_ocidist.backends.kubernetes import agent_parts, names
+from airflow_provider_ocidist.backends.kubernetes.api import truth
+from airflow_provider_ocidist.backends.kubernetes.operator import Operator, RoleVariables
+from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields, PodOptions
+from airflow_provider_ocidist.backends.kubernetes.pods import (
+    PodPlan,
+    object_metadata,
+    secret_variable,
+    variable,
+)
+from airflow_provider_ocidist.backends.node_config import expectations, node_config
+from airflow_provider_ocidist.errors import JobFileError, Problem
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.masking import secrets_in
+from airflow_provider_ocidist.model.run import Plan, Request, RunKey
+from airflow_provider_ocidist.model.work_dir import CODE_ARCHIVE
+from airflow_provider_ocidist.storage.locations import join
+
+CONFIG_MAP, SECRET = "CreateConfigMap", "CreateSecret"
+QUEUE = "kueue.x-k8s.io/queue-name"
+UID = "<uid of the object created before>"
+"""Stands in a plan for the one value that only the API server can give."""
+
+
+def make_plan(
+    operator: Operator,
+    kind: str,
+    job: TrainingJob,
+    key: RunKey,
+    *,
+    fields: ClusterFields,
+    namespace: str,
+    endpoint: str | None,
+) -> Plan:
+    """Return the plan of a gang. Raises JobFileError when job and connection together are incomplete."""
+    options = _options_of(kind, job)
+    job = _resolved(job, fields)
+    namespace = options.namespace or namespace
+    name = names.gang_name(key, operator.longest_suffix)
+    config = _agent_config(operator, job, key, endpoint)
+    variables, secret_data = _variables(job, config, name, apart=operator.roles_apart)
+    config_map = agent_parts.config_map() if config.reports else None
+    pods = PodPlan(
+        name=name,
+        key=key,
+        run_dir=config.run_dir,
+        checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
+        lease=config.limits.lease or None,
+        container=operator.container,
+        environment=(),
+        agent=config_map["metadata"]["name"] if config_map else None,
+    )
+    metadata = {"name": name, "namespace": namespace, **object_metadata(job, options, pods)}
+    queued = {
+        **metadata,
+        "labels": {**metadata["labels"], **({QUEUE: options.queue} if options.queue else {})},
+    }
+    body = operator.manifest(job, pods, variables, queued)
+    topology = operator.topology(job)
+    requests = [Request(verb=f"Create{operator.kind}", body=body)]
+    if config_map:
+        requests.insert(0, Request(verb=CONFIG_MAP, body=_shown(config_map, namespace)))
+    if secret_data:
+        requests.append(Request(verb=SECRET, body=_secret(operator, metadata, secret_data)))
+    return Plan(
+        key=key,
+        backend=kind,
+        nodes=job.nodes,
+        topology=topology,
+        reason=f"topology {topology}: one {operator.kind} in namespace {namespace}, a pod for each node; "
+        + _why(options, config),
+        requests=tuple(requests),
+        run_dir=config.run_dir,
+        checkpoints_uri=pods.checkpoints_uri,
+        code=job.program.source if job.program.is_local else None,
+        expects=expectations(config),
+        lease=pods.lease,
+        compartment_id=namespace,
+    )
+
+
+def _why(options: PodOptions, config: AgentConfig) -> str:
+    oldest = "{}.{}".format(*OLDEST_PYTHON)
+    start = (
+        f"a ConfigMap brings the agent into any image with Python {oldest}"
+        if config.reports
+        else "the image's own start"
+    )
+    return f"{start}; the queue {options.queue} holds it back until there is room" if options.queue else start
+
+
+def _options_of(kind: str, job: TrainingJob) -> PodOptions:
+    if not isinstance(job.backend, PodOptions) or job.backend.kind != kind:
+        raise JobFileError([Problem("backend", f"is for {job.backend.kind!r}, not for {kind!r}")])
+    return job.backend
+
+
+def _resolved(job: TrainingJob, fields: ClusterFields) -> TrainingJob:
+    work_dir = job.work_dir or fields.work_dir
+    if not work_dir:
+        problem = "is needed here: the job does not set it, and the connection has no default for it"
+        raise JobFileError([Problem("work_dir", problem)], job.name)
+    required = truth(fields.require_training) if job.require_training is None else job.require_training
+    return replace(job, work_dir=work_dir, require_training=required)
+
+
+def _agent_config(operator: Operator, job: TrainingJob, key: RunKey, endpoint: str | None) -> AgentConfig:
+    source = job.program.source
+    if job.program.is_local:
+        source = join(str(job.work_dir), key.name, CODE_ARCHIVE)
+    roles = {} if operator.roles_apart else {"main_env": job.main_env, "worker_env": job.worker_env}
+    return node_config(
+        job,
+        key,
+        source,
+        **roles,
+        ends_others=operator.ends_others and job.nodes > 1,
+        reports=job.container is None,
+        oci_endpoint=endpoint,
+    )
+
+
+def _variables(
+    job: TrainingJob, config: AgentConfig, secret: str, *, apart: bool
+) -> tuple[RoleVariables, dict[str, str]]:
+    """Return the variables of both roles, and the data of the Secret that holds those which nobody may read."""
+    data: dict[str, str] = {}
+
+    def entries(values: Mapping[str, str], prefix: str = "") -> list[dict[str, Any]]:
+        found = []
+        for name, value in values.items():
+            if secrets_in({name: value}):
+                data[prefix + name] = value
+                found.append(secret_variable(name, secret, prefix + name))
+            else:
+                found.append(variable(name, value))
+        return found
+
+    shared = entries({**job.env, **config.to_env()})
+    if not apart:
+        return RoleVariables(main=shared, worker=shared), data
+    main, worker = entries(job.main_env, "main."), entries(job.worker_env, "worker.")
+    return RoleVariables(main=_laid_over(shared, main), worker=_laid_over(shared, worker)), data
+
+
+def _laid_over(shared: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list({entry["name"]: entry for entry in (*shared, *own)}.values())
+
+
+def _shown(config_map: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+    """Return the ConfigMap without its content, which the name is made of."""
+    size = len(agent_parts.archive())
+    return {
+        **config_map,
+        "metadata": {**config_map["metadata"], "namespace": namespace},
+        "binaryData": {agent_parts.ARCHIVE: f"<the agent, {size} characters of base64>"},
+    }
+
+
+def _secret(operator: Operator, metadata: Mapping[str, Any], data: Mapping[str, str]) -> dict[str, Any]:
+    owner = {
+        "apiVersion": f"{operator.group}/{operator.version}",
+        "kind": operator.kind,
+        "name": metadata["name"],
+        "uid": UID,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {**metadata, "ownerReferences": [owner]},
+        "type": "Opaque",
+        "stringData": dict(data),
+    }

@@ -1,0 +1,14 @@
+"""The backend of kind `pytorchjob`."""
+
+from __future__ import annotations
+
+from airflow_provider_ocidist.backends.kubernetes.backend import KubernetesBackend
+from airflow_provider_ocidist.backends.pytorchjob.operator import OPERATOR
+from airflow_provider_ocidist.backends.pytorchjob.options import KIND
+
+
+class PyTorchJob(KubernetesBackend):
+    """Runs each gang as one PyTorchJob."""
+
+    kind = KIND
+    operator = OPERATOR

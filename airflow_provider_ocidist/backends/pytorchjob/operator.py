@@ -1,0 +1,166 @@
+"""The manifest of a PyTorchJob, and what its conditions say. Pure.
+
+Source: the API of training-operator 1.9; what older versions lack is only written where a job asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_ocidist.backends.kubernetes import names, pods
+from airflow_provider_ocidist.backends.kubernetes.operator import Operator, RoleVariables
+from airflow_provider_ocidist.backends.kubernetes.plans import QUEUE
+from airflow_provider_ocidist.backends.kubernetes.states import (
+    Gang,
+    GangState,
+    Obj,
+    sentence,
+    true_conditions,
+)
+from airflow_provider_ocidist.backends.pytorchjob.options import CONTAINER, PyTorchJobOptions
+from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
+from airflow_provider_ocidist.model.job import TrainingJob
+
+INDEX = "training.kubeflow.org/replica-index"
+"""Label of a pod: its number within its role."""
+RESTARTS = 3
+MASTER, WORKERS = "master_and_workers", "workers"
+
+
+class PyTorchJobs(Operator):
+    """Kubeflow's training operator."""
+
+    kind, group, version, plural = "PyTorchJob", "kubeflow.org", "v1", "pytorchjobs"
+    container = CONTAINER
+    longest_suffix = "-worker-999"
+    roles_apart = True
+    ends_others = True
+    remedy = "install Kubeflow's training operator, or choose backend trainjob"
+
+    def manifest(
+        self,
+        job: TrainingJob,
+        plan: pods.PodPlan,
+        variables: RoleVariables,
+        metadata: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        options: Any = job.backend
+        return {
+            "apiVersion": f"{self.group}/{self.version}",
+            "kind": self.kind,
+            "metadata": dict(metadata),
+            "spec": {
+                **_processes(job, options),
+                "runPolicy": _run_policy(options),
+                **({"elasticPolicy": dict(options.elastic_policy)} if options.elastic_policy else {}),
+                "pytorchReplicaSpecs": _replicas(job, options, plan, variables),
+            },
+        }
+
+    def pod_selector(self, name: str | None) -> str:
+        return names.SELECTOR if name is None else f"{names.GANG}={name}"
+
+    def place_of(self, pod: Obj) -> tuple[str, int] | None:
+        labels = (pod.get("metadata") or {}).get("labels") or {}
+        gang, name = labels.get(names.GANG), str((pod.get("metadata") or {}).get("name"))
+        # By the name, which every version of the operator makes alike.
+        role, _, index = name.removeprefix(f"{gang}-").partition("-")
+        if gang is None or not index.isdecimal() or role not in ("master", "worker"):
+            return None
+        alone = _is_elastic(pod)
+        return str(gang), int(index) if role == "master" or alone else int(index) + 1
+
+    def topology(self, job: TrainingJob) -> str:
+        options: Any = job.backend
+        return WORKERS if options.elastic_policy else MASTER
+
+    def topology_in(self, obj: Obj) -> str:
+        return MASTER if "Master" in obj["spec"]["pytorchReplicaSpecs"] else WORKERS
+
+    def node_name(self, name: str, rank: int, topology: str) -> str:
+        if topology == WORKERS:
+            return f"{name}-worker-{rank}"
+        return f"{name}-master-0" if rank == 0 else f"{name}-worker-{rank - 1}"
+
+    def read(self, obj: Obj) -> Gang:
+        found = true_conditions(obj)
+        if (obj.get("metadata") or {}).get("deletionTimestamp"):
+            return Gang(GangState.ENDING)
+        for name, state in (("Failed", GangState.FAILED), ("Succeeded", GangState.SUCCEEDED)):
+            if name in found:
+                return Gang(state, sentence(found[name]))
+        if "Suspended" in found:
+            return Gang(GangState.SUSPENDED, _why_suspended(obj))
+        return Gang(GangState.ACTIVE if found else GangState.NEW)
+
+    def cleans_up(self, obj: Obj) -> bool:
+        return ((obj.get("spec") or {}).get("runPolicy") or {}).get("cleanPodPolicy") in ("Running", "All")
+
+    def variables_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
+        roles = obj["spec"]["pytorchReplicaSpecs"]
+        spec = roles.get("Master", roles.get("Worker"))["template"]["spec"]
+        (own,) = [each for each in spec["containers"] if each["name"] == self.container]
+        found: Sequence[Mapping[str, Any]] = own.get("env") or ()
+        return found
+
+    def nodes_in(self, obj: Obj) -> int:
+        return sum(int(role.get("replicas", 1)) for role in obj["spec"]["pytorchReplicaSpecs"].values())
+
+
+def _is_elastic(pod: Obj) -> bool:
+    """Whether the gang has no Master, by the rank that its nodes are then given."""
+    spec = pod.get("spec") or {}
+    return any(
+        entry.get("name") == RANK_VARIABLE
+        for container in spec.get("containers") or ()
+        for entry in container.get("env") or ()
+    )
+
+
+def _why_suspended(obj: Obj) -> str:
+    queue = ((obj.get("metadata") or {}).get("labels") or {}).get(QUEUE)
+    if queue:
+        return f"suspended: it waits in the queue {queue} of Kueue until there is room for all of its nodes"
+    return "suspended: it waits until somebody resumes it (spec.runPolicy.suspend: false)"
+
+
+def _processes(job: TrainingJob, options: PyTorchJobOptions) -> dict[str, Any]:
+    """Return the processes of a node, which only programs without an agent read from the operator's variables."""
+    count = job.launcher.processes_per_node or options.gpus_of_node
+    return {"nprocPerNode": str(count)} if job.container is not None and count else {}
+
+
+def _run_policy(options: PyTorchJobOptions) -> dict[str, Any]:
+    limit = options.backoff_limit
+    if limit is None:
+        limit = 0 if options.restart_policy == "Never" else RESTARTS
+    return {
+        "cleanPodPolicy": options.clean_pod_policy,
+        "backoffLimit": limit,
+        **({"ttlSecondsAfterFinished": round(options.ttl)} if options.ttl is not None else {}),
+        **({"suspend": True} if options.suspend else {}),
+    }
+
+
+def _replicas(
+    job: TrainingJob, options: PyTorchJobOptions, plan: pods.PodPlan, variables: RoleVariables
+) -> dict[str, Any]:
+    def role(count: int, own: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        template = pods.template(job, options, replace(plan, environment=own))
+        # The operator sets it from the role's own.
+        template["spec"].pop("restartPolicy")
+        return {"replicas": count, "restartPolicy": options.restart_policy, "template": template}
+
+    if options.elastic_policy:
+        rank = {
+            "name": RANK_VARIABLE,
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}},
+        }
+        return {"Worker": role(job.nodes, [*variables.worker, rank])}
+    workers = {"Worker": role(job.nodes - 1, variables.worker)} if job.nodes > 1 else {}
+    return {"Master": role(1, variables.main), **workers}
+
+
+OPERATOR = PyTorchJobs()

@@ -1,0 +1,207 @@
+"""Faults of pods: killed, out of memory, evicted, preempted, lost with their node; images that are missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from airflow_provider_ocidist.emulator import patterns
+from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
+from airflow_provider_ocidist.emulator.kubernetes import happenings
+from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
+from airflow_provider_ocidist.emulator.kubernetes.kubelet import images, pod_status
+from airflow_provider_ocidist.emulator.kubernetes.kubelet.kubelet import Kubelet
+from airflow_provider_ocidist.emulator.kubernetes.kubelet.pods import EVICTED, OOM_KILLED, PodLife
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Event, now
+from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
+
+LOW_ON_MEMORY = (
+    "The node was low on resource: memory. Threshold quantity: 100Mi, available: 89404Ki. Container {name} was using"
+    " 1Gi, request is 0, has larger consumption of memory. "
+)
+PREEMPTING = "default-scheduler: preempting to accommodate a higher priority pod"
+TAINTED = "Taint manager: deleting due to NoExecute taint"
+TAINT_MANAGER = "taint-eviction-controller"
+UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodRule:
+    """What befalls some pods, those that run and those that will."""
+
+    name: str = ".*"
+    """Regular expression over all of the pod's name."""
+    namespace: str = ".*"
+    image: str = ".*"
+    """With `effect: image`: the same over the image's name."""
+    effect: Literal["kill", "oom", "evict", "preempt", "lose_node", "image"]
+    """Kill the processes; the same for want of memory; evict; preempt; lose the machine; cannot be pulled."""
+    after_s: float = 0.0
+    """From when the pod runs, or from now."""
+    times: int | None = 1
+    """For how many pods; None: until reset. Not for images."""
+
+    def __post_init__(self) -> None:
+        for pattern in (self.name, self.namespace, self.image):
+            patterns.compiled(pattern)
+        if self.effect not in ("kill", "oom", "evict", "preempt", "lose_node", "image"):
+            raise TypeError("effect must be kill, oom, evict, preempt, lose_node or image")
+
+    def fits(self, pod: Obj) -> bool:
+        metadata = pod["metadata"]
+        return patterns.all_fit((self.name, self.namespace), (metadata["name"], metadata["namespace"]))
+
+
+@dataclass(slots=True)
+class _Counted:
+    rule: PodRule
+    left: int | None
+
+
+class PodFaults:
+    """The rules, applied to each pod at most once each. For the thread of the event loop."""
+
+    def __init__(self, cluster: Cluster, settings: ClusterSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._rules: list[_Counted] = []
+        self._applied: set[tuple[int, str]] = set()
+        self._kubelet: Kubelet | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def watch(self, kubelet: Kubelet) -> None:
+        """Follow the pods of a kubelet."""
+        loop, self._kubelet = asyncio.get_running_loop(), kubelet
+
+        def hear(event: Event) -> None:
+            loop.call_soon_threadsafe(self._see, event.object)
+
+        self._unsubscribe = self._cluster.subscribe("Pod", hear)
+
+    def clear(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self.forget()
+
+    def forget(self) -> None:
+        """Withdraw all rules; nodes that were lost are back."""
+        self._rules.clear()
+        self._applied.clear()
+        for node in self._cluster.list("Node"):
+            if UNREACHABLE in (node["spec"].get("taints") or ()):
+                self._node_is(node["metadata"]["name"], lost=False)
+
+    def add(self, rule: PodRule) -> None:
+        self._rules.append(_Counted(rule, rule.times))
+        for pod in self._cluster.list("Pod"):
+            self._see(pod)
+
+    def bodies(self) -> list[dict[str, Any]]:
+        return [{**asdict(each.rule), "left": each.left} for each in self._rules]
+
+    def is_missing(self, image: str) -> bool:
+        rules = [each.rule for each in self._rules if each.rule.effect == "image"]
+        return images.is_missing(image) or any(patterns.all_fit((rule.image,), (image,)) for rule in rules)
+
+    def _see(self, pod: Obj) -> None:
+        if pod["status"].get("phase") != "Running" or "deletionTimestamp" in pod["metadata"]:
+            return
+        for index, each in enumerate(self._rules):
+            key = (index, pod["metadata"]["uid"])
+            due = each.rule.effect != "image" and each.left != 0 and key not in self._applied
+            if due and each.rule.fits(pod):
+                self._applied.add(key)
+                each.left = None if each.left is None else each.left - 1
+                self._schedule(each.rule, pod)
+
+    def _schedule(self, rule: PodRule, pod: Obj) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers.add(loop.call_later(rule.after_s, self._happen, rule, pod))
+
+    def _happen(self, rule: PodRule, pod: Obj) -> None:
+        life = self._kubelet.life(pod["metadata"]["uid"]) if self._kubelet is not None else None
+        if life is None:
+            return
+        if rule.effect == "lose_node":
+            self._lose(pod["spec"]["nodeName"])
+        else:
+            effects = {"kill": life.kill, "oom": lambda: life.kill(OOM_KILLED)}
+            effects |= {"evict": lambda: self._evict(life, pod), "preempt": lambda: self._preempt(pod)}
+            effects[rule.effect]()
+
+    def _evict(self, life: PodLife, pod: Obj) -> None:
+        text = LOW_ON_MEMORY.format(name=pod["spec"]["containers"][0]["name"])
+        self._disrupt(pod, "TerminationByKubelet", text)
+        happenings.record(self._cluster, pod, EVICTED, text, component="kubelet", warning=True)
+        life.fail(EVICTED, text)
+
+    def _preempt(self, pod: Obj) -> None:
+        text = f"Preempted by pod {pod['metadata']['uid']} on node {pod['spec']['nodeName']}"
+        happenings.record(self._cluster, pod, "Preempted", text, component="default-scheduler")
+        self._disrupt(pod, "PreemptionByScheduler", PREEMPTING)
+        self._delete(pod)
+
+    def _lose(self, node: str) -> None:
+        """A node falls silent: its pods stay as they were seen last, then are deleted, but nobody confirms it."""
+        assert self._kubelet is not None
+        for life in self._kubelet.lives():
+            if life.pod["spec"]["nodeName"] == node:
+                life.vanish()
+        self._node_is(node, lost=True)
+        loop = asyncio.get_running_loop()
+        self._timers.add(loop.call_later(self._settings.eviction_s, self._clean, node))
+
+    def _node_is(self, name: str, *, lost: bool) -> None:
+        ready = {
+            "type": "Ready",
+            "status": "Unknown" if lost else "True",
+            "reason": "NodeStatusUnknown" if lost else "KubeletReady",
+            "message": "Kubelet stopped posting node status." if lost else "",
+            "lastTransitionTime": now(),
+        }
+        taints = [UNREACHABLE] if lost else []
+        self._cluster.modify("Node", None, name, lambda node: node["spec"].update(taints=taints))
+        self._cluster.modify(
+            "Node", None, name, lambda node: node["status"].update(conditions=[ready]), "status"
+        )
+        for pod in self._cluster.list("Pod") if lost else ():
+            if pod["spec"].get("nodeName") == name and pod["status"].get("phase") == "Running":
+                self._set(pod, {"Ready": (False, "NodeNotReady", "")})
+
+    def _clean(self, node: str) -> None:
+        for pod in self._cluster.list("Pod"):
+            if pod["spec"].get("nodeName") == node and pod["status"].get("phase") == "Running":
+                self._disrupt(pod, "DeletionByTaintManager", TAINTED)
+                text = "Marking for deletion Pod"
+                happenings.record(self._cluster, pod, "TaintManagerEviction", text, component=TAINT_MANAGER)
+                self._delete(pod)
+
+    def _disrupt(self, pod: Obj, reason: str, text: str) -> None:
+        self._set(pod, {"DisruptionTarget": (True, reason, text)})
+
+    def _set(self, pod: Obj, values: dict[str, tuple[bool, str, str]]) -> None:
+        def change(obj: Obj) -> None:
+            old = obj["status"].get("conditions") or ()
+            obj["status"]["conditions"] = pod_status.conditions(old, values)
+
+        self._quietly(
+            pod, lambda namespace, name: self._cluster.modify("Pod", namespace, name, change, "status")
+        )
+
+    def _delete(self, pod: Obj) -> None:
+        self._quietly(pod, lambda namespace, name: self._cluster.delete("Pod", namespace, name))
+
+    def _quietly(self, pod: Obj, action: Callable[[str, str], object]) -> None:
+        """A pod may have gone meanwhile."""
+        try:
+            action(pod["metadata"]["namespace"], pod["metadata"]["name"])
+        except KubernetesError as error:
+            if error.code not in (404, 409):
+                raise

@@ -1,0 +1,236 @@
+"""The life of one pod: volumes, init containers, containers, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
+from airflow_provider_ocidist.emulator.kubernetes import happenings
+from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
+from airflow_provider_ocidist.emulator.kubernetes.kubelet import pod_status
+from airflow_provider_ocidist.emulator.kubernetes.kubelet.containers import (
+    SIGKILLED,
+    ContainerLife,
+    Surroundings,
+)
+from airflow_provider_ocidist.emulator.kubernetes.kubelet.hosts import Hosts, hostname
+from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_logs import PodLogs
+from airflow_provider_ocidist.emulator.kubernetes.kubelet.volumes import TOKEN_PLACE, MountError, Volumes
+from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, now
+from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
+from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
+
+DEADLINE = "Pod was active on the node longer than the specified deadline"
+HOST_ADDRESS = "127.0.0.1"
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machines:
+    """What all pods of a cluster are made with."""
+
+    cluster: Cluster
+    folder: Path
+    pool: AddressPool
+    hosts: Hosts
+    logs: PodLogs
+    settings: ClusterSettings
+    default_commands: Mapping[str, Sequence[str]]
+    """By image, what it runs."""
+    environment: Mapping[str, str]
+    """What each container gets besides its own."""
+    credentials: Callable[[Obj], Mapping[str, bytes]]
+    """Returns the files of a pod's service account."""
+    is_missing: Callable[[str], bool]
+
+
+class PodLife:
+    """One pod on its node. `live` returns when it is over and no process of it is left."""
+
+    def __init__(self, pod: Obj, machines: Machines) -> None:
+        self.pod = pod
+        self._machines = machines
+        self._settings = machines.settings
+        self._folder = machines.folder / "pods" / pod["metadata"]["uid"]
+        self._stop = asyncio.Event()
+        self._failure: tuple[str, str] | None = None
+        self.is_silent = False
+        self._address = ""
+        self._inits: list[ContainerLife] = []
+        self._mains: list[ContainerLife] = []
+        self._stopping: asyncio.Task[None] | None = None
+        self._grace_s = 0.0
+
+    @property
+    def containers(self) -> Sequence[ContainerLife]:
+        return [*self._inits, *self._mains]
+
+    async def live(self) -> None:
+        metadata = self.pod["metadata"]
+        try:
+            self._address = self._machines.pool.take()
+            await self._live()
+        except Exception:
+            logger.exception(
+                "pod %s/%s: the emulator failed to run it", metadata["namespace"], metadata["name"]
+            )
+            self._failure = self._failure or ("EmulatorError", "the emulator failed to run this pod")
+        finally:
+            await self._end_containers(0)
+            self._machines.hosts.remove(self.pod)
+            self._machines.pool.give_back(self._address)
+            self._report(is_over=True)
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    def end(self, grace_s: float) -> None:
+        """Stop all containers within so many seconds; a later call may shorten the time."""
+        if self._stopping is None or grace_s < self._grace_s:
+            self._grace_s = grace_s
+            self._stop.set()
+            self._stopping = asyncio.get_running_loop().create_task(self._end_containers(grace_s))
+
+    def fail(self, reason: str, message: str) -> None:
+        """End the pod from outside: it stays, as failed."""
+        self._failure = (reason, message)
+        self.end(0)
+
+    def vanish(self) -> None:
+        """End all processes, of which nobody hears any more: the node is lost."""
+        self.is_silent = True
+        self.end(0)
+
+    def kill(self, cause: tuple[int, str] | None = None) -> None:
+        """Kill the processes of all containers that run."""
+        for container in self.containers:
+            container.kill(cause)
+
+    async def _end_containers(self, grace_s: float) -> None:
+        self._stop.set()
+        await asyncio.gather(*(container.stop(grace_s) for container in self.containers))
+
+    async def _live(self) -> None:
+        spec = self.pod["spec"]
+        volumes = await self._mounted()
+        if volumes is None:
+            return
+        around = await asyncio.to_thread(self._surroundings, volumes)
+        policy = spec["restartPolicy"]
+        of_inits = "Never" if policy == "Never" else "OnFailure"
+        self._inits = [ContainerLife(each, around, of_inits) for each in spec.get("initContainers") or ()]
+        self._mains = [ContainerLife(each, around, policy) for each in spec["containers"]]
+        if self._inits:
+            for main in self._mains:
+                main.progress.waiting = ("PodInitializing", "")
+        self._report()
+        deadline = self._deadline()
+        try:
+            if await self._initialized() and not self._stop.is_set():
+                await asyncio.gather(*(main.live() for main in self._mains))
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+        if self._stopping is not None:
+            await self._stopping
+
+    async def _initialized(self) -> bool:
+        for init in self._inits:
+            await init.live()
+            if init.progress.ended is None or init.progress.ended.exit_code != 0:
+                return False
+        return True
+
+    def _deadline(self) -> asyncio.TimerHandle | None:
+        seconds = self.pod["spec"].get("activeDeadlineSeconds")
+        if seconds is None:
+            return None
+        return asyncio.get_running_loop().call_later(seconds, self.fail, "DeadlineExceeded", DEADLINE)
+
+    async def _mounted(self) -> dict[str, Path] | None:
+        """Make the volumes, again and again until all that they need is there; None after a stop."""
+        machines = self._machines
+        volumes = Volumes(machines.cluster, self.pod, self._folder, machines.folder / "claims")
+        while not self._stop.is_set():
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                return await asyncio.to_thread(volumes.make)
+            except MountError as error:
+                self._report()
+                self._say("FailedMount", str(error), True)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), self._settings.mount_retry_s)
+        return None
+
+    def _surroundings(self, volumes: Mapping[str, Path]) -> Surroundings:
+        machines, names = self._machines, self._folder / "hosts"
+        self.pod["status"].update(podIP=self._address, hostIP=HOST_ADDRESS)
+        machines.hosts.add(self.pod, names)
+        account = self._folder / "account"
+        account.mkdir(exist_ok=True)
+        for name, content in machines.credentials(self.pod).items():
+            (account / name).write_bytes(content)
+        return Surroundings(
+            cluster=machines.cluster,
+            pod=self.pod,
+            folder=self._folder,
+            mounts={"/etc/hosts": names, TOKEN_PLACE: account},
+            volumes=volumes,
+            hostname=hostname(self.pod),
+            environment=machines.environment,
+            settings=machines.settings,
+            default_commands=machines.default_commands,
+            logs=machines.logs,
+            say=self._say,
+            report=self._report,
+            is_missing=machines.is_missing,
+        )
+
+    def _say(self, reason: str, message: str, warning: bool) -> None:
+        happenings.record(
+            self._machines.cluster, self.pod, reason, message, component="kubelet", warning=warning
+        )
+
+    def _report(self, *, is_over: bool = False) -> None:
+        """Write the pod's status, unless the pod is gone or nobody can hear of it."""
+        metadata = self.pod["metadata"]
+        if self.is_silent:
+            return
+        try:
+            self._machines.cluster.modify(
+                "Pod", metadata["namespace"], metadata["name"], lambda obj: self._told(obj, is_over), "status"
+            )
+        except KubernetesError as error:
+            if error.code not in (404, 409):
+                raise
+
+    def _told(self, obj: Obj, is_over: bool) -> None:
+        """Put into a pod's status what is known here."""
+        if obj["metadata"]["uid"] != self.pod["metadata"]["uid"]:
+            raise KubernetesError(409, "Conflict", "this pod has been replaced by another")
+        status = obj["status"]
+        inits = [each.progress for each in self._inits]
+        mains = [each.progress for each in self._mains]
+        status["phase"] = pod_status.phase(inits, mains) if mains else "Pending"
+        status.setdefault("startTime", now())
+        status.update(hostIP=HOST_ADDRESS, hostIPs=[{"ip": HOST_ADDRESS}])
+        if self._address:
+            status.update(podIP=self._address, podIPs=[{"ip": self._address}])
+        if self._failure is not None:
+            status.update(reason=self._failure[0], message=self._failure[1])
+        if is_over and (self._failure is not None or status["phase"] not in ("Succeeded", "Failed")):
+            status["phase"] = "Failed"
+        if mains:
+            values = pod_status.of_pod(inits, mains)
+            status["conditions"] = pod_status.conditions(status.get("conditions") or (), values)
+            status["containerStatuses"] = [each.body() for each in mains]
+        if inits:
+            status["initContainerStatuses"] = [each.body() for each in inits]
+
+
+EVICTED = "Evicted"
+OOM_KILLED = (SIGKILLED, "OOMKilled")

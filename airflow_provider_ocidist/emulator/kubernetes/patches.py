@@ -1,0 +1,161 @@
+"""Patches: merge, strategic merge and JSON patches, as functions from an object to an object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
+from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
+
+MERGE_KEYS: Mapping[str, Sequence[str]] = {
+    "containers": ["name"],
+    "initContainers": ["name"],
+    "ephemeralContainers": ["name"],
+    "volumes": ["name"],
+    "imagePullSecrets": ["name"],
+    "env": ["name"],
+    "ports": ["containerPort", "port"],
+    "volumeMounts": ["mountPath"],
+    "conditions": ["type"],
+    "hostAliases": ["ip"],
+    "ownerReferences": ["uid"],
+    "secrets": ["name"],
+    "addresses": ["type"],
+    "topologySpreadConstraints": ["topologyKey"],
+}
+"""Lists that a strategic merge patch merges by a key of their entries (`x-kubernetes-patch-merge-key`)."""
+MERGED_SETS = ("finalizers",)
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """Apply a JSON merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merge(result.get(name), value)
+    return result
+
+
+def strategic(target: Any, patch: Any) -> Any:
+    """Apply a strategic merge patch: lists of named things are merged by name."""
+    if not isinstance(patch, dict):
+        return patch
+    if patch.get("$patch") == "replace":
+        return {name: value for name, value in patch.items() if name != "$patch"}
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        _set(result, name, value)
+    return result
+
+
+def _set(result: Obj, name: str, value: Any) -> None:
+    if name.startswith("$deleteFromPrimitiveList/"):
+        field = name.partition("/")[2]
+        result[field] = [each for each in result.get(field) or [] if each not in value]
+    elif name.startswith("$retainKeys"):
+        for key in set(result) - set(value):
+            del result[key]
+    elif name.startswith("$"):
+        return  # the order of lists, which ours keep
+    elif value is None:
+        result.pop(name, None)
+    elif isinstance(value, list):
+        result[name] = _merged_list(name, result.get(name) or [], value)
+    else:
+        result[name] = strategic(result.get(name), value)
+
+
+def _merged_list(name: str, old: list[Any], patch: list[Any]) -> list[Any]:
+    if name in MERGED_SETS:
+        return [*old, *(each for each in patch if each not in old)]
+    entries = [each for each in patch if isinstance(each, dict)]
+    key = next((key for key in MERGE_KEYS.get(name, ()) if all(key in each for each in entries)), None)
+    replaces = any(each.get("$patch") == "replace" and len(each) == 1 for each in entries)
+    if key is None or len(entries) != len(patch) or replaces:
+        return [each for each in patch if not isinstance(each, dict) or "$patch" not in each]
+    merged = list(old)
+    for each in patch:
+        _merge_entry(merged, key, each)
+    return merged
+
+
+def _merge_entry(merged: list[Any], key: str, entry: Obj) -> None:
+    index = next((i for i, each in enumerate(merged) if each.get(key) == entry[key]), None)
+    if entry.get("$patch") == "delete":
+        if index is not None:
+            del merged[index]
+    elif index is None:
+        merged.append(strategic(None, entry))
+    else:
+        merged[index] = strategic(merged[index], entry)
+
+
+def json_patch(target: Obj, operations: Sequence[Mapping[str, Any]]) -> Any:
+    """Apply a JSON patch (RFC 6902). Raises 422 where it does not fit."""
+    result: Any = target
+    for operation in operations:
+        try:
+            result = _operated(result, operation)
+        except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+            text = f"the server rejected our request due to an error in our request: {operation}: {error}"
+            raise KubernetesError(422, "Invalid", text) from error
+    return result
+
+
+def _operated(target: Any, operation: Mapping[str, Any]) -> Any:
+    verb, path = operation["op"], _steps(operation["path"])
+    if verb == "test":
+        if _at(target, path) != operation["value"]:
+            raise ValueError(f"testing path {operation['path']} failed")
+        return target
+    if verb == "remove":
+        return _without(target, path)
+    if verb in ("move", "copy"):
+        source = _steps(operation["from"])
+        value = _at(target, source)
+        return _with(_without(target, source) if verb == "move" else target, path, value, adds=True)
+    if verb in ("add", "replace"):
+        return _with(target, path, operation["value"], adds=verb == "add")
+    raise ValueError(f"unknown operation {verb}")
+
+
+def _steps(pointer: str) -> list[str]:
+    return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+
+
+def _at(target: Any, path: Sequence[str]) -> Any:
+    for step in path:
+        target = target[int(step)] if isinstance(target, list) else target[step]
+    return target
+
+
+def _with(target: Any, path: Sequence[str], value: Any, *, adds: bool) -> Any:
+    if not path:
+        return value
+    step, rest = path[0], path[1:]
+    if isinstance(target, list):
+        index = len(target) if step == "-" else int(step)
+        if rest:
+            return [*target[:index], _with(target[index], rest, value, adds=adds), *target[index + 1 :]]
+        if not 0 <= index <= len(target) - (not adds):
+            raise IndexError(f"index {step} is out of bounds")
+        return [*target[:index], value, *target[index + (not adds) :]]
+    if rest or not adds:
+        target[step]
+    return {**target, step: _with(target[step], rest, value, adds=adds) if rest else value}
+
+
+def _without(target: Any, path: Sequence[str]) -> Any:
+    step, rest = path[0], path[1:]
+    if rest:
+        return _with(target, [step], _without(_at(target, [step]), rest), adds=False)
+    if isinstance(target, list):
+        target[int(step)]
+        return [*target[: int(step)], *target[int(step) + 1 :]]
+    target[step]
+    return {name: value for name, value in target.items() if name != step}

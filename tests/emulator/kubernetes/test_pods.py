@@ -1,0 +1,220 @@
+"""Pods run as processes: what they see, how they end, what is said of them; by the official client."""
+
+import pytest
+
+from tests.emulator.kubernetes.waiting import until
+
+
+def test_a_pod_runs_its_command_and_ends_as_it_did(kube):
+    kube.pod("echo hello; echo world >&2; exit 3")
+    pod = kube.in_phase("Failed")
+    ended = pod.status.container_statuses[0].state.terminated
+    assert (ended.exit_code, ended.reason) == (3, "Error")
+    assert ended.started_at <= ended.finished_at
+    assert sorted(kube.log().splitlines()) == ["hello", "world"]
+    assert {reason for reason, _ in kube.events()} == {"Scheduled", "Pulled", "Created", "Started"}
+
+
+def test_a_pod_sees_its_volumes_its_name_and_its_environment(kube):
+    kube.core.create_namespaced_secret(
+        kube.namespace, {"metadata": {"name": "s"}, "stringData": {"key": "hidden"}}
+    )
+    kube.core.create_namespaced_config_map(
+        kube.namespace, {"metadata": {"name": "c"}, "data": {"file.txt": "text"}}
+    )
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    kube.core.create_namespaced_persistent_volume_claim(
+        kube.namespace, {"metadata": {"name": "v"}, "spec": claim}
+    )
+    env = [
+        {"name": "FROM_SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "key"}}},
+        {"name": "MY_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "MY_CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+        {"name": "JOINED", "value": "$(MY_POD)/$(FROM_SECRET)/$(NOT_THERE)/$$(MY_POD)"},
+    ]
+    mounts = {"s": "/etc/secret", "c": "/config", "v": "/new/place/data", "e": "/scratch", "shm": "/dev/shm"}
+    script = (
+        'echo "$JOINED $MY_CPU $file"; cat /etc/secret/key /config/file.txt; hostname; pwd;'
+        " echo kept > /new/place/data/kept; touch /scratch/x /dev/shm/y; cat /var/run/secrets/*/*/namespace"
+    )
+    container = {
+        "env": env,
+        "envFrom": [{"configMapRef": {"name": "c"}}],
+        "resources": {"limits": {"cpu": "2"}},
+        "workingDir": "/workspace/mine",
+        "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],
+    }
+    volumes = [
+        {"name": "s", "secret": {"secretName": "s"}},
+        {"name": "c", "configMap": {"name": "c"}},
+        {"name": "v", "persistentVolumeClaim": {"claimName": "v"}},
+        {"name": "e", "emptyDir": {}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+    ]
+    told = kube.output(script, container=container, volumes=volumes).splitlines()
+    assert told == [
+        "pod/hidden/$(NOT_THERE)/$(MY_POD) 2 ",
+        "hiddentextpod",
+        "/workspace/mine",
+        kube.namespace,
+    ]
+    container = {"volumeMounts": [{"name": "v", "mountPath": "/elsewhere"}]}
+    assert (
+        kube.output("cat /elsewhere/kept", name="later", container=container, volumes=volumes[2:3])
+        == "kept\n"
+    )
+
+
+def test_pods_find_each_other_by_name_as_they_come_and_go(kube):
+    selector = {"clusterIP": "None", "selector": {"app": "gang"}}
+    kube.core.create_namespaced_service(kube.namespace, {"metadata": {"name": "gang"}, "spec": selector})
+    labels = {"labels": {"app": "gang"}}
+    named = {"hostname": "first", "subdomain": "gang"}
+    kube.pod(
+        "while ! getent hosts second.gang.training.svc.cluster.local; do sleep 0.05; done",
+        metadata=labels,
+        **named,
+    )
+    kube.pod(
+        "while ! getent hosts first.gang >/dev/null; do sleep 0.05; done; getent ahostsv4 gang | sort -u | wc -l;"
+        " python -c 'import socket; print(socket.gethostbyname(socket.gethostname()))'",
+        name="other",
+        metadata=labels,
+        hostname="second",
+        subdomain="gang",
+    )
+    assert kube.in_phase("Succeeded", name="other").status.pod_ip in kube.log("other")
+    kube.in_phase("Succeeded")
+    assert kube.read("other").status.pod_ip in kube.log()
+
+
+def test_init_containers_run_first_one_after_the_other(kube):
+    shared = {"volumeMounts": [{"name": "e", "mountPath": "/e"}]}
+    inits = [
+        {
+            "name": f"init-{index}",
+            "image": "i",
+            "command": ["sh", "-c", f"sleep 0.1; echo {index} >> /e/order"],
+        }
+        | shared
+        for index in range(3)
+    ]
+    volumes = [{"name": "e", "emptyDir": {}}]
+    assert kube.output("cat /e/order", container=shared, initContainers=inits, volumes=volumes) == "0\n1\n2\n"
+    kube.pod("true", name="stuck", initContainers=[{"name": "i", "image": "i", "command": ["false"]}])
+    assert (
+        kube.in_phase("Failed", name="stuck").status.container_statuses[0].state.waiting.reason
+        == "PodInitializing"
+    )
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure"])
+def test_a_container_is_restarted_with_growing_pauses(kube, policy):
+    kube.pod("exit 9", restartPolicy=policy)
+    status = until(lambda: (s := kube.read().status.container_statuses) and s[0].restart_count >= 3 and s[0])
+    assert status.last_state.terminated.exit_code == 9
+    until(lambda: kube.waiting_reason() == "CrashLoopBackOff")
+    assert kube.read().status.phase == "Running"
+    assert kube.log(previous=True) == ""
+    assert any(reason == "BackOff" for reason, _ in kube.events())
+
+
+def test_an_image_that_is_missing_keeps_a_pod_waiting(kube):
+    kube.pod("true", container={"image": "registry.test/missing:1"})
+    until(lambda: kube.waiting_reason() == "ImagePullBackOff")
+    assert kube.read().status.phase == "Pending"
+    told = "\n".join(message for _, message in kube.events())
+    assert 'Failed to pull image "registry.test/missing:1"' in told
+    assert "Error: ImagePullBackOff" in told
+
+
+def test_what_a_pod_refers_to_may_come_later(kube):
+    env = [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "late", "key": "k"}}}]
+    kube.pod("echo $K", container={"env": env})
+    until(lambda: kube.waiting_reason() == "CreateContainerConfigError")
+    assert ("Failed", 'Error: secret "late" not found') in kube.events()
+    kube.core.create_namespaced_secret(
+        kube.namespace, {"metadata": {"name": "late"}, "stringData": {"k": "now"}}
+    )
+    kube.in_phase("Succeeded")
+    assert kube.log() == "now\n"
+
+
+def test_a_volume_that_is_missing_keeps_a_pod_waiting(kube):
+    mounts = {"volumeMounts": [{"name": "s", "mountPath": "/s"}]}
+    kube.pod("cat /s/k", container=mounts, volumes=[{"name": "s", "secret": {"secretName": "late"}}])
+    until(lambda: any(reason == "FailedMount" for reason, _ in kube.events()))
+    kube.core.create_namespaced_secret(
+        kube.namespace, {"metadata": {"name": "late"}, "stringData": {"k": "now"}}
+    )
+    kube.in_phase("Succeeded")
+
+
+def test_a_pod_that_asks_for_more_than_there_is_says_so(kube):
+    kube.pod("true", container={"resources": {"limits": {"nvidia.com/gpu": 1}}})
+
+    def unschedulable():
+        found = [each for each in kube.read().status.conditions or [] if each.type == "PodScheduled"]
+        return found and found[0].status == "False" and found[0]
+
+    told = until(unschedulable)
+    assert told.reason == "Unschedulable"
+    assert told.message.startswith("0/4 nodes are available: 4 Insufficient nvidia.com/gpu.")
+    assert ("FailedScheduling", told.message) in kube.events()
+
+
+def test_a_deleted_pod_is_asked_to_end_then_made_to(kube):
+    kube.pod("trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.02; done", name="polite")
+    kube.pod("trap '' TERM; echo ready; while :; do sleep 0.02; done", name="deaf")
+    for name, grace in (("polite", 30), ("deaf", 1)):
+        until(lambda name=name: kube.read(name).status.phase == "Running" and "ready" in kube.log(name))
+        kube.core.delete_namespaced_pod(name, kube.namespace, grace_period_seconds=grace)
+    until(lambda: not kube.core.list_namespaced_pod(kube.namespace).items)
+
+
+def test_logs_can_be_had_in_every_way(kube):
+    kube.pod("for i in 1 2 3; do echo line $i; done; sleep 0.3; printf tail")
+    kube.in_phase("Running", "Succeeded")
+    followed = kube.log(follow=True)
+    assert followed.splitlines() == ["line 1", "line 2", "line 3", "tail"]
+    kube.in_phase("Succeeded")
+    assert kube.log(tail_lines=2).splitlines() == ["line 3", "tail"]
+    assert kube.log(limit_bytes=6) == "line 1"
+    stamps = [line.split(" ", 1) for line in kube.log(timestamps=True).splitlines()]
+    assert [text for _, text in stamps] == ["line 1", "line 2", "line 3", "tail"]
+    path = f"{kube.client.configuration.host}/api/v1/namespaces/{kube.namespace}/pods/pod/log"
+    raw = kube.client.request("GET", path, query_params=[("sinceTime", stamps[-1][0])], headers=kube.headers)
+    assert raw.data == b"tail\n"
+
+
+def test_a_pods_deadline_ends_it(kube):
+    kube.pod("sleep 60", activeDeadlineSeconds=1)
+    assert kube.in_phase("Failed").status.reason == "DeadlineExceeded"
+
+
+@pytest.mark.parametrize(
+    "effect, reason, exit_code", [("kill", None, 137), ("oom", None, 137), ("evict", "Evicted", 137)]
+)
+def test_a_pod_can_be_made_to_fail(kube, effect, reason, exit_code):
+    kube.control("/pods", effect=effect, name="pod")
+    kube.pod("sleep 60")
+    status = kube.in_phase("Failed").status
+    ended = status.container_statuses[0].state.terminated
+    assert (status.reason, ended.exit_code) == (reason, exit_code)
+    assert ended.reason == ("OOMKilled" if effect == "oom" else "Error")
+
+
+def test_a_preempted_pod_goes_and_the_pod_of_a_lost_node_stays_silent(kube):
+    kube.pod("sleep 60", name="preempted")
+    kube.control("/pods", effect="preempt", name="preempted")
+    until(lambda: not kube.core.list_namespaced_pod(kube.namespace).items)
+    assert any(reason == "Preempted" for reason, _ in kube.events("preempted"))
+
+    kube.pod("sleep 60", name="lost")
+    kube.in_phase("Running", name="lost")
+    kube.control("/pods", effect="lose_node", name="lost")
+    pod = until(lambda: (found := kube.read("lost")).metadata.deletion_timestamp and found)
+    assert pod.status.phase == "Running"
+    assert any(each.reason == "DeletionByTaintManager" for each in pod.status.conditions)
+    kube.core.delete_namespaced_pod("lost", kube.namespace, grace_period_seconds=0)
+    until(lambda: not kube.core.list_namespaced_pod(kube.namespace).items)
