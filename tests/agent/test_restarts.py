@@ -157,7 +157,7 @@ if launch == 0:
         (restart,) = reports[0].restarts
         assert restart.rank == 1
         # The other node's first program may have been ended before it printed.
-        assert [f"launch 1 of node {agent.rank}" in agent.stdout.read_text() for agent in two.agents] == [True] * 2
+        assert all(f"launch 1 of node {agent.rank}" in agent.stdout.read_text() for agent in two.agents)
 
 
 def test_the_same_failure_at_the_same_step_twice_ends_the_run_with_its_step(tmp_path: Path) -> None:
