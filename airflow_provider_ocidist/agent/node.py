@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import TypeVar, Union
 
 from airflow_provider_ocidist.agent.diagnose import outcome
-from airflow_provider_ocidist.agent.diagnose.diagnosis import Failure, diagnose, tail_of
+from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagnose, tail_of
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat, describe
-from airflow_provider_ocidist.agent.join.node_identity import place_of
+from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.join.topology import (
     await_address,
     await_others_end,
     meet,
+    placement_of,
     read_others,
     require_own_addresses,
-    topology_of,
 )
 from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
 from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
@@ -58,7 +58,7 @@ from airflow_provider_ocidist.agent.train.restarts import refusal
 from airflow_provider_ocidist.agent.train.shared_log import MarkingFormatter
 from airflow_provider_ocidist.agent.train.supervise import Ended, Output, Training
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
-from airflow_provider_ocidist.launchers.base import Launcher, Topology
+from airflow_provider_ocidist.launchers.base import Launcher, Placement
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, RANK_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -84,7 +84,7 @@ class Node:
     def __init__(self, config: AgentConfig, environ: Mapping[str, str], switch: StopSwitch) -> None:
         self.config = config
         self.switch = switch
-        self.place = place_of(environ, config.nodes)
+        self.place = identity_of(environ, config.nodes)
         self.rank = self.place.rank
         self.environ = {**environ, **(config.worker_env if self.rank else config.main_env)}
         if config.one_run:
@@ -240,7 +240,7 @@ class Node:
         )
         return install(config.dependencies, workspace, self.environ, self.switch, cache)
 
-    def _join(self, launcher: Launcher) -> Topology:
+    def _join(self, launcher: Launcher) -> Placement:
         self.switch.check()
         limits = self.config.limits
         address = await_address(self.place, self.environ, self.switch.pause, limits.join_timeout)
@@ -252,7 +252,7 @@ class Node:
         require_own_addresses(reports)
         self._require_same_checkpoint(reports)
         self.reports = reports
-        topology = topology_of(self.config, reports, self.place, self.environ)
+        topology = placement_of(self.config, reports, self.place, self.environ)
         topology = replace(topology, folder=str(self.folder))
         self.main_rank = launcher.main_node(self.config.launcher, topology)
         self.heartbeat.update(main=self.is_main)
@@ -284,7 +284,7 @@ class Node:
 
     # The training
 
-    def _launch(self, launcher: Launcher, workspace: Workspace, topology: Topology) -> Training:
+    def _launch(self, launcher: Launcher, workspace: Workspace, topology: Placement) -> Training:
         self.switch.check()
         write_files(launcher.files(self.config.launcher, topology), self.folder)
         logs = launcher.log_folder(self.config.launcher, topology)
@@ -312,7 +312,7 @@ class Node:
         self.heartbeat.update(phase=Phase.TRAINING, now=True)
         return training
 
-    def _environment(self, launcher: Launcher, workspace: Workspace, topology: Topology) -> dict[str, str]:
+    def _environment(self, launcher: Launcher, workspace: Workspace, topology: Placement) -> dict[str, str]:
         inherited = {name: value for name, value in self.environ.items() if name != CONFIG_VARIABLE}
         defaults = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **launcher.defaults(topology)}
         ours = {
@@ -352,7 +352,7 @@ class Node:
             self._copy_after_failure(workspace, limit)
         return result
 
-    def _failed(self, failure: Failure) -> Outcome:
+    def _failed(self, failure: NodeFailure) -> Outcome:
         silent: list[int] = []
         if failure.consequence and self.config.nodes > 1:
             before = read_others(self.heartbeat.store, self.rank, self.config.nodes)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_provider_ocidist.agent.diagnose.diagnosis import Failure
+from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
@@ -48,7 +48,7 @@ def success(tail: str) -> Outcome:
     return Outcome(code=0, exit_code=0, tail=tail)
 
 
-def failure(found: Failure, silent: Sequence[int] = ()) -> Outcome:
+def failure(found: NodeFailure, silent: Sequence[int] = ()) -> Outcome:
     """Return the outcome of a training that failed by itself; `silent`: nodes without a heartbeat."""
     message = found.message
     if silent:
@@ -68,7 +68,7 @@ def failure(found: Failure, silent: Sequence[int] = ()) -> Outcome:
     )
 
 
-def echo(found: Failure, explanation: str, restarts: tuple[Restart, ...] = ()) -> Outcome:
+def echo(found: NodeFailure, explanation: str, restarts: tuple[Restart, ...] = ()) -> Outcome:
     """Return the outcome of a training that failed because another node's did."""
     return Outcome(
         code=STOPPED, exit_code=found.exit_code, message=explanation, tail=found.tail, restarts=restarts

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.node_identity import NODES_FILE_VARIABLE, Place, place_of
+from airflow_provider_ocidist.agent.join.node_identity import NODES_FILE_VARIABLE, NodeIdentity, identity_of
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
-from airflow_provider_ocidist.launchers.base import MASTER_PORT, Topology
+from airflow_provider_ocidist.launchers.base import MASTER_PORT, Placement
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, report_of
@@ -40,11 +40,11 @@ SILENCE = 30.0
 
 def own_rank(config: AgentConfig, environ: Mapping[str, str]) -> int:
     """Return this node's rank. Raises AgentError when no usable one is set."""
-    return place_of(environ, config.nodes).rank
+    return identity_of(environ, config.nodes).rank
 
 
 def await_address(
-    place: Place, environ: Mapping[str, str], pause: Callable[[float], object], timeout: float
+    place: NodeIdentity, environ: Mapping[str, str], pause: Callable[[float], object], timeout: float
 ) -> str:
     """Return where others reach this node.
 
@@ -306,9 +306,9 @@ def _at_work(report: NodeReport | None, heard: dict[int, tuple[float, float]]) -
     return now - since < SILENCE
 
 
-def topology_of(
-    config: AgentConfig, reports: Sequence[NodeReport], place: Place, environ: Mapping[str, str]
-) -> Topology:
+def placement_of(
+    config: AgentConfig, reports: Sequence[NodeReport], place: NodeIdentity, environ: Mapping[str, str]
+) -> Placement:
     """Return this node's place among all the nodes."""
     address = reports[place.rank].address
     # Another for each launch: what is left of the one before must not join.
@@ -316,7 +316,7 @@ def topology_of(
     rendezvous = f"{config.run_name}-restart-{restarts}" if restarts else config.run_name
     master = place.master or reports[0].address
     gpus = count_devices(environ)
-    return Topology(
+    return Placement(
         rank=place.rank,
         nodes=config.nodes,
         processes_per_node=config.launcher.processes_per_node or max(1, gpus),
