@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_ocidist.emulator.access import Access, Client
     from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
+    from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 
 EXIT_UNUSABLE = 2
 DESCRIPTION = """A local OCI over plain HTTP, for the real SDK, CLI and ocifs: Data Science jobs whose
@@ -86,6 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kubernetes", action="store_true", help="a Kubernetes cluster, too, with Kubeflow's operators"
+    )
+    parser.add_argument(
+        "--runai", action="store_true", help="a control plane of Run:ai, too, over such a cluster"
     )
     parser.add_argument(
         "--kubernetes-gpus", type=int, default=0, metavar="N", help="GPUs that each of its 4 nodes offers (0)"
@@ -170,6 +174,7 @@ def run(args: argparse.Namespace) -> int:
         conda={slug: Path(folder).absolute() for slug, folder in args.conda},
         images=dict(args.image),
         kubernetes=_cluster(args),
+        runai=_control_plane(args),
         shapes=tuple(args.shape),
         file_systems=tuple(args.file_system),
     )
@@ -226,10 +231,16 @@ def _version(text: str, known: Callable[[str], object]) -> str | None:
     return text
 
 
+def _control_plane(args: argparse.Namespace) -> RunaiOptions | None:
+    from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+
+    return RunaiOptions() if args.runai else None
+
+
 def _cluster(args: argparse.Namespace) -> ClusterSettings | None:
     from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 
-    if not args.kubernetes:
+    if not (args.kubernetes or args.runai):
         return None
     settings = ClusterSettings()
     capacity = {**settings.node_capacity, "nvidia.com/gpu": str(args.kubernetes_gpus)}
