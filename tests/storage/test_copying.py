@@ -383,11 +383,9 @@ class LateEvent(threading.Event):
         super().set()
 
 
-def test_a_signal_of_a_task_that_was_reaped_ends_no_wait_for_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("airflow_provider_ocidist.storage.copying.lanes.threading.Event", LateEvent)
+def test_a_signal_of_a_task_that_was_reaped_ends_no_wait_for_the_next() -> None:
     lanes = Lanes(1)
+    lanes._worth_a_look = LateEvent()
 
     def fails_later() -> None:
         time.sleep(0.2)
