@@ -95,6 +95,11 @@ def test_no_link_is_forgotten():
     assert links == set(get_provider_info()["extra-links"])
 
 
+def connection_type(info, name):
+    (found,) = [each for each in info["connection-types"] if each["connection-type"] == name]
+    return found
+
+
 def module_of(path: Path) -> str:
     return ".".join(path.relative_to(FOLDER.parent).with_suffix("").parts)
 
@@ -127,7 +132,7 @@ def found(tmp_path_factory):
 
 def test_airflow_finds_all_of_it(found):
     info = get_provider_info()
-    (connection,) = info["connection-types"]
+    connection = connection_type(info, "oci")
     assert found["version"] in info["versions"]
     assert found["hook"] == [connection["hook-class-name"], connection["hook-name"], True]
     assert set(info["filesystems"]) <= set(found["filesystems"])
@@ -140,7 +145,7 @@ def test_airflow_finds_all_of_it(found):
 
 @pytest.mark.since_airflow("3.2", "forms are declared by providers")
 def test_airflow_shows_every_field_of_the_connection(found):
-    (connection,) = get_provider_info()["connection-types"]
+    connection = connection_type(get_provider_info(), "oci")
     assert found["form"] == list(connection["conn-fields"])
 
 

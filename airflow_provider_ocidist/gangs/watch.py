@@ -385,6 +385,11 @@ def describe(status: RunStatus, *, with_step: bool = True) -> str:
         parts.append(f"step {progress.step}{total}{loss}")
     if status.checkpoint is not None:
         parts.append(f"checkpoint at {status.checkpoint.label}")
+    if restarts := status.restarts:
+        last = restarts[-1]
+        at = "" if last.step is None else f" at step {last.step}"
+        where = "" if last.rank is None else f" of node {last.rank}"
+        parts.append(f"launched again ({len(restarts)}) after {last.cause}{where}{at}: {last.message}")
     return "; ".join(parts)
 
 

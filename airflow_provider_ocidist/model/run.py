@@ -17,7 +17,7 @@ from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.model.job import TrainingJob
-from airflow_provider_ocidist.model.report import NodeReport, Progress
+from airflow_provider_ocidist.model.report import NodeReport, Progress, Restart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,6 +278,11 @@ class RunStatus:
         return self.checkpoint is not None or (progress is not None and progress.step is not None)
 
     @property
+    def restarts(self) -> tuple[Restart, ...]:
+        """Why the nodes have launched the training again, the first one first."""
+        return max((node.report.restarts for node in self.nodes if node.report), key=len, default=())
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         return tuple(uri for node in self.nodes if node.report for uri in node.report.outputs)
 
@@ -395,6 +400,8 @@ class TrainingResult:
     progress: Progress | None = None
     warning: str | None = None
     """Why the success is doubtful, if it is."""
+    restarts: tuple[Restart, ...] = ()
+    """Why the nodes have launched the training again meanwhile."""
 
     @classmethod
     def of(cls, record: RunRecord, status: RunStatus, warning: str | None = None) -> TrainingResult:
@@ -408,6 +415,7 @@ class TrainingResult:
             outputs=status.outputs,
             progress=status.progress,
             warning=warning,
+            restarts=status.restarts,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -237,8 +237,11 @@ class Api:
 
     def _discovered(self, call: Call) -> Response | None:
         kinds, parts = self._cluster.kinds, call.path.strip("/").split("/")
-        if call.method != "GET" or call.path.startswith("/openapi/v2"):
+        if call.method != "GET":
             return None
+        if call.path == "/openapi/v2":
+            # As protobuf this is a document without definitions: older kubectl then leaves validation to us.
+            return Response(b"", media_type="application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
         if call.path == "/version":
             return _json(discovery.VERSION)
         if parts[0] in ("api", "apis") and len(parts) == 1:
