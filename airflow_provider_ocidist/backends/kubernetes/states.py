@@ -116,7 +116,7 @@ def node_status(
         found = _without_pod(gang, report, events, _lost((last or {}).get("status") or {}))
     else:
         found = _of_pod(pod, container, events, now)
-    if pod is not None and gang.state is GangState.ENDING:
+    if pod is not None and gang.state in (GangState.ENDING, GangState.GONE):
         # Until no pod is left.
         found = replace(found, state=NodeState.ENDING)
     started = unix_time(((pod or {}).get("status") or {}).get("startTime"))
