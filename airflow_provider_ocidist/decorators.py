@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import inspect
 import json
-import tempfile
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,13 +17,13 @@ from airflow.providers.common.compat.sdk import (
     task_decorator_factory,
 )
 
+from airflow_provider_ocidist.operators.job_arguments import JobArguments, WrittenCode
 from airflow_provider_ocidist.operators.training import DistributedTrainingOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import TaskDecorator
     from airflow.sdk import Context
 
-    from airflow_provider_ocidist.gangs.capacity import CapacitySearch
     from airflow_provider_ocidist.model.job import TrainingJob
 
 SCRIPT = "{name}.py"
@@ -85,37 +84,14 @@ class DistributedTrainingDecoratedOperator(DecoratedOperator, DistributedTrainin
     def execute(self, context: Context) -> Any:
         return DistributedTrainingOperator.execute(self, context)
 
-    def _begin(self, context: Context) -> dict[str, Any]:
-        with self._written_program():
-            return super()._begin(context)
-
-    def _search_of_try(self, context: Context) -> CapacitySearch | None:
-        with self._written_program():
-            return super()._search_of_try(context)
-
-    def shown_plan(self, context: Context) -> str:
-        with self._written_program():
-            return super().shown_plan(context)
-
-    @contextlib.contextmanager
-    def _written_program(self) -> Iterator[None]:
-        """Keep the program in a folder until the gang exists; the wait for its end does not need it."""
-        overrides = self.overrides
-        with tempfile.TemporaryDirectory(prefix="ocidist-") as place:
-            name = self.python_callable.__name__
-            # The same name in each attempt: the code sent to the nodes must be the same, too.
-            folder = Path(place) / name
-            folder.mkdir()
-            (folder / SCRIPT.format(name=name)).write_text(self._program(name), encoding="utf-8")
-            self.overrides = {
-                **(overrides or {}),
-                "program.source": str(folder),
-                "program.script": SCRIPT.format(name=name),
-            }
-            try:
-                yield
-            finally:
-                self.overrides = overrides
+    def job_arguments(self, context: Context) -> JobArguments:
+        """Return what the arguments say of the job, whose program calls the function."""
+        name = self.python_callable.__name__
+        script = SCRIPT.format(name=name)
+        code = WrittenCode(
+            folder=name, files={script: self._program(name)}, overrides={"program.script": script}
+        )
+        return replace(super().job_arguments(context), code=code)
 
     def _program(self, name: str) -> str:
         try:

@@ -13,6 +13,7 @@ SHARED = {
     "bundle",
     "capabilities",
     "command_line",
+    "connection_fields",
     "kubernetes",
     "node_config",
     "recorded_gangs",

@@ -23,9 +23,17 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "OCI Data Science Jobs",
                 "external-doc-url": "https://docs.oracle.com/iaas/Content/data-science/using/jobs-about.htm",
                 "tags": ["service"],
-            }
+            },
+            {
+                "integration-name": "NVIDIA Run:ai",
+                "external-doc-url": "https://docs.nvidia.com/run-ai",
+                "tags": ["service"],
+            },
         ],
-        "hooks": [{"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.hooks.oci"]}],
+        "hooks": [
+            {"integration-name": "OCI Data Science Jobs", "python-modules": [f"{PACKAGE}.hooks.oci"]},
+            {"integration-name": "NVIDIA Run:ai", "python-modules": [f"{PACKAGE}.hooks.runai"]},
+        ],
         "operators": [
             {
                 "integration-name": "OCI Data Science Jobs",
@@ -65,7 +73,7 @@ def get_provider_info() -> dict[str, Any]:
             f"{PACKAGE}.hooks.links.LogsLink",
             f"{PACKAGE}.hooks.links.CheckpointLink",
         ],
-        "connection-types": [_oci_connection()],
+        "connection-types": [_oci_connection(), _runai_connection()],
     }
 
 
@@ -80,6 +88,20 @@ def _oci_connection() -> dict[str, Any]:
             "placeholders": {},
         },
         "conn-fields": CONNECTION_FIELDS,
+    }
+
+
+def _runai_connection() -> dict[str, Any]:
+    return {
+        "connection-type": "runai",
+        "hook-class-name": f"{PACKAGE}.hooks.runai.RunaiHook",
+        "hook-name": "NVIDIA Run:ai",
+        "ui-field-behaviour": {
+            "hidden-fields": ["schema", "port", "extra"],
+            "relabeling": {"host": "Control plane", "login": "Client id", "password": "Client secret"},
+            "placeholders": {"host": "acme.run.ai, or https://..."},
+        },
+        "conn-fields": RUNAI_FIELDS,
     }
 
 
@@ -128,4 +150,18 @@ CONNECTION_FIELDS = {
         enum=["true", "false"],
         default="false",
     ),
+}
+
+RUNAI_FIELDS = {
+    "project": _field("Project", "Name or id; default of jobs that name none"),
+    "cluster_id": _field("Cluster", "UUID; empty: that of the project"),
+    "work_dir": _field("Work directory", "Where nodes meet and checkpoints go, as s3://bucket/ocidist"),
+    "verify": _field(
+        "Certificate", "false, or path of a bundle of authorities on the workers; empty: verified"
+    ),
+    "kube_config_path": _field(
+        "Kube config", "Path on the workers, to read the logs of pods; empty: last lines only"
+    ),
+    "cluster_context": _field("Context", "Of the kube config; empty: its current one"),
+    "require_training": CONNECTION_FIELDS["require_training"],
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,19 +13,21 @@ from airflow.providers.common.compat.sdk import BaseOperator
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.oci import OciHook
+from airflow_provider_ocidist.operators.job_arguments import JobArguments, WrittenCode
 from airflow_provider_ocidist.operators.training import (
     RETRIES,
     TRIGGER_FAILED,
     DistributedTrainingOperator,
     as_argument,
+    is_deferrable,
 )
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
-    from airflow_provider_ocidist.gangs.watch import Watch
     from airflow_provider_ocidist.oci_client.credentials import OciAccess
+    from airflow_provider_ocidist.operators.training_task import TrainingTask
     from airflow_provider_ocidist.storage.batch import Sides
     from airflow_provider_ocidist.storage.copy_items import CopyItem
 
@@ -125,46 +127,65 @@ class CopyOperator(BaseOperator):
         self.memory_gb = memory_gb
         self.image = image
         self.overrides = overrides
-        self.deferrable = deferrable
+        self.deferrable = is_deferrable(deferrable)
         self.poll_interval = poll_interval
         self._stop = StopFlag()
-        self._job: CopyJob | None = None
+        self._life: TrainingTask | None = None
 
     # the life of the task
 
     def execute(self, context: Context) -> dict[str, Any]:
         with as_airflow_errors():
             items = self._items()
-            if self.run_on == "platform":
-                return self._copy_on_platform(items, context)
-            return self._copy_here(items, context)
+            if self.run_on != "platform":
+                return self._copy_here(items, context)
+            self._refuse_what_a_node_cannot_do(items)
+            return self._report_of(self._training().train(context))
 
     def resume(
         self, context: Context, event: dict[str, Any], search: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Continue after the trigger's event; Airflow calls this on a worker."""
         with as_airflow_errors():
-            self._job = self._copy_job(self._items(), context)
-            return self._told_by(self._job.resume(context, event, search))
+            return self._report_of(self._training().resume(context, event, search))
 
-    def ask_again(self, context: Context, event: Any, search: Mapping[str, Any]) -> dict[str, Any]:
+    def ask_again(self, context: Context, event: Any, search: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - Airflow hands it over
         """Submit again after a pause without capacity; Airflow calls this on a worker."""
         with as_airflow_errors():
-            self._job = self._copy_job(self._items(), context)
-            return self._told_by(self._job.ask_again(context, event, search))
+            return self._report_of(self._training().ask_again(context, search))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Continue also after a failed trigger; see the training operator."""
         if next_method != TRIGGER_FAILED:
             return super().resume_execution(next_method, next_kwargs, context)
         with as_airflow_errors():
-            self._job = self._copy_job(self._items(), context)
-            return self._told_by(self._job.resume_execution(next_method, next_kwargs, context))
+            life = self._training()
+            fail = partial(BaseOperator.resume_execution, self, next_method, next_kwargs, context)
+            return self._report_of(life.after_failed_trigger(context, next_kwargs or {}, fail))
 
     def on_kill(self) -> None:
         self._stop.set()
-        if self._job is not None:
-            self._job.on_kill()
+        if self._life is not None:
+            self._life.kill_from_handler()
+
+    def job_arguments(self, context: Context) -> JobArguments:
+        """Return the job of one node whose program copies; the code sent to it is the order."""
+        return JobArguments(
+            job=self._job_of(context),
+            # It names no file relative to a DAG file.
+            folder=Path(),
+            overrides=dict(self.overrides or {}),
+            # A copy reports no steps, and still succeeds.
+            require_training=False,
+            code=WrittenCode(folder=FOLDER, files={ORDER: self._order()}),
+        )
+
+    def _training(self) -> TrainingTask:
+        """Return the life of the gang of one node, which is adopted, awaited and ended like any training."""
+        from airflow_provider_ocidist.operators.training_task import TrainingTask
+
+        self._life = TrainingTask(self, self._stop, publishes_checkpoint=False)
+        return self._life
 
     # called by OpenLineage's provider, if installed: the same before, after, and after a failure
 
@@ -206,26 +227,12 @@ class CopyOperator(BaseOperator):
 
     # on the platform
 
-    def _copy_on_platform(self, items: Sequence[CopyItem], context: Context) -> dict[str, Any]:
-        self._refuse_what_a_node_cannot_do(items)
-        self._job = self._copy_job(items, context)
-        return self._told_by(self._job.train(context))
-
-    def _copy_job(self, items: Sequence[CopyItem], context: Context) -> CopyJob:
+    def _order(self) -> str:
         from airflow_provider_ocidist.model import codec
         from airflow_provider_ocidist.storage.copy_program import Order
 
-        order = Order(items=tuple(items), label=self.label, endpoint=OciHook(self.conn_id).access.endpoint)
-        return CopyJob(
-            task_id=self.task_id,
-            conn_id=self.conn_id,
-            job=self._job_of(context),
-            order=json.dumps(codec.encode(order)),
-            overrides=self.overrides,
-            deferrable=self.deferrable,
-            poll_interval=self.poll_interval,
-            execution_timeout=self.execution_timeout,
-        )
+        endpoint = OciHook(self.conn_id).access.endpoint
+        return json.dumps(codec.encode(Order(items=self._items(), label=self.label, endpoint=endpoint)))
 
     def _job_of(self, context: Context) -> dict[str, Any]:
         """Return the job of one node whose program copies; its output is the report."""
@@ -261,7 +268,7 @@ class CopyOperator(BaseOperator):
         index = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
         return join(str(work_dir), "copies", ti.dag_id, ti.run_id, ti.task_id, *index)
 
-    def _told_by(self, result: Mapping[str, Any]) -> dict[str, Any]:
+    def _report_of(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return the report that a node has written."""
         from airflow_provider_ocidist.storage import locations
         from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -307,35 +314,6 @@ class CopyOperator(BaseOperator):
             delete_extra=self.delete_extra,
         )
         return read_items(self.data, rules)
-
-
-class CopyJob(DistributedTrainingOperator):
-    """The training operator inside a copying task: its run is adopted, awaited and ended like any training."""
-
-    def __init__(self, *, order: str, **kwargs: Any) -> None:
-        # A copy reports no steps, and still succeeds.
-        super().__init__(require_training=False, **kwargs)
-        self.order = order
-
-    def _begin(self, context: Context) -> dict[str, Any]:
-        # Needed until the node exists, under the same name in each attempt: the code sent must be the same, too.
-        with tempfile.TemporaryDirectory(prefix="ocidist-") as place:
-            folder = Path(place) / FOLDER
-            folder.mkdir()
-            (folder / ORDER).write_text(self.order, encoding="utf-8")
-            self.overrides = {**(self.overrides or {}), "program.source": str(folder)}
-            return super()._begin(context)
-
-    def _succeed(self, watch: Watch, warning: str | None, context: Context) -> dict[str, Any]:  # noqa: ARG002 - it has no checkpoint to publish
-        from airflow_provider_ocidist.model.run import TrainingResult
-
-        assert watch.status is not None
-        return TrainingResult.of(watch.record, watch.status).to_json()
-
-    @property
-    def _folder(self) -> Path:
-        # It is in no DAG, and names no file relative to a DAG file.
-        return Path()
 
 
 def _as_items(data: Any) -> Any:

@@ -39,7 +39,7 @@ def _import_everything() -> None:
     from airflow.providers.common.compat.sdk import AirflowFailException  # noqa: F401
 
     from airflow_provider_ocidist.backends import oci_data_science  # noqa: F401
-    from airflow_provider_ocidist.gangs import kills, task_watch  # noqa: F401
+    from airflow_provider_ocidist.operators import training_task  # noqa: F401
 
 
 def _wait_and_be_killed(case: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ def _wait_and_be_killed(case: dict[str, Any]) -> None:
     record = RunRecord.from_json(case["record"])
     _signal_at_line(random.Random(case["seed"]))
     try:
-        task._supervise(record, {"ti": ti})  # type: ignore[typeddict-item]
+        task.resume({"ti": ti}, record.to_json())  # type: ignore[typeddict-item]
     except AirflowFailException as error:
         os._exit(0 if "killed" in str(error) else 3)
     except BaseException as error:

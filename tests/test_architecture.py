@@ -78,6 +78,18 @@ for module in {IN_A_DAG_FILE}:
 """
 
 
+def test_operators_can_be_imported_where_airflow_has_no_retry_policies():
+    program = f"""
+import sys
+sys.modules["airflow.sdk.definitions.retry_policy"] = None
+from {PACKAGE}.operators import DistributedTrainingOperator, EndTrainingOperator
+from {PACKAGE}.operators.training import RETRIES
+import {PACKAGE}.decorators, {PACKAGE}.transfers
+print(RETRIES)
+"""
+    assert in_a_new_interpreter(program).split() == ["None"]
+
+
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, set[str]]:
     """The libraries that are there after each module's import."""

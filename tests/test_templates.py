@@ -14,6 +14,7 @@ from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits, Program, TrainingJob
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 
 PARAMS = {
     "nodes": 4,
@@ -65,7 +66,9 @@ def job_of(folder):
         dag.fileloc = str(folder / "dag.py")
         context = {"params": PARAMS, "run_id": "r"}
         operator.render_template_fields(context)
-        return operator._training_job(context)
+        arguments = operator.job_arguments(context)
+        task_job = TaskJob(TaskConnection(operator.conn_id))
+        return task_job.read(arguments, lambda text: operator.render_template(text, context))
 
     return rendered
 

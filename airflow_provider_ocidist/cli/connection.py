@@ -6,13 +6,14 @@ import argparse
 import difflib
 import json
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
+from airflow_provider_ocidist.backends.connection_fields import fields_of
 from airflow_provider_ocidist.cli.completion import VARIABLE, complete_with, connection_ids
 from airflow_provider_ocidist.cli.terminal import Unusable
-from airflow_provider_ocidist.oci_client.credentials import SECRETS, OciAccess, fields_of
+from airflow_provider_ocidist.oci_client import credentials
+from airflow_provider_ocidist.oci_client.credentials import SECRETS, OciAccess
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
 
 if TYPE_CHECKING:
@@ -43,11 +44,11 @@ def connection_of(options: argparse.Namespace) -> dict[str, Any]:
     if text is None and options.conn_id != DEFAULT_CONN_ID:
         raise Unusable(f"{variable} is not set: {_remedy()}")
     try:
-        extra = _extra(text) if text else {}
+        given = _given(text) if text else {}
     except ValueError as error:
         # Without the text itself: it may hold a key.
         raise Unusable(f"{variable} holds no connection: {error}") from error
-    return fields_of(extra) | fields_of(dict(map(_field, options.field)))
+    return given | credentials.fields_of(dict(map(_field, options.field)))
 
 
 def absence_of(options: argparse.Namespace) -> str | None:
@@ -76,13 +77,22 @@ def _remedy() -> str:
     return f"put the connection there, as JSON or as URI (docs/connection.md){others}"
 
 
-def _extra(text: str) -> Mapping[str, Any]:
-    """Return the extra fields of a connection in either of Airflow's two forms. Raises ValueError."""
+def _given(text: str) -> dict[str, Any]:
+    """Return the fields of a connection in either of Airflow's two forms. Raises ValueError."""
     if not text.lstrip().startswith("{"):
-        query = dict(parse_qsl(urlsplit(text).query))
-        return _mapping(query["__extra__"]) if "__extra__" in query else query
-    extra = _mapping(text).get("extra") or {}
-    return extra if isinstance(extra, dict) else _mapping(extra)
+        parts = urlsplit(text)
+        query = dict(parse_qsl(parts.query))
+        extra = _mapping(query["__extra__"]) if "__extra__" in query else query
+        # Airflow quotes what stands before the query, and a host may be a URL of its own.
+        user, _, place = parts.netloc.rpartition("@")
+        login, _, password = user.partition(":")
+        return fields_of(parts.scheme, unquote(place), unquote(login), unquote(password), extra)
+    value = _mapping(text)
+    extra = value.get("extra") or {}
+    extra = extra if isinstance(extra, dict) else _mapping(extra)
+    return fields_of(
+        value.get("conn_type"), value.get("host"), value.get("login"), value.get("password"), extra
+    )
 
 
 def _mapping(text: str) -> dict[str, Any]:
@@ -109,5 +119,7 @@ def _field(text: str) -> tuple[str, str]:
 
 def _known_fields() -> set[str]:
     from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
+    from airflow_provider_ocidist.backends.runai.options import Fields
 
-    return {*Defaults.__dataclass_fields__, *OciAccess.__dataclass_fields__, *SECRETS}
+    known = (Defaults, OciAccess, Fields)
+    return {*(name for each in known for name in each.__dataclass_fields__), *SECRETS}

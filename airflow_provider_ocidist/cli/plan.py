@@ -16,7 +16,7 @@ from airflow_provider_ocidist.model.job import is_placeholder
 from airflow_provider_ocidist.model.masking import masked
 
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.launchers.base import Topology
+    from airflow_provider_ocidist.launchers.base import Placement
     from airflow_provider_ocidist.model.job import TrainingJob
     from airflow_provider_ocidist.model.run import Plan
 
@@ -84,14 +84,24 @@ def _plan_report(job: TrainingJob, plan: Plan) -> dict[str, Any]:
         ],
         "environment": [_node_environment(job, plan, rank) for rank in range(job.nodes)],
         "example_launch": _example_launch(job),
+        "equivalents": _equivalents(plan),
     }
 
 
-def _topology(job: TrainingJob, rank: int) -> Topology:
-    from airflow_provider_ocidist.launchers.base import Topology
+def _equivalents(plan: Plan) -> dict[str, str]:
+    """Return the command lines of the platform's own tools that say the same; none where it has none for it."""
+    if plan.backend != "runai":
+        return {}
+    from airflow_provider_ocidist.backends.runai.command_lines import equivalents
+
+    return equivalents(plan)
+
+
+def _topology(job: TrainingJob, rank: int) -> Placement:
+    from airflow_provider_ocidist.launchers.base import Placement
 
     addresses = tuple(f"{EXAMPLE_NETWORK}{10 + rank % 240}" for rank in range(job.nodes))
-    return Topology(
+    return Placement(
         rank=rank,
         nodes=job.nodes,
         processes_per_node=job.launcher.processes_per_node or 1,
@@ -186,3 +196,6 @@ def _print_plan(report: dict[str, Any]) -> None:
         "cyan",
     )
     say(report["example_launch"])
+    for name, line in report["equivalents"].items():
+        say(f"\n# the same by the platform's own command line, {name}", "cyan")
+        say(line)

@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -147,14 +147,23 @@ class GangSubmitter:
     """
 
     def __init__(
-        self, backend: Backend, job: TrainingJob, log: TaskLog, notes: Notes | None, stop: threading.Event
+        self,
+        backend: Backend,
+        job: TrainingJob,
+        log: TaskLog,
+        notes: Notes | None,
+        stop: threading.Event,
+        *,
+        plans: Iterable[Plan] = (),
     ) -> None:
+        """`plans`: those that the backend has made of this job already."""
         self._backend = backend
         self._job = job
         self._log = log
         self._notes = notes
         self._stop = stop
         self._ender = Canceller(backend, log, stop)
+        self._plans = {plan.key: plan for plan in plans}
 
     def adopt_or_submit(
         self, key: RunKey, task_deadline: float | None, number: int = 1, retries: int | None = None
@@ -271,7 +280,9 @@ class GangSubmitter:
         return None if time_here is None else time_here - time.time() + now_at(self._backend)
 
     def _plan(self, key: RunKey, tries: Tries) -> Plan:
-        return replace(self._backend.plan(self._job, key), tries=tries)
+        if key not in self._plans:
+            self._plans[key] = self._backend.plan(self._job, key)
+        return replace(self._plans[key], tries=tries)
 
     def _worth_waiting_for(self, ref: RunRef, plan: Plan, known: Sequence[Attempt]) -> bool:
         """Return whether a gang has succeeded or may yet; an incomplete one that lost a node cannot."""

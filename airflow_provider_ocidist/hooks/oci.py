@@ -44,21 +44,25 @@ class OciHook(BaseHook):
         """
         from airflow.sdk.log import mask_secret
 
-        from airflow_provider_ocidist.oci_client.credentials import fields_of, secrets_of
+        from airflow_provider_ocidist.backends.connection_fields import fields_of, secrets_of
 
-        extra = self._extra()
+        given = self._connection()
+        if given is None:
+            return {}
+        extra = given.extra_dejson
         refuse_shown_secrets(self.conn_id, extra)
-        fields = fields_of(extra)
+        fields = fields_of(given.conn_type, given.host, given.login, given.password, extra)
         # Airflow's masker gets the text of the whole extra, but not the values in it.
         for secret in secrets_of(fields):
             mask_secret(secret)
         return fields
 
-    def _extra(self) -> dict[str, Any]:
+    def _connection(self) -> Any:
+        """Return the connection; None where the default one is missing, and nothing needs it."""
         from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
         try:
-            extra: dict[str, Any] = self.get_connection(self.conn_id).extra_dejson
+            return self.get_connection(self.conn_id)
         except AirflowNotFoundException:
             if (
                 self.conn_id != self.default_conn_name
@@ -66,8 +70,7 @@ class OciHook(BaseHook):
                 or _backend_class(self._kind).needs_connection
             ):
                 raise
-            return {}
-        return extra
+            return None
 
     @cached_property
     def access(self) -> OciAccess:

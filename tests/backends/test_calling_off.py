@@ -148,9 +148,7 @@ def context_of(key: RunKey, number: int, notes: Notes | None) -> Any:
 def task(conn_id: str, job: str) -> DistributedTrainingOperator:
     """Return a task at its second try."""
     with DAG("dag", schedule=None):
-        found = DistributedTrainingOperator(task_id="train", job=job, conn_id=conn_id)
-    found._number = 2
-    return found
+        return DistributedTrainingOperator(task_id="train", job=job, conn_id=conn_id)
 
 
 BROKEN = {
@@ -175,7 +173,7 @@ def test_a_try_whose_job_cannot_be_read_any_more_ends_what_earlier_ones_have_lef
         file.write_text(text)
     retried = task(conn_id, text if text and text.startswith("oci://") else str(file))
     with pytest.raises(Exception) as caught:
-        retried._begin(context_of(key, 2, notes if noted else None))
+        retried.execute(context_of(key, 2, notes if noted else None))
     assert "STILL THERE" not in str(caught.value)
     assert states(backend, key, emulator.compartment_id) <= {"CANCELING", "CANCELED"}
 
@@ -187,5 +185,5 @@ def test_a_try_after_which_others_come_leaves_what_there_is_where_a_store_does_n
     GangSubmitter(backend, a_job(nodes=2), LOG, None, threading.Event()).adopt_or_submit(key, None, 1)
     retried = task(conn_id, str(BROKEN["no such bucket"]))
     with pytest.raises(StorageError):
-        retried._begin(context_of(key, 2, None))
+        retried.execute(context_of(key, 2, None))
     assert states(backend, key, emulator.compartment_id) <= {"ACCEPTED", "IN_PROGRESS"}

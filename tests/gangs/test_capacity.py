@@ -212,6 +212,12 @@ def test_what_a_task_sends_to_the_nodes_is_there_when_it_asks_again(
     assert RunRef.from_json(ti.xcoms["run"]).key.attempt == 2
 
 
+def failures_of(task: DistributedTrainingOperator) -> int:
+    """Return how often a task that runs has found no machines."""
+    now = task._training()._try
+    return now.outcome.search.failures if now is not None and now.outcome.search is not None else 0
+
+
 def test_a_task_that_is_killed_while_it_waits_starts_nothing(
     ti: Ti, backend: OciDataScience, nodes: Callable[..., None]
 ) -> None:
@@ -228,11 +234,11 @@ def test_a_task_that_is_killed_while_it_waits_starts_nothing(
     thread = threading.Thread(target=execute)
     thread.start()
     deadline = time.monotonic() + 60
-    while task._search is None or not task._search.failures:
+    while not failures_of(task):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     task.on_kill()
     thread.join(20)
     assert isinstance(ended[0], AirflowFailException)
-    place = task._backend("oci_data_science")
+    place = task._training()._connection.backend("oci_data_science")
     assert [ref.key.attempt for ref in gangs_of(place, [task_context.key_of(context(ti))])] == [1]

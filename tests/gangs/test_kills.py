@@ -27,6 +27,7 @@ from airflow_provider_ocidist.model import evidence
 from airflow_provider_ocidist.model.run import NodeState, RunRecord
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
+from airflow_provider_ocidist.operators.training_try import TrainingTry
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
@@ -88,6 +89,12 @@ def task(conn_id: str) -> DistributedTrainingOperator:
     )
 
 
+def try_of(operator: DistributedTrainingOperator, number: int) -> TrainingTry:
+    """Return a try of a task, of this number, that has not begun anything."""
+    context: Any = {"ti": SimpleNamespace(try_number=number)}
+    return operator._training()._begun(context)
+
+
 class Context(dict[str, Any]):
     """What a task that waits asks of Airflow."""
 
@@ -115,7 +122,7 @@ def test_a_task_that_is_refused_for_good_ends_its_gang_and_may_be_retried(
     faults(path="/20190101/jobRuns.*", method="GET", status=status, code="Refused")
     context = Context()
     with pytest.raises(GaveUp, match="no state of its nodes from the service for") as caught:
-        task(conn_id)._supervise(record, context)  # type: ignore[arg-type]
+        task(conn_id).resume(context, record.to_json())  # type: ignore[arg-type]
     assert caught.value.retryable
     assert context.pushed["failure"]["cause"] == "SERVICE"
     assert stop_requested(idle, record)
@@ -129,7 +136,7 @@ def test_where_the_service_refuses_everything_the_nodes_are_asked_to_stop(
     record = idle.records[CASES + 3]
     faults(path="/20190101/.*", status=401, code="NotAuthenticated")
     with pytest.raises(GaveUp):
-        task(conn_id)._supervise(record, Context())  # type: ignore[arg-type]
+        task(conn_id).resume(Context(), record.to_json())  # type: ignore[arg-type]
     assert stop_requested(idle, record)
     httpx.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
     assert ends(idle, [record]) == [False]
@@ -140,9 +147,9 @@ def test_a_task_that_fails_for_a_reason_nobody_thought_of_ends_its_gang(
 ) -> None:
     record = idle.records[CASES + 4]
     failing = task(conn_id)
-    monkeypatch.setattr(failing, "_until_end", lambda *_: 1 / 0)
+    monkeypatch.setattr(TrainingTry, "_until_end", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        failing._supervise(record, Context())  # type: ignore[arg-type]
+        failing.resume(Context(), record.to_json())  # type: ignore[arg-type]
     assert ends(idle, [record]) == [True]
 
 
@@ -151,7 +158,7 @@ def test_a_task_that_is_killed_before_it_waits_ends_its_gang(idle: IdleGangs, co
     killed = task(conn_id)
     killed.on_kill()
     with pytest.raises(AirflowFailException, match="killed"):
-        killed._supervise(record, Context())  # type: ignore[arg-type]
+        killed.resume(Context(), record.to_json())  # type: ignore[arg-type]
     assert ends(idle, [record]) == [True]
 
 
@@ -166,7 +173,7 @@ def test_a_task_that_is_killed_while_it_looks_ends_its_gang_and_defers_no_more(
         "airflow_provider_ocidist.hooks.task_context.mask_secrets_told", lambda *_: killed.on_kill()
     )
     with pytest.raises(AirflowFailException, match="killed"):
-        killed._supervise(record, Context())  # type: ignore[arg-type]
+        killed.resume(Context(), record.to_json())  # type: ignore[arg-type]
     assert ends(idle, [record]) == [True]
 
 
@@ -195,12 +202,9 @@ def test_a_try_that_may_have_an_earlier_ones_gang_waits_out_what_passes(
     monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
     retryable = status not in (401, 403, 404)
     error = BackendError("not now", status_code=status, retryable=retryable)
-    retried = task(conn_id)
-    retried._number = 2
-    assert retried._brought_about(Service(error, error), a_key(), None) == "the gang"  # type: ignore[arg-type]
-    retried._number = 1
+    assert try_of(task(conn_id), 2)._brought_about(Service(error, error), a_key(), None) == "the gang"  # type: ignore[arg-type]
     with pytest.raises(BackendError, match="not now"):
-        retried._brought_about(Service(error), a_key(), None)  # type: ignore[arg-type]
+        try_of(task(conn_id), 1)._brought_about(Service(error), a_key(), None)  # type: ignore[arg-type]
 
 
 class Silent(Service):
@@ -223,8 +227,7 @@ def test_a_try_that_is_killed_while_the_service_does_not_answer_ends_what_earlie
     conn_id: str,
 ) -> None:
     service, retried = Silent(), task(conn_id)
-    retried._number = 2
-    looking = threading.Thread(target=retried._brought_about, args=(service, a_key(), None))
+    looking = threading.Thread(target=try_of(retried, 2)._brought_about, args=(service, a_key(), None))
     looking.start()
     try:
         assert service.asked.wait(60)
@@ -249,10 +252,8 @@ def test_a_try_that_is_killed_while_the_service_does_not_answer_ends_what_earlie
     ids=["capacity", "quota", "killed", "refused", "still alive"],
 )
 def test_what_is_no_fault_of_the_moment_is_told_at_once(conn_id: str, error: BackendError) -> None:
-    retried = task(conn_id)
-    retried._number = 2
     with pytest.raises(BackendError, match="no machine"):
-        retried._brought_about(Service(error), a_key(), None)  # type: ignore[arg-type]
+        try_of(task(conn_id), 2)._brought_about(Service(error), a_key(), None)  # type: ignore[arg-type]
 
 
 def test_credentials_that_cannot_be_loaded_for_a_moment_cost_no_gang(
@@ -260,19 +261,19 @@ def test_credentials_that_cannot_be_loaded_for_a_moment_cost_no_gang(
 ) -> None:
     record = idle.records[CASES + 7]
     waiting = task(conn_id)
-    backend = waiting._backend(record.ref.backend)
+    backend = waiting._training()._connection.backend(record.ref.backend)
     access = backend.access  # type: ignore[attr-defined]
     backend.access = replace(access, config_file="/nowhere")  # type: ignore[attr-defined]
 
-    def looked(watch: Watch, _: Any) -> dict[str, Any]:
+    def looked(_: TrainingTry, watch: Watch) -> dict[str, Any]:
         assert watch.look(1e9) == Wait()
         assert watch.record.unanswered.is_refused
         assert watch.look(1e9) == Wait()
         assert not watch.record.unanswered.is_refused
         return {}
 
-    monkeypatch.setattr(waiting, "_until_end", looked)
-    assert waiting._supervise(record, Context()) == {}  # type: ignore[arg-type]
+    monkeypatch.setattr(TrainingTry, "_until_end", looked)
+    assert waiting.resume(Context(), record.to_json()) == {}  # type: ignore[arg-type]
     assert ends(idle, [record]) == [False]
 
 
@@ -378,10 +379,8 @@ def test_a_try_after_which_none_comes_ends_what_earlier_ones_have_left_and_no_ot
     overtaken = dice.random() < 0.2
     error = Overtaken("overtaken", 9) if overtaken else BackendError("not now", status_code=status)
     left = Left(error, dice.choice([(), ("g0-a1 may live: end it with ocidist cancel OCID",)]))
-    trying = task(conn_id)
-    trying._number = number
     with pytest.raises(BackendError) as caught:
-        trying._brought_about(left, replace(a_key(), generation=max_tries), None)  # type: ignore[arg-type]
+        try_of(task(conn_id), number)._brought_about(left, replace(a_key(), generation=max_tries), None)  # type: ignore[arg-type]
     # What is refused for good is not tried again by Airflow; what was waited out is.
     is_last = number > max_tries or status == 400
     expected = [number] if number > 1 and is_last and not overtaken else []

@@ -108,8 +108,8 @@ def test_a_function_can_be_mapped_over_its_arguments():
 
 def test_the_program_of_a_function_is_there_only_while_it_is_needed():
     operator = operator_of("data")
-    with operator._written_program():
-        folder = Path(operator.overrides["program.source"])
+    code = operator.job_arguments({}).code
+    with code.written() as folder:
         assert (folder / "train.py").exists()
     assert not folder.exists()
     assert operator.overrides is None

@@ -61,8 +61,9 @@ def test_secrets_are_neither_in_the_plan_nor_left_in_logs_and_other_fields():
 def test_a_training_that_shows_nothing_is_a_failure_where_the_operator_requires_one(said: bool | None):
     task = operator(require_training=said)
     plan_of(task)
-    assert task._planned is not None
-    assert task._planned[1].expects.training is bool(said)
+    planned = task._training().planned
+    assert planned is not None
+    assert planned[1].expects.training is bool(said)
 
 
 def test_a_job_that_is_wrong_has_no_plan_and_fails_where_it_is_needed():

@@ -263,19 +263,16 @@ MUTANTS = (
     Mutant(
         "on_kill takes a lock of the interrupted thread",
         "7",
-        "operators/training.py",
+        "operators/training_try.py",
         (
             ("import time\nfrom collections.abc", "import threading\nimport time\nfrom collections.abc"),
             (
-                "        self._stop = StopFlag()\n",
-                "        self._stop = StopFlag()\n        self._busy = threading.Lock()\n",
+                "        self._log = self.operator.log\n",
+                "        self._log = self.operator.log\n        self._busy = threading.Lock()\n",
             ),
             (
-                "    def _until_end(self,",
-                (
-                    "    def on_kill(self) -> None:\n        with self._busy:\n            super().on_kill()\n\n"
-                    "    def _until_end(self,"
-                ),
+                "        self.ending.kill_from_handler()\n",
+                "        with self._busy:\n            self.ending.kill_from_handler()\n",
             ),
             (
                 "                action = watch.look(time.time())\n",

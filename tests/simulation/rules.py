@@ -18,6 +18,8 @@ MANIFEST = "manifest.json"
 LIVE = ("ACCEPTED", "IN_PROGRESS", "NEEDS_ATTENTION", "CANCELING")
 CANCEL_LIMIT = 60.0
 """Seconds after a kill within which the gang has to be told."""
+MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
+"""What code raises that does not fit what it meets; nothing outside does that."""
 PEERS_SILENT = 14.0
 """Seconds of silence after which the nodes ask each other for signs of life."""
 GUARD_SLACK = 90.0
@@ -436,7 +438,8 @@ class Rules:
             for window in self.scenario.windows
             if window.begin < self.world.now
             and window.end > since
-            and window.kind != "429"
+            # A throttle that passes meanwhile is waited out.
+            and (window.kind != "429" or (window.begin <= since and window.end >= self.world.now))
             and f"window/{window.name}" not in self.scenario.left_out
         }
         return {"service", "store"} <= down or any(f"{rate.kind}" == "kill" for rate in self.scenario.rates)
@@ -444,6 +447,8 @@ class Rules:
     def _try_failed(self, error: BaseException) -> None:
         from airflow.providers.common.compat.sdk import AirflowFailException
 
+        if isinstance(error, MISTAKES):
+            self.violate("crash", f"the task raises {type(error).__name__}: {str(error)[:160]}")
         gang = self._latest_gang()
         if gang is None:
             return

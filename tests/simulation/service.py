@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,12 +24,25 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower().replace("in_gbs", "in_gbs")
 
 
-def as_sdk(value: Any) -> Any:
+_ABSENT = {
+    "jobLogConfigurationDetails": (
+        "enable_logging",
+        "enable_auto_log_creation",
+        "log_group_id",
+        "log_id",
+    ),
+}
+"""What the SDK's model of a part has, and shows as None where the body lacks it."""
+
+
+def as_sdk(value: Any, absent: Iterable[str] = ()) -> Any:
     """Return a body as the SDK's models show it."""
     if isinstance(value, Mapping):
-        return SimpleNamespace(
-            **{_snake(name): (dict(item) if name in _PLAIN else as_sdk(item)) for name, item in value.items()}
-        )
+        shown = {
+            _snake(name): dict(item) if name in _PLAIN else as_sdk(item, _ABSENT.get(name, ()))
+            for name, item in value.items()
+        }
+        return SimpleNamespace(**{**dict.fromkeys(absent), **shown})
     return [as_sdk(item) for item in value] if isinstance(value, list | tuple) else value
 
 

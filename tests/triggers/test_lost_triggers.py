@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -63,12 +64,13 @@ def started(backend: OciDataScience, ends: Callable[[RunRef], RunRef]) -> Callab
     return lambda seconds: ends(backend.submit(backend.plan(a_job(nodes=1, seconds=seconds), a_key())))
 
 
-def resumed(run: Any, error: str, **arguments: Any) -> tuple[Any, Ti]:
+def resumed(run: Any, error: str, *, try_number: int = 1, **arguments: Any) -> tuple[Any, Ti]:
     with DAG("dag", schedule=None):
         task = DistributedTrainingOperator(
             **{"task_id": "train", "job": JOB, "deferrable": True, "poll_interval": 0.5, **arguments}
         )
     ti = Ti(run)
+    ti.try_number = try_number
     told = {"error": error, "traceback": ["KeyError: 'x'"]}
     return task.resume_execution("__fail__", told, {"ti": ti, "outlet_events": SimpleNamespace()}), ti  # type: ignore[arg-type]
 
@@ -103,6 +105,20 @@ def test_a_run_whose_deferral_is_over_is_ended(
     wait_until(backend, ref, lambda status: status.ended)
 
 
+def test_a_run_whose_deferral_is_over_is_ended_by_whichever_try_owns_it(
+    backend: OciDataScience, started: Callable[[float], RunRef]
+) -> None:
+    ref, owner = started(60.0), random.randint(2, 5)
+    print("try", owner)
+    assert backend.directories.claim(ref, owner) == owner
+    with pytest.raises(TaskDeferralTimeout):
+        resumed(ref.to_json(), "Trigger timeout", try_number=owner - 1)
+    assert not backend.status([ref])[0].ended
+    with pytest.raises(TaskDeferralTimeout):
+        resumed(ref.to_json(), "Trigger timeout", try_number=owner)
+    wait_until(backend, ref, lambda status: status.ended)
+
+
 def test_a_task_that_has_created_nothing_asks_for_machines_on_its_worker(
     backend: OciDataScience, ends: Callable[[RunRef], RunRef]
 ) -> None:
@@ -122,5 +138,5 @@ def test_the_time_of_the_task_still_counts_from_its_start(started: Callable[[flo
         task_id="train", job="job.yaml", execution_timeout=timedelta(seconds=100)
     )
     ti = Ti(ref.to_json())
-    record = task._left_behind(ref, {"ti": ti})  # type: ignore[typeddict-item]
+    record = task._training()._begun({"ti": ti})._left_behind(ref)  # type: ignore[typeddict-item]
     assert record.deadline == pytest.approx(ti.start_date.timestamp() + 100)

@@ -26,6 +26,7 @@ class Claim:
     path: str
     """Where it is seen: absolute."""
     read_only: bool = False
+    """Whether no node may write there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,10 +36,13 @@ class Toleration:
     __pydantic_config__ = STRICT
 
     key: str
+    """Its name."""
     operator: Literal["Equal", "Exists"] = "Exists"
+    """Whether its value counts."""
     value: str | None = None
     """With `Equal`."""
     effect: Literal["NoSchedule", "NoExecute", "PreferNoSchedule", "Any"] | None = None
+    """What it does to pods; None: any of these."""
     seconds: int | None = None
     """With `NoExecute`: for how long."""
 
@@ -52,6 +56,7 @@ class SecretKey:
     secret: str
     """Its name there. The console puts a prefix before the name of a credential, as `genericsecret-`."""
     key: str
+    """Of its entries."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,9 +77,11 @@ class RunaiOptions(BackendOptions):
     cpus: float | None = None
     """Processor cores that each node asks for."""
     cpu_limit: float | None = None
+    """Processor cores that it cannot exceed."""
     memory: str | None = None
     """That each node asks for, as `32G`."""
     memory_limit: str | None = None
+    """That it cannot exceed."""
     large_shm: bool = False
     """Shared memory in `/dev/shm` beyond the 64 MB of a container: NCCL and loaders of data want it."""
     extended_resources: Mapping[str, str] = field(default_factory=dict)
@@ -85,9 +92,11 @@ class RunaiOptions(BackendOptions):
     """Label of nodes that an administrator has set."""
     tolerations: tuple[Toleration, ...] = ()
     priority: Priority | None = None
+    """None: the platform's default for trainings."""
     preemptible: bool | None = None
     """Whether others may take its GPUs; what may not stays within the project's quota. None: the platform's default."""
     volumes: tuple[Claim, ...] = ()
+    """Claims that every node mounts."""
     secrets: Mapping[str, SecretKey] = field(default_factory=dict)
     """Environment variables whose values are in secrets: `{HF_TOKEN: {secret: hugging-face, key: token}}`."""
     secret_files: Mapping[str, str] = field(default_factory=dict)
@@ -95,9 +104,13 @@ class RunaiOptions(BackendOptions):
     image_pull_secrets: tuple[str, ...] = ()
     """Their names, with the prefix that the console gives them, `dockerreg-`."""
     image_pull_policy: Literal["Always", "Never", "IfNotPresent"] | None = None
+    """None: the platform's default."""
     host_network: bool = False
+    """Whether nodes use their machines' network, as RDMA may need it."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Of the pods, besides `tags`."""
     annotations: Mapping[str, str] = field(default_factory=dict)
+    """Of the pods."""
     python: str = "python3"
     """The image's interpreter."""
     when_suspended: Literal["fail", "wait"] = "fail"

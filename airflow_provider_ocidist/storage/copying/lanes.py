@@ -73,13 +73,20 @@ class Lanes:
     def reap(self, timeout: float) -> None:
         """Wait until all have ended, one has failed, or the timeout. Raises a task's error."""
         if timeout and len(self._ended) < self.pending:
-            self._worth_a_look.wait(timeout)
-        self._worth_a_look.clear()
+            self._await_an_end(timeout)
         while self._ended:
             error = self._ended.popleft()
             self.pending -= 1
             if error is not None:
                 raise error
+
+    def _await_an_end(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while self._worth_a_look.wait(max(0.0, deadline - time.monotonic())):
+            self._worth_a_look.clear()
+            # Without any end, the signal was late: it is of a task that was reaped before.
+            if self._ended:
+                return
 
     def adapt(self, moved: int, most: int) -> None:
         """Open or close lanes, `most` of them, by the bytes moved since the start."""

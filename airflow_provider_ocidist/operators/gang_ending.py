@@ -1,0 +1,157 @@
+"""GangEnding: a task that is killed or gives up ends its gang before itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, Overtaken
+from airflow_provider_ocidist.gangs.kills import (
+    KILLED_PATIENCE,
+    Killer,
+    Patience,
+    end_before_giving_up,
+    killer_of,
+)
+from airflow_provider_ocidist.gangs.stop_flag import StopFlag
+from airflow_provider_ocidist.gangs.submission import GangSubmitter, call_off_noted, noted_in
+from airflow_provider_ocidist.gangs.task_watch import TaskWatch
+from airflow_provider_ocidist.gangs.watch import TaskLog
+from airflow_provider_ocidist.model.run import RunKey, RunRef
+from airflow_provider_ocidist.operators.task_jobs import TaskConnection
+
+CallOff = Callable[[RunKey, int, BaseException], list[str]]
+"""Ends gangs of earlier tries, for this reason; returns what may live all the same."""
+
+
+class GangEnding:
+    """Ends the gang of one try of a task, unless the gang has already ended."""
+
+    def __init__(self, try_number: int, stop: StopFlag, connection: TaskConnection, log: TaskLog) -> None:
+        self._try_number = try_number
+        self._stop = stop
+        self._connection = connection
+        self._log = log
+        self._killer: Killer | None = None
+
+    def kill_from_handler(self) -> None:
+        """End the gang; if it is just being created or opened, the interrupted thread ends it afterwards."""
+        if self._killer is not None:
+            self._killer.kill_from_handler()
+
+    def arm(self, backend: Backend, ref: RunRef) -> None:
+        """Let a kill end this gang from now on."""
+        self._killer = killer_of(backend, ref, self._try_number, self._log)
+
+    @contextlib.contextmanager
+    def of_earlier_tries_when_killed(self, gang: GangSubmitter, key: RunKey) -> Iterator[None]:
+        """Let a kill end what earlier tries have left, also while this one waits for what the service says of it."""
+        if self._try_number == 1:
+            yield
+            return
+        why = BackendError("the task was killed while it looked for its gang", cause=Cause.CANCELED)
+        self._killer = Killer(gang.calling_off(key, self._try_number, why))
+        try:
+            yield
+        finally:
+            self._disarm()
+
+    @contextlib.contextmanager
+    def of_what_is_given_up(self, watch: TaskWatch) -> Iterator[None]:
+        """End a gang that may live before its task fails for any reason."""
+        try:
+            yield
+        except TaskDeferred:
+            # The trigger waits from here; a kill that still reaches this process ends the gang.
+            raise
+        except BaseException as error:
+            if self._stop.is_set():
+                self._end_killed()
+            elif watch.status is None or not watch.status.ended:
+                self.give_up(watch.backend, watch.record.ref, error)
+            self._disarm()
+            raise
+        else:
+            self._disarm()
+
+    @contextlib.contextmanager
+    def of_earlier_tries(self, key: RunKey, call_off: CallOff) -> Iterator[None]:
+        """End what earlier tries may have left where this one fails and none comes after it.
+
+        Adds to the error what may live all the same.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if self._try_number > 1 and self._is_last(key, error):
+                self._log.warning("this try is the last: ending the gangs that earlier tries may have left")
+                if left := _left_after(call_off, key, self._try_number, error):
+                    error.args = (f"{error}; STILL THERE, PERHAPS: {'; '.join(left)}", *error.args[1:])
+            raise
+
+    def call_off_noted(self, notes: Any) -> CallOff:
+        """Return what ends gangs of earlier tries without the job of this one: its file may be broken by now.
+
+        `notes`: Airflow's store of the task's state, if it has one.
+        """
+
+        def call_off(key: RunKey, number: int, why: BaseException) -> list[str]:
+            kind = next((each.place.backend for each in noted_in(notes, None, self._log)), None)
+            return call_off_noted(self._connection.backend(kind), key, number, why, notes, self._log)
+
+        return call_off
+
+    def give_up(self, backend: Backend, ref: RunRef, why: BaseException) -> None:
+        """End a gang that this try no longer waits for. Raises nothing."""
+        reconnect = self._connection.reconnect
+        end_before_giving_up(backend, ref, self._try_number, why, self._log, self._stop, reconnect)
+
+    def leave_if_killed(self) -> None:
+        if self._stop.is_set():
+            self._end_killed()
+            raise AirflowFailException("the task was killed, and its run cancelled")
+
+    def reached(self, ref: RunRef) -> Backend:
+        """Return the backend of a live gang; wait while the connection cannot be read."""
+        patience = Patience(self._stop, self._log)
+        while True:
+            try:
+                return self._connection.backend(ref.backend)
+            except Exception as error:  # noqa: BLE001 - Airflow's own, or the network's
+                patience.take(error, lambda: None)
+
+    def _disarm(self) -> None:
+        """Stop the killer thread: the gang has ended."""
+        killer, self._killer = self._killer, None
+        if killer is not None:
+            killer.close()
+
+    def _end_killed(self) -> None:
+        """Wait until the gang of a killed task is cancelled; Airflow kills this process if that takes too long."""
+        assert self._killer is not None
+        if not self._killer.kill(KILLED_PATIENCE):
+            self._log.warning(
+                "the run of this killed task could not be cancelled (%s); its nodes end by limits.lease",
+                self._killer.error or "no answer",
+            )
+
+    def _is_last(self, key: RunKey, error: BaseException) -> bool:
+        """Whether no try of the task comes after this one, which an error ends."""
+        if isinstance(error, Overtaken):
+            return False
+        hopeless = isinstance(error, JobFileError) or (
+            isinstance(error, BackendError) and not error.retryable
+        )
+        return hopeless or self._try_number > key.generation or self._stop.is_set()
+
+
+def _left_after(call_off: CallOff, key: RunKey, number: int, why: BaseException) -> list[str]:
+    """Return what may live all the same; that it could not be looked for is no reason to fail with another error."""
+    try:
+        return call_off(key, number, why)
+    except Exception as error:  # noqa: BLE001 - Airflow's own, as of a connection that cannot be read
+        return [f"what earlier tries have left is not known: {error}"]

@@ -1,0 +1,145 @@
+"""Outcome: how a training task ends, and what it publishes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from airflow.providers.common.compat.sdk import AirflowTaskTimeout
+
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
+from airflow_provider_ocidist.gangs.capacity import CapacitySearch, NoCapacity
+from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
+from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
+from airflow_provider_ocidist.hooks import task_context
+from airflow_provider_ocidist.hooks.errors import training_failure
+from airflow_provider_ocidist.hooks.links import CheckpointLink, checkpoint_url, links_of_run
+from airflow_provider_ocidist.model.attempts import End
+from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.run import RunRef, TrainingResult
+from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class ErrorLog(TaskLog, Protocol):
+    """A task's log, with what went wrong on the nodes."""
+
+    def error(self, msg: Any, /, *args: Any) -> object: ...
+
+
+class Outcome:
+    """Publishes what one try of a task has created, and how it has ended."""
+
+    def __init__(self, context: Context, job: TaskJob, connection: TaskConnection, log: ErrorLog) -> None:
+        self._context = context
+        self._ti: Any = context["ti"]
+        self._job = job
+        self._connection = connection
+        self._log = log
+        self.search: CapacitySearch | None = None
+        """The search for machines; None where the task does not ask again."""
+        self.result: dict[str, Any] | None = None
+        self.failure: Failure | None = None
+
+    def announce(self, ref: RunRef) -> None:
+        """Publish a gang that this try has created or adopted."""
+        self._log.info(
+            "gang %s: job %s, %d nodes, main run %s", ref.key.name, ref.job_id, ref.nodes, ref.main_run_id
+        )
+        if not ref.has_log:
+            self._log.warning(
+                "the nodes' output is not kept, and so not shown here: name a log group in the connection "
+                "or the job (log_group_id)"
+            )
+        self._push("run", ref.to_json())
+        for key, url in links_of_run(ref, self._connection.access(ref.backend)).items():
+            self._push(key, url)
+
+    def succeed(self, watch: Watch, warning: str | None) -> dict[str, Any]:
+        """Return the result of a gang that has succeeded."""
+        watch.tell_the_rest()
+        assert watch.status is not None
+        self._close(watch.record.ref, succeeded=True)
+        result: dict[str, Any] = task_context.handed_on(
+            TrainingResult.of(watch.record, watch.status, warning).to_json()
+        )
+        if warning:
+            self._log.warning("SUCCEEDED, BUT %s", warning)
+        self.result = result
+        return result
+
+    def publish_training(self, result: dict[str, Any], ref: RunRef, outlets: Iterable[Any]) -> None:
+        """Publish the checkpoint, also to the DAGs that the outlets schedule."""
+        self._hand_on_checkpoint(result["checkpoint_uri"], ref)
+        self._log.info("trained; newest checkpoint: %s", result["checkpoint_uri"])
+        planned = self._job.planned
+        task_context.tell_outlets(outlets, result, planned[0].name if planned else None, self._context)
+
+    def fail(self, watch: Watch, cause: Cause, message: str) -> NoReturn:
+        """Raise what the task fails with, or NoCapacity if there may be machines later and this task has the time."""
+        watch.tell_the_rest()
+        assert watch.status is not None
+        if watch.status.ended:
+            self._close(watch.record.ref, succeeded=False)
+        failure = Failure.of(cause, message, watch.record, watch.status)
+        if failure.checkpoint_uri is not None:
+            self._hand_on_checkpoint(failure.checkpoint_uri, watch.record.ref)
+        for node in watch.status.nodes:
+            if node.report is not None and node.report.cause is not None and node.report.tail:
+                self._log.error("last lines of node %d:\n%s", node.rank, masked_text(node.report.tail))
+        if not watch.status.has_trained:
+            self._wait_for_machines(cause, failure.sentence)
+        self.publish_failure(failure)
+        raise training_failure(cause, failure.sentence)
+
+    @contextlib.contextmanager
+    def publishing_failure(self) -> Iterator[None]:
+        """Publish also failures before there is a gang or without the service's answer, and time-outs."""
+        try:
+            yield
+        except (JobFileError, BackendError) as error:
+            cause = error.cause if isinstance(error, BackendError) else Cause.CONFIG
+            self._wait_for_machines(cause, str(error))
+            self.publish_failure(failure_of(cause, str(error)))
+            raise
+        except AirflowTaskTimeout as error:
+            if self.failure is None:
+                self.publish_failure(failure_of(Cause.DEADLINE, str(error)))
+            raise
+
+    def publish_failure(self, failure: Failure) -> None:
+        """Publish the failure as XCom. A task cannot write its own note: Airflow 3.3 has no call for it on workers.
+
+        Airflow masks logs, but not XComs.
+        """
+        self.failure = failure
+        self._push("failure", task_context.handed_on(failure.to_json()))
+
+    def _close(self, ref: RunRef, *, succeeded: bool) -> None:
+        """Record the end, so that a later try can detect a clear in between."""
+        backend = self._connection.backend(ref.backend)
+        backend.gangs.close(ref, End(succeeded=succeeded, number=self._ti.try_number))
+
+    def _wait_for_machines(self, cause: Cause, message: str) -> None:
+        if self.search is None or cause is not Cause.CAPACITY:
+            return
+        search = self.search.failed()
+        ask_at = search.next_at(time.time())
+        if ask_at is not None:
+            raise NoCapacity(f"{cause}: {message}", search, ask_at)
+
+    def _hand_on_checkpoint(self, uri: str | None, ref: RunRef) -> None:
+        self._push("checkpoint_uri", uri)
+        if uri and (url := checkpoint_url(uri, ref, self._connection.access(ref.backend))):
+            self._push(CheckpointLink.xcom_key, url)
+
+    def _push(self, key: str, value: Any) -> None:
+        self._ti.xcom_push(key=key, value=value)
+
+
+def failure_of(cause: Cause, message: str) -> Failure:
+    return Failure(cause=cause, message=message, remedy=remedy_of(cause, message))

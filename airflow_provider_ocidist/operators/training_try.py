@@ -1,0 +1,325 @@
+"""TrainingTry: one process of one try of a training task, from its gang's beginning to its end, or to the deferral."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout, TaskDeferred
+
+from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
+from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
+from airflow_provider_ocidist.gangs.capacity import CapacitySearch, NoCapacity
+from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
+from airflow_provider_ocidist.gangs.kills import Patience, may_pass
+from airflow_provider_ocidist.gangs.leases import LeaseKeeper
+from airflow_provider_ocidist.gangs.stop_flag import StopFlag
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
+from airflow_provider_ocidist.gangs.task_watch import TaskWatch
+from airflow_provider_ocidist.hooks import task_context
+from airflow_provider_ocidist.hooks.errors import as_airflow_errors
+from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
+from airflow_provider_ocidist.integrations.lineage import lineage_of_training
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.run import Plan, RunKey, RunRecord, RunRef
+from airflow_provider_ocidist.operators.gang_ending import GangEnding
+from airflow_provider_ocidist.operators.job_arguments import JobArguments
+from airflow_provider_ocidist.operators.outcomes import ErrorLog, Outcome, failure_of
+from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
+from airflow_provider_ocidist.triggers.training import CAN_KILL, DistributedTrainingTrigger, PauseTrigger
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import Context
+
+
+class TrainingOperator(Protocol):
+    """What the life of a training asks of the operator that it belongs to.
+
+    Airflow resumes it by its methods `resume` and `ask_again`.
+    """
+
+    conn_id: str
+    deferrable: bool
+    poll_interval: float
+    retries: int | None
+    execution_timeout: timedelta | None
+    outlets: Any
+
+    @property
+    def log(self) -> ErrorLog: ...
+
+    def job_arguments(self, context: Context) -> JobArguments:
+        """Return the rendered arguments. Raises JobFileError and AirflowFailException."""
+
+    def render_template(self, content: Any, context: Any) -> Any: ...
+
+
+@dataclass(kw_only=True, eq=False)
+class TrainingTry:
+    """One process of one try of a training task: begins or adopts the gang, waits or defers, and ends it."""
+
+    operator: TrainingOperator
+    context: Context
+    stop: StopFlag
+    """Set when the task is killed."""
+    connection: TaskConnection
+    job: TaskJob
+    publishes_checkpoint: bool
+    """Whether the job is one that trains."""
+    outcome: Outcome = field(init=False)
+    ending: GangEnding = field(init=False)
+    _ref: RunRef | None = field(init=False, default=None)
+    _said_why_it_waits: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self._log = self.operator.log
+        self._may_defer = self.operator.deferrable
+        self._number: int = self.context["ti"].try_number
+        self.outcome = Outcome(self.context, self.job, self.connection, self._log)
+        self.ending = GangEnding(self._number, self.stop, self.connection, self._log)
+
+    # what a process of the task begins with
+
+    def train(self) -> dict[str, Any]:
+        """Bring about the gang and wait for its end; return the result."""
+        return self._until_capacity(self._begin)
+
+    def resume(self, record: RunRecord) -> dict[str, Any]:
+        """Continue after the trigger's event."""
+        return self._until_capacity(lambda: self._supervise(record, goes_on=True))
+
+    def go_on_here(self) -> dict[str, Any]:
+        """Continue after the trigger has failed, without its own state; the task may have been waiting for capacity."""
+        self._may_defer = False
+        ref = task_context.created(self.context)
+        if ref is None:
+            self._log.warning("no run has been created; asking for one from this worker")
+            with as_airflow_errors():
+                self.outcome.search = self._search_of_try()
+            return self.train()
+        self._log.warning("waiting for %s on this worker from here", ref.key.name)
+        record = self._left_behind(ref)
+        try:
+            self.outcome.search = self._search_of_try()
+        except (OcidistError, OSError) as error:
+            # The run continues all the same, and this task has to wait for it.
+            self._log.warning(
+                "no new request after a lack of capacity, since the job cannot be read: %s", error
+            )
+        return self.resume(record)
+
+    def end_too_late(self) -> None:
+        """End the gang because the task's deferral timed out."""
+        ref = task_context.created(self.context)
+        if ref is None:
+            return
+        why = f"{ref.key.name}: ended because its task's deferral timed out"
+        self.ending.give_up(self.ending.reached(ref), ref, AirflowTaskTimeout(why))
+        self.outcome.publish_failure(failure_of(Cause.DEADLINE, why))
+
+    def kill_from_handler(self) -> None:
+        """End the gang of this process, if there is one. Takes no lock: see `gangs.kills`."""
+        self.ending.kill_from_handler()
+
+    def lineage(self, job: TrainingJob, plan: Plan) -> OperatorLineage[Any, Any]:
+        """Return what the task reads and has written so far, for OpenLineage."""
+        page = None
+        if self._ref is not None:
+            links = links_of_run(self._ref, self.connection.access(self._ref.backend))
+            page = links.get(JobRunLink.xcom_key)
+        return lineage_of_training(job, plan, self._ref, self.outcome.result, self.outcome.failure, page)
+
+    # machines
+
+    def _until_capacity(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        while True:
+            try:
+                return work()
+            except NoCapacity as none:
+                self._wait_for_capacity(none)
+                work = self._begin
+
+    def _wait_for_capacity(self, none: NoCapacity) -> None:
+        # The gang has ended: a kill has nothing more to end.
+        self.outcome.search, self._ref = none.search, None
+        pause = none.ask_at - time.time()
+        self._log.warning(
+            "%s; asking again in %.0f s, and for %.0f s at most (limits.capacity_timeout)",
+            none,
+            pause,
+            none.search.give_up_at - time.time(),
+        )
+        if self._may_defer:
+            raise TaskDeferred(
+                trigger=PauseTrigger(none.ask_at),
+                method_name="ask_again",
+                kwargs={"search": asdict(none.search)},
+            )
+        if self.stop.wait(pause):
+            raise AirflowFailException("the task was killed while it waited for machines; nothing runs")
+
+    def _search_of_try(self) -> CapacitySearch | None:
+        """Return this try's search for machines, with its time limit. Raises JobFileError."""
+        began = self.context["ti"].start_date
+        return _new_search(self._job(), began.timestamp(), self._deadline(began))
+
+    # the beginning
+
+    def _job(self) -> TrainingJob:
+        render = self.operator.render_template
+        return self.job.job(
+            self.operator.job_arguments(self.context), lambda text: render(text, self.context)
+        )
+
+    def _begin(self) -> dict[str, Any]:
+        """Bring about the gang, and wait for its end."""
+        with as_airflow_errors(), self.outcome.publishing_failure():
+            key = task_context.key_of(self.context)
+            notes = self.context.get("task_state_store")
+            with self.ending.of_earlier_tries(key, self.ending.call_off_noted(notes)):
+                job = self._job()
+                backend = self.connection.backend(job.backend.kind)
+                deadline = self._prepared(job)
+            with self.job.with_code(job) as complete:
+                plans = self.job.plans(complete)
+                gang = GangSubmitter(backend, complete, self._log, notes, self.stop, plans=plans)
+                record = self._brought_about(gang, key, deadline)
+        return self._supervise(record, announced=False)
+
+    def _prepared(self, job: TrainingJob) -> float | None:
+        """Begin the search for machines, record the data's versions, and return the deadline of this try."""
+        deadline = self._deadline(self.context["ti"].start_date if self.outcome.search else None)
+        self.outcome.search = self.outcome.search or _new_search(job, time.time(), deadline)
+        if self.publishes_checkpoint and self.operator.outlets:
+            task_context.note_data_versions(
+                job, self.connection.hook(job.backend.kind), self.context, self._log
+            )
+        return deadline
+
+    def _brought_about(self, gang: GangSubmitter, key: RunKey, deadline: float | None) -> RunRecord:
+        """Return the record of the gang; where one of an earlier try may live, one bad answer is no reason to fail."""
+        patience = Patience(self.stop, self._log)
+        with (
+            self.ending.of_earlier_tries_when_killed(gang, key),
+            self.ending.of_earlier_tries(key, gang.call_off),
+        ):
+            while True:
+                try:
+                    return gang.adopt_or_submit(key, deadline, self._number, self.operator.retries)
+                except BackendError as error:
+                    if self._number == 1 or not may_pass(error):
+                        raise
+                    patience.take(error, self.connection.reconnect)
+
+    def _left_behind(self, ref: RunRef) -> RunRecord:
+        """Return the record of this task's gang; the trigger's record was lost with it."""
+        backend = self.ending.reached(ref)
+        try:
+            record = OpensById.of(backend).open(ref.job_id)
+        except BackendError as error:
+            self._log.warning("the limits of the job are unknown because it cannot be read: %s", error)
+            since = (ref.submitted_at,) * ref.nodes
+            record = RunRecord(ref=ref, lease=ref.lease, logs_since=since)
+        here = self._deadline(self.context["ti"].start_date)
+        deadlines = [record.deadline, None if here is None else here - time.time() + now_at(backend)]
+        return replace(record, deadline=min((time for time in deadlines if time is not None), default=None))
+
+    def _deadline(self, begun: datetime | None = None) -> float | None:
+        """Return the deadline of this try; Airflow forgets `execution_timeout` while a task is deferred."""
+        limit = self.operator.execution_timeout
+        if limit is None:
+            return None
+        return (begun.timestamp() if begun else time.time()) + limit.total_seconds()
+
+    # the wait
+
+    def _supervise(
+        self, record: RunRecord, *, announced: bool = True, goes_on: bool = False
+    ) -> dict[str, Any]:
+        """Wait for the end. `goes_on`: an earlier process has written to this try's log."""
+        self._ref = record.ref
+        with self.outcome.publishing_failure():
+            backend = self.ending.reached(record.ref)
+            self.ending.arm(backend, record.ref)
+            watch = TaskWatch(backend, record, self._log, self._number)
+            watch.reconnect = self.connection.reconnect
+            with self.ending.of_what_is_given_up(watch):
+                self.ending.leave_if_killed()
+                if not announced:
+                    self.outcome.announce(record.ref)
+                # An adopted gang was submitted by another try, perhaps with other secrets than the job has now.
+                task_context.mask_secrets_told(backend, record.ref)
+                if goes_on:
+                    watch.go_on()
+                return self._until_end(watch)
+
+    def _until_end(self, watch: TaskWatch) -> dict[str, Any]:
+        with LeaseKeeper().keeping(watch):
+            while True:
+                action = watch.look(time.time())
+                if not isinstance(action, Succeed):
+                    # A killed task sees its own cancel.
+                    self.ending.leave_if_killed()
+                match action:
+                    case Wait():
+                        self._wait(watch)
+                    case Cancel(ending):
+                        if not watch.end(ending):
+                            self._pause(watch)
+                    case Succeed(warning):
+                        return self._succeed(watch, warning)
+                    case Fail(cause, message):
+                        self.outcome.fail(watch, cause, message)
+
+    def _succeed(self, watch: TaskWatch, warning: str | None) -> dict[str, Any]:
+        result = self.outcome.succeed(watch, warning)
+        if self.publishes_checkpoint:
+            self.outcome.publish_training(result, watch.record.ref, self.operator.outlets)
+        return result
+
+    def _wait(self, watch: TaskWatch) -> None:
+        if not self._may_defer:
+            self._pause(watch)
+        elif not CAN_KILL:
+            self._say_why_it_waits()
+            self._pause(watch)
+        else:
+            self._defer(watch)
+
+    def _pause(self, watch: TaskWatch) -> None:
+        self.stop.wait(watch.pause(self.operator.poll_interval))
+        self.ending.leave_if_killed()
+
+    def _say_why_it_waits(self) -> None:
+        if not self._said_why_it_waits:
+            self._log.warning(
+                "waiting on this worker in spite of deferrable=True: before Airflow 3.3 a trigger is not informed that "
+                "its task was killed, and the nodes would run on"
+            )
+        self._said_why_it_waits = True
+
+    def _defer(self, watch: TaskWatch) -> NoReturn:
+        watch.save_cursor()
+        search = self.outcome.search
+        raise TaskDeferred(
+            trigger=DistributedTrainingTrigger(
+                conn_id=self.operator.conn_id,
+                record=watch.record.to_json(),
+                owner=task_context.owner_of(self.context),
+                poll_interval=self.operator.poll_interval,
+            ),
+            method_name="resume",
+            # Left out if None: a worker of the version before does not accept it.
+            kwargs={"search": asdict(search)} if search else None,
+        )
+
+
+def _new_search(job: TrainingJob, began: float, deadline: float | None) -> CapacitySearch | None:
+    if not job.limits.capacity_timeout:
+        return None
+    give_up_at = began + job.limits.capacity_timeout
+    return CapacitySearch(give_up_at if deadline is None else min(give_up_at, deadline))

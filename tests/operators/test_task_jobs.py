@@ -1,0 +1,72 @@
+"""TaskJob: how often a job is read, and which changes are seen."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.errors import JobFileError
+from airflow_provider_ocidist.operators.job_arguments import JobArguments, WrittenCode
+from airflow_provider_ocidist.operators.task_jobs import DEFAULT_LEASE, TaskConnection, TaskJob
+
+FILE = """
+name: digits
+nodes: {nodes}
+program: {{source: "https://git.example.com/x.git", script: train.py}}
+backend: {{shape: VM.Standard.E4.Flex, ocpus: 1, memory_gb: 8}}
+"""
+
+
+@pytest.fixture
+def job() -> TaskJob:
+    return TaskJob(TaskConnection("none_such"))
+
+
+def as_it_is(text: str) -> Any:
+    return text
+
+
+def test_a_file_is_read_once_whatever_becomes_of_it(tmp_path: Path, job: TaskJob) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(FILE.format(nodes=2))
+    arguments = JobArguments(job="job.yaml", folder=tmp_path)
+    first = job.job(arguments, as_it_is)
+    for text in (FILE.format(nodes=3), "name: [", None):
+        file.unlink() if text is None else file.write_text(text)
+        assert job.job(replace(arguments), as_it_is) is first
+    assert (first.nodes, first.limits.lease) == (2, DEFAULT_LEASE)
+
+
+def test_arguments_that_change_after_rendering_are_seen(tmp_path: Path, job: TaskJob) -> None:
+    (tmp_path / "job.yaml").write_text(FILE.format(nodes=2))
+    arguments = JobArguments(job="job.yaml", folder=tmp_path)
+    assert job.job(arguments, as_it_is).nodes == 2
+    nodes = random.randint(3, 50)
+    print("nodes", nodes)
+    assert job.job(replace(arguments, nodes=nodes), as_it_is).nodes == nodes
+    assert job.job(replace(arguments, overrides={"nodes": nodes + 1}), as_it_is).nodes == nodes + 1
+
+
+def test_what_fails_to_be_read_is_read_again(tmp_path: Path, job: TaskJob) -> None:
+    arguments = JobArguments(job="job.yaml", folder=tmp_path)
+    with pytest.raises(JobFileError):
+        job.job(arguments, as_it_is)
+    (tmp_path / "job.yaml").write_text(FILE.format(nodes=2))
+    assert job.job(arguments, as_it_is).nodes == 2
+
+
+def test_code_that_a_task_writes_is_there_only_while_it_is_sent(tmp_path: Path, job: TaskJob) -> None:
+    (tmp_path / "job.yaml").write_text(FILE.format(nodes=2))
+    code = WrittenCode(folder="own", files={"own.py": "pass"}, overrides={"program.script": "own.py"})
+    read = job.job(JobArguments(job="job.yaml", folder=tmp_path, code=code), as_it_is)
+    assert not Path(str(read.program.source)).exists()
+    with job.with_code(read) as complete:
+        folder = Path(str(complete.program.source))
+        assert (folder.name, complete.program.script) == ("own", "own.py")
+        assert (folder / "own.py").read_text() == "pass"
+    assert not folder.exists()
+    assert job.plans(complete) == ()
