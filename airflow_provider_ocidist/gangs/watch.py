@@ -162,7 +162,7 @@ class Watch:
         Takes two seconds, and more only while the service does not answer (a minute at most) or has more lines than
         fit into one look.
         """
-        if self.record.ref.log_group_id is None:
+        if not self.record.ref.has_log:
             return
         give_up_at = time.monotonic() + LAST_LINES_PATIENCE
         while True:

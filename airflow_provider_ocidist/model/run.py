@@ -51,10 +51,22 @@ class RunKey:
         """What `task_name` begins with in every generation; the generation follows."""
         return f"{_slug(self.dag_id)[:40]}-{_slug(self.task_id)[:40]}-{self.task_digest}-g"
 
+    @staticmethod
+    def stem_in(task_name: str) -> tuple[str, int] | None:
+        """Return stem and generation of a `task_name`; None: it is none."""
+        before, mark, generation = task_name.rpartition("-g")
+        return (before + mark, int(generation)) if before and generation.isdecimal() else None
+
     @property
     def name(self) -> str:
         """Readable, unique for each attempt: the display name of the job, the run directory, the rendezvous id."""
         return f"{self.task_name}-a{self.attempt}"
+
+    @staticmethod
+    def attempt_in(name: str) -> int | None:
+        """Return the attempt of a `name`; None: it is none."""
+        before, _, attempt = name.rpartition("-a")
+        return int(attempt) if before and attempt.isdecimal() else None
 
     def token(self, *parts: object) -> str:
         """Return the idempotency token of one request of this attempt."""
@@ -157,6 +169,8 @@ class RunRef:
     compartment_id: str | None = None
     log_group_id: str | None = None
     log_id: str | None = None
+    has_own_log: bool = False
+    """Whether the backend keeps its nodes' lines itself, without a log group."""
     topology: str = "job_runs"
     """As in the plan; the default is for records of older versions."""
     lease: float | None = None
@@ -170,6 +184,11 @@ class RunRef:
         }
         key = replace(self.key, dag_id=sys.intern(self.key.dag_id), task_id=sys.intern(self.key.task_id))
         return replace(self, key=key, **texts)
+
+    @property
+    def has_log(self) -> bool:
+        """Whether the lines of its nodes can be read."""
+        return self.has_own_log or self.log_group_id is not None
 
     @property
     def main_run_id(self) -> str:
