@@ -114,7 +114,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         backend, record = self._connection.backend, self._record()
         if self.owner:
             make_ready(backend, record.ref, self.log)
-        if record.ref.log_group_id is not None:  # else there are no lines to log
+        if record.ref.has_log:  # else there are no lines to log
             mask_secrets_of_nodes(backend, record.ref)
         # Airflow drops lines that a trigger logs just before its event.
         watched = backend, record, LogOf(self.log)
