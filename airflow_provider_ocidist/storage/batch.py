@@ -14,7 +14,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.copy_items import CopyItem
 from airflow_provider_ocidist.storage.copying.budget import Budget
-from airflow_provider_ocidist.storage.copying.destination import landing
+from airflow_provider_ocidist.storage.copying.destination import Landing, landing
 from airflow_provider_ocidist.storage.copying.selection import (
     Selection,
     absolute,
@@ -65,10 +65,13 @@ class Surveyed:
     found: Selection
     wanted: int
     bytes: int
-    root: str
-    """Of what is written, as `absolute` returns it."""
-    rename: str | None
+    landed: Landing
     at: float
+
+    @property
+    def root(self) -> str:
+        """Of what is written, as `absolute` returns it."""
+        return absolute(self.landed.store)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,17 +206,16 @@ def _look(item: CopyItem, sides: Sides) -> Surveyed | OcidistError | OSError:
 
 def surveyed_of(item: CopyItem, sides: Sides) -> Surveyed:
     found = find(item.source, sides.sources)
-    store, rename = landing(item.target, found, sides.targets)
+    landed = landing(item.target, found, sides.targets)
     if item.rules.delete_extra:
-        refuse_loss(found, absolute(store))
+        refuse_loss(found, absolute(landed.store))
     wanted = [entry for entry in found.entries if item.rules.wants(entry.name)]
     return Surveyed(
         item=item,
         found=found,
         wanted=len(wanted),
         bytes=sum(entry.size or 0 for entry in wanted),
-        root=absolute(store),
-        rename=rename,
+        landed=landed,
         at=time.monotonic(),
     )
 
@@ -278,7 +280,7 @@ def _problem(one: Surveyed, message: str) -> Problem:
 def _written(one: Surveyed) -> Iterator[str]:
     for entry in one.found.entries:
         if one.item.rules.wants(entry.name):
-            yield f"{one.root}/{one.rename or entry.name}"
+            yield f"{one.root}/{one.landed.rename or entry.name}"
 
 
 class _Batch:
@@ -348,12 +350,12 @@ class _Batch:
     def _attempt(self, index: int, one: Surveyed, repeated: bool, part_size: int) -> CopyReport:
         if self._is_over():
             raise StorageError("the copy was stopped before it began", retryable=not self.cancel.is_set())
-        is_fresh = time.monotonic() - one.at < FRESH_S
+        if time.monotonic() - one.at >= FRESH_S:
+            one = surveyed_of(one.item, self.sides)
         return copy_selection(
-            one.found if is_fresh else find(one.item.source, self.sides.sources),
-            one.item.target,
+            one.found,
+            one.landed,
             one.item.rules,
-            stores=self.sides.targets,
             budget=self.budget,
             repeated=repeated,
             on_progress=lambda now: self._note(index, now),
