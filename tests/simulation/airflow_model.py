@@ -422,7 +422,7 @@ def connection(scenario: Scenario) -> Any:
     }
     if scenario.crowd:
         extra["log_group_id"] = "ocid1.loggroup.oc1.iad.l"
-    return SimpleNamespace(extra_dejson=extra, conn_type="oci")
+    return SimpleNamespace(extra_dejson=extra, conn_type="oci", host=None, login=None, password=None)
 
 
 class Trigger:
