@@ -86,6 +86,13 @@ class OciEmulator:
         """Add a rule for pods, such as `name=".*-worker-0", effect="evict"`."""
         self._control("POST", "/kubernetes/pods", rule)
 
+    def cluster_calls(self, **filters: str) -> list[RecordedCall]:
+        """Return the requests to the Kubernetes API so far; `host` is the user's name."""
+        from airflow_provider_ocidist.emulator.control import RecordedCall
+
+        found = self._control("GET", f"/kubernetes/calls?{urlencode(filters)}")
+        return [RecordedCall(**each) for each in found]
+
     def fault(self, **rule: Any) -> None:
         """Add a fault rule for requests, such as `path="/20190101/jobRuns", status=429, times=2`."""
         self._control("POST", "/faults", rule)

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_provider_ocidist.emulator.access import Access, Client
     from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
     from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
@@ -91,6 +93,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kubernetes-gpus", type=int, default=0, metavar="N", help="GPUs that each of its 4 nodes offers (0)"
+    )
+    parser.add_argument(
+        "--kubernetes-training-operator",
+        type=_training_operator,
+        default="1.9.4",
+        metavar="VERSION",
+        help="of Kubeflow's training operator in that cluster, 1.3 to 1.9.4, or none (1.9.4)",
+    )
+    parser.add_argument(
+        "--kubernetes-trainer",
+        type=_trainer,
+        default="2.3",
+        metavar="VERSION",
+        help="of Kubeflow Trainer in that cluster, 2.0 to 2.3, or none (2.3)",
     )
     parser.add_argument("--keep-node-files", action="store_true", help="leave the folders of ended nodes")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -192,6 +208,29 @@ def run(args: argparse.Namespace) -> int:
     return 130 if received == [signal.SIGINT] else 0
 
 
+def _training_operator(text: str) -> str | None:
+    from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.generation import generation
+
+    return _version(text, generation)
+
+
+def _trainer(text: str) -> str | None:
+    from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.release import release
+
+    return _version(text, release)
+
+
+def _version(text: str, known: Callable[[str], object]) -> str | None:
+    """Return a version that is known, or None for what is not to be installed."""
+    if text == "none":
+        return None
+    try:
+        known(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
 def _control_plane(args: argparse.Namespace) -> RunaiOptions | None:
     from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 
@@ -205,18 +244,23 @@ def _cluster(args: argparse.Namespace) -> ClusterSettings | None:
         return None
     settings = ClusterSettings()
     capacity = {**settings.node_capacity, "nvidia.com/gpu": str(args.kubernetes_gpus)}
-    return replace(settings, node_capacity=capacity)
+    return replace(
+        settings,
+        node_capacity=capacity,
+        training_operator=args.kubernetes_training_operator,
+        trainer=args.kubernetes_trainer,
+    )
 
 
 def guide(access: Access, seed: int | None) -> str:
     """Return how to point each client at the emulator; every line can be pasted."""
     from airflow_provider_ocidist.emulator.access import clients
 
-    told = "\n".join(_told(client) for client in clients(access))
+    described = "\n".join(_described(client) for client in clients(access))
     return f"""The OCI emulator serves {access.url}   (Ctrl-C stops it and all its nodes)
 
   browser    {access.url}/ shows jobs, logs, objects and calls as they come
-{told}
+{described}
 
   namespace  {access.namespace}      bucket  {access.bucket}
   compartment {access.compartment_id}
@@ -226,6 +270,6 @@ def guide(access: Access, seed: int | None) -> str:
 """
 
 
-def _told(client: Client) -> str:
+def _described(client: Client) -> str:
     first, *others = [*([client.note] if client.note else []), *client.text.splitlines()]
     return "\n".join([f"  {client.name:<10} {first}", *(f"{'':13}{line}" for line in others)])

@@ -120,6 +120,7 @@ class Kubernetes:
             environment={**self.settings.pod_environment, **self._service_address()},
             credentials=self._credentials,
             is_missing=self.pod_faults.is_missing,
+            is_idle=self.pod_faults.is_idle,
         )
         self.kubelet = Kubelet(machines)
         self.kubelet.start()
@@ -136,6 +137,7 @@ class Kubernetes:
         self.faults.clear()
         self.api.come_back()
         await self._end()
+        self.api.calls.clear()
         self.cluster.clear()
         self.api.cut_watches()
         self._begin()
