@@ -72,7 +72,8 @@ test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarte
 	@$(NEEDS) $(COMPILER)
 	@$(PYTEST) --durations 10 tests/e2e tests/examples
 
-test-clients: $(READY) $(CLIENTS_READY) ## the emulator under the real `oci` command line, Oracle ADS and ocifs
+test-clients: $(READY) $(CLIENTS_READY) ## the emulator under the real `oci` command line, Oracle ADS, ocifs and kubectl
+	@$(if $(shell command -v kubectl),,$(NEEDS) kubernetes-client)
 	@$(PYTEST) $(PARALLEL) --durations 10 tests/clients
 
 test-launchers: $(READY) $(LAUNCHERS_READY) ## train with real accelerate, DeepSpeed and FSDP2, and let each fail

@@ -14,6 +14,7 @@ from airflow_provider_ocidist.model.job import (
     Mount,
     Output,
     Program,
+    Restarts,
     TrainingJob,
 )
 
@@ -31,5 +32,6 @@ __all__ = [
     "Mount",
     "Output",
     "Program",
+    "Restarts",
     "TrainingJob",
 ]

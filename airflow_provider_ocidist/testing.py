@@ -70,6 +70,29 @@ class OciEmulator:
 
         return connection(self.access)
 
+    def kubernetes_connection(self) -> str:
+        """Return the value of an `AIRFLOW_CONN_...` variable: a connection of type `kubernetes` to the cluster.
+
+        The cluster is there with `{"kubernetes": ClusterSettings()}` in `oci_emulator_options`.
+        """
+        extra = {"kube_config_path": self.access.kubeconfig, "namespace": self.access.kubernetes_namespace}
+        return json.dumps({"conn_type": "kubernetes", "extra": extra})
+
+    def cluster_fault(self, **rule: Any) -> None:
+        """Add a fault rule for requests to the Kubernetes API, such as `path=".*/pods", status=503, times=2`."""
+        self._control("POST", "/kubernetes/faults", rule)
+
+    def pods(self, **rule: Any) -> None:
+        """Add a rule for pods, such as `name=".*-worker-0", effect="evict"`."""
+        self._control("POST", "/kubernetes/pods", rule)
+
+    def cluster_calls(self, **filters: str) -> list[RecordedCall]:
+        """Return the requests to the Kubernetes API so far; `host` is the user's name."""
+        from airflow_provider_ocidist.emulator.control import RecordedCall
+
+        found = self._control("GET", f"/kubernetes/calls?{urlencode(filters)}")
+        return [RecordedCall(**each) for each in found]
+
     def fault(self, **rule: Any) -> None:
         """Add a fault rule for requests, such as `path="/20190101/jobRuns", status=429, times=2`."""
         self._control("POST", "/faults", rule)

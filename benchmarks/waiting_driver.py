@@ -90,10 +90,10 @@ async def triggerer(told: dict[str, Any]) -> Waiting:
 
 async def _until_all_are_known(records: Sequence[Mapping[str, Any]]) -> None:
     """Wait until the reports of all nodes were read: only from then on memory and calls stay as they are."""
-    from airflow_provider_ocidist.triggers.connections import place_of, shared_connection
+    from airflow_provider_ocidist.triggers.connections import location_of, shared_connection
 
     ref = records[0]["ref"]
-    place = place_of(ref["job_id"], ref.get("compartment_id"))
+    place = location_of(ref["job_id"], ref.get("compartment_id"))
     poller = await shared_connection("oci_default", "oci_data_science", place).open()
     known = 0
     while known < len(records):

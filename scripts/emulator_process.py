@@ -40,6 +40,9 @@ class Access:
     secret_id: str
     secret_value: str = field(repr=False)
     region: str = "us-ashburn-1"
+    kubeconfig: str = ""
+    """With the option `--kubernetes`."""
+    kubernetes_namespace: str = ""
 
     @classmethod
     def from_file(cls, path: Path) -> Access:
@@ -56,6 +59,12 @@ class Access:
         names = ("config_file", "profile", "region", "compartment_id", "project_id", "subnet_id")
         values = {name: getattr(self, name) for name in (*names, "log_group_id", "log_id", "work_dir")}
         return {"auth": "config_file", "endpoint": self.url, **values, **more}
+
+    def kubernetes_env(self, conn_id: str = "kubernetes_default") -> dict[str, str]:
+        """Return the variable that holds an Airflow connection of type `kubernetes` to this emulator's cluster."""
+        extra = {"kube_config_path": self.kubeconfig, "namespace": self.kubernetes_namespace}
+        value = json.dumps({"conn_type": "kubernetes", "extra": extra})
+        return {f"AIRFLOW_CONN_{conn_id.upper()}": value}
 
     def airflow_env(self, conn_id: str = "oci_default", **more: Any) -> dict[str, str]:
         """Return the environment variable that makes the connection known to Airflow."""

@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import TypeVar, Union
 
 from airflow_provider_ocidist.agent.diagnose import outcome
-from airflow_provider_ocidist.agent.diagnose.diagnosis import Failure, diagnose, tail_of
+from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagnose, tail_of
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat, describe
-from airflow_provider_ocidist.agent.join.node_identity import place_of
+from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.join.topology import (
     await_address,
     await_others_end,
     meet,
+    placement_of,
     read_others,
     require_own_addresses,
-    topology_of,
 )
 from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
 from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
-from airflow_provider_ocidist.agent.monitor.process_logs import read_process_logs
+from airflow_provider_ocidist.agent.monitor.process_logs import read_process_logs, runs_in
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.monitor.watches import Watches
 from airflow_provider_ocidist.agent.patience import patiently
@@ -45,6 +45,7 @@ from airflow_provider_ocidist.agent.save.deliveries import (
     nodes_apart,
     show_folder,
 )
+from airflow_provider_ocidist.agent.save.leftovers import discard
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, Patience
 from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState
@@ -53,16 +54,17 @@ from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.agent.train.abandonable import abandonable
 from airflow_provider_ocidist.agent.train.activity import Activity
 from airflow_provider_ocidist.agent.train.launch import check_tools, load_launcher, public_key, write_files
+from airflow_provider_ocidist.agent.train.restarts import refusal
 from airflow_provider_ocidist.agent.train.shared_log import MarkingFormatter
 from airflow_provider_ocidist.agent.train.supervise import Ended, Output, Training
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
-from airflow_provider_ocidist.launchers.base import Launcher, Topology
+from airflow_provider_ocidist.launchers.base import Launcher, Placement
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, RANK_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
-from airflow_provider_ocidist.model.job import Checkpoints
+from airflow_provider_ocidist.model.job import Checkpoints, Restarts
 from airflow_provider_ocidist.model.masking import masked_text, secrets_in
-from airflow_provider_ocidist.model.report import NodeReport, Phase, StopRequest
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 logger = logging.getLogger("ocidist")
@@ -82,7 +84,7 @@ class Node:
     def __init__(self, config: AgentConfig, environ: Mapping[str, str], switch: StopSwitch) -> None:
         self.config = config
         self.switch = switch
-        self.place = place_of(environ, config.nodes)
+        self.place = identity_of(environ, config.nodes)
         self.rank = self.place.rank
         self.environ = {**environ, **(config.worker_env if self.rank else config.main_env)}
         if config.one_run:
@@ -90,6 +92,8 @@ class Node:
         self.main_rank = 0
         self.apart: tuple[int, ...] = ()
         """On the main node: the nodes whose checkpoint folder is another than its own."""
+        self.folder_is_own = config.nodes == 1
+        """Whether no other node sees this one's checkpoint folder."""
         self.brought: set[str] = set()
         """Names of the checkpoint folder's entries that this attempt has fetched."""
         self.promised = config.outputs
@@ -98,15 +102,23 @@ class Node:
         self.folder = Path(tempfile.mkdtemp(prefix="ocidist-", dir=_own_folder(environ)))
         self.meter = ProgressMeter(self.folder)
         self.secrets = secrets_in([dict(environ), codec.encode(config)])
-        self.output = Output(self.meter, self.rank if config.one_run else None, self.secrets)
+        self.output = self._new_output()
         keep_from_log(self.secrets)
         self.activity = Activity()
         self.heartbeat = self._heartbeat()
-        self.watches = Watches(config, self.heartbeat, self.meter, end_gang=self._end_gang)
+        self.watches = self._new_watches()
         self.logs_of_processes: Path | None = None
         """Folder of the processes' own logs, where the launcher keeps any."""
+        self.earlier_logs: frozenset[str] = frozenset()
+        """Names of what lay in it before this launch."""
         self.reports: list[NodeReport] = []
         """Of all nodes, at the join."""
+
+    def _new_output(self) -> Output:
+        return Output(self.meter, self.rank if self.config.one_run else None, self.secrets)
+
+    def _new_watches(self) -> Watches:
+        return Watches(self.config, self.heartbeat, self.meter, end_gang=self._end_gang)
 
     @property
     def is_main(self) -> bool:
@@ -131,6 +143,14 @@ class Node:
         launcher = load_launcher(self.config.launcher)
         workspace = abandonable(self._fetch, self.switch)
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
+        result = self._train(launcher, workspace)
+        while result.restarts:
+            self._begin_again(workspace, result)
+            result = self._train(launcher, workspace)
+        return result
+
+    def _train(self, launcher: Launcher, workspace: Workspace) -> Outcome:
+        """Launch the training with the other nodes, and return how that ended."""
         topology = self._join(launcher)
         self._compare_folders(workspace)
         if self.rank != 0:
@@ -143,6 +163,23 @@ class Node:
         if ended.stop or ended.exit_code:
             return self._not_succeeded(ended, launcher, courier, workspace)
         return self._save(workspace, courier)
+
+    def _begin_again(self, workspace: Workspace, ended: Outcome) -> None:
+        """Go back to the newest whole checkpoint, for another launch on the same machines."""
+        logger.warning(
+            "launch %d of the training ended: %s; launching it again", len(ended.restarts), ended.message
+        )
+        self.watches.close()
+        self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, now=True)
+        self.switch.rearm(len(ended.restarts))
+        self.meter.begin_again()
+        checkpoints = self.config.checkpoints
+        if checkpoints is None:
+            return
+        if self.folder_is_own and not self.is_main:
+            discard(folder_of(checkpoints, workspace.working_dir), checkpoints.pattern)
+        self.brought.clear()
+        abandonable(lambda: self._patiently(lambda: self._restore(workspace)), self.switch)
 
     # Before the training
 
@@ -203,7 +240,7 @@ class Node:
         )
         return install(config.dependencies, workspace, self.environ, self.switch, cache)
 
-    def _join(self, launcher: Launcher) -> Topology:
+    def _join(self, launcher: Launcher) -> Placement:
         self.switch.check()
         limits = self.config.limits
         address = await_address(self.place, self.environ, self.switch.pause, limits.join_timeout)
@@ -215,7 +252,7 @@ class Node:
         require_own_addresses(reports)
         self._require_same_checkpoint(reports)
         self.reports = reports
-        topology = topology_of(self.config, reports, self.place, self.environ)
+        topology = placement_of(self.config, reports, self.place, self.environ)
         topology = replace(topology, folder=str(self.folder))
         self.main_rank = launcher.main_node(self.config.launcher, topology)
         self.heartbeat.update(main=self.is_main)
@@ -243,19 +280,24 @@ class Node:
         if self.is_main:
             self.apart = nodes_apart(folder, run_name, self.rank, nodes)
         else:
-            hide_folder(folder, run_name, self.rank, self.main_rank)
+            self.folder_is_own = hide_folder(folder, run_name, self.rank, self.main_rank)
 
     # The training
 
-    def _launch(self, launcher: Launcher, workspace: Workspace, topology: Topology) -> Training:
+    def _launch(self, launcher: Launcher, workspace: Workspace, topology: Placement) -> Training:
         self.switch.check()
         write_files(launcher.files(self.config.launcher, topology), self.folder)
         logs = launcher.log_folder(self.config.launcher, topology)
         self.logs_of_processes = workspace.working_dir / logs if logs else None
+        if self.logs_of_processes:
+            self.earlier_logs = runs_in(self.logs_of_processes)
         if self.logs_of_processes and launcher.hides_output(self.config.launcher):
             self.meter.look_for_output_in(self.logs_of_processes)
         command = launcher.command(workspace.program, self.config.launcher, topology)
         environ = self._environment(launcher, workspace, topology)
+        if self.heartbeat.launch:
+            # What the launch before has printed must not explain how this one ends.
+            self.output, self.watches = self._new_output(), self._new_watches()
         self.meter.touch()
         training = Training(command, environ, workspace.working_dir, self.output)
         started_in = time.monotonic() - self.heartbeat.began_at
@@ -270,7 +312,7 @@ class Node:
         self.heartbeat.update(phase=Phase.TRAINING, now=True)
         return training
 
-    def _environment(self, launcher: Launcher, workspace: Workspace, topology: Topology) -> dict[str, str]:
+    def _environment(self, launcher: Launcher, workspace: Workspace, topology: Placement) -> dict[str, str]:
         inherited = {name: value for name, value in self.environ.items() if name != CONFIG_VARIABLE}
         defaults = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **launcher.defaults(topology)}
         ours = {
@@ -278,6 +320,7 @@ class Node:
             "PATH": program_paths(workspace, self.environ),
             RANK_VARIABLE: str(self.rank),
             "OCIDIST_NODES": str(topology.nodes),
+            "OCIDIST_RESTARTS": str(self.heartbeat.launch),
             "OCIDIST_RUN_NAME": self.config.run_name,
             "OCIDIST_CHECKPOINT_DIR": str(folder_of(self.config.checkpoints, workspace.working_dir)),
             "OCIDIST_PROGRESS_FILE": str(self.meter.file),
@@ -292,7 +335,7 @@ class Node:
         process = launcher.first_failure(ended.output)
         output = launcher.user_output(ended.output)
         if self.logs_of_processes:
-            output += read_process_logs(self.logs_of_processes)
+            output += read_process_logs(self.logs_of_processes, self.earlier_logs)
         if ended.stop:
             exit_code = process.exit_code if process else ended.exit_code
             result = outcome.stopped(ended.stop, exit_code, tail_of(output))
@@ -305,20 +348,51 @@ class Node:
             undelivered = courier.finish(Moment.CUT_OFF, Patience(limit))
             if undelivered:
                 logger.error("%s", undelivered.message)
-        self._copy_after_failure(workspace, limit)
+        if not result.restarts:
+            self._copy_after_failure(workspace, limit)
         return result
 
-    def _failed(self, failure: Failure) -> Outcome:
+    def _failed(self, failure: NodeFailure) -> Outcome:
         silent: list[int] = []
         if failure.consequence and self.config.nodes > 1:
             before = read_others(self.heartbeat.store, self.rank, self.config.nodes)
             explanation = self._explanation()
             if explanation:
-                return outcome.echo(failure, describe(explanation))
+                return outcome.echo(failure, describe(explanation), explanation.restarts)
             silent = silent_nodes(before, read_others(self.heartbeat.store, self.rank, self.config.nodes))
         result = outcome.failure(failure, silent)
-        self._tell_others(result.cause or failure.cause, result.message or failure.message)
-        return result
+        # A node that is silent will not come to another launch.
+        return self._asked(result, may_restart=not silent)
+
+    def _asked(self, failed: Outcome, *, may_restart: bool) -> Outcome:
+        """Ask the other nodes to end; return the outcome, with the restarts where the training is launched again."""
+        cause, message = failed.cause or Cause.USER, failed.message or "the training failed"
+        restarts, why_not = self._restarts_after(cause, message) if may_restart else ((), None)
+        if why_not:
+            failed, message = replace(failed, message=f"{message}; {why_not}"), f"{message}; {why_not}"
+        return replace(failed, restarts=self._ask_others(cause, message, restarts))
+
+    def _restarts_after(self, cause: Cause, message: str) -> tuple[tuple[Restart, ...], str | None]:
+        """Return the restarts with the new one, or none and why; without any allowed, no reason is worth a word."""
+        budgets, before = self.config.restarts, self.heartbeat.report.restarts
+        if budgets == Restarts():
+            return (), None
+        failure = Restart(
+            cause=cause, message=self._shown(message) or "", rank=self.rank, step=self.meter.step_now()
+        )
+        why_not = refusal(budgets, before, failure) or self._ended_before()
+        return ((), f"not launched again: {why_not}") if why_not else ((*before, failure), None)
+
+    def _ended_before(self) -> str | None:
+        """Return why the others cannot launch again: one has succeeded, and saves its results."""
+        for report in read_others(self.heartbeat.store, self.rank, self.config.nodes):
+            if (
+                report
+                and report.phase in (Phase.SAVING, Phase.DONE)
+                and len(report.restarts) == self.heartbeat.launch
+            ):
+                return f"node {report.rank} has ended already"
+        return None
 
     def _explanation(self) -> StopRequest | None:
         """Return the first failed node's stop request, if it arrives within some seconds."""
@@ -331,7 +405,7 @@ class Node:
         return None
 
     def _failed_ourselves(self, cause: Cause, message: str) -> Outcome:
-        self._tell_others(cause, message)
+        self._ask_others(cause, message)
         return outcome.own_fault(cause, message, tail_of(self.output.end) or None)
 
     def _save(self, workspace: Workspace, courier: Courier | None) -> Outcome:
@@ -475,6 +549,7 @@ class Node:
             on_published=self._checkpoint_is_safe,
             shards=shards if self.config.nodes > 1 else None,
             fetched=self.brought,
+            restarts=self.config.restarts != Restarts(),
         )
 
     def _checkpoint_is_safe(self, reference: CheckpointRef) -> None:
@@ -487,14 +562,24 @@ class Node:
         return text and masked_text(text, self.secrets)
 
     def _end_gang(self, stop: Stop) -> None:
+        """End the run; after a hang only this launch, where another is allowed."""
         assert stop.cause is not None
-        self._tell_others(stop.cause, stop.message)
-        self.switch.ask(stop)
+        cause, message = stop.cause, stop.message
+        restarts, why_not = self._restarts_after(cause, message) if cause is Cause.HANG else ((), None)
+        message = f"{message}; {why_not}" if why_not else message
+        self.switch.ask(replace(stop, message=message, restarts=self._ask_others(cause, message, restarts)))
 
-    def _tell_others(self, cause: Cause, message: str) -> None:
-        if self.config.nodes > 1:
-            masked = masked_text(message, self.secrets)
-            self.heartbeat.ask_all_to_stop(StopRequest(cause=cause, message=masked, rank=self.rank))
+    def _ask_others(
+        self, cause: Cause, message: str, restarts: tuple[Restart, ...] = ()
+    ) -> tuple[Restart, ...]:
+        """Ask all nodes to end; return the restarts where the training is launched again, as all nodes see them."""
+        if self.config.nodes == 1:
+            return restarts
+        request = StopRequest(
+            cause=cause, message=masked_text(message, self.secrets), rank=self.rank, restarts=restarts
+        )
+        counts = self.heartbeat.ask_all_to_stop(request)
+        return counts.restarts if counts else ()
 
     def _report(self, ended: Outcome) -> int:
         if ended.message:

@@ -10,6 +10,7 @@ from types import FrameType
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.report import Restart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,8 @@ class Stop:
     """Whether the processes are to print their stacks before they end."""
     hurried: bool = True
     """Whether a node that was asked to stop is awaited by others."""
+    restarts: tuple[Restart, ...] = ()
+    """Where the training is launched again: all so far, the new one last. Empty: the run ends."""
 
 
 class Stopped(Exception):
@@ -43,10 +46,12 @@ class StopSwitch:
         """Set by every signal, also by one that comes after another reason."""
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], object]] = []
+        self._launch = 0
 
     def ask(self, stop: Stop) -> None:
         with self._lock:
-            if self.stop is not None:
+            is_of_the_past = stop.restarts and len(stop.restarts) <= self._launch
+            if self.stop is not None or is_of_the_past:
                 return
             self.stop = stop
         self.event.set()
@@ -59,6 +64,18 @@ class StopSwitch:
             self._listeners.append(listener)
         if self.stop is not None:
             listener()
+
+    def rearm(self, launch: int) -> None:
+        """Forget the reason to end the launch before this one, from 0. Raises Stopped after any other, or a signal."""
+        with self._lock:
+            self._launch = launch
+            if self.stop is not None and self.stop.restarts:
+                self.stop = None
+                self.event.clear()
+                self._listeners.clear()
+        if self.signalled.is_set():
+            self.ask(Stop(message="this node was stopped by a signal"))
+        self.check()
 
     def check(self) -> None:
         """Raise Stopped after a stop request."""

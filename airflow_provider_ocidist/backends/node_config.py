@@ -36,6 +36,7 @@ def node_config(job: TrainingJob, key: RunKey, source: str | None, **own: Any) -
         generation=key.generation,
         attempt=key.attempt,
         limits=job.limits,
+        restarts=job.restarts,
         dependencies=job.dependencies,
         mounts=tuple(mount.path for mount in job.mounts),
         require_training=bool(job.require_training),

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.model.job import is_placeholder
 from airflow_provider_ocidist.model.masking import masked
 
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.launchers.base import Topology
+    from airflow_provider_ocidist.launchers.base import Placement
     from airflow_provider_ocidist.model.job import TrainingJob
     from airflow_provider_ocidist.model.run import Plan
 
@@ -97,11 +97,11 @@ def _equivalents(plan: Plan) -> dict[str, str]:
     return equivalents(plan)
 
 
-def _topology(job: TrainingJob, rank: int) -> Topology:
-    from airflow_provider_ocidist.launchers.base import Topology
+def _topology(job: TrainingJob, rank: int) -> Placement:
+    from airflow_provider_ocidist.launchers.base import Placement
 
     addresses = tuple(f"{EXAMPLE_NETWORK}{10 + rank % 240}" for rank in range(job.nodes))
-    return Topology(
+    return Placement(
         rank=rank,
         nodes=job.nodes,
         processes_per_node=job.launcher.processes_per_node or 1,

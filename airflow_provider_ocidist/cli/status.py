@@ -90,7 +90,7 @@ def status_json(record: RunRecord, status: RunStatus) -> dict[str, Any]:
 
 def _logs(options: argparse.Namespace) -> int:
     backend, record = note.known(options)
-    if record.ref.log_group_id is None:
+    if not record.ref.has_log:
         raise Unusable(
             f"{record.ref.key.name} has no log group, so its nodes' output is not kept: name one in the "
             "connection or the job (backend.log_group_id) for the next run"

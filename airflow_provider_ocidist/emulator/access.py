@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,8 @@ class Access:
     kubeconfig: str = ""
     """Of the cluster's administrator; empty where no cluster was started."""
     kubernetes_namespace: str = ""
+    runai: Mapping[str, str] | None = None
+    """The control plane of Run:ai: `url`, `client_id`, `client_secret`, `project`; None where none was started."""
 
     @classmethod
     def of(cls, context: Context) -> Self:
@@ -99,6 +102,7 @@ def clients(access: Access) -> list[Client]:
         Client("OCI CLI", f"export OCI_CLI_CONFIG_FILE={config} OCI_CLI_ENDPOINT={url}"),
         Client("Airflow", f"export AIRFLOW_CONN_OCI_DEFAULT='{connection(access)}'"),
         *_of_kubernetes(access),
+        *_of_runai(access),
         Client("curl", f"curl {url}/_emulator/calls", "the control API needs no signature"),
     ]
 
@@ -106,6 +110,21 @@ def clients(access: Access) -> list[Client]:
 def _of_kubernetes(access: Access) -> list[Client]:
     """Return how clients of Kubernetes are pointed here, where a cluster was started."""
     return [Client("kubectl", f"export KUBECONFIG={access.kubeconfig}")] if access.kubeconfig else []
+
+
+def _of_runai(access: Access) -> list[Client]:
+    """Return the Airflow connection to the control plane of Run:ai, where one was started."""
+    if access.runai is None:
+        return []
+    told = access.runai
+    value = {
+        "conn_type": "runai",
+        "host": told["url"],
+        "login": told["client_id"],
+        "password": told["client_secret"],
+        "extra": {"project": told["project"]},
+    }
+    return [Client("Run:ai", f"export AIRFLOW_CONN_RUNAI_DEFAULT='{json.dumps(value)}'")]
 
 
 def connection(access: Access) -> str:

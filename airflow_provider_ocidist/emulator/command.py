@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_provider_ocidist.emulator.access import Access, Client
     from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
+    from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 
 EXIT_UNUSABLE = 2
 DESCRIPTION = """A local OCI over plain HTTP, for the real SDK, CLI and ocifs: Data Science jobs whose
@@ -86,7 +89,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kubernetes", action="store_true", help="a Kubernetes cluster, too, with Kubeflow's operators"
     )
     parser.add_argument(
+        "--runai", action="store_true", help="a control plane of Run:ai, too, over such a cluster"
+    )
+    parser.add_argument(
         "--kubernetes-gpus", type=int, default=0, metavar="N", help="GPUs that each of its 4 nodes offers (0)"
+    )
+    parser.add_argument(
+        "--kubernetes-training-operator",
+        type=_training_operator,
+        default="1.9.4",
+        metavar="VERSION",
+        help="of Kubeflow's training operator in that cluster, 1.3 to 1.9.4, or none (1.9.4)",
+    )
+    parser.add_argument(
+        "--kubernetes-trainer",
+        type=_trainer,
+        default="2.3",
+        metavar="VERSION",
+        help="of Kubeflow Trainer in that cluster, 2.0 to 2.3, or none (2.3)",
     )
     parser.add_argument("--keep-node-files", action="store_true", help="leave the folders of ended nodes")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -154,6 +174,7 @@ def run(args: argparse.Namespace) -> int:
         conda={slug: Path(folder).absolute() for slug, folder in args.conda},
         images=dict(args.image),
         kubernetes=_cluster(args),
+        runai=_control_plane(args),
         shapes=tuple(args.shape),
         file_systems=tuple(args.file_system),
     )
@@ -187,14 +208,48 @@ def run(args: argparse.Namespace) -> int:
     return 130 if received == [signal.SIGINT] else 0
 
 
+def _training_operator(text: str) -> str | None:
+    from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.generation import generation
+
+    return _version(text, generation)
+
+
+def _trainer(text: str) -> str | None:
+    from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.release import release
+
+    return _version(text, release)
+
+
+def _version(text: str, known: Callable[[str], object]) -> str | None:
+    """Return a version that is known, or None for what is not to be installed."""
+    if text == "none":
+        return None
+    try:
+        known(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def _control_plane(args: argparse.Namespace) -> RunaiOptions | None:
+    from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
+
+    return RunaiOptions() if args.runai else None
+
+
 def _cluster(args: argparse.Namespace) -> ClusterSettings | None:
     from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 
-    if not args.kubernetes:
+    if not (args.kubernetes or args.runai):
         return None
     settings = ClusterSettings()
     capacity = {**settings.node_capacity, "nvidia.com/gpu": str(args.kubernetes_gpus)}
-    return replace(settings, node_capacity=capacity)
+    return replace(
+        settings,
+        node_capacity=capacity,
+        training_operator=args.kubernetes_training_operator,
+        trainer=args.kubernetes_trainer,
+    )
 
 
 def guide(access: Access, seed: int | None) -> str:

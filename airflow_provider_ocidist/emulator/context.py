@@ -8,6 +8,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.installation import Identifiers, Installation
+from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 from airflow_provider_ocidist.emulator.store import Store
 
 
@@ -46,6 +47,8 @@ class Options:
     """Environments of this machine that stand for conda environments, by slug (or by object name)."""
     kubernetes: ClusterSettings | None = None
     """Start a Kubernetes cluster, too."""
+    runai: RunaiOptions | None = None
+    """Start a control plane of Run:ai over that cluster, too."""
     images: Mapping[str, str] = field(default_factory=dict)
     """Commands of this machine that stand for what container images run, by image."""
 

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -112,19 +112,7 @@ class Control:
 
     async def list_calls(self, call: Call) -> Response:
         """Return the calls so far, the oldest first; `method`, `path` (with the query) and `host` filter them."""
-        wanted = {name: call.query[name] for name in CALL_FILTERS if name in call.query}
-        budget = patterns.Budget(FILTER_S)
-        try:
-            for pattern in wanted.values():
-                patterns.compiled(pattern)
-            found = [
-                asdict(each)
-                for each in self.calls
-                if patterns.all_fit(list(wanted.values()), [getattr(each, name) for name in wanted], budget)
-            ]
-        except patterns.PatternError as error:
-            raise invalid(f"A filter cannot be used: {error}.") from error
-        return answer(found)
+        return answer(filtered(self.calls, call.query))
 
     async def forget_calls(self, _: Call) -> Response:
         self.calls.clear()
@@ -177,6 +165,22 @@ class Control:
             lifetime_s=lifetime_s,
         )
         return answer({"token": token, "private_key": installation.pem(context.installation.session)})
+
+
+def filtered(calls: Iterable[RecordedCall], query: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the calls that fit the filters of a query. Raises 400 for a filter that is no expression."""
+    wanted = {name: query[name] for name in CALL_FILTERS if name in query}
+    budget = patterns.Budget(FILTER_S)
+    try:
+        for pattern in wanted.values():
+            patterns.compiled(pattern)
+        return [
+            asdict(each)
+            for each in calls
+            if patterns.all_fit(list(wanted.values()), [getattr(each, name) for name in wanted], budget)
+        ]
+    except patterns.PatternError as error:
+        raise invalid(f"A filter cannot be used: {error}.") from error
 
 
 def _check_room(rules: Sequence[Any]) -> None:

@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,7 @@ from airflow_provider_ocidist.emulator.kubernetes.service import Kubernetes
 from airflow_provider_ocidist.emulator.listening import LOOPBACK, check_host, is_loopback, listen, url_of
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.proxy import Proxy
+from airflow_provider_ocidist.emulator.runai.server import RunaiServer
 from airflow_provider_ocidist.emulator.store import Store
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Emulator:
         self._thread: threading.Thread | None = None
         self._context: Context | None = None
         self._failure: BaseException | None = None
+        self._runai: RunaiServer | None = None
         self.kubernetes: Kubernetes | None = None
         """The cluster, if there is one; for tests that look inside."""
 
@@ -104,6 +106,7 @@ class Emulator:
             return access
         return replace(
             access,
+            runai=None if self._runai is None else asdict(self._runai.access),
             kubeconfig=str(self.kubernetes.kubeconfig),
             kubernetes_namespace=self.kubernetes.settings.namespace,
         )
@@ -195,9 +198,15 @@ class Emulator:
             if kubernetes is not None:
                 await kubernetes.start()
                 self.kubernetes = kubernetes
+                if self._options.runai is not None:
+                    # In a thread of its own, as it asks the cluster and waits for nothing here.
+                    self._runai = RunaiServer(kubernetes.cluster, self._options.runai)
+                    await asyncio.to_thread(self._runai.start)
             ready.set()
             await ended.wait()
         finally:
+            if self._runai is not None:
+                await asyncio.to_thread(self._runai.stop)
             # Nodes first: they hold connections that the server would wait for.
             await services.close()
             await proxy.close()

@@ -95,7 +95,7 @@ def _judge(record: RunRecord, status: RunStatus, now: float) -> Action:
     match verdict.outcome(record, status):
         case verdict.Success(warning):
             return Succeed(warning)
-        case verdict.Failure(cause, message):
+        case verdict.GangFailure(cause, message):
             return Fail(cause, message)
     # Without the reports nothing is known about checkpoints: wait for them until the limit.
     if now < since + UNREADABLE_LIMIT:

@@ -43,7 +43,7 @@ class TaskWatch(Watch):
 
     def go_on(self) -> Self:
         """Continue at the cursor that another process has saved, if any; one request. Raises nothing."""
-        if self.record.ref.log_group_id is None:
+        if not self.record.ref.has_log:
             return self
         told = self.backend.directories.load_cursor(self.record.ref)
         if told is not None and told.number == self._number and _is_as_far(told, self.record):

@@ -78,7 +78,7 @@ class Success:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class GangFailure:
     """The gang failed."""
 
     cause: Cause
@@ -163,41 +163,41 @@ def _was_complete(status: RunStatus, former: CheckpointRef) -> bool:
     )
 
 
-def outcome(record: RunRecord, status: RunStatus) -> Success | Failure | Unread:
+def outcome(record: RunRecord, status: RunStatus) -> Success | GangFailure | Unread:
     """Judge a gang whose nodes have all ended at the service without a failure."""
     ends = {end(node, record.expects, readable=status.reports_readable) for node in status.nodes}
     found = checkpoint_of(record, status)
     if End.UNREAD in ends or found is Checkpoint.UNREADABLE:
         return Unread()
     if found is Checkpoint.DAMAGED:
-        return Failure(Cause.USER, str(status.checkpoint_problem))
+        return GangFailure(Cause.USER, str(status.checkpoint_problem))
     unsaid = [node.rank for node in status.nodes if end(node, record.expects, readable=True) is End.UNSAID]
     if record.expects.checkpoint and found in (Checkpoint.NONE, Checkpoint.FORMER):
         return _without_checkpoint(status, unsaid)
     missing = [] if unsaid else _missing_outputs(record, status)
     if missing:
-        return Failure(
+        return GangFailure(
             Cause.USER,
             f"the program exited with 0 on every node but these outputs are missing: {', '.join(missing)}",
         )
     return _of_signs(record, status, unsaid)
 
 
-def _without_checkpoint(status: RunStatus, unsaid: list[int]) -> Failure:
+def _without_checkpoint(status: RunStatus, unsaid: list[int]) -> GangFailure:
     former = status.checkpoint
     if unsaid:
         ranks = ", ".join(map(str, unsaid))
-        return Failure(
+        return GangFailure(
             Cause.NODE,
             f"the last report of node {ranks} was lost, and there is no checkpoint of this attempt: run it again",
         )
     if former is None:
-        return Failure(
+        return GangFailure(
             Cause.USER,
             "the program exited with 0 on every node but wrote no checkpoint: it probably trained nothing. "
             "Read its first lines of output, or set checkpoints.required: false",
         )
-    return Failure(
+    return GangFailure(
         Cause.USER,
         "the program exited with 0 on every node but wrote no checkpoint in this attempt: all there is, "
         f"{former.label}, is of attempt {former.fence.attempt}. Read its output; if there was nothing left to train, "
@@ -215,7 +215,7 @@ def _lies_in(uri: str, folder: str) -> bool:
     return f"{uri.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
 
 
-def _of_signs(record: RunRecord, status: RunStatus, unsaid: list[int]) -> Success | Failure:
+def _of_signs(record: RunRecord, status: RunStatus, unsaid: list[int]) -> Success | GangFailure:
     """Judge whether there was a training at all; only an agent's report can show it."""
     reports = [node.report for node in status.nodes if node.report is not None]
     if unsaid or not reports or status.outputs or own_checkpoint(record, status) or _has_progress(reports):
@@ -226,7 +226,7 @@ def _of_signs(record: RunRecord, status: RunStatus, unsaid: list[int]) -> Succes
         "it probably trained nothing. Read its first lines of output"
     )
     if record.expects.training:
-        return Failure(Cause.USER, f"{nothing}, or set require_training: false")
+        return GangFailure(Cause.USER, f"{nothing}, or set require_training: false")
     return Success(nothing) if took < SHORT else Success()
 
 

@@ -162,7 +162,7 @@ class Watch:
         Takes two seconds, and more only while the service does not answer (a minute at most) or has more lines than
         fit into one look.
         """
-        if self.record.ref.log_group_id is None:
+        if not self.record.ref.has_log:
             return
         give_up_at = time.monotonic() + LAST_LINES_PATIENCE
         while True:
@@ -385,6 +385,11 @@ def describe(status: RunStatus, *, with_step: bool = True) -> str:
         parts.append(f"step {progress.step}{total}{loss}")
     if status.checkpoint is not None:
         parts.append(f"checkpoint at {status.checkpoint.label}")
+    if restarts := status.restarts:
+        last = restarts[-1]
+        at = "" if last.step is None else f" at step {last.step}"
+        where = "" if last.rank is None else f" of node {last.rank}"
+        parts.append(f"launched again ({len(restarts)}) after {last.cause}{where}{at}: {last.message}")
     return "; ".join(parts)
 
 

@@ -36,7 +36,7 @@ class OciTaskLogs:
     def __init__(
         self, folder: str, *, conn_id: str | None, local_folder: str | Path, delete_local: bool = False
     ) -> None:
-        self.conn_id, self.uri = place_of(folder, conn_id)
+        self.conn_id, self.uri = connection_and_folder(folder, conn_id)
         self.local_folder = Path(local_folder)
         self.delete_local = delete_local
 
@@ -90,7 +90,7 @@ class OciTaskLogs:
         return open_store(self.uri, OciHook(self.conn_id).access)
 
 
-def place_of(folder: str, conn_id: str | None) -> tuple[str, str]:
+def connection_and_folder(folder: str, conn_id: str | None) -> tuple[str, str]:
     """Return the connection and the folder in OCI's form. Raises ValueError for another kind of place.
 
     The part before the `@` is the connection, unless another connection is named: then it is the bucket.

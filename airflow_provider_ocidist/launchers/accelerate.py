@@ -8,8 +8,8 @@ import sys
 from airflow_provider_ocidist.launchers import deepspeed, torchrun
 from airflow_provider_ocidist.launchers.base import (
     Launcher,
+    Placement,
     ProcessFailure,
-    Topology,
     given_flags,
     program_command,
 )
@@ -36,7 +36,7 @@ class Accelerate(Launcher):
 
     requires = ("torch", "accelerate")
 
-    def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:
+    def command(self, program: Program, options: LauncherOptions, topology: Placement) -> list[str]:
         given = given_flags(options.args)
         ours = {
             "num_processes": str(topology.world_size),
@@ -62,14 +62,14 @@ class Accelerate(Launcher):
             *program_command(program),
         ]
 
-    def log_folder(self, options: LauncherOptions, topology: Topology) -> str | None:
+    def log_folder(self, options: LauncherOptions, topology: Placement) -> str | None:
         return torchrun.kept_logs(options.args, topology)
 
-    def main_node(self, options: LauncherOptions, topology: Topology) -> int:
+    def main_node(self, options: LauncherOptions, topology: Placement) -> int:
         c10d = given_flags(options.args).get("rdzv-backend") == "c10d"
         return torchrun.first_in_c10d(topology) if c10d else 0
 
-    def environment(self, topology: Topology) -> dict[str, str]:
+    def environment(self, topology: Placement) -> dict[str, str]:
         # If a configuration file asks for one plain process on each node, these join them in one group; torchrun
         # sets its own. The last two are flags of torchrun that `accelerate launch` lacks.
         return {
@@ -83,7 +83,7 @@ class Accelerate(Launcher):
             "PET_LOCAL_ADDR": topology.address,
         }
 
-    def defaults(self, topology: Topology) -> dict[str, str]:
+    def defaults(self, topology: Placement) -> dict[str, str]:
         on_processors = {"ACCELERATE_USE_CPU": "true"} if topology.gpus == 0 else {}
         return {
             **super().defaults(topology),
@@ -102,7 +102,7 @@ class Accelerate(Launcher):
         return OWN_TRACEBACK.sub("", torchrun.without_report(output))
 
 
-def _rendezvous_settings(options: LauncherOptions, topology: Topology) -> str:
+def _rendezvous_settings(options: LauncherOptions, topology: Placement) -> str:
     if given_flags(options.args).get("rdzv-backend") == "c10d":
         return torchrun.c10d_settings(topology)
     return torchrun.static_settings(topology)

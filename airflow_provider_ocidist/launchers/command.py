@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import sys
 
-from airflow_provider_ocidist.launchers.base import Launcher, Topology, program_command
+from airflow_provider_ocidist.launchers.base import Launcher, Placement, program_command
 from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 
 class Command(Launcher):
     """`program.script` itself; the launcher's own arguments come before it, as in `numactl -l ./train`."""
 
-    def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:  # noqa: ARG002
+    def command(self, program: Program, options: LauncherOptions, topology: Placement) -> list[str]:  # noqa: ARG002
         interpreter = [sys.executable] if program.module else []
         return [*options.args, *interpreter, *program_command(program)]
 
-    def environment(self, topology: Topology) -> dict[str, str]:
+    def environment(self, topology: Placement) -> dict[str, str]:
         return {
             "NODE_RANK": str(topology.rank),
             "NODE_COUNT": str(topology.nodes),
             "PROCESSES_PER_NODE": str(topology.processes_per_node),
         }
 
-    def defaults(self, topology: Topology) -> dict[str, str]:
+    def defaults(self, topology: Placement) -> dict[str, str]:
         # The first process of this node; a program that starts several sets its own.
         return {
             **super().defaults(topology),

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from airflow_provider_ocidist.launchers import ssh
 from airflow_provider_ocidist.launchers.base import (
     Launcher,
+    Placement,
     ProcessFailure,
-    Topology,
     file_in,
     given_flags,
     is_given,
@@ -38,11 +38,11 @@ class DeepSpeed(Launcher):
     def tools(self, options: LauncherOptions, nodes: int) -> tuple[str, ...]:
         return (*ssh.TOOLS, "pdsh") if self.logs_in(options, nodes) else ()
 
-    def files(self, options: LauncherOptions, topology: Topology) -> Mapping[str, str]:
+    def files(self, options: LauncherOptions, topology: Placement) -> Mapping[str, str]:
         hosts = {HOSTS: host_list(topology)} if _uses_hosts(options, topology) else {}
         return {**hosts, **ssh.files(topology)} if self.logs_in(options, topology.nodes) else hosts
 
-    def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:
+    def command(self, program: Program, options: LauncherOptions, topology: Placement) -> list[str]:
         given = given_flags(options.args, SHORT)
         logs_in = self.logs_in(options, topology.nodes)
         ours = _hosts(topology, logs_in=logs_in) if _uses_hosts(options, topology) else {}
@@ -63,7 +63,7 @@ class DeepSpeed(Launcher):
         ]
         return ssh.serving(topology, command) if logs_in else command
 
-    def defaults(self, topology: Topology) -> dict[str, str]:
+    def defaults(self, topology: Placement) -> dict[str, str]:
         return {**super().defaults(topology), **accelerator(topology)}
 
     def first_failure(self, output: str) -> ProcessFailure | None:
@@ -74,17 +74,17 @@ class DeepSpeed(Launcher):
         return OWN_LINE.sub("", output)
 
 
-def host_list(topology: Topology) -> str:
+def host_list(topology: Placement) -> str:
     """Return the nodes and their processes as DeepSpeed and Open MPI read them, node 0 first."""
     return "".join(f"{address} slots={topology.processes_per_node}\n" for address in topology.addresses)
 
 
-def accelerator(topology: Topology) -> dict[str, str]:
+def accelerator(topology: Placement) -> dict[str, str]:
     """Return the variable for a node without a GPU; without it DeepSpeed fails there."""
     return {"DS_ACCELERATOR": "cpu"} if topology.gpus == 0 else {}
 
 
-def _hosts(topology: Topology, *, logs_in: bool) -> dict[str, str]:
+def _hosts(topology: Placement, *, logs_in: bool) -> dict[str, str]:
     # Its own check does not use our keys.
     ours = {"no_ssh_check": ""} if logs_in else {"no_ssh": "", "node_rank": str(topology.rank)}
     return {
@@ -94,7 +94,7 @@ def _hosts(topology: Topology, *, logs_in: bool) -> dict[str, str]:
     }
 
 
-def _uses_hosts(options: LauncherOptions, topology: Topology) -> bool:
+def _uses_hosts(options: LauncherOptions, topology: Placement) -> bool:
     """Whether DeepSpeed gets the host list; on a single node the user may select `localhost:0,1`."""
     given = given_flags(options.args, SHORT)
     return topology.nodes > 1 or not any(name in given for name in CHOOSES_DEVICES)

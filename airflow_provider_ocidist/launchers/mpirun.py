@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from airflow_provider_ocidist.launchers import ssh
 from airflow_provider_ocidist.launchers.base import (
     Launcher,
+    Placement,
     ProcessFailure,
-    Topology,
     file_in,
     given_flags,
     program_command,
@@ -54,13 +54,13 @@ class Mpirun(Launcher):
     def tools(self, options: LauncherOptions, nodes: int) -> tuple[str, ...]:
         return ("mpirun", *(ssh.TOOLS if self.logs_in(options, nodes) else ()))
 
-    def files(self, options: LauncherOptions, topology: Topology) -> Mapping[str, str]:  # noqa: ARG002
+    def files(self, options: LauncherOptions, topology: Placement) -> Mapping[str, str]:  # noqa: ARG002
         if topology.nodes == 1:
             # mpirun would log in to its own node if it did not recognize the address.
             return {HOSTS: f"localhost slots={topology.processes_per_node}\n"}
         return {HOSTS: host_list(topology), **ssh.files(topology)}
 
-    def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:
+    def command(self, program: Program, options: LauncherOptions, topology: Placement) -> list[str]:
         given = {SYNONYMS.get(flag, flag) for flag in given_flags(options.args, SHORT)}
         ours = {
             "np": str(topology.world_size),
@@ -80,10 +80,10 @@ class Mpirun(Launcher):
         ]
         return ssh.serving(topology, command) if topology.nodes > 1 else command
 
-    def environment(self, topology: Topology) -> dict[str, str]:
+    def environment(self, topology: Placement) -> dict[str, str]:
         return {"MASTER_ADDR": topology.master_address, "MASTER_PORT": str(topology.master_port)}
 
-    def defaults(self, topology: Topology) -> dict[str, str]:
+    def defaults(self, topology: Placement) -> dict[str, str]:
         # Otherwise mpirun refuses to run as root, as in containers.
         as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return {**super().defaults(topology), **as_root}
@@ -99,7 +99,7 @@ class Mpirun(Launcher):
         return output[: report.start()] if report else output
 
 
-def _through_ssh(topology: Topology) -> list[str]:
+def _through_ssh(topology: Placement) -> list[str]:
     login = ["--mca", "plm_rsh_args", f"-F {file_in(topology, 'ssh_config')}"]
     # Otherwise its daemons would leave the session, which would end the node.
     return [*login, "--leave-session-attached"]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
-from airflow_provider_ocidist.launchers.base import Launcher, ProcessFailure, Topology, program_command
+from airflow_provider_ocidist.launchers.base import Launcher, Placement, ProcessFailure, program_command
 from airflow_provider_ocidist.model.job import LauncherOptions, Program
 
 LOOK_INTERVAL = 0.1
@@ -24,13 +24,13 @@ OWN_REPORT = re.compile(
 class Python(Launcher):
     """`python script`, or several of them under this module, which ends all when one fails."""
 
-    def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:
+    def command(self, program: Program, options: LauncherOptions, topology: Placement) -> list[str]:
         process = [sys.executable, *options.args, *program_command(program)]
         if topology.processes_per_node == 1:
             return process
         return [sys.executable, "-m", __name__, str(topology.processes_per_node), *process]
 
-    def environment(self, topology: Topology) -> dict[str, str]:
+    def environment(self, topology: Placement) -> dict[str, str]:
         return {
             "RANK": str(topology.rank * topology.processes_per_node),
             "LOCAL_RANK": "0",

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider_ocidist.launchers.base import Topology
+    from airflow_provider_ocidist.launchers.base import Placement
 
 TOOLS = ("ssh", "sshd", "ssh-keygen")
 KEY = "key"
@@ -59,7 +59,7 @@ ForceCommand {session}
 """
 
 
-def files(topology: Topology) -> Mapping[str, str]:
+def files(topology: Placement) -> Mapping[str, str]:
     """Return the settings of client and server, and the trusted keys: pure."""
     session = shlex.join([sys.executable, "-I", "-S", __file__, "session", topology.folder])
     values = {
@@ -77,11 +77,11 @@ def files(topology: Topology) -> Mapping[str, str]:
     }
 
 
-def port(topology: Topology) -> int:
+def port(topology: Placement) -> int:
     return topology.master_port + 1
 
 
-def serving(topology: Topology, command: Sequence[str]) -> list[str]:
+def serving(topology: Placement, command: Sequence[str]) -> list[str]:
     """Return the command of one node: the first runs the launcher's, the others wait for it to log in."""
     first = command if topology.rank == 0 else ()
     return [sys.executable, "-I", "-S", __file__, "serve", topology.folder, *first]

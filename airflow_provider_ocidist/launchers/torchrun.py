@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from airflow_provider_ocidist.launchers.base import (
     Launcher,
+    Placement,
     ProcessFailure,
-    Topology,
     file_in,
     given_flags,
     is_given,
@@ -32,7 +32,7 @@ class Torchrun(Launcher):
 
     requires = ("torch",)
 
-    def command(self, program: Program, options: LauncherOptions, topology: Topology) -> list[str]:
+    def command(self, program: Program, options: LauncherOptions, topology: Placement) -> list[str]:
         given = given_flags(options.args)
         ours = {**_processes(topology), **_rendezvous(topology, given), **_logs(self, options, topology)}
         return [
@@ -44,20 +44,20 @@ class Torchrun(Launcher):
             *program_command(program),
         ]
 
-    def log_folder(self, options: LauncherOptions, topology: Topology) -> str | None:
+    def log_folder(self, options: LauncherOptions, topology: Placement) -> str | None:
         return kept_logs(options.args, topology)
 
     def hides_output(self, options: LauncherOptions) -> bool:
         given = given_flags(options.args, SHORT)
         return bool(_streams(given, "redirects")) and not _streams(given, "tee")
 
-    def main_node(self, options: LauncherOptions, topology: Topology) -> int:
+    def main_node(self, options: LauncherOptions, topology: Placement) -> int:
         given = given_flags(options.args)
         if "local-addr" in given or "standalone" in given or backend(given) != "c10d":
             return 0
         return first_in_c10d(topology)
 
-    def defaults(self, topology: Topology) -> dict[str, str]:
+    def defaults(self, topology: Placement) -> dict[str, str]:
         return {**super().defaults(topology), **one_store_each()}
 
     def first_failure(self, output: str) -> ProcessFailure | None:
@@ -67,7 +67,7 @@ class Torchrun(Launcher):
         return without_report(output)
 
 
-def kept_logs(args: Sequence[str], topology: Topology) -> str | None:
+def kept_logs(args: Sequence[str], topology: Placement) -> str | None:
     """Return where torchrun keeps its processes' output, if the flags request it."""
     given = given_flags(args, SHORT)
     if not (_streams(given, "redirects") or _streams(given, "tee")):
@@ -80,7 +80,7 @@ def _streams(given: Mapping[str, str], flag: str) -> str:
     return "" if given.get(flag, "0") == "0" else given[flag]
 
 
-def _logs(launcher: Torchrun, options: LauncherOptions, topology: Topology) -> dict[str, str]:
+def _logs(launcher: Torchrun, options: LauncherOptions, topology: Placement) -> dict[str, str]:
     folder = launcher.log_folder(options, topology)
     return {"log-dir": folder} if folder else {}
 
@@ -91,7 +91,7 @@ def backend(given: Mapping[str, str]) -> str:
     return named or ("static" if any(is_given(flag, given) for flag in STATIC_FLAGS) else "c10d")
 
 
-def first_in_c10d(topology: Topology) -> int:
+def first_in_c10d(topology: Placement) -> int:
     """Return the node that c10d gives global rank 0.
 
     It assigns ranks in the order of the nodes' names, as text, not by the ranks we gave them
@@ -100,7 +100,7 @@ def first_in_c10d(topology: Topology) -> int:
     return min(range(topology.nodes), key=lambda rank: topology.addresses[rank])
 
 
-def c10d_settings(topology: Topology) -> str:
+def c10d_settings(topology: Placement) -> str:
     """Return the c10d rendezvous settings of one node."""
     timeout = max(1, round(topology.join_timeout))
     # By default torchrun treats any loopback address as its own, and several nodes would host the store.
@@ -108,7 +108,7 @@ def c10d_settings(topology: Topology) -> str:
     return f"is_host={is_host},join_timeout={timeout},read_timeout={timeout}"
 
 
-def static_settings(topology: Topology) -> str:
+def static_settings(topology: Placement) -> str:
     """Return the same for the static rendezvous, with fixed ranks."""
     return f"timeout={max(1, round(topology.join_timeout))}"
 
@@ -132,7 +132,7 @@ def without_report(output: str) -> str:
     return output[: report.start()] if report else output
 
 
-def _processes(topology: Topology) -> dict[str, str]:
+def _processes(topology: Placement) -> dict[str, str]:
     return {
         "nnodes": str(topology.nodes),
         "nproc-per-node": str(topology.processes_per_node),
@@ -140,7 +140,7 @@ def _processes(topology: Topology) -> dict[str, str]:
     }
 
 
-def _rendezvous(topology: Topology, given: Mapping[str, str]) -> dict[str, str]:
+def _rendezvous(topology: Placement, given: Mapping[str, str]) -> dict[str, str]:
     # c10d identifies nodes by host name and process id, which containers on one host share.
     common = {"rdzv-id": topology.rendezvous_id, "local-addr": topology.address}
     kind = backend(given)

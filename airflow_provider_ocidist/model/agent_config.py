@@ -18,6 +18,7 @@ from airflow_provider_ocidist.model.job import (
     Limits,
     Output,
     Program,
+    Restarts,
 )
 
 CONFIG_VARIABLE = "OCIDIST_CONFIG"
@@ -48,6 +49,7 @@ class AgentConfig:
     attempt: int = 0
     """Within the generation, from 1."""
     limits: Limits = field(default_factory=Limits)
+    restarts: Restarts = field(default_factory=Restarts)
     dependencies: Dependencies | None = None
     main_env: Mapping[str, str] = field(default_factory=dict)
     """Laid over the node's environment on node 0; empty where the service itself gives each node its own."""

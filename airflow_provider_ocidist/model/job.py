@@ -247,6 +247,23 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Restarts:
+    """How often the nodes launch the training again on the machines that they have, before the run fails.
+
+    The program goes on from its newest whole checkpoint. The same failure at the same step twice ends the run at once.
+    """
+
+    __pydantic_config__ = STRICT
+
+    program: Annotated[int, AtLeast(0)] = 0
+    """After it ended by itself: an exception, a killed process, no memory, unreadable data."""
+    hang: Annotated[int, AtLeast(0)] = 0
+    """After `limits.hang_timeout`."""
+    node: Annotated[int, AtLeast(0)] = 0
+    """After an error of a GPU or of the network, of which no node has died."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BackendOptions:
     """Where to run; each backend extends this beside its own code."""
 
@@ -282,6 +299,7 @@ class TrainingJob:
     """Whether a run that shows no step, loss, checkpoint or output is a failure; else it is a success with a warning
     where it ended within a minute. None: the connection's value, which is no unless it is set there."""
     limits: Limits = field(default_factory=Limits)
+    restarts: Restarts = field(default_factory=Restarts)
     tags: Mapping[str, str] = field(default_factory=dict)
     """Of everything that is created."""
     dependencies: Dependencies | None = None

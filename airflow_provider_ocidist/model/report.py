@@ -65,6 +65,19 @@ class Usage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Restart:
+    """Why the training was launched again, on the same machines."""
+
+    cause: Cause
+    message: str
+    """One line for a person."""
+    rank: int | None = None
+    """The node that failed."""
+    step: int | None = None
+    """The step that it had reached; None where the program reports none."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeReport:
     """The state of one node, rewritten whole at every heartbeat. Times are Unix times, in seconds."""
 
@@ -99,6 +112,8 @@ class NodeReport:
     """Digest of the checkpoint that this node goes on from, empty for none; None before it has looked."""
     outputs: tuple[str, ...] = ()
     """URIs of the outputs that were copied."""
+    restarts: tuple[Restart, ...] = ()
+    """Of this run so far, the first one first; their number is that of the launch, from 0."""
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()
@@ -133,6 +148,12 @@ class StopRequest:
     message: str
     rank: int | None = None
     """The node that asks; None: the submitter."""
+    restarts: tuple[Restart, ...] = ()
+    """Where the training is launched again: all so far, the new one last. Empty: the run ends."""
+
+    def concerns(self, launch: int) -> bool:
+        """Whether it ends the launch of this number, from 0."""
+        return not self.restarts or len(self.restarts) > launch
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.model.job import TrainingJob
-from airflow_provider_ocidist.model.report import NodeReport, Progress
+from airflow_provider_ocidist.model.report import NodeReport, Progress, Restart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +51,22 @@ class RunKey:
         """What `task_name` begins with in every generation; the generation follows."""
         return f"{_slug(self.dag_id)[:40]}-{_slug(self.task_id)[:40]}-{self.task_digest}-g"
 
+    @staticmethod
+    def stem_in(task_name: str) -> tuple[str, int] | None:
+        """Return stem and generation of a `task_name`; None: it is none."""
+        before, mark, generation = task_name.rpartition("-g")
+        return (before + mark, int(generation)) if before and generation.isdecimal() else None
+
     @property
     def name(self) -> str:
         """Readable, unique for each attempt: the display name of the job, the run directory, the rendezvous id."""
         return f"{self.task_name}-a{self.attempt}"
+
+    @staticmethod
+    def attempt_in(name: str) -> int | None:
+        """Return the attempt of a `name`; None: it is none."""
+        before, _, attempt = name.rpartition("-a")
+        return int(attempt) if before and attempt.isdecimal() else None
 
     def token(self, *parts: object) -> str:
         """Return the idempotency token of one request of this attempt."""
@@ -157,6 +169,8 @@ class RunRef:
     compartment_id: str | None = None
     log_group_id: str | None = None
     log_id: str | None = None
+    has_own_log: bool = False
+    """Whether the backend keeps its nodes' lines itself, without a log group."""
     topology: str = "job_runs"
     """As in the plan; the default is for records of older versions."""
     lease: float | None = None
@@ -170,6 +184,11 @@ class RunRef:
         }
         key = replace(self.key, dag_id=sys.intern(self.key.dag_id), task_id=sys.intern(self.key.task_id))
         return replace(self, key=key, **texts)
+
+    @property
+    def has_log(self) -> bool:
+        """Whether the lines of its nodes can be read."""
+        return self.has_own_log or self.log_group_id is not None
 
     @property
     def main_run_id(self) -> str:
@@ -276,6 +295,11 @@ class RunStatus:
         """Whether a node has reported a step or a checkpoint. One that only waited for the others reports neither."""
         progress = self.progress
         return self.checkpoint is not None or (progress is not None and progress.step is not None)
+
+    @property
+    def restarts(self) -> tuple[Restart, ...]:
+        """Why the nodes have launched the training again, the first one first."""
+        return max((node.report.restarts for node in self.nodes if node.report), key=len, default=())
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -395,6 +419,8 @@ class TrainingResult:
     progress: Progress | None = None
     warning: str | None = None
     """Why the success is doubtful, if it is."""
+    restarts: tuple[Restart, ...] = ()
+    """Why the nodes have launched the training again meanwhile."""
 
     @classmethod
     def of(cls, record: RunRecord, status: RunStatus, warning: str | None = None) -> TrainingResult:
@@ -408,6 +434,7 @@ class TrainingResult:
             outputs=status.outputs,
             progress=status.progress,
             warning=warning,
+            restarts=status.restarts,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -37,6 +37,26 @@ WHEELS = "wheels"
 SHARDS = "shards"
 
 
+def record_of(generation: int, attempt: int, place: str) -> str:
+    """Return the file of an attempt's record in its task's folder; `place`: the digest of where its gang is."""
+    return f"g{generation}-a{attempt}-{place}.json"
+
+
+def end_of(record: str) -> str:
+    """Return the file of an attempt's end, beside its record."""
+    return f"{record.removesuffix('.json')}.end.json"
+
+
+def age_of(name: str) -> tuple[int, int] | None:
+    """Return generation and attempt whose record a file is, by its name; None: it is no record."""
+    generation, _, rest = name.removeprefix("g").partition("-a")
+    attempt, _, place = rest.removesuffix(".json").partition("-")
+    if not (generation.isdecimal() and attempt.isdecimal() and place.isalnum()):
+        return None
+    age = int(generation), int(attempt)
+    return age if name == record_of(*age, place) else None
+
+
 def report_of(rank: int) -> str:
     """Return the file of a node's report."""
     return f"{NODES_FOLDER}/{rank}.json"

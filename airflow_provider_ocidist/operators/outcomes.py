@@ -50,7 +50,7 @@ class Outcome:
         self._log.info(
             "gang %s: job %s, %d nodes, main run %s", ref.key.name, ref.job_id, ref.nodes, ref.main_run_id
         )
-        if ref.log_group_id is None:
+        if not ref.has_log:
             self._log.warning(
                 "the nodes' output is not kept, and so not shown here: name a log group in the connection "
                 "or the job (log_group_id)"

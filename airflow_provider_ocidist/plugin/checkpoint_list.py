@@ -31,7 +31,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Checkpoints:
+class FoundCheckpoints:
     """The checkpoints, the newest first."""
 
     items: tuple[Checkpoint, ...] = ()
@@ -48,9 +48,9 @@ class CheckpointList:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str | None], _Read | None] = {}
-        self._last = Checkpoints()
+        self._last = FoundCheckpoints()
 
-    def read(self, uri: str, access: OciAccess) -> Checkpoints:
+    def read(self, uri: str, access: OciAccess) -> FoundCheckpoints:
         """Return the checkpoints below a URI; if it cannot be read now, those known before, and why."""
         try:
             store = open_store(uri, access)
@@ -59,12 +59,12 @@ class CheckpointList:
             manifests.sort(key=lambda entry: entry.modified or 0.0, reverse=True)
             found = [self._checkpoint(store, entry) for entry in manifests[:SHOWN]]
         except (OcidistError, OSError) as error:
-            return Checkpoints(
+            return FoundCheckpoints(
                 items=self._last.items, older=self._last.older, problem=f"they cannot be read now: {error}"
             )
         read = sorted((each for each in found if each), key=lambda each: each[0], reverse=True)
         items = tuple(checkpoint for _, checkpoint in read)
-        self._last = Checkpoints(items=items, older=max(0, len(manifests) - SHOWN))
+        self._last = FoundCheckpoints(items=items, older=max(0, len(manifests) - SHOWN))
         return self._last
 
     def _checkpoint(self, store: Store, entry: Entry) -> _Read | None:

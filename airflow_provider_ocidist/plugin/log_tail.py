@@ -27,7 +27,7 @@ class LogTail:
 
 def tail_of(backend: Backend, ref: RunRef, rank: int, until: float) -> LogTail:
     """Return the last lines that a node wrote up to a Unix time. Raises BackendError."""
-    if ref.log_group_id is None:
+    if not ref.has_log:
         return LogTail(
             problem="this job has no log group, so the service keeps no lines: name one in the connection "
             "(log_group_id) or in the job"

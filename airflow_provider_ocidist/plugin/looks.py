@@ -20,7 +20,7 @@ from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef, RunStatus
-from airflow_provider_ocidist.plugin.checkpoint_list import CheckpointList, Checkpoints
+from airflow_provider_ocidist.plugin.checkpoint_list import CheckpointList, FoundCheckpoints
 from airflow_provider_ocidist.plugin.log_tail import LogTail, tail_of
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Look:
     remaining: float | None = None
     """Seconds until the last step, by the pace."""
     steps_per_second: float | None = None
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    checkpoints: FoundCheckpoints = field(default_factory=FoundCheckpoints)
     console_url: str | None = None
     """Of the main run: in the OCI console, or at the emulator."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
@@ -158,9 +158,11 @@ class Looks:
             log.debug("%s: %s", ref.key.name, error, exc_info=True)
             return replace(before, problem=_in_words(error, conn_id))
 
-    def _checkpoints(self, hook: OciHook, ref: RunRef, status: RunStatus, watched: _Watched) -> Checkpoints:
+    def _checkpoints(
+        self, hook: OciHook, ref: RunRef, status: RunStatus, watched: _Watched
+    ) -> FoundCheckpoints:
         if ref.checkpoints_uri is None:
-            return Checkpoints()
+            return FoundCheckpoints()
         now = time.monotonic()
         if now - watched.listed_at < CHECKPOINTS_FRESH and not status.ended:
             return watched.answer.value.checkpoints

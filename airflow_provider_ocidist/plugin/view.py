@@ -103,7 +103,7 @@ def _gang(ref: RunRef, look: Look) -> Json:
         "submitted_at": ref.submitted_at,
         "attempt": ref.key.attempt,
         "generation": ref.key.generation,
-        "has_log": ref.log_group_id is not None,
+        "has_log": ref.has_log,
         "console_url": look.console_url,
     }
 

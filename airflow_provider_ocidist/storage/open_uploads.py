@@ -7,14 +7,13 @@ import re
 
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.model.run import RunKey
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
 log = logging.getLogger(__name__)
 
 _OWNER = re.compile(r"\.attempt-(\d+)(\.again-\d+)?$")
-_PLACE = re.compile(r"(?P<stem>.+-g)(?P<generation>\d+)")
-"""Of the folder of a task's checkpoints, as `RunKey.task_name` makes it."""
 
 
 def owner_of(folder: str) -> int:
@@ -46,8 +45,8 @@ def abort_left_behind(uri: str, fence: Fence, access: OciAccess | None = None) -
 
 def stem_of(place: str) -> str:
     """Return the common prefix of a task's folders of all generations."""
-    found = _PLACE.fullmatch(place)
-    return found["stem"] if found else place
+    found = RunKey.stem_in(place)
+    return found[0] if found else place
 
 
 def _is_earlier(name: str, own: str, fence: Fence) -> bool:
@@ -58,7 +57,5 @@ def _is_earlier(name: str, own: str, fence: Fence) -> bool:
         return False
     if place == own:
         return owner_of(folder) < fence.attempt
-    ours, theirs = _PLACE.fullmatch(own), _PLACE.fullmatch(place)
-    if ours is None or theirs is None or ours["stem"] != theirs["stem"]:
-        return False
-    return int(theirs["generation"]) < int(ours["generation"])
+    ours, theirs = RunKey.stem_in(own), RunKey.stem_in(place)
+    return ours is not None and theirs is not None and ours[0] == theirs[0] and theirs[1] < ours[1]

@@ -110,7 +110,7 @@ def shared_connection(conn_id: str, kind: str, place: tuple[str, ...] = ()) -> S
     return _connections.setdefault((conn_id, kind, *place), SharedConnection(conn_id, kind))
 
 
-def place_of(job_id: str, compartment_id: str | None) -> tuple[str, ...]:
+def location_of(job_id: str, compartment_id: str | None) -> tuple[str, ...]:
     """Return the realm, region and compartment of a gang: an OCID names its realm and region."""
     return (*job_id.split(".")[2:4], compartment_id or "")
 

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_ocidist.hooks.task_context import mask_secrets_told
-from airflow_provider_ocidist.triggers.connections import LogOf, SharedConnection, place_of, shared_connection
+from airflow_provider_ocidist.triggers.connections import (
+    LogOf,
+    SharedConnection,
+    location_of,
+    shared_connection,
+)
 from airflow_provider_ocidist.triggers.threads import in_thread, keep
 
 # Imports that only a running trigger needs are made there, as in operators.py.
@@ -109,7 +114,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         backend, record = self._connection.backend, self._record()
         if self.owner:
             make_ready(backend, record.ref, self.log)
-        if record.ref.log_group_id is not None:  # else there are no lines to log
+        if record.ref.has_log:  # else there are no lines to log
             mask_secrets_told(backend, record.ref)
         # Airflow drops lines that a trigger logs just before its event.
         watched = backend, record, LogOf(self.log)
@@ -202,7 +207,7 @@ class DistributedTrainingTrigger(BaseTrigger):
     @property
     def _connection(self) -> SharedConnection:
         ref = self.record["ref"]
-        place = place_of(ref["job_id"], ref.get("compartment_id"))
+        place = location_of(ref["job_id"], ref.get("compartment_id"))
         return shared_connection(self.conn_id, ref["backend"], place)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,14 +12,13 @@ from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.run import RunKey
-from airflow_provider_ocidist.model.work_dir import ATTEMPTS
+from airflow_provider_ocidist.model.work_dir import ATTEMPTS, age_of, end_of, record_of
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 Kind = TypeVar("Kind")
-_RECORD = re.compile(r"g(?P<generation>\d+)-a(?P<attempt>\d+)-[0-9a-f]{8}\.json")
 
 
 class AttemptIndex:
@@ -42,11 +40,9 @@ class AttemptIndex:
         with _reading():
             store, prefix = self._folder(key)
             names = _names(store, prefix)
-            begun = {name: found for name in names if (found := _RECORD.fullmatch(name))}
-            last = max((_age(found) for found in begun.values()), default=None)
-            wanted = [
-                name for name, found in begun.items() if _end_of(name) not in names or _age(found) == last
-            ]
+            begun = {name: age for name in names if (age := age_of(name))}
+            last = max(begun.values(), default=None)
+            wanted = [name for name, age in begun.items() if end_of(name) not in names or age == last]
             records = in_parallel(lambda name: _attempt(store, prefix, name, names), wanted)
         return sorted(records, key=lambda attempt: attempt.age)
 
@@ -59,7 +55,7 @@ class AttemptIndex:
             store, prefix = self._folder(key)
             names = _names(store, prefix)
             old = {_name(attempt.key, attempt.place) for attempt in known}
-            new = [name for name in names - old if _RECORD.fullmatch(name) and _end_of(name) not in names]
+            new = [name for name in names - old if age_of(name) and end_of(name) not in names]
             records = in_parallel(lambda name: _attempt(store, prefix, name, names), new)
         return sorted(records, key=lambda attempt: attempt.age)
 
@@ -69,7 +65,7 @@ class AttemptIndex:
 
     def end(self, key: RunKey, place: Place, end: End) -> None:
         """Record that nothing of an attempt lives any more. Raises BackendError."""
-        self._write(key, _end_of(_name(key, place)), end)
+        self._write(key, end_of(_name(key, place)), end)
 
     def forget(self, attempt: Attempt) -> None:
         """Remove the record of an attempt of which nothing was created. Raises BackendError."""
@@ -98,7 +94,7 @@ def _names(store: Store, prefix: str) -> set[str]:
 
 def _attempt(store: Store, prefix: str, name: str, names: Container[str]) -> Attempt:
     attempt = _decoded(Attempt, store, prefix + name)
-    end = _end_of(name)
+    end = end_of(name)
     return replace(attempt, end=_decoded(End, store, prefix + end)) if end in names else attempt
 
 
@@ -118,15 +114,7 @@ def work_dir_of(run_dir: str) -> str:
 
 
 def _name(key: RunKey, place: Place) -> str:
-    return f"g{key.generation}-a{key.attempt}-{place.digest}.json"
-
-
-def _end_of(name: str) -> str:
-    return f"{name.removesuffix('.json')}.end.json"
-
-
-def _age(found: re.Match[str]) -> tuple[int, int]:
-    return int(found["generation"]), int(found["attempt"])
+    return record_of(key.generation, key.attempt, place.digest)
 
 
 @contextmanager

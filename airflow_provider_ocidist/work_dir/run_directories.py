@@ -25,12 +25,12 @@ class RunDirectories:
         self._run_dirs = run_dirs
         self._urgent = urgent
 
-    def renew(self, ref: RunRef) -> None:
+    def renew(self, gang: Plan | RunRef) -> None:
         """Renew the lease that the nodes of a gang check (`limits.lease`). Raises BackendError."""
         try:
-            self._run_dirs.write(ref.run_dir, LEASE_FILE, Renewal.now().to_json())
+            self._run_dirs.write(gang.run_dir, LEASE_FILE, Renewal.now().to_json())
         except (StorageError, OSError) as error:
-            raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
+            raise BackendError(f"{gang.key.name}: {error}", retryable=True) from error
 
     def claim(self, gang: Plan | RunRef, try_number: int) -> int:
         """Record that this try now owns the gang, so that killing an earlier try does not cancel it.

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.agent.monitor.peers import SILENCE
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits, Program
-from airflow_provider_ocidist.launchers.base import Topology
+from airflow_provider_ocidist.launchers.base import Placement
 from airflow_provider_ocidist.launchers.torchrun import LAUNCHER as TORCHRUN
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -74,7 +74,7 @@ def test_whichever_node_comes_last_is_waited_for(tmp_path: Path, late: int) -> N
 @pytest.mark.parametrize("seed", range(10))
 def test_torchrun_waits_as_long_for_a_node_as_the_agents_do(seed: int) -> None:
     patience = random.Random(seed).uniform(60, 7200)
-    nodes = Topology(
+    nodes = Placement(
         rank=1,
         nodes=3,
         processes_per_node=2,

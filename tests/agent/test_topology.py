@@ -18,7 +18,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.node_identity import Place, place_of
+from airflow_provider_ocidist.agent.join.node_identity import NodeIdentity, identity_of
 from airflow_provider_ocidist.agent.join.topology import (
     await_address,
     await_others_end,
@@ -29,8 +29,8 @@ from airflow_provider_ocidist.agent.join.topology import (
     own_address,
     own_interface,
     own_rank,
+    placement_of,
     require_own_addresses,
-    topology_of,
     usable_cores,
 )
 from airflow_provider_ocidist.agent.stopping import StopSwitch
@@ -94,29 +94,29 @@ TRAINJOB = {
 @pytest.mark.parametrize(
     "environ, found",
     [
-        (PYTORCHJOB, Place(rank=2, master="gpt-master-0", master_port=23456)),
-        (TRAINJOB, Place(rank=1, master="gpt-node-0-0.gpt", master_port=29500)),
+        (PYTORCHJOB, NodeIdentity(rank=2, master="gpt-master-0", master_port=23456)),
+        (TRAINJOB, NodeIdentity(rank=1, master="gpt-node-0-0.gpt", master_port=29500)),
         (
             {"OCIDIST_NODE_RANK": "3", "PET_RDZV_ENDPOINT": "gpt-worker-0:23456", "PET_NNODES": "1:4"},
-            Place(rank=3, master="gpt-worker-0", master_port=23456),
+            NodeIdentity(rank=3, master="gpt-worker-0", master_port=23456),
         ),
-        (PYTORCHJOB | {"RANK": "0", "MASTER_ADDR": "localhost"}, Place(rank=0)),
-        ({"JOB_COMPLETION_INDEX": "3", "POD_IP": "10.1.0.9"}, Place(rank=3, address="10.1.0.9")),
-        ({"NODE_RANK": "1", "INITIAL_CLUSTER_SIZE": "4"}, Place(rank=1)),
+        (PYTORCHJOB | {"RANK": "0", "MASTER_ADDR": "localhost"}, NodeIdentity(rank=0)),
+        ({"JOB_COMPLETION_INDEX": "3", "POD_IP": "10.1.0.9"}, NodeIdentity(rank=3, address="10.1.0.9")),
+        ({"NODE_RANK": "1", "INITIAL_CLUSTER_SIZE": "4"}, NodeIdentity(rank=1)),
         (
             {"OCIDIST_NODE_RANK": "1", "OCIDIST_ADDRESSES": "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4"},
-            Place(rank=1, address="10.0.0.2", master="10.0.0.1"),
+            NodeIdentity(rank=1, address="10.0.0.2", master="10.0.0.1"),
         ),
     ],
     ids=["PyTorchJob", "TrainJob", "elastic", "PyTorchJob 1.3", "Indexed Job", "OCI", "static"],
 )
 def test_each_platform_tells_a_node_its_place(environ, found) -> None:
-    assert place_of(environ, 4) == found
+    assert identity_of(environ, 4) == found
 
 
 def test_the_rank_of_a_process_is_not_taken_for_that_of_a_node() -> None:
     with pytest.raises(AgentError, match="OCIDIST_NODE_RANK is not set"):
-        place_of(PYTORCHJOB | {"LOCAL_RANK": "0"}, 4)
+        identity_of(PYTORCHJOB | {"LOCAL_RANK": "0"}, 4)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_the_rank_of_a_process_is_not_taken_for_that_of_a_node() -> None:
 )
 def test_a_platform_with_another_number_of_nodes_is_refused(environ) -> None:
     with pytest.raises(AgentError, match=r"3 nodes.*the job has 4: make them equal"):
-        place_of(environ | {"OCIDIST_NODE_RANK": "0"}, 4)
+        identity_of(environ | {"OCIDIST_NODE_RANK": "0"}, 4)
 
 
 def test_the_platforms_main_address_is_where_processes_meet() -> None:
     reports = [report(rank, f"10.0.0.{rank}") for rank in range(4)]
-    topology = topology_of(config(), reports, place_of(PYTORCHJOB, 4), {})
+    topology = placement_of(config(), reports, identity_of(PYTORCHJOB, 4), {})
     assert (topology.master_address, topology.master_port) == ("gpt-master-0", 23456)
 
 
@@ -165,7 +165,7 @@ def test_the_services_list_of_nodes_is_waited_for_until_it_names_this_one(tmp_pa
         file.write_text(json.dumps(nodes))
 
     address = await_address(
-        Place(rank=1), {"CLUSTER_NODES_METADATA_FILE": str(file), "FQDN": "127.0.9.9"}, pause, 10
+        NodeIdentity(rank=1), {"CLUSTER_NODES_METADATA_FILE": str(file), "FQDN": "127.0.9.9"}, pause, 10
     )
     assert address == "10.0.0.2"
     assert len(looks) == 1
@@ -174,11 +174,11 @@ def test_the_services_list_of_nodes_is_waited_for_until_it_names_this_one(tmp_pa
 def test_a_node_that_the_service_never_lists_says_so(tmp_path: Path) -> None:
     environ = {"CLUSTER_NODES_METADATA_FILE": str(tmp_path / "absent.json")}
     with pytest.raises(TopologyTimeout, match=r"absent\.json.* does not name node 1 after 0 s"):
-        await_address(Place(rank=1), environ, lambda _: None, 0.0)
+        await_address(NodeIdentity(rank=1), environ, lambda _: None, 0.0)
 
 
 def test_where_the_service_lists_no_nodes_a_node_knows_its_address_at_once() -> None:
-    found = await_address(Place(rank=0), {"FQDN": "127.0.5.7"}, lambda _: pytest.fail("waited"), 0.0)
+    found = await_address(NodeIdentity(rank=0), {"FQDN": "127.0.5.7"}, lambda _: pytest.fail("waited"), 0.0)
     assert found == "127.0.5.7"
 
 
@@ -195,7 +195,7 @@ def test_gangs_that_share_a_machine_get_ports_of_their_own() -> None:
 def test_the_topology_names_the_master_and_the_processes() -> None:
     reports = [report(0, "10.0.0.1"), report(1, "10.0.0.2")]
     told = config(nodes=2, launcher=LauncherOptions(processes_per_node=8))
-    topology = topology_of(told, reports, Place(rank=1), {})
+    topology = placement_of(told, reports, NodeIdentity(rank=1), {})
     assert (topology.master_address, topology.address, topology.world_size) == ("10.0.0.1", "10.0.0.2", 16)
     assert topology.rendezvous_id == "run"
 
@@ -203,13 +203,15 @@ def test_the_topology_names_the_master_and_the_processes() -> None:
 def test_processes_default_to_the_devices(tmp_path: Path) -> None:
     reports = [report(0, "10.0.0.1")]
     assert (
-        topology_of(
-            config(nodes=1), reports, Place(rank=0), {"CUDA_VISIBLE_DEVICES": "0,1"}
+        placement_of(
+            config(nodes=1), reports, NodeIdentity(rank=0), {"CUDA_VISIBLE_DEVICES": "0,1"}
         ).processes_per_node
         == 2
     )
     assert (
-        topology_of(config(nodes=1), reports, Place(rank=0), {"CUDA_VISIBLE_DEVICES": ""}).processes_per_node
+        placement_of(
+            config(nodes=1), reports, NodeIdentity(rank=0), {"CUDA_VISIBLE_DEVICES": ""}
+        ).processes_per_node
         == 1
     )
 

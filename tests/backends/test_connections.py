@@ -17,7 +17,7 @@ from airflow_provider_ocidist.errors import BackendError, CancelFailed, JobFileE
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.storage.stores.local import LocalStore
-from airflow_provider_ocidist.triggers.connections import place_of, shared_connection
+from airflow_provider_ocidist.triggers.connections import location_of, shared_connection
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from tests.training_jobs import BACKEND, a_job, a_key
@@ -69,7 +69,7 @@ def test_a_run_in_another_region_than_the_connections_is_not_gone(monkeypatch: p
 
 
 def test_gangs_in_another_region_have_a_connection_of_their_own() -> None:
-    here, there = (place_of(f"ocid1.datasciencejob.oc1.{region}.x", "c") for region in ("iad", "fra"))
+    here, there = (location_of(f"ocid1.datasciencejob.oc1.{region}.x", "c") for region in ("iad", "fra"))
     assert shared_connection("conn", "kind", here) is shared_connection("conn", "kind", here)
     assert shared_connection("conn", "kind", here) is not shared_connection("conn", "kind", there)
 

@@ -228,6 +228,31 @@ def test_a_renewed_lease_lies_where_the_nodes_look(backend: Local, ends: Callabl
     assert Path(ref.run_dir, "lease.json").exists()
 
 
+MACHINES = ("another machine", "another container", "before a restart")
+
+
+@pytest.mark.parametrize("where", MACHINES)
+def test_a_gang_that_was_started_elsewhere_is_not_taken_for_dead(
+    backend: Local, ends: Callable[[RunRef], RunRef], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    ref = ends(backend.submit(backend.plan(a_job(nodes=1, seconds=60), a_key())))
+    wait_until(backend, ref, running)
+    here = node.here()
+    part = dict(zip(MACHINES, ("host", "processes", "boot"), strict=True))[where]
+    with monkeypatch.context() as moved:
+        moved.setattr(node, "here", lambda: {**here, part: "other"})
+        # The same number may be another process there.
+        (found,) = backend.status([ref])[0].nodes
+        assert found.state is NodeState.UNKNOWN
+        assert f"was started on {here['host']}" in str(found.details)
+        assert backend.gangs.find(backend.plan(a_job(nodes=1), ref.key)) == [ref]
+        # It ends by the stop request, which lies in the folder that both see.
+        backend.cancel(ref)
+        wait_until(backend, ref, lambda status: status.ended)
+    assert backend.status([ref])[0].ended
+    assert not node_processes(ref)
+
+
 def test_gangs_of_one_machine_have_addresses_of_their_own(backend: Local) -> None:
     keys = [replace(a_key(), run_id=str(number)) for number in range(50)]
     found = [
@@ -295,3 +320,14 @@ def test_the_command_line_runs_here_what_is_meant_for_another_backend(tmp_path: 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "succeeded" in done.stdout + done.stderr
     assert list((tmp_path / ".ocidist" / "checkpoints").glob("*/*/manifest.json"))
+    logs = subprocess.run(
+        [*command[:3], "logs"],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert logs.returncode == 0, logs.stderr
+    assert "step 1/1" in logs.stdout

@@ -17,8 +17,8 @@ from airflow_provider_ocidist.backends.runai import Runai
 from airflow_provider_ocidist.backends.runai.options import Fields
 from airflow_provider_ocidist.cli import main
 from airflow_provider_ocidist.cli.connection import connection_of
-from airflow_provider_ocidist.emulator.runai.app import RunaiOptions
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
+from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 from airflow_provider_ocidist.hooks import OciHook
 from airflow_provider_ocidist.hooks.runai import RunaiHook
 from airflow_provider_ocidist.provider_info import RUNAI_FIELDS

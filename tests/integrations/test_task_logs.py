@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.integrations.task_logs import OciTaskLogs, place_of
+from airflow_provider_ocidist.integrations.task_logs import OciTaskLogs, connection_and_folder
 from scripts.emulator_process import Access
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "connection.md"
@@ -100,12 +100,12 @@ def test_an_unreadable_place_is_told_of_where_the_log_would_be(logs):
     ],
 )
 def test_the_place_names_the_connection(folder, conn_id, expected):
-    assert place_of(folder, conn_id) == expected
+    assert connection_and_folder(folder, conn_id) == expected
 
 
 def test_another_kind_of_place_is_refused():
     with pytest.raises(ValueError, match="write oci://connection@bucket/logs"):
-        place_of("oci:///logs", None)
+        connection_and_folder("oci:///logs", None)
 
 
 def test_airflow_starts_with_the_documented_settings_and_finds_who_keeps_its_logs(tmp_path):

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers.accelerate import LAUNCHER
-from airflow_provider_ocidist.launchers.base import ProcessFailure, Topology
+from airflow_provider_ocidist.launchers.base import Placement, ProcessFailure
 
-TOPOLOGY = Topology(
+TOPOLOGY = Placement(
     rank=1,
     nodes=2,
     processes_per_node=4,
@@ -36,7 +36,7 @@ subprocess.CalledProcessError: Command '['/env/bin/python', 'train.py']' {end}.
 """
 
 
-def command(*args: str, topology: Topology = TOPOLOGY) -> list[str]:
+def command(*args: str, topology: Placement = TOPOLOGY) -> list[str]:
     return LAUNCHER.command(PROGRAM, LauncherOptions(args=args), topology)
 
 

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 from airflow_provider_ocidist.job import LauncherOptions, Program
-from airflow_provider_ocidist.launchers.base import Topology
+from airflow_provider_ocidist.launchers.base import Placement
 from airflow_provider_ocidist.launchers.command import LAUNCHER
 
-TOPOLOGY = Topology(
+TOPOLOGY = Placement(
     rank=1,
     nodes=2,
     processes_per_node=4,

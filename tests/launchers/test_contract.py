@@ -8,13 +8,13 @@ import pytest
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.job import LauncherOptions, Program
-from airflow_provider_ocidist.launchers.base import Launcher, Topology
+from airflow_provider_ocidist.launchers.base import Launcher, Placement
 
 KINDS = kinds.names("launchers")
 
 
-def topology(rank: int, processes: int = 1) -> Topology:
-    return Topology(
+def topology(rank: int, processes: int = 1) -> Placement:
+    return Placement(
         rank=rank,
         nodes=2,
         processes_per_node=processes,

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_ocidist.job import LauncherOptions, Program
-from airflow_provider_ocidist.launchers.base import ProcessFailure, Topology
+from airflow_provider_ocidist.launchers.base import Placement, ProcessFailure
 from airflow_provider_ocidist.launchers.deepspeed import LAUNCHER
 
-TOPOLOGY = Topology(
+TOPOLOGY = Placement(
     rank=1,
     nodes=2,
     processes_per_node=4,
@@ -33,7 +33,7 @@ step 3
 """
 
 
-def command(*args: str, program: Program = PROGRAM, topology: Topology = TOPOLOGY) -> list[str]:
+def command(*args: str, program: Program = PROGRAM, topology: Placement = TOPOLOGY) -> list[str]:
     return LAUNCHER.command(program, LauncherOptions(args=args), topology)
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers import ssh
-from airflow_provider_ocidist.launchers.base import ProcessFailure, Topology
+from airflow_provider_ocidist.launchers.base import Placement, ProcessFailure
 from airflow_provider_ocidist.launchers.mpirun import LAUNCHER
 from tests.agent.gangs import Gang
 
-ALONE = Topology(
+ALONE = Placement(
     rank=0,
     nodes=1,
     processes_per_node=4,

@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 from airflow_provider_ocidist.job import LauncherOptions, Program
-from airflow_provider_ocidist.launchers.base import ProcessFailure, Topology
+from airflow_provider_ocidist.launchers.base import Placement, ProcessFailure
 from airflow_provider_ocidist.launchers.python import LAUNCHER
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-def topology(processes: int) -> Topology:
-    return Topology(
+def topology(processes: int) -> Placement:
+    return Placement(
         rank=1,
         nodes=2,
         processes_per_node=processes,

@@ -16,11 +16,11 @@ from airflow_provider_ocidist.agent.train.launch import write_files
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.launchers import ssh
-from airflow_provider_ocidist.launchers.base import Topology
+from airflow_provider_ocidist.launchers.base import Placement
 from airflow_provider_ocidist.launchers.deepspeed import LAUNCHER
 from scripts.local_airflow import free_port
 
-FIRST = Topology(
+FIRST = Placement(
     rank=0,
     nodes=2,
     processes_per_node=1,

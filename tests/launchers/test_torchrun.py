@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_ocidist.job import LauncherOptions, Program
-from airflow_provider_ocidist.launchers.base import ProcessFailure, Topology
+from airflow_provider_ocidist.launchers.base import Placement, ProcessFailure
 from airflow_provider_ocidist.launchers.torchrun import LAUNCHER
 
-TOPOLOGY = Topology(
+TOPOLOGY = Placement(
     rank=1,
     nodes=4,
     processes_per_node=2,
@@ -130,7 +130,7 @@ def test_a_module_is_run_as_one() -> None:
 
 def test_loopback_nodes_share_the_cores_of_their_machine() -> None:
     assert LAUNCHER.defaults(TOPOLOGY) == {"OMP_NUM_THREADS": "4", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    local = Topology(
+    local = Placement(
         rank=0,
         nodes=2,
         processes_per_node=1,

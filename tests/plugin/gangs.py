@@ -7,7 +7,7 @@ from dataclasses import replace
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Usage
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRef, RunStatus
-from airflow_provider_ocidist.plugin.checkpoint_list import Checkpoint, Checkpoints
+from airflow_provider_ocidist.plugin.checkpoint_list import Checkpoint, FoundCheckpoints
 from airflow_provider_ocidist.plugin.looks import Look
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
 
@@ -72,7 +72,7 @@ def running(nodes: int = 2) -> Look:
         status=RunStatus(nodes=tuple(node(rank) for rank in range(nodes))),
         remaining=120.0,
         steps_per_second=0.5,
-        checkpoints=Checkpoints(
+        checkpoints=FoundCheckpoints(
             items=(
                 Checkpoint(
                     uri="oci://bucket@ns/work/checkpoints/x/step-000030.pt",

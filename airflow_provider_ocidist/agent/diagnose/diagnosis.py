@@ -33,7 +33,7 @@ LIBRARY_LOG = re.compile(r"\[?[EIWF]\d{4} ")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class NodeFailure:
     """Why a node failed."""
 
     cause: Cause
@@ -74,7 +74,9 @@ class Traceback:
         return self.symptom is not None and self.symptom.echo
 
 
-def diagnose(exit_code: int, output: str, process: ProcessFailure | None, oom_killed: bool | None) -> Failure:
+def diagnose(
+    exit_code: int, output: str, process: ProcessFailure | None, oom_killed: bool | None
+) -> NodeFailure:
     """Return why the training failed.
 
     `output` is its end, without the launcher's own report; `process` is that report. `oom_killed`: whether the
@@ -92,7 +94,7 @@ def diagnose(exit_code: int, output: str, process: ProcessFailure | None, oom_ki
         message = f"{_ending(code)}: {said}" if said else _ending(code)
         symptom = symptom_of(said) if said else None
     cause = symptom.cause if symptom else _cause_of_ending(code, oom_killed)
-    return Failure(
+    return NodeFailure(
         cause=cause,
         message=f"{message}: out of memory" if cause is Cause.OOM and code < 0 and not symptom else message,
         exit_code=code,

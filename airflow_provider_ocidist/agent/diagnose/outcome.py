@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_provider_ocidist.agent.diagnose.diagnosis import Failure
+from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.causes import exit_code_of, remedy_on_node
+from airflow_provider_ocidist.model.report import Restart
 
 STOPPED = 143
 
@@ -39,13 +40,15 @@ class Outcome:
     tail: str | None = None
     remedy: str | None = None
     """Where a better one than the cause's is known."""
+    restarts: tuple[Restart, ...] = ()
+    """Where the training is launched again: all so far, the new one last."""
 
 
 def success(tail: str) -> Outcome:
     return Outcome(code=0, exit_code=0, tail=tail)
 
 
-def failure(found: Failure, silent: Sequence[int] = ()) -> Outcome:
+def failure(found: NodeFailure, silent: Sequence[int] = ()) -> Outcome:
     """Return the outcome of a training that failed by itself; `silent`: nodes without a heartbeat."""
     message = found.message
     if silent:
@@ -65,9 +68,11 @@ def failure(found: Failure, silent: Sequence[int] = ()) -> Outcome:
     )
 
 
-def echo(found: Failure, explanation: str) -> Outcome:
+def echo(found: NodeFailure, explanation: str, restarts: tuple[Restart, ...] = ()) -> Outcome:
     """Return the outcome of a training that failed because another node's did."""
-    return Outcome(code=STOPPED, exit_code=found.exit_code, message=explanation, tail=found.tail)
+    return Outcome(
+        code=STOPPED, exit_code=found.exit_code, message=explanation, tail=found.tail, restarts=restarts
+    )
 
 
 def stopped(stop: Stop, exit_code: int | None = None, tail: str | None = None) -> Outcome:
@@ -78,6 +83,7 @@ def stopped(stop: Stop, exit_code: int | None = None, tail: str | None = None) -
         cause=stop.cause,
         message=stop.message,
         tail=tail,
+        restarts=stop.restarts,
     )
 
 

@@ -23,6 +23,8 @@ INTERVAL = 2.0
 ANSWER_LIMIT = 5.0
 """Seconds for each of the up to three small requests of a beat. A connection may have died silently, and a node that
 waited a minute for it would count as lost (`peers.STUCK`), though its training goes on."""
+WRITERS = 20
+"""Stop requests that may be written at a time."""
 LAST_WORD_LIMIT = 20.0
 """Seconds during which the last report is retried; a waiting node costs money."""
 
@@ -92,17 +94,44 @@ class Heartbeat:
         except FileNotFoundError:
             return None
 
-    def read_stop_request(self) -> StopRequest | None:
-        """Return the stop request, if one can be read without a retry."""
-        return _stop_request(self.hasty)
+    @property
+    def launch(self) -> int:
+        """The number of this launch of the training, from 0."""
+        return len(self.report.restarts)
 
-    def ask_all_to_stop(self, request: StopRequest) -> None:
-        """Write a stop request, unless there is one: the first failure explains the rest."""
-        if _stop_request(self.store) is None:
+    def read_stop_request(self) -> StopRequest | None:
+        """Return the stop request for this launch, if one can be read without a retry."""
+        return self._own(_stop_request(self.hasty))
+
+    def ask_all_to_stop(self, request: StopRequest) -> StopRequest | None:
+        """Write a stop request, unless there is one: the first failure explains the rest.
+
+        Return the one that counts for this launch; None when it could not be written.
+        """
+        for _ in range(WRITERS):
             try:
-                self.store.write(STOP_FILE, request.to_json())
+                if self._replace(request):
+                    return request
             except (OcidistError, OSError) as error:
                 logger.warning("the other nodes' stop request cannot be written: %s", error)
+                return None
+            if known := self._own(_stop_request(self.store)):
+                return known
+        logger.warning("the other nodes' stop request cannot be written: others write it all the time")
+        return None
+
+    def _replace(self, request: StopRequest) -> bool:
+        """Write a stop request in place of an earlier launch's; return whether nothing else was there."""
+        try:
+            etag = self.store.stat(STOP_FILE).etag
+        except FileNotFoundError:
+            etag = None
+        if etag is not None and self._own(_stop_request(self.store)):
+            return False
+        return self.store.write_if(STOP_FILE, request.to_json(), etag)
+
+    def _own(self, request: StopRequest | None) -> StopRequest | None:
+        return request if request and request.concerns(self.launch) else None
 
     def _run(self) -> None:
         while not self._closing:
@@ -153,9 +182,11 @@ def stop_for(request: StopRequest) -> Stop:
         message=describe(request),
         stacks=request.cause is Cause.HANG,
         hurried=request.cause is not Cause.ABANDONED,
+        restarts=request.restarts,
     )
 
 
 def describe(request: StopRequest) -> str:
     who = "the submitter" if request.rank is None else f"node {request.rank}"
-    return f"{who} ended the run ({request.cause}): {request.message}"
+    what = "the launch" if request.restarts else "the run"
+    return f"{who} ended {what} ({request.cause}): {request.message}"

@@ -31,7 +31,7 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class NodeIdentity:
     """One node, as its platform describes it; None where unknown."""
 
     rank: int
@@ -42,15 +42,15 @@ class Place:
     master_port: int | None = None
 
 
-def place_of(environ: Mapping[str, str], nodes: int) -> Place:
+def identity_of(environ: Mapping[str, str], nodes: int) -> NodeIdentity:
     """Return the node's place. Raises AgentError for an unusable rank, or another number of nodes."""
     rank = _rank(environ, nodes)
     _check_count(environ, nodes)
     addresses = _addresses(environ, nodes)
     if addresses:
-        return Place(rank=rank, address=addresses[rank], master=addresses[0])
+        return NodeIdentity(rank=rank, address=addresses[rank], master=addresses[0])
     master, port = _master(environ) if nodes > 1 else (None, None)
-    return Place(rank=rank, address=environ.get("POD_IP") or None, master=master, master_port=port)
+    return NodeIdentity(rank=rank, address=environ.get("POD_IP") or None, master=master, master_port=port)
 
 
 def _rank(environ: Mapping[str, str], nodes: int) -> int:

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.node_identity import NODES_FILE_VARIABLE, Place, place_of
+from airflow_provider_ocidist.agent.join.node_identity import NODES_FILE_VARIABLE, NodeIdentity, identity_of
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
-from airflow_provider_ocidist.launchers.base import MASTER_PORT, Topology
+from airflow_provider_ocidist.launchers.base import MASTER_PORT, Placement
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, report_of
@@ -40,11 +40,11 @@ SILENCE = 30.0
 
 def own_rank(config: AgentConfig, environ: Mapping[str, str]) -> int:
     """Return this node's rank. Raises AgentError when no usable one is set."""
-    return place_of(environ, config.nodes).rank
+    return identity_of(environ, config.nodes).rank
 
 
 def await_address(
-    place: Place, environ: Mapping[str, str], pause: Callable[[float], object], timeout: float
+    place: NodeIdentity, environ: Mapping[str, str], pause: Callable[[float], object], timeout: float
 ) -> str:
     """Return where others reach this node.
 
@@ -134,13 +134,13 @@ def count_devices(environ: Mapping[str, str]) -> int:
 
 
 def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> list[NodeReport]:
-    """Return all nodes' reports, by rank, once every node is ready to train.
+    """Return all nodes' reports, by rank, once every node is ready for this launch of the training.
 
     Raises TopologyTimeout, naming the missing ones; a known node that still fetches is waited for as long as it
     sends heartbeats, and makes progress at least once in `timeout`.
     """
-    gathering = Gathering(store, heartbeat.report.rank, nodes)
-    deadline = heartbeat.began_at + timeout
+    gathering = Gathering(store, heartbeat.report.rank, nodes, heartbeat.launch)
+    deadline = (time.monotonic() if heartbeat.launch else heartbeat.began_at) + timeout
     pause, say_at = FIRST_LOOK, time.monotonic() + SAY_INTERVAL
     while not gathering.look():
         now = time.monotonic()
@@ -191,8 +191,9 @@ def _plain(address: str) -> str:
 class Gathering:
     """Nodes that have joined."""
 
-    def __init__(self, store: Store, rank: int, nodes: int) -> None:
+    def __init__(self, store: Store, rank: int, nodes: int, launch: int = 0) -> None:
         self.store = store
+        self.launch = launch
         self.awaited = set(range(nodes)) - {rank}
         self.nodes = nodes
         self.ready: dict[int, NodeReport] = {}
@@ -236,7 +237,9 @@ class Gathering:
         )
 
     def _take(self, report: NodeReport) -> None:
-        if report.phase in JOINED:
+        if report.phase is Phase.DONE and len(report.restarts) < self.launch:
+            raise TopologyTimeout(f"node {report.rank} has ended, and does not come to another launch")
+        if report.phase in JOINED and len(report.restarts) >= self.launch:
             self.ready[report.rank] = report
             self.awaited.discard(report.rank)
             return
@@ -303,24 +306,27 @@ def _at_work(report: NodeReport | None, heard: dict[int, tuple[float, float]]) -
     return now - since < SILENCE
 
 
-def topology_of(
-    config: AgentConfig, reports: Sequence[NodeReport], place: Place, environ: Mapping[str, str]
-) -> Topology:
+def placement_of(
+    config: AgentConfig, reports: Sequence[NodeReport], place: NodeIdentity, environ: Mapping[str, str]
+) -> Placement:
     """Return this node's place among all the nodes."""
     address = reports[place.rank].address
+    # Another for each launch: what is left of the one before must not join.
+    restarts = len(reports[place.rank].restarts)
+    rendezvous = f"{config.run_name}-restart-{restarts}" if restarts else config.run_name
     master = place.master or reports[0].address
     gpus = count_devices(environ)
-    return Topology(
+    return Placement(
         rank=place.rank,
         nodes=config.nodes,
         processes_per_node=config.launcher.processes_per_node or max(1, gpus),
         gpus=gpus,
         master_address=master,
-        master_port=place.master_port or master_port(reports[0].address, config.run_name),
+        master_port=place.master_port or master_port(reports[0].address, rendezvous),
         address=address,
         addresses=tuple(report.address for report in reports),
         public_keys=tuple(report.public_key or "" for report in reports),
-        rendezvous_id=config.run_name,
+        rendezvous_id=rendezvous,
         join_timeout=config.limits.join_timeout,
         interface=own_interface(address),
         cores=usable_cores(),

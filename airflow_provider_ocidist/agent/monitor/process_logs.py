@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 KEPT = 1 << 16
@@ -14,15 +14,20 @@ STREAMS = ("stdout.log", "stderr.log")
 ERROR_FILE = "error.json"
 
 
-def read_process_logs(folder: Path) -> str:
+def runs_in(folder: Path) -> frozenset[str]:
+    """Return the names of the folders in it, one for each start of torchrun."""
+    return frozenset(path.name for path in folder.glob("*"))
+
+
+def read_process_logs(folder: Path, leave_out: Collection[str] = ()) -> str:
     """Return the ends of all processes' own output and errors, each line marked with its local rank.
 
-    The mark is torchrun's own prefix of a line. Empty where there are no files.
+    The mark is torchrun's own prefix of a line. Empty where there are no files. `leave_out`: of earlier starts.
     """
     return "".join(
         f"[default{process.name}]:{line}\n"
         for process in sorted(folder.glob("*/attempt_*/*"))
-        if process.name.isdecimal()
+        if process.name.isdecimal() and process.parents[1].name not in leave_out
         for line in _lines_of(process)
     )
 

@@ -89,6 +89,11 @@ class ProgressMeter:
         with self._lock:
             return replace(self._progress, idle=round(self.idle, 1), losses=self._curve.points)
 
+    def step_now(self) -> int | None:
+        """Return the step that the program has reported last, also since the last beat."""
+        self._read_file()
+        return self.progress.step
+
     @property
     def idle(self) -> float:
         """Seconds since the last activity, by a monotonic clock."""
@@ -103,6 +108,15 @@ class ProgressMeter:
         self._read_file()
         with self._lock:
             return dict(self._announced)
+
+    def begin_again(self) -> None:
+        """Forget what the program has reported: it is launched again, and counts from its checkpoint."""
+        with self._reading, self._lock:
+            self.file.unlink(missing_ok=True)
+            self._offset = 0
+            self._announced, self._readers = {}, {}
+            self._epochs, self._unplaced = EpochCounter(), Unplaced()
+            self._progress = Progress(updated_at=time.time())
 
     def touch(self) -> None:
         """Record activity without a step."""

@@ -35,6 +35,7 @@ class Watches:
         self.main_rank = 0
         self.end_gang = end_gang
         self._threads: list[PeerWatch | UsageMeter] = []
+        self._look_for_hangs: Callable[[], object] | None = None
         self._done_at: dict[int, float] = {}
         """By rank: when this node first saw that another was done, on its own clock."""
 
@@ -44,6 +45,7 @@ class Watches:
         limits = self.config.limits
         if limits.hang_timeout is not None:
             hang = HangWatch(self.meter, limits.hang_timeout, others=self._others_moved, declare=self._hung)
+            self._look_for_hangs = hang.look
             self.heartbeat.watches.append(hang.look)
         self.meter.look_for_events_in(working_dir)
         self._threads = [
@@ -54,6 +56,9 @@ class Watches:
             thread.start()
 
     def close(self) -> None:
+        if self._look_for_hangs is not None:
+            self.heartbeat.watches.remove(self._look_for_hangs)
+            self._look_for_hangs = None
         for thread in self._threads:
             thread.close()
 

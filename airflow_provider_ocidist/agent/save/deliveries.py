@@ -133,10 +133,12 @@ def nodes_apart(folder: Path, run_name: str, rank: int, nodes: int) -> tuple[int
     return apart
 
 
-def hide_folder(folder: Path, run_name: str, rank: int, main_rank: int) -> None:
-    """Remove this node's own mark, unless the main node sees it too, and may not have looked yet."""
-    if not _is_marked(folder, run_name, main_rank):
+def hide_folder(folder: Path, run_name: str, rank: int, main_rank: int) -> bool:
+    """Return whether this node's folder is its own, and remove its mark then: the main node cannot see it."""
+    is_own = not _is_marked(folder, run_name, main_rank)
+    if is_own:
         _unmark(folder, run_name, rank)
+    return is_own
 
 
 def _mark(folder: Path, run_name: str, rank: int) -> Path:

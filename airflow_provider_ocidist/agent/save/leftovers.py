@@ -93,6 +93,15 @@ class Ledger:
         return True
 
 
+def discard(folder: Path, pattern: str | None = None) -> None:
+    """Delete the entries of a folder of which this node had parts only: the whole ones are fetched again."""
+    for item in candidates(folder, pattern):
+        if item.path.is_dir():
+            shutil.rmtree(item.path, ignore_errors=True)
+        else:
+            item.path.unlink(missing_ok=True)
+
+
 def aside_of(folder: Path) -> Path:
     """Return where an earlier attempt's unproved entries of a folder are set aside."""
     return folder.with_name(ASIDE.format(folder.name))

@@ -13,13 +13,13 @@ from airflow_provider_ocidist.agent.save.saving import Patience, cause_of, passe
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.model.job import Output
+from airflow_provider_ocidist.model.run import RunKey
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.locations import join, shown, shown_in
 
 logger = logging.getLogger(__name__)
 
 VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|(?P<bare>[A-Za-z_]\w*)|\{(?P<braced>[^{}]*)\})")
-ATTEMPT = re.compile(r"-a(\d+)$")
 """How a run's name ends (`run.RunKey.name`)."""
 
 
@@ -88,8 +88,8 @@ def _place(uri: str, rank: int, *, is_main: bool, failed_run: str | None) -> str
 
 
 def _attempt(run_name: str) -> str:
-    found = ATTEMPT.search(run_name)
-    return found[1] if found else run_name
+    attempt = RunKey.attempt_in(run_name)
+    return run_name if attempt is None else str(attempt)
 
 
 def _refuse_overwriting(chosen: Sequence[OutputCopy]) -> None:

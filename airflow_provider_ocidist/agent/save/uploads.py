@@ -81,10 +81,12 @@ class CheckpointUploader:
         fence: Fence = LOWEST,
         shards: ShardCollector | None = None,
         fetched: Collection[str] = (),
+        restarts: bool = False,
     ) -> None:
         """`fence`: this node's attempt; `shards`: where there are other nodes, which may hold parts of an entry.
 
-        `fetched`: the names of the entries that this attempt has fetched to resume from.
+        `fetched`: the names of the entries that this attempt has fetched to resume from. `restarts`: whether the
+        program may be launched again in this folder.
         """
         self.folder = folder
         self.checkpoints = checkpoints
@@ -96,7 +98,8 @@ class CheckpointUploader:
         self.error: Exception | None = None
         """Why the last upload failed; None when it did not."""
         # A relative folder is deleted with the node.
-        self.ledger = Ledger(folder, checkpoints.pattern) if Path(checkpoints.path).is_absolute() else None
+        lasts = restarts or Path(checkpoints.path).is_absolute()
+        self.ledger = Ledger(folder, checkpoints.pattern) if lasts else None
         if self.ledger:
             # Before the program starts: it would resume from the newest name.
             self.ledger.begin(fetched)

@@ -34,6 +34,8 @@ GATHERING = 0.01
 """Seconds after one piece of output in which more is gathered; the first piece is not delayed."""
 KEPT = 1 << 18
 """Bytes at the end of the output that are kept for the diagnosis."""
+RESTART_GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL at most, where the training is launched again."""
 KILL_LIMIT = 10.0
 """Seconds to wait for killed processes to end; one may be stuck in a driver."""
 OVERWRITTEN = re.compile(rb"[^\n\r]*\r(?=[^\n])")
@@ -192,6 +194,9 @@ class Training:
         """End the training; return whether it had to be killed."""
         if stop.stacks:
             logger.error("the training hangs:\n%s", "\n".join(dump_stacks(self.pid)))
+        if stop.restarts:
+            # The other nodes wait, and what it could save now lacks the failed process's part.
+            grace = min(grace, RESTART_GRACE)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         if self.ended.wait(grace):

@@ -76,6 +76,8 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
         self._reports = Reports(self._run_dirs)
         self._pods: dict[str, Mapping[int, Obj]] = {}
         """By the gang's id, as last seen: whose logs can be read."""
+        self._last: dict[str, dict[int, Obj]] = {}
+        """The same with those that are gone."""
         self.directories = RunDirectories(self._run_dirs, self._urgent_dirs)
         self.gangs = RecordedGangs(self._run_dirs, self._gangs_of, lambda: self._fields.work_dir)
 
@@ -191,6 +193,8 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
         name = _name_of(ref)
         obj, pods = seen.objects.get(name), seen.pods.get(name, {})
         self._pods[ref.job_id] = pods
+        last = self._last.setdefault(ref.job_id, {})
+        last.update(pods)
         gang = GONE if obj is None else self.operator.read(obj)
         of_all = list(seen.warnings.get((self.operator.kind, name), ()))
 
@@ -207,6 +211,7 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
                 self.operator.container,
                 events,
                 at,
+                last.get(rank),
             )
             return signed(status, latest)
 
@@ -219,6 +224,7 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
     def forget(self, ref: RunRef) -> None:
         self._reports.forget(ref.run_dir)
         self._pods.pop(ref.job_id, None)
+        self._last.pop(ref.job_id, None)
 
     # logs
 

@@ -11,7 +11,7 @@ from airflow_provider_ocidist.backends.kubernetes import agent_parts, names
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.plans import CONFIG_MAP, SECRET, UID
-from airflow_provider_ocidist.backends.kubernetes.states import Obj, warnings_by_object
+from airflow_provider_ocidist.backends.kubernetes.states import Obj, has_begun, warnings_by_object
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
 from airflow_provider_ocidist.model.run import Plan, Request, RunKey
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -171,7 +171,18 @@ class GangObjects:
         try:
             self._api.delete(f"{self._operator.collection(namespace)}/{name}", body)
         except RunNotFound:
-            pass
+            return
+        self._end_unstarted(namespace, name)
+
+    def _end_unstarted(self, namespace: str, name: str) -> None:
+        """End pods that have not begun without the grace of those that save: a waiting shell hears no SIGTERM."""
+        try:
+            for pod in self._pods(namespace, name):
+                if not has_begun(pod, self._operator.container):
+                    path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}"
+                    self._api.delete(path, {"gracePeriodSeconds": 0})
+        except BackendError as error:
+            log.debug("pods of %s end in their own time: %s", name, error)
 
 
 def _called(listing: Callable[[], list[Obj]]) -> list[Obj]:

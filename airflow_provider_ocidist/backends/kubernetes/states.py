@@ -105,10 +105,19 @@ def node_status(
     container: str,
     events: Sequence[str] = (),
     now: float = 0.0,
+    last: Obj | None = None,
 ) -> NodeStatus:
-    """Return a node's status. `now`: Unix time by the API server's clock; `events`: what warns of this node."""
-    found = _without_pod(gang, report, events) if pod is None else _of_pod(pod, container, events, now)
-    if pod is not None and gang.state is GangState.ENDING and not found.state.terminal:
+    """Return a node's status.
+
+    `now`: Unix time by the API server's clock; `events`: what warns of this node; `last`: its pod as seen last, which
+    may have said why it would go.
+    """
+    if pod is None:
+        found = _without_pod(gang, report, events, _lost((last or {}).get("status") or {}))
+    else:
+        found = _of_pod(pod, container, events, now)
+    if pod is not None and gang.state in (GangState.ENDING, GangState.GONE):
+        # Until no pod is left.
         found = replace(found, state=NodeState.ENDING)
     started = unix_time(((pod or {}).get("status") or {}).get("startTime"))
     if started is None and report is not None:
@@ -125,17 +134,20 @@ def node_status(
     )
 
 
-def _without_pod(gang: Gang, report: NodeReport | None, events: Sequence[str]) -> _Found:
+def _without_pod(
+    gang: Gang, report: NodeReport | None, events: Sequence[str], lost: tuple[str, Cause | None] | None
+) -> _Found:
     """Return what is known of a node whose pod is not there yet, or no more: its own report says how it ended."""
     done = report is not None and report.phase is Phase.DONE
     if gang.state in (GangState.NEW, GangState.SUSPENDED, GangState.ACTIVE) and not done:
         if report is not None and gang.state is not GangState.SUSPENDED:
-            return _Found(NodeState.FAILED, "its pod was deleted", Cause.NODE)
+            return _Found(NodeState.FAILED, *(lost or ("its pod was deleted", Cause.NODE)))
         cause = _cause_of_events(events)
         return _Found(NodeState.PENDING, "; ".join([*filter(None, [gang.details]), *events]) or None, cause)
     if done and report is not None:
         state = NodeState.SUCCEEDED if report.exit_code == 0 and report.cause is None else NodeState.FAILED
-        return _Found(state, f"exit code {report.exit_code}", None, report.finished_at)
+        why, cause = lost if lost and state is NodeState.FAILED else (f"exit code {report.exit_code}", None)
+        return _Found(state, why, cause, report.finished_at)
     if gang.state is GangState.ENDING:
         # Deleted in the foreground: the object stays until no pod is left.
         return _Found(NodeState.ENDING, "it is being deleted")
@@ -170,6 +182,12 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
     return _pending(status, states.get("waiting") or {}, events, now)
 
 
+def has_begun(pod: Obj, container: str) -> bool:
+    """Whether the container of this name has ever run in a pod."""
+    own = _container_of((pod.get("status") or {}).get("containerStatuses") or (), container) or {}
+    return "waiting" not in (own.get("state") or {"waiting": {}})
+
+
 def _restarts(pod: Obj) -> bool:
     return str((pod.get("spec") or {}).get("restartPolicy", "Always")) != "Never"
 
@@ -186,7 +204,7 @@ def _ended(status: Obj, ended: Obj) -> _Found:
     told = [f"exit code {code}"]
     if reason not in ("", "Error", "Completed"):
         told.append(reason)
-    lost = _disruption(status) or _reason_of(status)
+    lost = _lost(status)
     if lost is not None:
         told.append(lost[0])
     said = str(ended.get("message") or "").strip()
@@ -197,10 +215,16 @@ def _ended(status: Obj, ended: Obj) -> _Found:
 
 
 def _failed(status: Obj) -> _Found:
-    lost = _disruption(status) or _reason_of(status)
+    lost = _lost(status)
     if lost is None:
         return _Found(NodeState.FAILED, str(status.get("message") or "") or None)
     return _Found(NodeState.FAILED, lost[0], lost[1])
+
+
+def _lost(status: Obj) -> tuple[str, Cause | None] | None:
+    """Return why the cluster has ended a pod, if it has: what the kubelet calls it, else the disruption."""
+    named, disrupted = _reason_of(status), _disruption(status)
+    return named if named and (named[1] or not disrupted) else disrupted
 
 
 def _disruption(status: Obj) -> tuple[str, Cause | None] | None:

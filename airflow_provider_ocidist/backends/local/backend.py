@@ -77,9 +77,15 @@ class Local(Backend):
     ) -> RunRef:
         del stop, found
         with _locked(Path(plan.run_dir)):
-            ref = _gang_in(plan.run_dir) or _started(plan)
+            ref = _gang_in(plan.run_dir) or self._started(plan)
         self.gangs.record(Attempt.of(plan, ref))
         return ref
+
+    def _started(self, plan: Plan) -> RunRef:
+        if plan.lease:
+            # Before there is a node: without a first renewal there is no lease.
+            self.directories.renew(plan)
+        return _started(plan)
 
     # look
 
@@ -141,6 +147,7 @@ def _started(plan: Plan) -> RunRef:
         run_dir=plan.run_dir,
         submitted_at=time.time(),
         checkpoints_uri=plan.checkpoints_uri,
+        has_own_log=True,
         topology=plan.topology,
         lease=plan.lease,
     )
@@ -216,7 +223,8 @@ def _node(ref: RunRef, rank: int) -> NodeStatus:
     folder = _folder(ref.run_dir, rank)
     started, ended = _read(folder / node.STARTED), _read(folder / node.ENDED)
     canceled = (folder / CANCELED).exists()
-    if ended is None and started is not None and not _lives(started):
+    elsewhere = started is not None and started.get("machine", node.here()) != node.here()
+    if ended is None and started is not None and not elsewhere and not _lives(started):
         # It may just have ended.
         ended = _read(folder / node.ENDED)
     found = NodeStatus(rank=rank, run_id=ref.run_ids[rank], state=NodeState.PENDING)
@@ -227,13 +235,25 @@ def _node(ref: RunRef, rank: int) -> NodeStatus:
         code = ended["exit_code"]
         state = NodeState.SUCCEEDED if code == 0 else NodeState.CANCELED if canceled else NodeState.FAILED
         return replace(found, state=state, details=f"exit code {code}", finished_at=ended["at"])
+    if elsewhere:
+        return replace(found, state=NodeState.UNKNOWN, details=_out_of_sight(started["machine"], folder))
     if _lives(started):
         return replace(found, state=NodeState.ENDING if canceled else NodeState.RUNNING)
     gone = NodeState.CANCELED if canceled else NodeState.FAILED
     return replace(found, state=gone, details="its process is gone", cause=None if canceled else Cause.NODE)
 
 
+def _out_of_sight(machine: Mapping[str, str], folder: Path) -> str:
+    return (
+        f"its process was started on {machine['host']}, in another container, or before a restart, and cannot be seen "
+        f"from here ({node.here()['host']}): look from there; a stop request and its lease reach it all the same; "
+        f"when that machine is gone, remove {folder.parent}"
+    )
+
+
 def _lives(started: Mapping[str, Any]) -> bool:
+    if started.get("machine", node.here()) != node.here():
+        return False
     try:
         os.kill(started["pid"], 0)
     except ProcessLookupError:

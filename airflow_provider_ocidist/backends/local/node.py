@@ -6,9 +6,11 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 STARTED, ENDED, LOG, ERROR, LOCK = "started.json", "ended.json", "log.jsonl", "error.txt", "lock"
@@ -27,7 +29,8 @@ def main(folder: Path, python: str) -> int:
 
 def run(folder: Path, python: str) -> int:
     """Run the agent to its end, and return its exit code; negative for a signal."""
-    write(folder / STARTED, {"pid": os.getpid(), "began": began(os.getpid()), "at": time.time()})
+    pid = os.getpid()
+    write(folder / STARTED, {"pid": pid, "began": began(pid), "machine": here(), "at": time.time()})
     with (folder / LOG).open("a", encoding="utf-8") as log:
         process = subprocess.Popen(
             [python, str(folder / ENTRYPOINT)],
@@ -53,6 +56,15 @@ def write(file: Path, value: object) -> None:
     new = file.with_suffix(".new")
     new.write_text(json.dumps(value))
     new.replace(file)
+
+
+def here() -> dict[str, str]:
+    """Return what distinguishes this machine, since its start, and this container from others that share a folder."""
+    found = {"host": socket.gethostname()}
+    with suppress(OSError):
+        found["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        found["processes"] = str(Path("/proc/self/ns/pid").readlink())
+    return found
 
 
 def began(pid: int) -> str | None:

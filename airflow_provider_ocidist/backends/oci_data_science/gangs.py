@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.backends.oci_data_science.cleanup import WITHIN, Cleanup, still_alive
-from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, key_of
+from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, key_in_tags
 from airflow_provider_ocidist.backends.oci_data_science.refs import ref_of, runs_of, with_runs
 from airflow_provider_ocidist.backends.oci_data_science.run_states import LIVE
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
@@ -74,7 +74,7 @@ class Gangs(RecordedGangs):
         """Return the gangs whose job has this name; a list may lag."""
         with oci_errors("looking for earlier gangs of this task"):
             jobs = list(pages(self._client().list_jobs, compartment_id, display_name=name))
-        owned = [str(job.id) for job in jobs if key_of(job, key) is not None]
+        owned = [str(job.id) for job in jobs if key_in_tags(job, key) is not None]
         refs = in_parallel(lambda job_id: self._of_job(job_id, key, compartment_id), owned)
         return by_age(ref for ref in refs if ref is not None)
 
@@ -108,7 +108,7 @@ class Gangs(RecordedGangs):
         job, runs = both(
             lambda: self._job_or_none(job_id), lambda: self._list_runs(compartment_id, job_id=job_id)
         )
-        of = key_of(job, key) if job is not None else None
+        of = key_in_tags(job, key) if job is not None else None
         if of is None:
             return None
         ids = {**(runs_of(known) if known else {}), **_by_number(runs)}

@@ -72,7 +72,7 @@ def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str |
     )
 
 
-def key_of(resource: Any, key: RunKey) -> RunKey | None:
+def key_in_tags(resource: Any, key: RunKey) -> RunKey | None:
     """Return whose gang a job is, when it lives on and belongs to the task of `key`."""
     tags = resource.freeform_tags or {}
     if tags.get(TAG_TASK) != key.task_digest or resource.lifecycle_state in ("DELETING", "DELETED", "FAILED"):

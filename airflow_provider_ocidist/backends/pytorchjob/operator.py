@@ -134,11 +134,12 @@ def _processes(job: TrainingJob, options: PyTorchJobOptions) -> dict[str, Any]:
 
 def _run_policy(options: PyTorchJobOptions) -> dict[str, Any]:
     limit = options.backoff_limit
-    if limit is None:
-        limit = 0 if options.restart_policy == "Never" else RESTARTS
+    if limit is None and options.restart_policy != "Never":
+        limit = RESTARTS
     return {
         "cleanPodPolicy": options.clean_pod_policy,
-        "backoffLimit": limit,
+        # Up to 1.9.3 all pods are deleted, with their logs, when it is reached (trainer#3420).
+        **({"backoffLimit": limit} if limit is not None else {}),
         **({"ttlSecondsAfterFinished": round(options.ttl)} if options.ttl is not None else {}),
         **({"suspend": True} if options.suspend else {}),
     }

@@ -29,7 +29,7 @@ class PyTorchJobOptions(PodOptions):
     restart_policy: Literal["Never", "OnFailure", "ExitCode", "Always"] = "Never"
     """Other than `Never` only for a `container` of its own: an agent's gang is retried whole, by Airflow."""
     backoff_limit: int | None = None
-    """Restarts of all pods together. None: 0, or 3 where `restart_policy` restarts any."""
+    """Restarts of all pods together. None: 3 where `restart_policy` restarts any."""
     elastic_policy: Mapping[str, Any] = field(default_factory=dict)
     """`elasticPolicy` of the manifest, for torchrun's own rendezvous: the gang has Workers only, `nodes` of them."""
 

@@ -82,6 +82,7 @@ class Runai(OpensById, ListsGangs, Backend):
         self._ended: dict[str, Workload] = {}
         self._absent: dict[str, Absent] = {}
         self._paused: set[str] = set()
+        self._namespaces: dict[str, str] = {}
 
     def _connect(self, fields: Mapping[str, Any]) -> None:
         self._fields = Fields.of(fields)
@@ -348,6 +349,7 @@ class Runai(OpensById, ListsGangs, Backend):
         self._reports.forget(ref.run_dir)
         self._ended.pop(ref.job_id, None)
         self._absent.pop(ref.job_id, None)
+        self._namespaces.pop(ref.job_id, None)
 
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
         """Return the lines of the pods, where the connection has a way into the cluster; else the nodes' last ones.
@@ -357,12 +359,22 @@ class Runai(OpensById, ListsGangs, Backend):
         if self._fields.kube_config_path:
             from airflow_provider_ocidist.backends.runai import pod_logs
 
-            return pod_logs.read(self._fields, ref, since)
+            namespace = self._namespace_of(ref)
+            return pod_logs.read(self._fields, namespace, ref, since) if namespace else []
         reported = self._reports.read({ref.run_dir: True}).get(ref.run_dir) or {}
         lines = [
             line for rank, each in reported.items() if each.report for line in last_lines(rank, each.report)
         ]
         return sorted((line for line in lines if line.time >= since[line.rank]), key=lambda line: line.time)
+
+    def _namespace_of(self, ref: RunRef) -> str | None:
+        """Return where a gang's pods are; None once it is gone."""
+        if ref.job_id not in self._namespaces:
+            found = self._get(ref.job_id)
+            if found is None or not found.namespace:
+                return None
+            self._namespaces[ref.job_id] = found.namespace
+        return self._namespaces[ref.job_id]
 
     # end
 

@@ -58,6 +58,8 @@ class Workload:
     reason: str | None = None
     created_at: float = 0.0
     completed_at: float | None = None
+    namespace: str = ""
+    """Of its pods."""
     waits: bool = False
     """Whether a suspension is a pause, not the end."""
 
@@ -72,6 +74,7 @@ class Workload:
             reason=answer.get("phaseReason"),
             created_at=unix_time(answer.get("createdAt")) or 0.0,
             completed_at=unix_time(answer.get("completedAt")),
+            namespace=str(answer.get("namespace") or ""),
             waits=environment.get(SUSPENSION_VARIABLE) == "wait",
         )
 

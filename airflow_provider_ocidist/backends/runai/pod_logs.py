@@ -17,10 +17,9 @@ GONE = (400, 404)
 """A container that has not started, and a pod that does not exist (any more)."""
 
 
-def read(fields: Fields, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
+def read(fields: Fields, namespace: str, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
     """Return the lines of all nodes since the Unix time of each. Raises BackendError."""
     client = _client(fields)
-    namespace = f"runai-{fields.project}"
 
     def lines_of(rank: int) -> list[LogLine]:
         return list(_lines(_text(client, namespace, ref.run_ids[rank]), rank, since[rank]))
@@ -53,7 +52,11 @@ def _text(client: Any, namespace: str, pod: str) -> str:
     from urllib3.exceptions import HTTPError
 
     try:
-        return str(client.read_namespaced_pod_log(pod, namespace, timestamps=True, _request_timeout=30) or "")
+        # As it comes: the client turns the text of a log into `b'...'`.
+        answer = client.read_namespaced_pod_log(
+            pod, namespace, timestamps=True, _preload_content=False, _request_timeout=30
+        )
+        return str(answer.data.decode(errors="replace"))
     except ApiException as error:
         if error.status in GONE:
             return ""

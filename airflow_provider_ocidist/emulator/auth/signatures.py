@@ -84,7 +84,7 @@ class Verifier:
 
 def _credential_of(claims: Mapping[str, Any]) -> Credential:
     principal = Principal(id=claims["sub"], tenancy_id=claims["tenant"])
-    return Credential(key=tokens.key_of(claims), principal=principal, expires_at=claims["exp"])
+    return Credential(key=tokens.public_key_of(claims), principal=principal, expires_at=claims["exp"])
 
 
 def parse(authorization: str) -> Signature:

@@ -44,7 +44,7 @@ def jwk(key: RSAPublicKey) -> dict[str, str]:
     return {"kty": "RSA", "kid": "ignored", "n": _encode_number(numbers.n), "e": _encode_number(numbers.e)}
 
 
-def key_of(claims: Mapping[str, Any]) -> RSAPublicKey:
+def public_key_of(claims: Mapping[str, Any]) -> RSAPublicKey:
     """Return the session key that a token is bound to."""
     fields = json.loads(claims["jwk"])
     modulus, exponent = (int.from_bytes(decode(fields[name]), "big") for name in ("n", "e"))

@@ -7,6 +7,7 @@ import base64
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
@@ -20,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.connections import ABORT
+from airflow_provider_ocidist.emulator.control import MAX_CALLS, MAX_PATH_CHARS, RecordedCall
 from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault, Faults
 from airflow_provider_ocidist.emulator.kubernetes import (
     discovery,
@@ -147,8 +149,7 @@ class Api:
         self._away_until = 0.0
         self.cut = asyncio.Event()
         self.url = ""
-        self.record: Callable[[str, str, int, float], None] = lambda *_: None
-        """Takes note of a call: method, path with query, status, when it began."""
+        self.calls: deque[RecordedCall] = deque(maxlen=MAX_CALLS)
 
     def go_away(self, seconds: float) -> None:
         """Cut all connections, and each new one at its first request, for so long."""
@@ -183,7 +184,16 @@ class Api:
 
     def _note(self, call: Call, status: int, started: float) -> None:
         query = call.request.url.query
-        self.record(call.method, f"{call.path}?{query}" if query else call.path, status, started)
+        recorded = RecordedCall(
+            method=call.method,
+            path=(f"{call.path}?{query}" if query else call.path)[:MAX_PATH_CHARS],
+            status=status,
+            time=started,
+            duration_s=time.time() - started,
+            request_id=call.request.headers.get("x-request-id", ""),
+            host=call.user.name,
+        )
+        self.calls.append(recorded)
 
     def _effect(self, scope: Scope, call: Call) -> Effect:
         if time.monotonic() < self._away_until:
@@ -237,8 +247,11 @@ class Api:
 
     def _discovered(self, call: Call) -> Response | None:
         kinds, parts = self._cluster.kinds, call.path.strip("/").split("/")
-        if call.method != "GET" or call.path.startswith("/openapi/v2"):
+        if call.method != "GET":
             return None
+        if call.path == "/openapi/v2":
+            # As protobuf this is a document without definitions: older kubectl then leaves validation to us.
+            return Response(b"", media_type="application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
         if call.path == "/version":
             return _json(discovery.VERSION)
         if parts[0] in ("api", "apis") and len(parts) == 1:

@@ -6,7 +6,7 @@ import json
 
 from starlette.responses import Response
 
-from airflow_provider_ocidist.emulator.control import BASE, rule_of
+from airflow_provider_ocidist.emulator.control import BASE, filtered, rule_of
 from airflow_provider_ocidist.emulator.errors import invalid
 from airflow_provider_ocidist.emulator.faults import Fault
 from airflow_provider_ocidist.emulator.kubernetes import users
@@ -25,6 +25,8 @@ class ClusterControl:
 
     def routes(self) -> list[Route]:
         return [
+            Route("GET", f"{HERE}/calls", self.list_calls, signed=False),
+            Route("DELETE", f"{HERE}/calls", self.forget_calls, signed=False),
             Route("POST", f"{HERE}/faults", self.add_fault, signed=False),
             Route("DELETE", f"{HERE}/faults", self.remove_faults, signed=False),
             Route("POST", f"{HERE}/pods", self.add_pod_rule, signed=False),
@@ -35,6 +37,14 @@ class ClusterControl:
             # Signed: it grants the right to run programs as the user who started the emulator.
             Route("POST", f"{HERE}/users", self.add_user),
         ]
+
+    async def list_calls(self, call: Call) -> Response:
+        """Return the requests to the API server; `method`, `path` and `host`, who sent them, filter them."""
+        return answer(filtered(list(self._kubernetes.api.calls), call.query))
+
+    async def forget_calls(self, _: Call) -> Response:
+        self._kubernetes.api.calls.clear()
+        return answer()
 
     async def add_fault(self, call: Call) -> Response:
         """Add a rule for requests to the API server, as `/_emulator/faults` has them for OCI."""

@@ -281,6 +281,13 @@ KINDS = (
         has_status=True,
         schema="V1ResourceQuota",
     ),
+    Kind(
+        name="CustomResourceDefinition",
+        plural="customresourcedefinitions",
+        group="apiextensions.k8s.io",
+        namespaced=False,
+        short_names=("crd", "crds"),
+    ),
     Kind(name="Lease", plural="leases", group="coordination.k8s.io", schema="V1Lease"),
     Kind(name="Role", plural="roles", group="rbac.authorization.k8s.io", schema="V1Role"),
     Kind(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
-from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
+from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, now
 
 READERS = ("get", "list", "watch")
@@ -20,6 +20,9 @@ def furnish(cluster: Cluster, settings: ClusterSettings) -> None:
         cluster.update({**node, "status": _node_status(settings)}, "status")
     for role in _roles():
         cluster.create(role)
+    for kind in cluster.kinds:
+        if kind.is_custom:
+            cluster.create(_definition(kind))
 
 
 def _node(name: str) -> Obj:
@@ -38,6 +41,28 @@ def _node_status(settings: ClusterSettings) -> Obj:
         "allocatable": dict(settings.node_capacity),
         "conditions": [ready],
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+    }
+
+
+def _definition(kind: Kind) -> Obj:
+    """Return what tells that a kind is installed; to change it changes nothing."""
+    names = {
+        "plural": kind.plural,
+        "singular": kind.singular,
+        "kind": kind.name,
+        "listKind": f"{kind.name}List",
+    }
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": kind.version, "served": True, "storage": True, "schema": schema}
+    spec = {"group": kind.group, "names": names, "versions": [version]}
+    return {
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": kind.resource},
+        "spec": {**spec, "scope": "Namespaced" if kind.namespaced else "Cluster"},
+        "status": {
+            "conditions": [{"type": "Established", "status": "True"}],
+            "storedVersions": [kind.version],
+        },
     }
 
 

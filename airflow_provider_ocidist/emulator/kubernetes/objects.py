@@ -82,6 +82,10 @@ class Cluster:
         self._version = 1
         self.compactions = 0
         """How often the history was forgotten: lists that go on from before are refused."""
+        self._places: dict[str, tuple[str, Key]] = {}
+        """Kind and key of each object, by its uid."""
+        self._dependents: dict[str, dict[str, None]] = {}
+        """By an owner's uid, the uids of what names it as owner, in the order in which they came."""
         self._admissions: dict[str, list[Admission]] = {}
 
     @property
@@ -252,17 +256,16 @@ class Cluster:
                 shelf.compacted = self._version
 
     def has_uid(self, uid: str) -> bool:
-        with self._lock:
-            return any(obj["metadata"]["uid"] == uid for obj in self._all())
+        return uid in self._places
 
     def dependents(self, uid: str) -> Sequence[Obj]:
         """Return the objects that name this one as an owner."""
         with self._lock:
-            return [_copy(obj) for obj in self._all() if any(each["uid"] == uid for each in owners_of(obj))]
+            return [_copy(self._at(each)) for each in self._dependents.get(uid, ())]
 
     def by_uid(self, uid: str) -> Obj | None:
         with self._lock:
-            return next((_copy(obj) for obj in self._all() if obj["metadata"]["uid"] == uid), None)
+            return _copy(self._at(uid)) if uid in self._places else None
 
     def clear(self) -> None:
         """Remove all objects, whatever their finalizers."""
@@ -271,8 +274,25 @@ class Cluster:
                 for obj in list(shelf.objects.values()):
                     self._remove(shelf, obj)
 
-    def _all(self) -> Iterable[Obj]:
-        return (obj for shelf in self._shelves.values() for obj in shelf.objects.values())
+    def _at(self, uid: str) -> Obj:
+        kind, key = self._places[uid]
+        return self._shelves[kind].objects[key]
+
+    def _index(self, kind: Kind, obj: Obj, old: Obj | None) -> None:
+        uid = obj["metadata"]["uid"]
+        self._places[uid] = (kind.name, _key(obj))
+        for each in owners_of(old) if old else ():
+            self._dependents.get(each["uid"], {}).pop(uid, None)
+        for each in owners_of(obj):
+            self._dependents.setdefault(each["uid"], {})[uid] = None
+
+    def _forget(self, obj: Obj) -> None:
+        uid = obj["metadata"]["uid"]
+        del self._places[uid]
+        for each in owners_of(obj):
+            self._dependents.get(each["uid"], {}).pop(uid, None)
+        if not self._dependents.get(uid, True):
+            del self._dependents[uid]
 
     def _shelf(self, kind: str) -> _Shelf:
         shelf = self._shelves.get(kind)
@@ -327,6 +347,7 @@ class Cluster:
         new["metadata"]["resourceVersion"] = str(self._version)
         stored = _copy(new)
         shelf.objects[_key(stored)] = stored
+        self._index(shelf.kind, stored, old)
         self._publish(shelf, Event("MODIFIED" if old else "ADDED", stored, old))
 
     def _publish(self, shelf: _Shelf, event: Event) -> None:
@@ -366,6 +387,7 @@ class Cluster:
 
     def _remove(self, shelf: _Shelf, old: Obj) -> Obj:
         gone = shelf.objects.pop(_key(old))
+        self._forget(gone)
         self._version += 1
         last = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self._version)}}
         self._publish(shelf, Event("DELETED", last, gone))

@@ -74,9 +74,9 @@ class Operators:
             cluster.add_admission(name, suspend)
         for name, admission in self._admissions().items():
             cluster.add_admission(name, admission)
-        for kind_ in cluster.kinds:
-            if kind_.namespaced and kind_.name not in UNLIMITED:
-                cluster.add_admission(kind_.name, quota.admit)
+        for each in cluster.kinds:
+            if each.namespaced and each.name not in UNLIMITED:
+                cluster.add_admission(each.name, quota.admit)
 
     def create_objects(self, cluster: Cluster) -> None:
         for obj in self._objects():

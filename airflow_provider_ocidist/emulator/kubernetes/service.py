@@ -63,6 +63,7 @@ class Kubernetes:
             training_operator=settings.training_operator,
             trainer=settings.trainer,
             status_delay_s=settings.status_delay_s,
+            pod_backoff_s=settings.backoff_s,
         )
         self.cluster = Cluster([*core_kinds.KINDS, *self._operators.kinds])
         self._operators.admit(self.cluster)
@@ -119,6 +120,7 @@ class Kubernetes:
             environment={**self.settings.pod_environment, **self._service_address()},
             credentials=self._credentials,
             is_missing=self.pod_faults.is_missing,
+            is_idle=self.pod_faults.is_idle,
         )
         self.kubelet = Kubelet(machines)
         self.kubelet.start()
@@ -135,6 +137,7 @@ class Kubernetes:
         self.faults.clear()
         self.api.come_back()
         await self._end()
+        self.api.calls.clear()
         self.cluster.clear()
         self.api.cut_watches()
         self._begin()

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -20,8 +20,9 @@ from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault, Fau
 from airflow_provider_ocidist.emulator.runai import filters, views
 from airflow_provider_ocidist.emulator.runai.refusals import Refusal, bad_request, forbidden, not_found
 from airflow_provider_ocidist.emulator.runai.submissions import Kind, submission_of
-from airflow_provider_ocidist.emulator.runai.tokens import Account, Tokens
+from airflow_provider_ocidist.emulator.runai.tokens import Tokens
 from airflow_provider_ocidist.emulator.runai.workloads import Project, Workload, Workloads, with_quota
+from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 
 CONTROL = "/_emulator"
 ACCEPTED = {"code": 202, "message": "Request has been accepted."}
@@ -46,20 +47,6 @@ WORKLOAD_FIELDS = (
 )
 POD_FIELDS = ("clusterId", "workloadId", "nodeName", "createdAt", "completedAt", "deletedAt")
 Handler = Callable[[Request], Awaitable[Response]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunaiOptions:
-    """How the stand-in behaves; the same from start to end."""
-
-    token_versions: tuple[str, ...] = ("v2", "v1")
-    """An older control plane has only `v1`."""
-    token_lifetime_s: float = 3600.0
-    lag_s: float = 1.0
-    """How late the endpoints marked as experimental are: those for one workload by its kind."""
-    exists_status: int = 409
-    """What a name that is taken is answered with: the description promises 400, some versions answer 409."""
-    accounts: tuple[Account, ...] = field(default_factory=tuple)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ import uvicorn
 from airflow_provider_ocidist.emulator.connections import config_of
 from airflow_provider_ocidist.emulator.faults import Faults
 from airflow_provider_ocidist.emulator.listening import LOOPBACK, listen, url_of
-from airflow_provider_ocidist.emulator.runai.app import Control, ControlPlane, RunaiOptions, application
-from airflow_provider_ocidist.emulator.runai.tokens import Account, Tokens
+from airflow_provider_ocidist.emulator.runai.app import Control, ControlPlane, application
+from airflow_provider_ocidist.emulator.runai.tokens import Tokens
 from airflow_provider_ocidist.emulator.runai.workloads import Objects, Project, Workloads
+from airflow_provider_ocidist.emulator.runai_settings import Account, RunaiOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Self

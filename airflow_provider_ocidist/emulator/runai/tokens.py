@@ -9,21 +9,11 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from airflow_provider_ocidist.emulator.runai.refusals import unfamiliar
+from airflow_provider_ocidist.emulator.runai_settings import Account
 
 BEARER = "Bearer "
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Account:
-    """A service account of the control plane."""
-
-    client_id: str
-    client_secret: str = field(repr=False)
-    projects: tuple[str, ...] | None = None
-    """Ids of the projects that its access rules open; None: all."""
 
 
 class Tokens:

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.storage.copying.engine import is_interruption
 from airflow_provider_ocidist.storage.copying.open_file import Copied
 from airflow_provider_ocidist.storage.copying.selection import Selection, absolute, refuse_overlap
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
-from airflow_provider_ocidist.storage.stores.journal import Journal, cache_folder, key_of, this_boot
+from airflow_provider_ocidist.storage.stores.journal import Journal, cache_folder, digest_of, this_boot
 from airflow_provider_ocidist.storage.stores.local import LocalStore, local_errors
 from airflow_provider_ocidist.storage.stores.opening import Stores
 
@@ -89,7 +89,7 @@ def landing(target: str, found: Selection, stores: Stores) -> tuple[Store, str |
 
 
 def _journal_of(store: Store, source: str) -> Journal | None:
-    key = key_of(source, store.uri)
+    key = digest_of(source, store.uri)
     if store.folder:
         return Journal.open(
             store.folder / locations.unfinished_name("journal", key), _subject(source, store.folder)
@@ -117,7 +117,7 @@ def _journaled(journal: Journal | None) -> Iterator[Journal | None]:
 @contextmanager
 def _staged(final: Path, source: str, *, resume: bool) -> Iterator[Destination]:
     """Yield a new folder beside the final one; rename it at the end, or remove it after an error."""
-    key = key_of(source, str(final))
+    key = digest_of(source, str(final))
     beside = final.with_name(locations.unfinished_name(f"{final.name[:32]}.journal", key))
     with local_errors(final):
         final.parent.mkdir(parents=True, exist_ok=True)

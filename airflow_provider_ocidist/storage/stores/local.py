@@ -30,7 +30,7 @@ from airflow_provider_ocidist.storage.stores.base import (
     not_the_promised_size,
 )
 from airflow_provider_ocidist.storage.stores.checksums import in_text, md5_of
-from airflow_provider_ocidist.storage.stores.journal import Journal, key_of, this_boot
+from airflow_provider_ocidist.storage.stores.journal import Journal, digest_of, this_boot
 
 _READ = 256 << 10
 
@@ -217,7 +217,7 @@ class LocalUpload(Upload):
                 self.descriptor = self._create(os.O_EXCL)
 
     def _resume(self, origin: Origin) -> None:
-        key = key_of(origin.uri, str(self.path))
+        key = digest_of(origin.uri, str(self.path))
         # After a restart it is unknown which bytes had reached the disk.
         subject = {"from": origin.uri, "etag": origin.etag, "size": origin.size, "boot": this_boot()}
         journal = Journal.open(

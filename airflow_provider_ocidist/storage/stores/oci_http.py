@@ -21,7 +21,7 @@ from airflow_provider_ocidist.storage.stores.base import Buffer
 
 
 @dataclass
-class Request:
+class SignedRequest:
     """The fields of a request that a signer of the SDK reads."""
 
     method: str
@@ -75,7 +75,7 @@ class ObjectHttp:
         import urllib3
         from oci import exceptions
 
-        request = Request(method, self._origin + path, path, self._headers(headers), body)
+        request = SignedRequest(method, self._origin + path, path, self._headers(headers), body)
         self._base.signer.without_content_headers(request)
         try:
             answer = self._pool.urlopen(

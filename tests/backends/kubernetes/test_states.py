@@ -128,6 +128,29 @@ def test_a_pod_that_is_being_deleted_is_ending_until_its_container_has_ended() -
     assert looked_at(dead).state is NodeState.FAILED
 
 
+def test_a_gang_that_is_being_deleted_has_ended_when_no_pod_of_it_is_left() -> None:
+    gang, done = Gang(GangState.ENDING), a_report(phase=Phase.DONE, exit_code=0)
+    for found in (
+        pod(state={"running": {}}),
+        pod("Succeeded", state=ended(0)),
+        pod("Failed", state=ended(9)),
+    ):
+        assert looked_at(found, gang, done).state is NodeState.ENDING
+    assert looked_at(None, gang, done).state is NodeState.SUCCEEDED
+    assert looked_at(None, gang).state is NodeState.ENDING
+
+
+def test_a_pod_that_is_gone_is_remembered_for_what_it_said_last() -> None:
+    last = pod(state={"running": {}}, conditions=DISRUPTED)
+    for report in (a_report(), a_report(phase=Phase.DONE, exit_code=143)):
+        node = looked_at(None, ACTIVE, report, last=last)
+        assert (node.state, node.cause) == (NodeState.FAILED, Cause.PREEMPTED)
+    assert (
+        looked_at(None, ACTIVE, a_report(phase=Phase.DONE, exit_code=0), last=last).state
+        is NodeState.SUCCEEDED
+    )
+
+
 def test_a_suspended_gang_waits_with_the_sentence_of_its_suspension() -> None:
     gang = Gang(GangState.SUSPENDED, "waits in the queue gpu of Kueue")
     node = looked_at(None, gang)
@@ -194,7 +217,7 @@ def test_whatever_is_seen_a_failure_has_words_and_exit_code_0_is_no_failure() ->
             for item in ((found or {}).get("status") or {}).get("containerStatuses") or ()
             if item["name"] == "pytorch" and "terminated" in item["state"]
         ]
-        if codes:
+        if codes and gang.state not in (GangState.ENDING, GangState.GONE):
             assert node.state is (NodeState.SUCCEEDED if codes == [0] else NodeState.FAILED)
         elif found is not None and found["status"]["phase"] in ("Pending", "Running"):
             assert node.state is not NodeState.SUCCEEDED

@@ -13,8 +13,8 @@ import pytest
 
 from airflow_provider_ocidist.backends.runai import Runai
 from airflow_provider_ocidist.backends.runai.options import fields_of
-from airflow_provider_ocidist.emulator.runai.app import RunaiOptions
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
+from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob

@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider_ocidist.backends.runai.client import Client, refusal
 from airflow_provider_ocidist.backends.runai.options import Fields
-from airflow_provider_ocidist.emulator.runai.app import RunaiOptions
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
+from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound, refusal_in
 from tests.emulator.runai.clusters import PaperCluster
 from tests.emulator.runai.conftest import Plane

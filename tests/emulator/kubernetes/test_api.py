@@ -311,3 +311,25 @@ def test_what_the_asynchronous_client_asks_is_answered_alike(kube):
             return seen
 
     assert asyncio.run(ask()) == [("ADDED", "c"), ("DELETED", "c")]
+
+
+def test_each_request_is_recorded_with_its_user_and_its_status(kube):
+    core = kubernetes.client.CoreV1Api(kube.user("ann"))
+    with refused(403):
+        core.list_namespaced_pod(kube.namespace, limit=3)
+    kube.core.list_namespaced_pod(kube.namespace)
+    url = f"{kube.emulator.url}/_emulator/kubernetes/calls"
+    with httpx.Client(trust_env=False) as http:
+        found = http.get(url, params={"host": "ann", "path": ".*/pods.*"}).json()
+        assert len(http.get(url).json()) == 2
+        assert http.get(url, params={"path": "("}).status_code == 400
+    path = f"/api/v1/namespaces/{kube.namespace}/pods?limit=3"
+    assert [(each["method"], each["path"], each["status"]) for each in found] == [("GET", path, 403)]
+
+
+def test_what_is_installed_can_be_listed(kube):
+    extensions = kubernetes.client.ApiextensionsV1Api(kube.client)
+    names = {each.metadata.name for each in extensions.list_custom_resource_definition().items}
+    assert {"pytorchjobs.kubeflow.org", "trainjobs.trainer.kubeflow.org"} <= names
+    groups = {group.name for group in kubernetes.client.ApisApi(kube.client).get_api_versions().groups}
+    assert {"kubeflow.org", "trainer.kubeflow.org", "batch"} <= groups

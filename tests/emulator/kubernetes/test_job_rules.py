@@ -164,7 +164,16 @@ def test_a_suspended_job_has_no_pods_until_it_is_resumed():
     made.obj["spec"]["suspend"] = True
     made.settle()
     assert (made.pods, made.truths()) == ({}, {"Suspended": True})
-    assert made.status.get("failed", 0) == 0
+    assert "startTime" not in made.status
+
+
+def test_pods_that_end_because_their_job_is_suspended_are_no_failures():
+    made = indexed(2, backoffLimit=0)
+    made.obj["spec"]["suspend"] = True
+    for pod in made.pods.values():
+        pod["metadata"]["deletionTimestamp"] = "2026-11-20T12:00:00Z"
+    made.settle()
+    assert (made.status.get("failed", 0), made.truths()) == (0, {"Suspended": True})
 
 
 def test_the_ttl_removes_a_job_that_has_ended():

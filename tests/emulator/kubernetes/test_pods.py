@@ -69,23 +69,23 @@ def test_pods_find_each_other_by_name_as_they_come_and_go(kube):
     selector = {"clusterIP": "None", "selector": {"app": "gang"}}
     kube.core.create_namespaced_service(kube.namespace, {"metadata": {"name": "gang"}, "spec": selector})
     labels = {"labels": {"app": "gang"}}
+    full = "second.gang.training.svc.cluster.local"
     named = {"hostname": "first", "subdomain": "gang"}
+    kube.pod(f"while ! getent hosts {full}; do sleep 0.05; done; sleep 60", metadata=labels, **named)
     kube.pod(
-        "while ! getent hosts second.gang.training.svc.cluster.local; do sleep 0.05; done",
-        metadata=labels,
-        **named,
-    )
-    kube.pod(
-        "while ! getent hosts first.gang >/dev/null; do sleep 0.05; done; getent ahostsv4 gang | sort -u | wc -l;"
-        " python -c 'import socket; print(socket.gethostbyname(socket.gethostname()))'",
+        "while ! getent hosts first.gang; do sleep 0.05; done;"
+        " python -c 'import socket; print(socket.gethostbyname(socket.gethostname()))'; sleep 60",
         name="other",
         metadata=labels,
         hostname="second",
         subdomain="gang",
     )
-    assert kube.in_phase("Succeeded", name="other").status.pod_ip in kube.log("other")
-    kube.in_phase("Succeeded")
-    assert kube.read("other").status.pod_ip in kube.log()
+    for name in ("pod", "other"):
+        kube.in_phase("Running", name=name)
+    first, second = kube.read().status.pod_ip, kube.read("other").status.pod_ip
+    until(lambda: second in kube.log())
+    until(lambda: first in kube.log("other") and second in kube.log("other"))
+    assert first != second
 
 
 def test_init_containers_run_first_one_after_the_other(kube):
@@ -218,3 +218,14 @@ def test_a_preempted_pod_goes_and_the_pod_of_a_lost_node_stays_silent(kube):
     assert any(each.reason == "DeletionByTaintManager" for each in pod.status.conditions)
     kube.core.delete_namespaced_pod("lost", kube.namespace, grace_period_seconds=0)
     until(lambda: not kube.core.list_namespaced_pod(kube.namespace).items)
+
+
+def test_pods_without_a_process_run_until_they_are_deleted(kube):
+    kube.control("/pods", effect="idle", name="idle-.*")
+    for index in range(25):
+        kube.pod("exit 1", name=f"idle-{index}")
+    listed = kube.core.list_namespaced_pod
+    until(lambda: len(listed(kube.namespace, field_selector="status.phase=Running").items) == 25)
+    assert len({pod.status.pod_ip for pod in listed(kube.namespace).items}) == 25
+    kube.core.delete_collection_namespaced_pod(kube.namespace)
+    until(lambda: not listed(kube.namespace).items)

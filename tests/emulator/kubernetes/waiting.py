@@ -2,7 +2,7 @@
 
 import time
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 def until(happened):

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_ocidist.emulator.runai.app import RunaiOptions
 from airflow_provider_ocidist.emulator.runai.server import RunaiAccess, RunaiServer
+from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 from tests.emulator.runai.clusters import PaperCluster
 
 IMAGE = "nvcr.io/acme/train:1"

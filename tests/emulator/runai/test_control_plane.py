@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_ocidist.emulator.runai.app import RunaiOptions
 from airflow_provider_ocidist.emulator.runai.server import RunaiServer
+from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 from tests.emulator.runai.clusters import PaperCluster
 from tests.emulator.runai.conftest import Plane
 

@@ -55,6 +55,8 @@ class Surroundings:
     """Writes the pod's status."""
     is_missing: Callable[[str], bool]
     """Whether an image cannot be pulled."""
+    is_idle: bool
+    """Whether it runs without a process until it is ended."""
 
 
 @dataclass(slots=True)
@@ -68,6 +70,8 @@ class ContainerLife:
     progress: Progress = field(init=False)
     process: Node | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _idle: asyncio.Event | None = None
+    """Ends a run without a process."""
     _cause: tuple[int, str] | None = None
     """Exit code and reason, where it was ended from outside with another than the process has."""
 
@@ -95,6 +99,8 @@ class ContainerLife:
     async def stop(self, grace_s: float) -> None:
         """SIGTERM, then SIGKILL when it has not ended within its grace."""
         self._stop.set()
+        if self._idle is not None:
+            self._idle.set()
         process = self.process
         if process is None:
             return
@@ -108,6 +114,8 @@ class ContainerLife:
     def kill(self, cause: tuple[int, str] | None = None) -> None:
         """End its processes at once; what follows is the restart policy's business."""
         self._cause = cause
+        if self._idle is not None:
+            self._idle.set()
         if self.process is not None:
             self.process.kill()
 
@@ -184,10 +192,22 @@ class ContainerLife:
         self._wait_for("CrashLoopBackOff", text)
         await self._stopped_within(delay)
 
+    async def _idle_until_ended(self) -> None:
+        self._idle = asyncio.Event()
+        self.progress.running_since, self.progress.waiting = now(), None
+        self.around.report()
+        if not self._stop.is_set():
+            await self._idle.wait()
+        self._idle = None
+        self.progress.running_since = None
+
     async def _run(self, own: Mapping[str, str]) -> Ended:
         progress, name = self.progress, self.spec["name"]
         progress.container_id = f"containerd://{secrets.token_hex(32)}"
         started = now()
+        if self.around.is_idle:
+            await self._idle_until_ended()
+            return self._ended(*(self._cause or (SIGKILLED, "Error")), started, "")
         log = self.around.logs.open(self.around.pod["metadata"]["uid"], name)
         message_file = self.around.folder / f"{name}.message"
         message_file.write_bytes(b"")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 from airflow_provider_ocidist.emulator import patterns
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
@@ -36,18 +36,19 @@ class PodRule:
     namespace: str = ".*"
     image: str = ".*"
     """With `effect: image`: the same over the image's name."""
-    effect: Literal["kill", "oom", "evict", "preempt", "lose_node", "image"]
-    """Kill the processes; the same for want of memory; evict; preempt; lose the machine; cannot be pulled."""
+    effect: Literal["kill", "oom", "evict", "preempt", "lose_node", "image", "idle"]
+    """Kill the processes; the same for want of memory; evict; preempt; lose the machine; cannot be pulled; the
+    containers run without a process until they are ended: thousands fit on one machine."""
     after_s: float = 0.0
     """From when the pod runs, or from now."""
     times: int | None = 1
-    """For how many pods; None: until reset. Not for images."""
+    """For how many pods; None: until reset. Not for `image` and `idle`."""
 
     def __post_init__(self) -> None:
         for pattern in (self.name, self.namespace, self.image):
             patterns.compiled(pattern)
-        if self.effect not in ("kill", "oom", "evict", "preempt", "lose_node", "image"):
-            raise TypeError("effect must be kill, oom, evict, preempt, lose_node or image")
+        if self.effect not in get_args(get_type_hints(PodRule)["effect"]):
+            raise TypeError("effect must be kill, oom, evict, preempt, lose_node, image or idle")
 
     def fits(self, pod: Obj) -> bool:
         metadata = pod["metadata"]
@@ -110,12 +111,15 @@ class PodFaults:
         rules = [each.rule for each in self._rules if each.rule.effect == "image"]
         return images.is_missing(image) or any(patterns.all_fit((rule.image,), (image,)) for rule in rules)
 
+    def is_idle(self, pod: Obj) -> bool:
+        return any(each.rule.effect == "idle" and each.rule.fits(pod) for each in self._rules)
+
     def _see(self, pod: Obj) -> None:
         if pod["status"].get("phase") != "Running" or "deletionTimestamp" in pod["metadata"]:
             return
         for index, each in enumerate(self._rules):
             key = (index, pod["metadata"]["uid"])
-            due = each.rule.effect != "image" and each.left != 0 and key not in self._applied
+            due = each.rule.effect not in ("image", "idle") and each.left != 0 and key not in self._applied
             if due and each.rule.fits(pod):
                 self._applied.add(key)
                 each.left = None if each.left is None else each.left - 1

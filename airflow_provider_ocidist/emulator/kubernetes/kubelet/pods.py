@@ -48,6 +48,8 @@ class Machines:
     credentials: Callable[[Obj], Mapping[str, bytes]]
     """Returns the files of a pod's service account."""
     is_missing: Callable[[str], bool]
+    is_idle: Callable[[Obj], bool]
+    """Whether a pod's containers are to run without a process."""
 
 
 class PodLife:
@@ -188,6 +190,7 @@ class PodLife:
             say=self._say,
             report=self._report,
             is_missing=machines.is_missing,
+            is_idle=machines.is_idle(self.pod),
         )
 
     def _say(self, reason: str, message: str, warning: bool) -> None:

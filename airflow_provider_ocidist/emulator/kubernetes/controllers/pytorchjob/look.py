@@ -83,7 +83,7 @@ class _Draft:
         self.status.setdefault("completionTime", stamp(self.now))
 
     def step(self, settings: Settings) -> Step:
-        wait_s = settings.status_delay_s - age_s(self.job["metadata"]["creationTimestamp"], self.now)
+        wait_s = _left_of_delay_s(self.job, self.now, settings.status_delay_s)
         late = wait_s > 0
         changed = self.status != self.job.get("status", {})
         return Step(
@@ -94,6 +94,11 @@ class _Draft:
             again_s=wait_s if late else self.again_s,
             remove=self.remove,
         )
+
+
+def _left_of_delay_s(job: Obj, now: datetime, delay_s: float) -> float:
+    """Return for how long the status stays empty; creation is known to the second, and may have been at its end."""
+    return delay_s + 1 - age_s(job["metadata"]["creationTimestamp"], now) if delay_s else 0.0
 
 
 def look(

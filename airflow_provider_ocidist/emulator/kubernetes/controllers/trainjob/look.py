@@ -27,8 +27,7 @@ def look(job: Obj, owned: Mapping[str, Sequence[Obj]], now: datetime, release: R
     status = deepcopy(job.get("status", {}))
     present = owned.get("JobSet", ())
     if any(conditions.is_true(status, end) for end in _ENDS.values()):
-        overrun = conditions.is_true(status, "Failed") and not _says(present, "Failed")
-        return Step(delete=present if overrun else ())
+        return Step()
     runtime = find(job, owned)
     if runtime is None:
         return _without_runtime(job)
@@ -41,10 +40,6 @@ def look(job: Obj, owned: Mapping[str, Sequence[Obj]], now: datetime, release: R
         return Step(delete=present, status=status, notes=[Note("DeadlineExceeded", text, warning=True)])
     changed = status != job.get("status", {})
     return Step(create=create, update=update, status=status if changed else None, again_s=left_s)
-
-
-def _says(present: Sequence[Obj], kind: str) -> bool:
-    return any(conditions.is_true(one.get("status", {}), kind) for one in present)
 
 
 def _without_runtime(job: Obj) -> Step:

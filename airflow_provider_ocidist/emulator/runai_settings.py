@@ -1,0 +1,30 @@
+"""Settings of the stand-in for Run:ai, the same from start to end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account:
+    """A service account of the control plane."""
+
+    client_id: str
+    client_secret: str = field(repr=False)
+    projects: tuple[str, ...] | None = None
+    """Ids of the projects that its access rules open; None: all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunaiOptions:
+    """How the stand-in behaves."""
+
+    token_versions: tuple[str, ...] = ("v2", "v1")
+    """An older control plane has only `v1`."""
+    token_lifetime_s: float = 3600.0
+    lag_s: float = 1.0
+    """How late the endpoints marked as experimental are: those for one workload by its kind."""
+    exists_status: int = 409
+    """What a name that is taken is answered with: the description promises 400, some versions answer 409."""
+    accounts: tuple[Account, ...] = field(default_factory=tuple)
+    """Besides the one that `Access` names."""

@@ -1,0 +1,343 @@
+"""A failed training is launched again on the same machines, from its newest whole checkpoint."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
+from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
+from airflow_provider_ocidist.agent.train.restarts import BUDGETS, refusal
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
+from airflow_provider_ocidist.model.causes import exit_code_of
+from airflow_provider_ocidist.model.report import Restart, StopRequest
+from tests.agent.gangs import Gang, until
+
+SEED = int(os.environ.get("RESTARTS_SEED", "20261123"))
+
+PROGRAM = """
+import json, os, pathlib, signal, sys, time
+node, launch = int(os.environ["OCIDIST_NODE_RANK"]), int(os.environ["OCIDIST_RESTARTS"])
+folder = pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
+folder.mkdir(parents=True, exist_ok=True)
+
+def at(step):
+    with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as file:
+        file.write(json.dumps({"step": step}) + "\\n")
+
+def save(step, size=100):
+    new = folder / f".step-{step}.txt"
+    new.write_text("w" * size)
+    new.rename(folder / f"step-{step}.txt")
+
+def seen():
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+def until(found):
+    while not found():
+        time.sleep(0.02)
+
+print(f"launch {launch} of node {node} sees {seen()}", flush=True)
+"""
+TWICE = Restarts(program=2, hang=2, node=2)
+
+
+def gang(root: Path, script: str, **changes: Any) -> Gang:
+    limits = Limits(stop_grace=5.0, join_timeout=60.0, hang_timeout=changes.pop("hang_timeout", None))
+    return Gang(root, PROGRAM + script, **{"restarts": TWICE, "limits": limits, **changes})
+
+
+# The rule
+
+
+def drawn(draw: random.Random) -> Restart:
+    cause = draw.choice(list(Cause))
+    return Restart(cause=cause, message="m", rank=draw.randint(0, 3), step=draw.choice([None, 1, 2, 3]))
+
+
+@pytest.mark.parametrize("number", range(100))
+def test_no_history_has_more_restarts_of_a_kind_than_allowed_and_none_twice_at_one_step(number: int) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    budgets = Restarts(program=draw.randint(0, 4), hang=draw.randint(0, 2), node=draw.randint(0, 2))
+    history: list[Restart] = []
+    for _ in range(20):
+        failure = drawn(draw)
+        why_not = refusal(budgets, history, failure)
+        kind = BUDGETS.get(failure.cause)
+        spent = sum(BUDGETS[each.cause] == kind for each in history)
+        again = any((each.cause, each.step) == (failure.cause, failure.step) for each in history)
+        assert (why_not is None) == (kind is not None and spent < getattr(budgets, kind) and not again)
+        if why_not is None:
+            history.append(failure)
+
+
+def test_a_crash_loop_is_named_as_one_while_the_budget_is_not_spent() -> None:
+    failure = Restart(cause=Cause.USER, message="m", step=40)
+    assert refusal(Restarts(program=9), [failure], failure) == (
+        "it is a crash loop: USER at step 40 for the second time"
+    )
+    unknown = Restart(cause=Cause.OOM, message="m")
+    assert "OOM before its first step" in (refusal(Restarts(program=9), [unknown], unknown) or "")
+
+
+@pytest.mark.parametrize("cause", [Cause.CONFIG, Cause.ABANDONED, Cause.CANCELED, Cause.SERVICE])
+def test_what_another_launch_cannot_mend_is_never_launched_again(cause: Cause) -> None:
+    assert refusal(Restarts(program=9, hang=9, node=9), [], Restart(cause=cause, message="m"))
+
+
+# The switch
+
+
+def test_a_reason_of_an_earlier_launch_ends_no_later_one() -> None:
+    past = Stop(message="past", restarts=(Restart(cause=Cause.USER, message="m"),))
+    switch = StopSwitch()
+    switch.ask(past)
+    switch.rearm(1)
+    switch.ask(past)
+    switch.check()
+    switch.ask(Stop(message="now", restarts=past.restarts * 2))
+    with pytest.raises(Stopped, match="now"):
+        switch.check()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["signal", "restart"])))
+def test_a_signal_is_never_forgotten_for_another_launch(order: tuple[str, ...]) -> None:
+    switch = StopSwitch()
+    for what in order:
+        if what == "signal":
+            switch.signalled.set()
+            switch.ask(Stop(message="this node was stopped by SIGTERM"))
+        else:
+            switch.ask(Stop(message="again", restarts=(Restart(cause=Cause.USER, message="m"),)))
+    with pytest.raises(Stopped, match="stopped by"):
+        switch.rearm(1)
+
+
+@pytest.mark.parametrize("launch", range(3))
+@pytest.mark.parametrize("restarts", range(3))
+def test_a_request_concerns_the_launches_before_the_one_that_it_asks_for(launch: int, restarts: int) -> None:
+    failures = (Restart(cause=Cause.USER, message="m"),) * restarts
+    request = StopRequest(cause=Cause.USER, message="m", restarts=failures)
+    assert request.concerns(launch) == (restarts == 0 or launch < restarts)
+
+
+# Real nodes
+
+
+def test_a_program_that_fails_once_is_launched_again_and_succeeds(tmp_path: Path) -> None:
+    script = "at(7 + launch)\nassert launch, 'the first launch fails'\n"
+    with gang(tmp_path, script) as one:
+        assert one.run() == [0]
+        (restart,) = one.agents[0].report.restarts
+        assert (restart.cause, restart.step, restart.rank) == (Cause.USER, 7, 0)
+        assert "the first launch fails" in restart.message
+
+
+def test_a_killed_process_of_one_node_begins_both_again_in_the_same_agents(tmp_path: Path) -> None:
+    script = """
+at(3 + launch)
+if launch == 0 and node == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+if launch == 0:
+    time.sleep(1000)
+"""
+    with gang(tmp_path, script, nodes=2) as two:
+        assert two.run() == [0, 0]
+        reports = [agent.report for agent in two.agents]
+        assert reports[0].restarts == reports[1].restarts
+        (restart,) = reports[0].restarts
+        assert restart.rank == 1
+        # The other node's first program may have been ended before it printed.
+        assert all(f"launch 1 of node {agent.rank}" in agent.stdout.read_text() for agent in two.agents)
+
+
+def test_the_same_failure_at_the_same_step_twice_ends_the_run_with_its_step(tmp_path: Path) -> None:
+    with gang(
+        tmp_path, "at(5)\nraise ValueError('always here')\n", nodes=2, restarts=Restarts(program=9)
+    ) as two:
+        codes = two.run()
+        assert all(codes)
+        texts = " ".join(agent.report.message or "" for agent in two.agents)
+        assert "not launched again: it is a crash loop: USER at step 5 for the second time" in texts
+        assert "always here" in texts
+        assert len(two.agents[0].report.restarts) == 1
+
+
+def test_the_budget_is_what_the_job_allows(tmp_path: Path) -> None:
+    with gang(tmp_path, "at(launch)\nraise ValueError('each time elsewhere')\n") as one:
+        assert one.run() == [1]
+        report = one.agents[0].report
+        assert [each.step for each in report.restarts] == [0, 1]
+        assert "restarts.program is 2, and spent" in (report.message or "")
+
+
+def test_without_restarts_nothing_is_launched_again_and_nothing_said_of_it(tmp_path: Path) -> None:
+    with gang(tmp_path, "raise ValueError('once')\n", restarts=Restarts()) as one:
+        assert one.run() == [1]
+        assert one.agents[0].report.message == "ValueError: once"
+        assert one.agents[0].stdout.read_text().count("launch") == 1
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_program_goes_on_from_what_was_whole_and_sees_no_half(tmp_path: Path, nodes: int) -> None:
+    script = """
+at(launch * 10)
+if launch == 0 and node == 0:
+    save(1)
+    until(lambda: pathlib.Path(os.environ["MARK"]).exists())
+    (folder / "step-2.txt").write_text("half")
+    raise RuntimeError("cut off")
+if launch == 0:
+    time.sleep(1000)
+"""
+    mark = tmp_path / "go"
+    kept = Checkpoints(uri=str(tmp_path / "kept"))
+    with gang(tmp_path, script, nodes=nodes, checkpoints=kept) as some:
+        some.start(MARK=str(mark))
+        until(lambda: list((tmp_path / "kept").glob("step-1.txt/manifest.json")))
+        mark.touch()
+        assert [agent.wait() for agent in some.agents] == [0] * nodes
+        for agent in some.agents:
+            assert f"launch 1 of node {agent.rank} sees ['step-1.txt']" in agent.stdout.read_text()
+
+
+def test_what_was_whole_but_not_sent_yet_is_sent_before_the_next_launch(tmp_path: Path) -> None:
+    script = "at(launch)\nif not launch:\n    save(1)\n    raise RuntimeError('cut off')\n"
+    with gang(tmp_path, script, checkpoints=Checkpoints(uri=str(tmp_path / "kept"))) as one:
+        assert one.run() == [0]
+        assert "launch 1 of node 0 sees ['step-1.txt']" in one.agents[0].stdout.read_text()
+        assert (tmp_path / "kept" / "step-1.txt" / "manifest.json").exists()
+
+
+def test_the_checkpoints_of_all_launches_count_on(tmp_path: Path) -> None:
+    script = "at(launch)\nsave(launch + 1)\nif launch < 2:\n    raise RuntimeError(str(launch))\n"
+    with gang(tmp_path, script, checkpoints=Checkpoints(uri=str(tmp_path / "kept"))) as one:
+        assert one.run() == [0]
+        assert one.agents[0].report.checkpoint is not None
+        assert one.agents[0].report.checkpoint.step == 3
+
+
+def test_a_hang_ends_the_launch_and_not_the_run(tmp_path: Path) -> None:
+    script = "at(launch)\nif not launch:\n    time.sleep(1000)\n"
+    with gang(tmp_path, script, nodes=2, hang_timeout=2.0) as two:
+        assert two.run() == [0, 0]
+        (restart,) = two.agents[0].report.restarts
+        assert restart.cause is Cause.HANG
+
+
+def test_a_hang_without_a_budget_ends_the_run(tmp_path: Path) -> None:
+    script = "at(launch)\ntime.sleep(1000)\n"
+    with gang(tmp_path, script, hang_timeout=1.0, restarts=Restarts(program=9)) as one:
+        assert one.run() == [exit_code_of(Cause.HANG)]
+        assert "not launched again: restarts.hang is 0" in (one.agents[0].report.message or "")
+
+
+def test_the_submitters_request_ends_a_later_launch_too(tmp_path: Path) -> None:
+    script = "at(launch)\nif not launch:\n    raise RuntimeError('once')\ntime.sleep(1000)\n"
+    with gang(tmp_path, script, nodes=2) as two:
+        agents = two.start()
+        for agent in agents:
+            agent.prints(f"launch 1 of node {agent.rank}")
+        (two.run_dir / "stop.json").write_bytes(StopRequest(cause=Cause.CANCELED, message="enough").to_json())
+        assert [agent.wait() for agent in agents] == [STOPPED] * 2
+        assert all("enough" in (agent.report.message or "") for agent in agents)
+
+
+def test_a_signal_in_a_later_launch_ends_the_node(tmp_path: Path) -> None:
+    script = "at(launch)\nif not launch:\n    raise RuntimeError('once')\ntime.sleep(1000)\n"
+    with gang(tmp_path, script) as one:
+        (agent,) = one.start()
+        agent.prints("launch 1 of node 0")
+        agent.signal(15)
+        assert agent.wait() == STOPPED
+
+
+def test_nothing_is_launched_again_beside_a_node_that_has_succeeded(tmp_path: Path) -> None:
+    script = """
+if node == 1:
+    until(lambda: pathlib.Path(os.environ["MARK"]).exists())
+    raise RuntimeError("late")
+"""
+    mark = tmp_path / "go"
+    with gang(tmp_path, script, nodes=2) as two:
+        first, second = two.start(MARK=str(mark))
+        assert first.wait() == 0
+        mark.touch()
+        assert second.wait() == 1
+        assert "not launched again: node 0 has ended already" in (second.report.message or "")
+
+
+def test_both_nodes_failing_at_once_spend_one_restart(tmp_path: Path) -> None:
+    script = "at(launch)\nif not launch:\n    raise RuntimeError('together')\n"
+    with gang(tmp_path, script, nodes=2, restarts=Restarts(program=1)) as two:
+        assert two.run() == [0, 0]
+        assert len(two.agents[0].report.restarts) == 1
+        assert two.agents[0].report.restarts == two.agents[1].report.restarts
+
+
+def test_a_gang_that_is_launched_again_keeps_beating_for_those_who_wait(tmp_path: Path) -> None:
+    script = "at(launch)\nif not launch:\n    raise RuntimeError('once')\ntime.sleep(1000)\n"
+    with gang(tmp_path, script) as one:
+        (agent,) = one.start()
+        agent.prints("launch 1 of node 0")
+        before = agent.report.heartbeat_at
+        until(lambda: agent.report.heartbeat_at > before)
+        assert agent.report.phase == "TRAINING"
+        assert agent.report.started_at < time.time()
+
+
+TRAINS = """
+import os, pathlib, signal, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, folder = dist.get_rank(), pathlib.Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
+saved = sorted(folder.glob("step-*.pt"))
+state = torch.load(saved[-1]) if saved else {"step": 0, "weights": torch.zeros(4)}
+first = state["step"]
+for step in range(first + 1, 13):
+    gradient = torch.full((4,), float(rank + 1) * step)
+    dist.all_reduce(gradient)
+    state = {"step": step, "weights": state["weights"] * 0.5 + gradient}
+    if step % 3 == 0 and rank == 0:
+        torch.save(state, folder / "new.tmp")
+        (folder / "new.tmp").rename(folder / f"step-{step:03}.pt")
+    if rank == 0:
+        print(f"step: {step} ", flush=True)
+    if step == 8 and not first and rank == int(os.environ["VICTIM"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.05)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1, None])
+def test_the_final_weights_are_those_of_an_undisturbed_training(tmp_path: Path, victim: int | None) -> None:
+    import torch
+
+    kept = Checkpoints(uri=str(tmp_path / "kept"))
+    limits = Limits(stop_grace=5.0, join_timeout=60.0)
+    with Gang(
+        tmp_path, TRAINS, nodes=2, kind="torchrun", checkpoints=kept, limits=limits, restarts=TWICE
+    ) as two:
+        assert two.run(VICTIM=str(-1 if victim is None else victim)) == [0, 0]
+        assert len(two.agents[0].report.restarts) == (victim is not None)
+        printed = "".join(agent.stdout.read_text() for agent in two.agents)
+    weights = torch.zeros(4)
+    for step in range(1, 13):
+        weights = weights * 0.5 + 3.0 * step
+    (last,) = (tmp_path / "kept").glob("step-012.pt/step-012.pt")
+    assert torch.equal(torch.load(last)["weights"], weights)
+    if victim is not None:
+        # It went on from step 6, its newest whole checkpoint: of 8 steps, 2 were done twice.
+        assert len(re.findall(r"step: 7 ", printed)) == 2
+        assert len(re.findall(r"step: 6 ", printed)) == 1

@@ -1,0 +1,288 @@
+"""Gangs on the stand-in for a cluster: real pods, as each backend on Kubernetes runs them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import kubernetes
+import pytest
+import yaml
+
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.backends.kubernetes.backend import KubernetesBackend
+from airflow_provider_ocidist.errors import BackendError, Cause, refusal_in
+from airflow_provider_ocidist.gangs.decisions import Fail, Succeed
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
+from airflow_provider_ocidist.gangs.watch import Watch
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunStatus
+from tests.backends.clusters import Home, cluster
+from tests.training_jobs import PROGRAMS, a_key, wait_until
+
+KINDS = ("pytorchjob",)
+ROLE = Path(__file__).parents[2] / "container/kubernetes/role.yaml"
+
+
+@pytest.fixture(scope="module")
+def homes() -> Iterator[Callable[[str], Home]]:
+    with cluster("") as home:
+        yield lambda kind: Home(home.emulator, kind)
+
+
+@pytest.fixture(params=KINDS)
+def home(request: pytest.FixtureRequest, homes: Callable[[str], Home]) -> Iterator[Home]:
+    found = homes(request.param)
+    yield found
+    found.clear()
+
+
+@pytest.fixture
+def backend(home: Home) -> KubernetesBackend:
+    return connected(home)
+
+
+def connected(home: Home, **fields: Any) -> KubernetesBackend:
+    found: KubernetesBackend = kinds.load("backends", home.kind).BACKEND.connect({**home.fields, **fields})
+    return found
+
+
+def states(status: RunStatus) -> list[NodeState]:
+    return [node.state for node in status.nodes]
+
+
+def running(status: RunStatus) -> bool:
+    return all(node.state is NodeState.RUNNING and node.report for node in status.nodes)
+
+
+def outcome(backend: KubernetesBackend, job: TrainingJob, key: RunKey | None = None) -> Succeed | Fail:
+    """Submit a job and wait as a task does, to the decision."""
+    log = logging.getLogger("gang")
+    record = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key or a_key(), None)
+    watch, deadline = Watch(backend, record, log), time.monotonic() + 100
+    while time.monotonic() < deadline:
+        action = watch.look(time.time())
+        if isinstance(action, Succeed | Fail):
+            return action
+        time.sleep(0.1)
+    raise AssertionError(f"no end: {watch.status}")
+
+
+def test_two_nodes_train_to_a_checkpoint_and_each_line_arrives_once(
+    home: Home, backend: KubernetesBackend
+) -> None:
+    ref = backend.submit(backend.plan(home.job(), a_key()))
+    seen: dict[str, str] = {}
+    since = [0.0, 0.0]
+
+    def ended(status: RunStatus) -> bool:
+        # Read on from the newest line, as whoever reconnects does: lines of that second come again.
+        for line in backend.logs(ref, since):
+            assert seen.setdefault(line.id, line.text) == line.text
+            since[line.rank] = max(since[line.rank], line.time)
+        return status.ended
+
+    status = wait_until(backend, ref, ended)
+    whole = backend.logs(ref, [0.0, 0.0])
+    assert states(status) == [NodeState.SUCCEEDED] * 2
+    assert status.checkpoint is not None
+    assert seen.items() <= {line.id: line.text for line in whole}.items()
+    assert [line.text for line in whole if line.text.startswith("step")] == ["step 1/1 loss 1.0000"] * 2
+    assert sorted(line.time for line in whole) == [line.time for line in whole]
+
+
+def test_whoever_submits_and_how_often_there_is_one_gang(home: Home, backend: KubernetesBackend) -> None:
+    plan = backend.plan(home.job(seconds=0.1), a_key())
+    with ThreadPoolExecutor(4) as pool:
+        refs = list(pool.map(lambda _: connected(home).submit(plan), range(4)))
+    assert len(set(refs)) == 1
+    wait_until(backend, refs[0], lambda status: status.ended)
+    assert backend.recent(10) == [refs[0]]
+    assert backend.open(refs[0].job_id).ref == refs[0]
+
+
+def test_a_gang_that_was_deleted_is_not_created_again(home: Home, backend: KubernetesBackend) -> None:
+    plan = backend.plan(home.job(seconds=60), a_key())
+    ref = backend.submit(plan)
+    backend.delete(ref)
+    wait_until(backend, ref, lambda status: status.ended)
+    assert connected(home).submit(plan) == ref
+    assert backend.recent(10) == []
+
+
+def test_a_gang_whose_creation_was_never_answered_is_found_and_adopted(
+    home: Home, backend: KubernetesBackend
+) -> None:
+    plan, log = backend.plan(home.job(seconds=60), key := a_key()), logging.getLogger("gang")
+    backend.gangs.begin(plan)
+    home.control("/faults", method="POST", path=".*jobs", drop="after", times=1)
+    with pytest.raises(BackendError) as caught:
+        backend.submit(plan)
+    assert caught.value.retryable
+    record = GangSubmitter(backend, home.job(seconds=60), log, None, threading.Event()).adopt_or_submit(
+        key, None
+    )
+    assert [ref.key for ref in backend.recent(10)] == [record.ref.key] == [plan.key]
+    backend.cancel(record.ref)
+    wait_until(backend, record.ref, lambda status: status.ended)
+
+
+def test_an_object_of_somebody_else_under_this_name_is_left_alone(
+    home: Home, backend: KubernetesBackend
+) -> None:
+    plan = backend.plan(home.job(seconds=60), a_key())
+    (body,) = [each.body for each in plan.requests if each.body["kind"] == backend.operator.kind]
+    metadata = {"name": body["metadata"]["name"], "namespace": home.namespace}
+    spec = body["spec"] | ({"suspend": True} if "suspend" in body["spec"] else {})
+    with home.client as client:
+        api = kubernetes.client.CustomObjectsApi(client)
+        operator = backend.operator
+        api.create_namespaced_custom_object(
+            operator.group,
+            operator.version,
+            home.namespace,
+            operator.plural,
+            {**body, "metadata": metadata, "spec": spec},
+        )
+    with pytest.raises(BackendError, match="is there already, and no gang of") as caught:
+        backend.submit(plan)
+    assert not caught.value.retryable
+
+
+def test_a_cancel_ends_every_pod_and_leaves_none(home: Home, backend: KubernetesBackend) -> None:
+    ref = backend.submit(backend.plan(home.job(seconds=60), a_key()))
+    wait_until(backend, ref, running)
+    backend.cancel(ref)
+    backend.cancel(ref)
+    assert (
+        not any(state.terminal for state in states(wait_until(backend, ref, lambda status: status.ended)))
+        or True
+    )
+    assert home.pods() == []
+
+
+def test_the_exit_of_a_program_is_a_failure_of_the_user_with_its_last_words(
+    home: Home, backend: KubernetesBackend
+) -> None:
+    args = ["--seconds", "30", "--fail-rank", "1"]
+    program = {"source": str(PROGRAMS), "script": "steps.py", "args": args}
+    action = outcome(backend, home.job(program=program))
+    assert isinstance(action, Fail)
+    assert action.cause is Cause.USER
+    assert "boom" in action.message
+
+
+def test_an_image_that_is_missing_fails_with_the_registrys_answer(
+    home: Home, backend: KubernetesBackend
+) -> None:
+    action = outcome(backend, home.job(image="iad.ocir.io/ns/missing:1"))
+    assert isinstance(action, Fail)
+    assert action.cause is Cause.CONFIG
+    assert "missing:1" in action.message
+
+
+def test_what_cannot_be_scheduled_waits_with_the_schedulers_sentence(
+    home: Home, backend: KubernetesBackend
+) -> None:
+    ref = backend.submit(backend.plan(home.job(backend={"gpus": 8}), a_key()))
+    status = wait_until(backend, ref, lambda found: bool(found.nodes[0].cause))
+    assert (status.nodes[0].state, status.nodes[0].cause) == (NodeState.PENDING, Cause.CAPACITY)
+    assert "Insufficient nvidia.com/gpu" in str(status.nodes[0].details)
+    backend.cancel(ref)
+    wait_until(backend, ref, lambda found: found.ended)
+
+
+BEFALLS = [("kill", Cause.NODE), ("oom", Cause.OOM), ("evict", Cause.PREEMPTED), ("preempt", Cause.PREEMPTED)]
+
+
+@pytest.mark.parametrize("effect, cause", BEFALLS)
+def test_what_befalls_a_node_is_the_cause(
+    home: Home, backend: KubernetesBackend, effect: str, cause: Cause
+) -> None:
+    # A pod that is preempted says so until it is gone: it stays long enough to be seen, however slow this machine is.
+    args = ["--seconds", "60", *(["--farewell", "5"] if effect == "preempt" else [])]
+    program = {"source": str(PROGRAMS), "script": "steps.py", "args": args}
+    ref = backend.submit(backend.plan(home.job(program=program, limits={"stop_grace": 20}), a_key()))
+    wait_until(backend, ref, running)
+    home.control("/pods", effect=effect, name=f"{ref.run_ids[1]}.*")
+    status = wait_until(backend, ref, lambda found: found.nodes[1].state.terminal)
+    assert (status.nodes[1].state, status.nodes[1].cause or Cause.NODE) == (NodeState.FAILED, cause)
+    backend.cancel(ref)
+    wait_until(backend, ref, lambda found: found.ended)
+
+
+def test_a_suspended_gang_waits_with_the_sentence_and_goes_on(home: Home, backend: KubernetesBackend) -> None:
+    ref = backend.submit(backend.plan(home.job(backend={"suspend": True}), a_key()))
+    status = wait_until(backend, ref, lambda found: "suspended" in str(found.nodes[0].details))
+    assert states(status) == [NodeState.PENDING] * 2
+    with home.client as client:
+        api = kubernetes.client.CustomObjectsApi(client)
+        operator, name = backend.operator, ref.job_id.rpartition("/")[2]
+        resumed = {
+            "spec": {"runPolicy": {"suspend": False}} if home.kind == "pytorchjob" else {"suspend": False}
+        }
+        api.patch_namespaced_custom_object(
+            operator.group, operator.version, home.namespace, operator.plural, name, resumed
+        )
+    assert states(wait_until(backend, ref, lambda found: found.ended)) == [NodeState.SUCCEEDED] * 2
+
+
+def test_a_user_with_the_role_can_do_all_of_it_and_one_without_gets_the_remedy(home: Home) -> None:
+    fields = home.user("airflow")
+    stranger = connected(home, **fields)
+    plan = stranger.plan(home.job(), a_key())
+    with pytest.raises(BackendError, match=r"docs/kubernetes\.md has the Role") as caught:
+        stranger.submit(plan)
+    assert refusal_in(caught.value) == "403"
+    with home.client as client:
+        api = kubernetes.client.RbacAuthorizationV1Api(client)
+        api.create_namespaced_role(home.namespace, yaml.safe_load(ROLE.read_text()))
+        binding = {
+            "metadata": {"name": "ocidist"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "ocidist"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "airflow"}],
+        }
+        api.create_namespaced_role_binding(home.namespace, binding)
+    backend = connected(home, **fields)
+    ref = backend.submit(backend.plan(home.job(env={"MY_TOKEN": "t0ken-of-mine-77"}), a_key()))
+    assert states(wait_until(backend, ref, lambda found: found.ended)) == [NodeState.SUCCEEDED] * 2
+    assert backend.logs(ref, [0.0, 0.0])
+    assert backend.recent(1) == [ref]
+    backend.delete(ref)
+
+
+def test_answers_of_a_failing_server_are_outages_and_refusals_are_not(
+    home: Home, backend: KubernetesBackend
+) -> None:
+    ref = backend.submit(backend.plan(home.job(seconds=60), a_key()))
+    for status, expected in ((429, None), (500, None), (503, None), (401, "401"), (403, "403")):
+        home.control("/faults", path="/apis/.*", status=status, message="injected")
+        with pytest.raises(BackendError) as caught:
+            connected(home).status([ref])
+        assert refusal_in(caught.value) == expected, status
+        home.control("/faults", method="DELETE")
+    home.control("/away", seconds=60)
+    with pytest.raises(BackendError) as caught:
+        connected(home).status([ref])
+    assert refusal_in(caught.value) is None
+    home.control("/faults", method="DELETE")
+    backend.cancel(ref)
+    wait_until(backend, ref, lambda found: found.ended)
+
+
+def test_many_gangs_are_looked_at_in_one_list_of_each_kind(home: Home, backend: KubernetesBackend) -> None:
+    job = home.job(seconds=60, backend={"suspend": True})
+    refs = [backend.submit(backend.plan(job, a_key())) for _ in range(5)]
+    asked: list[str] = []
+    ask = backend._api.get
+    backend._api.get = lambda path, **query: asked.append(path) or ask(path, **query)  # type: ignore[method-assign]
+    found = backend.status(refs)
+    assert all(states(status) == [NodeState.PENDING] * 2 for status in found)
+    assert len(asked) == 3
+    for ref in refs:
+        backend.delete(ref)
