@@ -24,7 +24,7 @@ from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.oci import OciHook
-from airflow_provider_ocidist.hooks.task_context import mask_secrets_told
+from airflow_provider_ocidist.hooks.task_context import mask_secrets_of_nodes
 
 # Imports that only a running task needs are made there, as in operators.py.
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class DistributedTrainingSensor(Waiting):
         self._keep(context, self._watched.kept, kept)
         match action:
             case Succeed(warning):
-                self._watched.tell_the_rest()
+                self._watched.write_the_rest()
                 assert self._watched.status is not None
                 if warning:
                     self.log.warning("SUCCEEDED, BUT %s", warning)
@@ -201,7 +201,7 @@ class DistributedTrainingSensor(Waiting):
                 ).to_json()
                 return True
             case Fail(cause, message):
-                self._watched.tell_the_rest()
+                self._watched.write_the_rest()
                 raise _failed(cause, message)
             case Cancel(ending):
                 # A node has failed; the owner ends the others, and the outcome is certain.
@@ -259,7 +259,7 @@ class DistributedTrainingSensor(Waiting):
         from airflow_provider_ocidist.gangs.watch import Watch
 
         backend = self._hook.backend(record.ref.backend)
-        mask_secrets_told(backend, record.ref)
+        mask_secrets_of_nodes(backend, record.ref)
         watch = Watch(backend, record, self.log)
         if backend.needs_connection:
             watch.reconnect = lambda: backend.reconnect(OciHook(self.conn_id).fields)

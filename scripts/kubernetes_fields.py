@@ -23,6 +23,10 @@ ALSO = (
     "V1Toleration",
 )
 """What the kinds of operators, which stand in their own modules, are made of."""
+OWN = {
+    "KubeflowV1ReplicaSpec": {"replicas": "int", "restartPolicy": "str", "template": "V1PodTemplateSpec"},
+}
+"""Of operators, which the client does not have."""
 QUANTITIES = {
     **dict.fromkeys(("limits", "requests", "capacity", "allocatable", "hard", "used"), "dict[str, quantity]"),
     **dict.fromkeys(("sizeLimit", "divisor"), "quantity"),
@@ -32,7 +36,7 @@ QUANTITIES = {
 
 def main() -> int:
     kinds = [kind.schema for kind in core_kinds.KINDS if isinstance(kind.schema, str)]
-    found: dict[str, dict[str, str]] = {}
+    found: dict[str, dict[str, str]] = dict(OWN)
     for name in (*kinds, *ALSO):
         _collect(name, found)
     lines = [f'"{name}": {json.dumps(found[name], sort_keys=True)}' for name in sorted(found)]

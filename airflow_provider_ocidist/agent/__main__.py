@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
 from airflow_provider_ocidist.agent.join import ads_contract
 from airflow_provider_ocidist.agent.join.ads_contract import NodeInstructions
-from airflow_provider_ocidist.agent.join.ads_meeting import told_by_ads
+from airflow_provider_ocidist.agent.join.ads_meeting import instructions_of_ads
 from airflow_provider_ocidist.agent.node import LAYOUT, Node
 from airflow_provider_ocidist.agent.secrecy import keep_from_log
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
@@ -37,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     switch = StopSwitch()
     switch.ask_on_signals()
     try:
-        told = _told(os.environ, sys.argv[1:] if argv is None else argv, switch)
-        return Node(told.config, told.environ, switch).run()
+        instructions = _instructions(os.environ, sys.argv[1:] if argv is None else argv, switch)
+        return Node(instructions.config, instructions.environ, switch).run()
     except Stopped as stopped:
         logger.error("this node ends before it has joined the others: %s", stopped)
         return STOPPED
@@ -49,10 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_code_of(error.cause)
 
 
-def _told(environ: Mapping[str, str], arguments: Sequence[str], switch: StopSwitch) -> NodeInstructions:
+def _instructions(
+    environ: Mapping[str, str], arguments: Sequence[str], switch: StopSwitch
+) -> NodeInstructions:
     if CONFIG_VARIABLE in environ or not ads_contract.speaks(environ):
         return NodeInstructions(config=AgentConfig.from_env(environ), environ=environ)
-    return told_by_ads(environ, arguments, switch)
+    return instructions_of_ads(environ, arguments, switch)
 
 
 if __name__ == "__main__":

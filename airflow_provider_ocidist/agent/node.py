@@ -151,12 +151,12 @@ class Node:
 
     def _train(self, launcher: Launcher, workspace: Workspace) -> Outcome:
         """Launch the training with the other nodes, and return how that ended."""
-        topology = self._join(launcher)
+        placement = self._join(launcher)
         self._compare_folders(workspace)
         if self.rank != 0:
             code.require_same(workspace.commit, self.heartbeat.store)
         courier = self._courier(workspace)
-        training = self._launch(launcher, workspace, topology)
+        training = self._launch(launcher, workspace, placement)
         began = time.monotonic()
         ended = training.wait(self.switch, self.config.limits.stop_grace)
         self.heartbeat.update(trained_for=round(time.monotonic() - began, 1))
@@ -252,11 +252,11 @@ class Node:
         require_own_addresses(reports)
         self._require_same_checkpoint(reports)
         self.reports = reports
-        topology = placement_of(self.config, reports, self.place, self.environ)
-        topology = replace(topology, folder=str(self.folder))
-        self.main_rank = launcher.main_node(self.config.launcher, topology)
+        placement = placement_of(self.config, reports, self.place, self.environ)
+        placement = replace(placement, folder=str(self.folder))
+        self.main_rank = launcher.main_node(self.config.launcher, placement)
         self.heartbeat.update(main=self.is_main)
-        return topology
+        return placement
 
     def _require_same_checkpoint(self, reports: Sequence[NodeReport]) -> None:
         """Raise AgentError if the nodes would resume from different checkpoints."""
@@ -284,17 +284,17 @@ class Node:
 
     # The training
 
-    def _launch(self, launcher: Launcher, workspace: Workspace, topology: Placement) -> Training:
+    def _launch(self, launcher: Launcher, workspace: Workspace, placement: Placement) -> Training:
         self.switch.check()
-        write_files(launcher.files(self.config.launcher, topology), self.folder)
-        logs = launcher.log_folder(self.config.launcher, topology)
+        write_files(launcher.files(self.config.launcher, placement), self.folder)
+        logs = launcher.log_folder(self.config.launcher, placement)
         self.logs_of_processes = workspace.working_dir / logs if logs else None
         if self.logs_of_processes:
             self.earlier_logs = runs_in(self.logs_of_processes)
         if self.logs_of_processes and launcher.hides_output(self.config.launcher):
             self.meter.look_for_output_in(self.logs_of_processes)
-        command = launcher.command(workspace.program, self.config.launcher, topology)
-        environ = self._environment(launcher, workspace, topology)
+        command = launcher.command(workspace.program, self.config.launcher, placement)
+        environ = self._environment(launcher, workspace, placement)
         if self.heartbeat.launch:
             # What the launch before has printed must not explain how this one ends.
             self.output, self.watches = self._new_output(), self._new_watches()
@@ -304,7 +304,7 @@ class Node:
         logger.info(
             "node %d of %d: %s launched after %.2f s",
             self.rank,
-            topology.nodes,
+            placement.nodes,
             self.config.launcher.kind,
             started_in,
         )
@@ -312,20 +312,20 @@ class Node:
         self.heartbeat.update(phase=Phase.TRAINING, now=True)
         return training
 
-    def _environment(self, launcher: Launcher, workspace: Workspace, topology: Placement) -> dict[str, str]:
+    def _environment(self, launcher: Launcher, workspace: Workspace, placement: Placement) -> dict[str, str]:
         inherited = {name: value for name, value in self.environ.items() if name != CONFIG_VARIABLE}
-        defaults = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **launcher.defaults(topology)}
+        defaults = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **launcher.defaults(placement)}
         ours = {
             "PYTHONPATH": environment_paths(workspace, self.environ),
             "PATH": program_paths(workspace, self.environ),
             RANK_VARIABLE: str(self.rank),
-            "OCIDIST_NODES": str(topology.nodes),
+            "OCIDIST_NODES": str(placement.nodes),
             "OCIDIST_RESTARTS": str(self.heartbeat.launch),
             "OCIDIST_RUN_NAME": self.config.run_name,
             "OCIDIST_CHECKPOINT_DIR": str(folder_of(self.config.checkpoints, workspace.working_dir)),
             "OCIDIST_PROGRESS_FILE": str(self.meter.file),
         }
-        return {**defaults, **inherited, **ours, **launcher.environment(topology)}
+        return {**defaults, **inherited, **ours, **launcher.environment(placement)}
 
     # After the training
 

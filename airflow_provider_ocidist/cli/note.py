@@ -77,7 +77,7 @@ def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecor
     return backend_of(options, record.ref.backend, **fields), record
 
 
-def hide_told(backend: Backend, ref: RunRef) -> None:
+def hide_secrets_of(backend: Backend, ref: RunRef) -> None:
     """Mask the secrets that the nodes of a run got, and may print, in this command's output."""
     from airflow_provider_ocidist.backends.capabilities import secrets_of
 

@@ -98,14 +98,14 @@ class _ShownWatch(Watch):
         super().__init__(backend, record, screen)
         self._screen = screen
 
-    def tell_line(self, line: LogLine) -> None:
+    def write_line(self, line: LogLine) -> None:
         self._screen.line(line)
 
-    def tell_status(self, status: RunStatus, said: str) -> None:
+    def write_status(self, status: RunStatus, said: str) -> None:
         if self._screen.takes_status:
             self._screen.status(status, said)
         else:
-            super().tell_status(status, said)
+            super().write_status(status, said)
 
 
 class JsonScreen(Screen):

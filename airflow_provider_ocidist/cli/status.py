@@ -65,7 +65,7 @@ def _status(options: argparse.Namespace) -> int:
     from airflow_provider_ocidist.gangs.watch import describe
 
     backend, record = note.known(options)
-    note.hide_told(backend, record.ref)
+    note.hide_secrets_of(backend, record.ref)
     (status,) = backend.status([record.ref])
     if options.json:
         print_json(status_json(record, status))
@@ -95,7 +95,7 @@ def _logs(options: argparse.Namespace) -> int:
             f"{record.ref.key.name} has no log group, so its nodes' output is not kept: name one in the "
             "connection or the job (backend.log_group_id) for the next run"
         )
-    note.hide_told(backend, record.ref)
+    note.hide_secrets_of(backend, record.ref)
     for line in backend.logs(record.ref, record.logs_since):
         if options.json:
             print_json_line({"time": line.time, "rank": line.rank, "text": line.text})

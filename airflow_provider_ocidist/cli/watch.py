@@ -41,7 +41,7 @@ def add_interval(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     backend, record = note.known(options, max_attempts=ATTEMPTS)
-    note.hide_told(backend, record.ref)
+    note.hide_secrets_of(backend, record.ref)
     try:
         # A run given by an OCID has a waiting owner, who ends it when necessary.
         return to_the_end(options, backend, record, may_end_it=not note.is_id(options.target), proven=False)
@@ -81,14 +81,14 @@ def to_the_end(
             proven = True
             match action:
                 case Succeed(warning):
-                    watch.tell_the_rest()
+                    watch.write_the_rest()
                     assert watch.status is not None
                     if warning:
                         screen.warning("SUCCEEDED, BUT %s", warning)
                     screen.succeeded(status_json(watch.record, watch.status), watch.status)
                     return FINE
                 case Fail(cause, message):
-                    watch.tell_the_rest()
+                    watch.write_the_rest()
                     result = status_json(watch.record, watch.status) if watch.status else None
                     screen.failed(str(cause), message, result)
                     return FAILED

@@ -256,11 +256,11 @@ def guide(access: Access, seed: int | None) -> str:
     """Return how to point each client at the emulator; every line can be pasted."""
     from airflow_provider_ocidist.emulator.access import clients
 
-    told = "\n".join(_told(client) for client in clients(access))
+    described = "\n".join(_described(client) for client in clients(access))
     return f"""The OCI emulator serves {access.url}   (Ctrl-C stops it and all its nodes)
 
   browser    {access.url}/ shows jobs, logs, objects and calls as they come
-{told}
+{described}
 
   namespace  {access.namespace}      bucket  {access.bucket}
   compartment {access.compartment_id}
@@ -270,6 +270,6 @@ def guide(access: Access, seed: int | None) -> str:
 """
 
 
-def _told(client: Client) -> str:
+def _described(client: Client) -> str:
     first, *others = [*([client.note] if client.note else []), *client.text.splitlines()]
     return "\n".join([f"  {client.name:<10} {first}", *(f"{'':13}{line}" for line in others)])

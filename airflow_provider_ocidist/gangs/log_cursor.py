@@ -39,14 +39,14 @@ class LogFollower:
         self._unread_from: dict[int, float] = {}
 
     @classmethod
-    def after(cls, told: LogCursor) -> Self:
+    def after(cls, saved: LogCursor) -> Self:
         """Return a follower that continues at the cursor of another process."""
-        follower = cls(told.since)
-        follower._newest = list(told.newest)
-        follower._seen = tuple(dict(lines) for lines in told.lines)
+        follower = cls(saved.since)
+        follower._newest = list(saved.newest)
+        follower._seen = tuple(dict(lines) for lines in saved.lines)
         return follower
 
-    def told(self, number: int) -> LogCursor:
+    def to_save(self, number: int) -> LogCursor:
         """Return the cursor of the log of try `number`."""
         since = [
             max(first, newest - self.OVERLAP) for first, newest in zip(self._from, self._newest, strict=True)

@@ -101,7 +101,7 @@ class Followed(Turn):
     """A gang that a task waits for."""
 
     watch: Watch = field(kw_only=True)
-    tell: Callable[[Outcome], object] = field(kw_only=True)
+    publish: Callable[[Outcome], object] = field(kw_only=True)
 
 
 class Poller:
@@ -127,18 +127,18 @@ class Poller:
     async def until_action(self, watch: Watch, interval: float) -> Outcome:
         """Return the next action for a gang, once there is one; `interval`: seconds between two looks."""
         loop = asyncio.get_running_loop()
-        told: asyncio.Future[Outcome] = loop.create_future()
+        published: asyncio.Future[Outcome] = loop.create_future()
         followed = self.follow(
-            watch, interval, lambda outcome: loop.call_soon_threadsafe(_settle, told, outcome)
+            watch, interval, lambda outcome: loop.call_soon_threadsafe(_settle, published, outcome)
         )
         try:
-            return await told
+            return await published
         finally:
             self.leave(followed)
 
-    def follow(self, watch: Watch, interval: float, tell: Callable[[Outcome], object]) -> Followed:
+    def follow(self, watch: Watch, interval: float, publish: Callable[[Outcome], object]) -> Followed:
         """Look at a gang from now on; `tell` is called in the poller's thread, at most once. Does not block."""
-        followed = Followed(interval, self._clock() + GATHERING, watch=watch, tell=tell)
+        followed = Followed(interval, self._clock() + GATHERING, watch=watch, publish=publish)
         with self._changed:
             self._followed[id(followed)] = followed
             if followed.due < self._wakes_at:
@@ -180,7 +180,7 @@ class Poller:
                 if failures >= FAILURES:
                     # No gang may go unwatched through a fault of the poller: each task looks for itself.
                     for each in due:
-                        self._tell(each, error)
+                        self._publish(each, error)
 
     def _wait_for_due(self) -> list[Followed] | None:
         """Wait for due gangs and return them; None after a while without any gang."""
@@ -212,7 +212,7 @@ class Poller:
             if isinstance(outcome, Wait):
                 self._schedule.looked(each, each.watch.pause(each.interval), now)
             else:
-                self._tell(each, outcome)
+                self._publish(each, outcome)
         if looked.unanswered or (looked.trouble is not None and looked.trouble.retryable):
             self._schedule.failed(_shortest(due), now)
         else:
@@ -240,13 +240,13 @@ class Poller:
             return False
         return True
 
-    def _tell(self, followed: Followed, outcome: Outcome) -> None:
+    def _publish(self, followed: Followed, outcome: Outcome) -> None:
         with self._changed:
             wanted = self._followed.pop(id(followed), None) is not None
         self._keeper.leave(followed.watch)
         if wanted:
             try:
-                followed.tell(outcome)
+                followed.publish(outcome)
             except RuntimeError as error:  # its event loop is closed
                 log.debug("the waiting event loop is closed: %s", error)
 
@@ -255,6 +255,6 @@ def _shortest(due: Iterable[Followed]) -> float:
     return min(each.interval for each in due)
 
 
-def _settle(told: asyncio.Future[Outcome], outcome: Outcome) -> None:
-    if not told.done():
-        told.set_result(outcome)
+def _settle(published: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not published.done():
+        published.set_result(outcome)

@@ -430,9 +430,9 @@ def end_unless_claimed(backend: Backend, ref: RunRef, number: int, log: TaskLog)
 
 def _claimed_by(backend: Backend, ref: RunRef) -> int:
     """Return which try waits for a gang; 0 if the answer takes too long."""
-    told: queue.SimpleQueue[int] = queue.SimpleQueue()
-    threading.Thread(target=lambda: told.put(backend.directories.claimed_by(ref)), daemon=True).start()
+    answer: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threading.Thread(target=lambda: answer.put(backend.directories.claimed_by(ref)), daemon=True).start()
     try:
-        return told.get(timeout=CLAIM_PATIENCE)
+        return answer.get(timeout=CLAIM_PATIENCE)
     except queue.Empty:
         return 0

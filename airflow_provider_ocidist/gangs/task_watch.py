@@ -37,18 +37,18 @@ class TaskWatch(Watch):
         """`number` is the try's. `leaves_the_end`: see Watch."""
         super().__init__(backend, record, logger, leaves_the_end=leaves_the_end)
         self._number = number
-        self._telling = threading.Lock()
-        self._has_told = False
+        self._logging = threading.Lock()
+        self._has_logged = False
         self._moments = LineMoments(record.ref.nodes)
 
     def go_on(self) -> Self:
         """Continue at the cursor that another process has saved, if any; one request. Raises nothing."""
         if not self.record.ref.has_log:
             return self
-        told = self.backend.directories.load_cursor(self.record.ref)
-        if told is not None and told.number == self._number and _is_as_far(told, self.record):
-            self.follower = LogFollower.after(told)
-            self.record = replace(self.record, logs_since=told.newest)
+        saved = self.backend.directories.load_cursor(self.record.ref)
+        if saved is not None and saved.number == self._number and _is_as_far(saved, self.record):
+            self.follower = LogFollower.after(saved)
+            self.record = replace(self.record, logs_since=saved.newest)
         return self
 
     def keep_lease(self) -> bool:
@@ -61,20 +61,20 @@ class TaskWatch(Watch):
 
     def save_cursor(self) -> None:
         """Save the log's cursor if it has advanced. Raises nothing. Blocks."""
-        with self._telling:
-            told = self.follower.told(self._number) if self._has_told else None
-            self._has_told = False
-        if told is not None:
-            self.backend.directories.save_cursor(self.record.ref, told)
+        with self._logging:
+            saved = self.follower.to_save(self._number) if self._has_logged else None
+            self._has_logged = False
+        if saved is not None:
+            self.backend.directories.save_cursor(self.record.ref, saved)
 
     def _take(self, part: LogPart, now: float) -> None:
         # Log before the cursor is saved: a process killed in between would otherwise lose lines.
-        with self._telling:
+        with self._logging:
             super()._take(part, now)
 
-    def tell_line(self, line: LogLine) -> None:
+    def write_line(self, line: LogLine) -> None:
         """Log a line under a unique time, next to the one at which its node wrote it."""
-        self._has_told = True
+        self._has_logged = True
         log: Any = self._log
         log.info(
             "[node %d] %s", line.rank, masked_text(line.text), timestamp=self._moments.of(line).isoformat()
@@ -110,7 +110,7 @@ class LineMoments:
         return BEGINNING + timedelta(milliseconds=turn * self._nodes + line.rank, microseconds=apart)
 
 
-def _is_as_far(told: LogCursor, record: RunRecord) -> bool:
-    return len(told.newest) == len(record.logs_since) and all(
-        newest >= since for newest, since in zip(told.newest, record.logs_since, strict=True)
+def _is_as_far(saved: LogCursor, record: RunRecord) -> bool:
+    return len(saved.newest) == len(record.logs_since) and all(
+        newest >= since for newest, since in zip(saved.newest, record.logs_since, strict=True)
     )

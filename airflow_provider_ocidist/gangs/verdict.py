@@ -101,7 +101,7 @@ _ENDS = {
 """For nodes that are SUCCEEDED at the service; all others have failed."""
 
 
-def told(node: NodeStatus, expects: Expectations, *, readable: bool) -> ReportOutcome:
+def report_outcome(node: NodeStatus, expects: Expectations, *, readable: bool) -> ReportOutcome:
     """Return what a node reported."""
     report = node.report
     if report is None:
@@ -120,7 +120,7 @@ def end(node: NodeStatus, expects: Expectations, *, readable: bool) -> End | Non
         return None
     if node.state is not NodeState.SUCCEEDED:
         return End.FAILED
-    return _ENDS[told(node, expects, readable=readable)]
+    return _ENDS[report_outcome(node, expects, readable=readable)]
 
 
 def checkpoint_of(record: RunRecord, status: RunStatus) -> Checkpoint:

@@ -156,7 +156,7 @@ class Watch:
         if is_unread != (self.record.unread_since is not None):
             self.record = replace(self.record, unread_since=now if is_unread else None)
 
-    def tell_the_rest(self) -> None:
+    def write_the_rest(self) -> None:
         """Log the lines that the last look did not find. Raises nothing: the outcome is decided.
 
         Takes two seconds, and more only while the service does not answer (a minute at most) or has more lines than
@@ -276,11 +276,11 @@ class Watch:
         saving = any(node.report is not None and node.report.phase in NEAR_THE_END for node in nodes)
         return min(interval, NEAR_THE_END_INTERVAL) if saving else interval
 
-    def tell_line(self, line: LogLine) -> None:
+    def write_line(self, line: LogLine) -> None:
         """Log a line of a node."""
         self._log.info("[node %d] %s", line.rank, masked_text(line.text))
 
-    def tell_status(self, status: RunStatus, said: str) -> None:
+    def write_status(self, status: RunStatus, said: str) -> None:
         """Log that the gang's state has changed; `said` is one line for a person."""
         if self._has_lines and status.progress and status.progress.printed:
             # The program's own lines already show the step.
@@ -295,7 +295,7 @@ class Watch:
 
     def _pass_on(self, lines: Sequence[LogLine]) -> None:
         for line in lines:
-            self.tell_line(line)
+            self.write_line(line)
         if lines:
             self._has_lines = True
             self.record = replace(self.record, logs_since=self.follower.cursor)
@@ -304,7 +304,7 @@ class Watch:
         said = describe(status)
         if said != self._said:
             self._said = said
-            self.tell_status(status, said)
+            self.write_status(status, said)
 
 
 @dataclass(frozen=True, slots=True)

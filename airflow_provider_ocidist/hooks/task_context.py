@@ -54,8 +54,8 @@ def created(context: Context) -> RunRef | None:
     from airflow_provider_ocidist.model.run import RunRef
 
     ti = context["ti"]
-    told = ti.xcom_pull(task_ids=ti.task_id, key="run", map_indexes=ti.map_index)
-    return RunRef.from_json(told) if told else None
+    run = ti.xcom_pull(task_ids=ti.task_id, key="run", map_indexes=ti.map_index)
+    return RunRef.from_json(run) if run else None
 
 
 def note_data_versions(job: TrainingJob, hook: OciHook, context: Context, log: TaskLog) -> None:
@@ -75,7 +75,7 @@ def note_data_versions(job: TrainingJob, hook: OciHook, context: Context, log: T
     context["ti"].xcom_push(key=DATA_VERSIONS, value=versions)
 
 
-def tell_outlets(
+def publish_to_outlets(
     outlets: Iterable[Any], result: Mapping[str, Any], job_name: str | None, context: Context
 ) -> None:
     """Add the checkpoint to the events of a task's outlets, for the DAGs that they schedule."""
@@ -85,7 +85,7 @@ def tell_outlets(
         return
     checkpoint = result.get("checkpoint") or {}
     ti = context["ti"]
-    told = {
+    extra = {
         "job": job_name,
         "data": ti.xcom_pull(task_ids=ti.task_id, key=DATA_VERSIONS, map_indexes=ti.map_index) or {},
         "checkpoint_uri": result["checkpoint_uri"],
@@ -96,12 +96,12 @@ def tell_outlets(
     }
     for outlet in outlets:
         if isinstance(outlet, Asset):
-            context["outlet_events"][outlet].extra.update(told)
+            context["outlet_events"][outlet].extra.update(extra)
         elif isinstance(outlet, AssetAlias) and result["checkpoint_uri"]:
-            context["outlet_events"][outlet].add(Asset(result["checkpoint_uri"]), extra=told)
+            context["outlet_events"][outlet].add(Asset(result["checkpoint_uri"]), extra=extra)
 
 
-def mask_secrets_told(backend: Backend, ref: RunRef) -> None:
+def mask_secrets_of_nodes(backend: Backend, ref: RunRef) -> None:
     """Mask the secrets that the nodes got, and may print, in the log; if they cannot be read, nothing is masked."""
     from airflow_provider_ocidist.backends.capabilities import secrets_of
 

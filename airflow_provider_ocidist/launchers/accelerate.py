@@ -36,21 +36,21 @@ class Accelerate(Launcher):
 
     requires = ("torch", "accelerate")
 
-    def command(self, program: Program, options: LauncherOptions, topology: Placement) -> list[str]:
+    def command(self, program: Program, options: LauncherOptions, placement: Placement) -> list[str]:
         given = given_flags(options.args)
         ours = {
-            "num_processes": str(topology.world_size),
-            "num_machines": str(topology.nodes),
-            "machine_rank": str(topology.rank),
-            "main_process_ip": topology.master_address,
-            "main_process_port": str(topology.master_port),
-            "rdzv_conf": _rendezvous_settings(options, topology),
+            "num_processes": str(placement.world_size),
+            "num_machines": str(placement.nodes),
+            "machine_rank": str(placement.rank),
+            "main_process_ip": placement.master_address,
+            "main_process_port": str(placement.master_port),
+            "rdzv_conf": _rendezvous_settings(options, placement),
             # Its default, pdsh, logs in from the first node to the others.
             "deepspeed_multinode_launcher": "standard",
         }
-        logs = self.log_folder(options, topology)
+        logs = self.log_folder(options, placement)
         ours |= {"log_dir": logs} if logs else {}
-        several = topology.world_size > 1 and not KINDS_OF_TRAINING & given.keys()
+        several = placement.world_size > 1 and not KINDS_OF_TRAINING & given.keys()
         return [
             sys.executable,
             "-m",
@@ -62,33 +62,33 @@ class Accelerate(Launcher):
             *program_command(program),
         ]
 
-    def log_folder(self, options: LauncherOptions, topology: Placement) -> str | None:
-        return torchrun.kept_logs(options.args, topology)
+    def log_folder(self, options: LauncherOptions, placement: Placement) -> str | None:
+        return torchrun.kept_logs(options.args, placement)
 
-    def main_node(self, options: LauncherOptions, topology: Placement) -> int:
+    def main_node(self, options: LauncherOptions, placement: Placement) -> int:
         c10d = given_flags(options.args).get("rdzv-backend") == "c10d"
-        return torchrun.first_in_c10d(topology) if c10d else 0
+        return torchrun.first_in_c10d(placement) if c10d else 0
 
-    def environment(self, topology: Placement) -> dict[str, str]:
+    def environment(self, placement: Placement) -> dict[str, str]:
         # If a configuration file asks for one plain process on each node, these join them in one group; torchrun
         # sets its own. The last two are flags of torchrun that `accelerate launch` lacks.
         return {
-            "RANK": str(topology.rank),
-            "WORLD_SIZE": str(topology.nodes),
+            "RANK": str(placement.rank),
+            "WORLD_SIZE": str(placement.nodes),
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": topology.master_address,
-            "MASTER_PORT": str(topology.master_port),
-            "PET_RDZV_ID": topology.rendezvous_id,
-            "PET_LOCAL_ADDR": topology.address,
+            "MASTER_ADDR": placement.master_address,
+            "MASTER_PORT": str(placement.master_port),
+            "PET_RDZV_ID": placement.rendezvous_id,
+            "PET_LOCAL_ADDR": placement.address,
         }
 
-    def defaults(self, topology: Placement) -> dict[str, str]:
-        on_processors = {"ACCELERATE_USE_CPU": "true"} if topology.gpus == 0 else {}
+    def defaults(self, placement: Placement) -> dict[str, str]:
+        on_processors = {"ACCELERATE_USE_CPU": "true"} if placement.gpus == 0 else {}
         return {
-            **super().defaults(topology),
+            **super().defaults(placement),
             **torchrun.one_store_each(),
-            **deepspeed.accelerator(topology),
+            **deepspeed.accelerator(placement),
             **on_processors,
         }
 
@@ -102,10 +102,10 @@ class Accelerate(Launcher):
         return OWN_TRACEBACK.sub("", torchrun.without_report(output))
 
 
-def _rendezvous_settings(options: LauncherOptions, topology: Placement) -> str:
+def _rendezvous_settings(options: LauncherOptions, placement: Placement) -> str:
     if given_flags(options.args).get("rdzv-backend") == "c10d":
-        return torchrun.c10d_settings(topology)
-    return torchrun.static_settings(topology)
+        return torchrun.c10d_settings(placement)
+    return torchrun.static_settings(placement)
 
 
 LAUNCHER = Accelerate()

@@ -80,11 +80,11 @@ class Launcher(ABC):
         """Return whether the first node starts the processes of the others, by logins."""
         return False
 
-    def files(self, options: LauncherOptions, topology: Placement) -> Mapping[str, str]:  # noqa: ARG002
-        """Return the text files that the command reads, by name in `topology.folder`."""
+    def files(self, options: LauncherOptions, placement: Placement) -> Mapping[str, str]:  # noqa: ARG002
+        """Return the text files that the command reads, by name in `placement.folder`."""
         return {}
 
-    def log_folder(self, options: LauncherOptions, topology: Placement) -> str | None:  # noqa: ARG002 - most show all
+    def log_folder(self, options: LauncherOptions, placement: Placement) -> str | None:  # noqa: ARG002 - most show all
         """Return the folder of the processes' log files, with a folder for each run; None without any."""
         return None
 
@@ -93,25 +93,25 @@ class Launcher(ABC):
         return False
 
     @abstractmethod
-    def command(self, program: Program, options: LauncherOptions, topology: Placement) -> list[str]:
+    def command(self, program: Program, options: LauncherOptions, placement: Placement) -> list[str]:
         """Return the command line for this node; the user's own launcher arguments win over ours."""
 
-    def main_node(self, options: LauncherOptions, topology: Placement) -> int:  # noqa: ARG002 - for most it is the first
+    def main_node(self, options: LauncherOptions, placement: Placement) -> int:  # noqa: ARG002 - for most it is the first
         """Return the rank of the node that hosts the process of global rank 0, which writes checkpoints."""
         return 0
 
-    def environment(self, topology: Placement) -> dict[str, str]:  # noqa: ARG002 - most need none
+    def environment(self, placement: Placement) -> dict[str, str]:  # noqa: ARG002 - most need none
         """Return variables that the processes require."""
         return {}
 
-    def defaults(self, topology: Placement) -> dict[str, str]:
+    def defaults(self, placement: Placement) -> dict[str, str]:
         """Return recommended variables; those that the user has set win over these."""
-        variables = {"OMP_NUM_THREADS": str(topology.threads_per_process)}
-        if topology.interface is not None:
+        variables = {"OMP_NUM_THREADS": str(placement.threads_per_process)}
+        if placement.interface is not None:
             # NCCL matches names by prefix: eth1 would match eth10 too.
             variables |= {
-                "GLOO_SOCKET_IFNAME": topology.interface,
-                "NCCL_SOCKET_IFNAME": f"={topology.interface}",
+                "GLOO_SOCKET_IFNAME": placement.interface,
+                "NCCL_SOCKET_IFNAME": f"={placement.interface}",
             }
         return variables
 
@@ -152,6 +152,6 @@ def is_given(name: str, given: Mapping[str, str]) -> bool:
     return any(name.startswith(flag) for flag in given if flag)
 
 
-def file_in(topology: Placement, name: str) -> str:
+def file_in(placement: Placement, name: str) -> str:
     """Return the path of one of the launcher's files."""
-    return str(PurePosixPath(topology.folder) / name)
+    return str(PurePosixPath(placement.folder) / name)

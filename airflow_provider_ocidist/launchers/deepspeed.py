@@ -38,15 +38,15 @@ class DeepSpeed(Launcher):
     def tools(self, options: LauncherOptions, nodes: int) -> tuple[str, ...]:
         return (*ssh.TOOLS, "pdsh") if self.logs_in(options, nodes) else ()
 
-    def files(self, options: LauncherOptions, topology: Placement) -> Mapping[str, str]:
-        hosts = {HOSTS: host_list(topology)} if _uses_hosts(options, topology) else {}
-        return {**hosts, **ssh.files(topology)} if self.logs_in(options, topology.nodes) else hosts
+    def files(self, options: LauncherOptions, placement: Placement) -> Mapping[str, str]:
+        hosts = {HOSTS: host_list(placement)} if _uses_hosts(options, placement) else {}
+        return {**hosts, **ssh.files(placement)} if self.logs_in(options, placement.nodes) else hosts
 
-    def command(self, program: Program, options: LauncherOptions, topology: Placement) -> list[str]:
+    def command(self, program: Program, options: LauncherOptions, placement: Placement) -> list[str]:
         given = given_flags(options.args, SHORT)
-        logs_in = self.logs_in(options, topology.nodes)
-        ours = _hosts(topology, logs_in=logs_in) if _uses_hosts(options, topology) else {}
-        ours |= {"master_port": str(topology.master_port)}
+        logs_in = self.logs_in(options, placement.nodes)
+        ours = _hosts(placement, logs_in=logs_in) if _uses_hosts(options, placement) else {}
+        ours |= {"master_port": str(placement.master_port)}
         command = [
             sys.executable,
             "-m",
@@ -61,10 +61,10 @@ class DeepSpeed(Launcher):
             program.script,
             *program.args,
         ]
-        return ssh.serving(topology, command) if logs_in else command
+        return ssh.serving(placement, command) if logs_in else command
 
-    def defaults(self, topology: Placement) -> dict[str, str]:
-        return {**super().defaults(topology), **accelerator(topology)}
+    def defaults(self, placement: Placement) -> dict[str, str]:
+        return {**super().defaults(placement), **accelerator(placement)}
 
     def first_failure(self, output: str) -> ProcessFailure | None:
         found = ENDED.search(output)
@@ -74,30 +74,30 @@ class DeepSpeed(Launcher):
         return OWN_LINE.sub("", output)
 
 
-def host_list(topology: Placement) -> str:
+def host_list(placement: Placement) -> str:
     """Return the nodes and their processes as DeepSpeed and Open MPI read them, node 0 first."""
-    return "".join(f"{address} slots={topology.processes_per_node}\n" for address in topology.addresses)
+    return "".join(f"{address} slots={placement.processes_per_node}\n" for address in placement.addresses)
 
 
-def accelerator(topology: Placement) -> dict[str, str]:
+def accelerator(placement: Placement) -> dict[str, str]:
     """Return the variable for a node without a GPU; without it DeepSpeed fails there."""
-    return {"DS_ACCELERATOR": "cpu"} if topology.gpus == 0 else {}
+    return {"DS_ACCELERATOR": "cpu"} if placement.gpus == 0 else {}
 
 
-def _hosts(topology: Placement, *, logs_in: bool) -> dict[str, str]:
+def _hosts(placement: Placement, *, logs_in: bool) -> dict[str, str]:
     # Its own check does not use our keys.
-    ours = {"no_ssh_check": ""} if logs_in else {"no_ssh": "", "node_rank": str(topology.rank)}
+    ours = {"no_ssh_check": ""} if logs_in else {"no_ssh": "", "node_rank": str(placement.rank)}
     return {
-        "hostfile": file_in(topology, HOSTS),
+        "hostfile": file_in(placement, HOSTS),
         **ours,
-        "master_addr": topology.master_address,
+        "master_addr": placement.master_address,
     }
 
 
-def _uses_hosts(options: LauncherOptions, topology: Placement) -> bool:
+def _uses_hosts(options: LauncherOptions, placement: Placement) -> bool:
     """Whether DeepSpeed gets the host list; on a single node the user may select `localhost:0,1`."""
     given = given_flags(options.args, SHORT)
-    return topology.nodes > 1 or not any(name in given for name in CHOOSES_DEVICES)
+    return placement.nodes > 1 or not any(name in given for name in CHOOSES_DEVICES)
 
 
 def _flag(name: str, value: str) -> str:

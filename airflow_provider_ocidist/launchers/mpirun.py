@@ -54,39 +54,39 @@ class Mpirun(Launcher):
     def tools(self, options: LauncherOptions, nodes: int) -> tuple[str, ...]:
         return ("mpirun", *(ssh.TOOLS if self.logs_in(options, nodes) else ()))
 
-    def files(self, options: LauncherOptions, topology: Placement) -> Mapping[str, str]:  # noqa: ARG002
-        if topology.nodes == 1:
+    def files(self, options: LauncherOptions, placement: Placement) -> Mapping[str, str]:  # noqa: ARG002
+        if placement.nodes == 1:
             # mpirun would log in to its own node if it did not recognize the address.
-            return {HOSTS: f"localhost slots={topology.processes_per_node}\n"}
-        return {HOSTS: host_list(topology), **ssh.files(topology)}
+            return {HOSTS: f"localhost slots={placement.processes_per_node}\n"}
+        return {HOSTS: host_list(placement), **ssh.files(placement)}
 
-    def command(self, program: Program, options: LauncherOptions, topology: Placement) -> list[str]:
+    def command(self, program: Program, options: LauncherOptions, placement: Placement) -> list[str]:
         given = {SYNONYMS.get(flag, flag) for flag in given_flags(options.args, SHORT)}
         ours = {
-            "np": str(topology.world_size),
-            "hostfile": file_in(topology, HOSTS),
-            "map-by": f"ppr:{topology.processes_per_node}:node",
+            "np": str(placement.world_size),
+            "hostfile": file_in(placement, HOSTS),
+            "map-by": f"ppr:{placement.processes_per_node}:node",
             "bind-to": "none",
         }
         command = [
             "mpirun",
             *[part for name, value in ours.items() if name not in given for part in (f"--{name}", value)],
-            *(_through_ssh(topology) if topology.nodes > 1 else []),
+            *(_through_ssh(placement) if placement.nodes > 1 else []),
             *options.args,
             sys.executable,
             "-m",
             __name__,
             *program_command(program),
         ]
-        return ssh.serving(topology, command) if topology.nodes > 1 else command
+        return ssh.serving(placement, command) if placement.nodes > 1 else command
 
-    def environment(self, topology: Placement) -> dict[str, str]:
-        return {"MASTER_ADDR": topology.master_address, "MASTER_PORT": str(topology.master_port)}
+    def environment(self, placement: Placement) -> dict[str, str]:
+        return {"MASTER_ADDR": placement.master_address, "MASTER_PORT": str(placement.master_port)}
 
-    def defaults(self, topology: Placement) -> dict[str, str]:
+    def defaults(self, placement: Placement) -> dict[str, str]:
         # Otherwise mpirun refuses to run as root, as in containers.
         as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        return {**super().defaults(topology), **as_root}
+        return {**super().defaults(placement), **as_root}
 
     def first_failure(self, output: str) -> ProcessFailure | None:
         if exited := EXITED.search(output):
@@ -99,8 +99,8 @@ class Mpirun(Launcher):
         return output[: report.start()] if report else output
 
 
-def _through_ssh(topology: Placement) -> list[str]:
-    login = ["--mca", "plm_rsh_args", f"-F {file_in(topology, 'ssh_config')}"]
+def _through_ssh(placement: Placement) -> list[str]:
+    login = ["--mca", "plm_rsh_args", f"-F {file_in(placement, 'ssh_config')}"]
     # Otherwise its daemons would leave the session, which would end the node.
     return [*login, "--leave-session-attached"]
 

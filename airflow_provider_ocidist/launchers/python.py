@@ -24,20 +24,20 @@ OWN_REPORT = re.compile(
 class Python(Launcher):
     """`python script`, or several of them under this module, which ends all when one fails."""
 
-    def command(self, program: Program, options: LauncherOptions, topology: Placement) -> list[str]:
+    def command(self, program: Program, options: LauncherOptions, placement: Placement) -> list[str]:
         process = [sys.executable, *options.args, *program_command(program)]
-        if topology.processes_per_node == 1:
+        if placement.processes_per_node == 1:
             return process
-        return [sys.executable, "-m", __name__, str(topology.processes_per_node), *process]
+        return [sys.executable, "-m", __name__, str(placement.processes_per_node), *process]
 
-    def environment(self, topology: Placement) -> dict[str, str]:
+    def environment(self, placement: Placement) -> dict[str, str]:
         return {
-            "RANK": str(topology.rank * topology.processes_per_node),
+            "RANK": str(placement.rank * placement.processes_per_node),
             "LOCAL_RANK": "0",
-            "WORLD_SIZE": str(topology.world_size),
-            "LOCAL_WORLD_SIZE": str(topology.processes_per_node),
-            "MASTER_ADDR": topology.master_address,
-            "MASTER_PORT": str(topology.master_port),
+            "WORLD_SIZE": str(placement.world_size),
+            "LOCAL_WORLD_SIZE": str(placement.processes_per_node),
+            "MASTER_ADDR": placement.master_address,
+            "MASTER_PORT": str(placement.master_port),
         }
 
     def first_failure(self, output: str) -> ProcessFailure | None:

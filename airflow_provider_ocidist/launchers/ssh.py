@@ -59,32 +59,32 @@ ForceCommand {session}
 """
 
 
-def files(topology: Placement) -> Mapping[str, str]:
+def files(placement: Placement) -> Mapping[str, str]:
     """Return the settings of client and server, and the trusted keys: pure."""
-    session = shlex.join([sys.executable, "-I", "-S", __file__, "session", topology.folder])
+    session = shlex.join([sys.executable, "-I", "-S", __file__, "session", placement.folder])
     values = {
-        "address": topology.address,
-        "port": port(topology),
-        "folder": topology.folder,
+        "address": placement.address,
+        "port": port(placement),
+        "folder": placement.folder,
         "session": session,
     }
-    hosts = zip(topology.addresses, topology.public_keys)
+    hosts = zip(placement.addresses, placement.public_keys)
     return {
         "ssh_config": CLIENT_SETTINGS.format_map(values),
         "sshd_config": SERVER_SETTINGS.format_map(values),
-        "known_hosts": "".join(f"[{address}]:{port(topology)} {key}\n" for address, key in hosts),
-        "authorized_keys": f"restrict {topology.public_keys[0]}\n",
+        "known_hosts": "".join(f"[{address}]:{port(placement)} {key}\n" for address, key in hosts),
+        "authorized_keys": f"restrict {placement.public_keys[0]}\n",
     }
 
 
-def port(topology: Placement) -> int:
-    return topology.master_port + 1
+def port(placement: Placement) -> int:
+    return placement.master_port + 1
 
 
-def serving(topology: Placement, command: Sequence[str]) -> list[str]:
+def serving(placement: Placement, command: Sequence[str]) -> list[str]:
     """Return the command of one node: the first runs the launcher's, the others wait for it to log in."""
-    first = command if topology.rank == 0 else ()
-    return [sys.executable, "-I", "-S", __file__, "serve", topology.folder, *first]
+    first = command if placement.rank == 0 else ()
+    return [sys.executable, "-I", "-S", __file__, "serve", placement.folder, *first]
 
 
 # On the node

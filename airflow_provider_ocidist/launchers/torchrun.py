@@ -32,9 +32,9 @@ class Torchrun(Launcher):
 
     requires = ("torch",)
 
-    def command(self, program: Program, options: LauncherOptions, topology: Placement) -> list[str]:
+    def command(self, program: Program, options: LauncherOptions, placement: Placement) -> list[str]:
         given = given_flags(options.args)
-        ours = {**_processes(topology), **_rendezvous(topology, given), **_logs(self, options, topology)}
+        ours = {**_processes(placement), **_rendezvous(placement, given), **_logs(self, options, placement)}
         return [
             sys.executable,
             "-m",
@@ -44,21 +44,21 @@ class Torchrun(Launcher):
             *program_command(program),
         ]
 
-    def log_folder(self, options: LauncherOptions, topology: Placement) -> str | None:
-        return kept_logs(options.args, topology)
+    def log_folder(self, options: LauncherOptions, placement: Placement) -> str | None:
+        return kept_logs(options.args, placement)
 
     def hides_output(self, options: LauncherOptions) -> bool:
         given = given_flags(options.args, SHORT)
         return bool(_streams(given, "redirects")) and not _streams(given, "tee")
 
-    def main_node(self, options: LauncherOptions, topology: Placement) -> int:
+    def main_node(self, options: LauncherOptions, placement: Placement) -> int:
         given = given_flags(options.args)
         if "local-addr" in given or "standalone" in given or backend(given) != "c10d":
             return 0
-        return first_in_c10d(topology)
+        return first_in_c10d(placement)
 
-    def defaults(self, topology: Placement) -> dict[str, str]:
-        return {**super().defaults(topology), **one_store_each()}
+    def defaults(self, placement: Placement) -> dict[str, str]:
+        return {**super().defaults(placement), **one_store_each()}
 
     def first_failure(self, output: str) -> ProcessFailure | None:
         return root_cause(output)
@@ -67,12 +67,12 @@ class Torchrun(Launcher):
         return without_report(output)
 
 
-def kept_logs(args: Sequence[str], topology: Placement) -> str | None:
+def kept_logs(args: Sequence[str], placement: Placement) -> str | None:
     """Return where torchrun keeps its processes' output, if the flags request it."""
     given = given_flags(args, SHORT)
     if not (_streams(given, "redirects") or _streams(given, "tee")):
         return None
-    return given.get("log-dir") or file_in(topology, "logs")
+    return given.get("log-dir") or file_in(placement, "logs")
 
 
 def _streams(given: Mapping[str, str], flag: str) -> str:
@@ -80,8 +80,8 @@ def _streams(given: Mapping[str, str], flag: str) -> str:
     return "" if given.get(flag, "0") == "0" else given[flag]
 
 
-def _logs(launcher: Torchrun, options: LauncherOptions, topology: Placement) -> dict[str, str]:
-    folder = launcher.log_folder(options, topology)
+def _logs(launcher: Torchrun, options: LauncherOptions, placement: Placement) -> dict[str, str]:
+    folder = launcher.log_folder(options, placement)
     return {"log-dir": folder} if folder else {}
 
 
@@ -91,26 +91,26 @@ def backend(given: Mapping[str, str]) -> str:
     return named or ("static" if any(is_given(flag, given) for flag in STATIC_FLAGS) else "c10d")
 
 
-def first_in_c10d(topology: Placement) -> int:
+def first_in_c10d(placement: Placement) -> int:
     """Return the node that c10d gives global rank 0.
 
     It assigns ranks in the order of the nodes' names, as text, not by the ranks we gave them
     (torch.distributed.elastic.rendezvous.dynamic_rendezvous, _mark_rendezvous_complete).
     """
-    return min(range(topology.nodes), key=lambda rank: topology.addresses[rank])
+    return min(range(placement.nodes), key=lambda rank: placement.addresses[rank])
 
 
-def c10d_settings(topology: Placement) -> str:
+def c10d_settings(placement: Placement) -> str:
     """Return the c10d rendezvous settings of one node."""
-    timeout = max(1, round(topology.join_timeout))
+    timeout = max(1, round(placement.join_timeout))
     # By default torchrun treats any loopback address as its own, and several nodes would host the store.
-    is_host = str(topology.rank == 0).lower()
+    is_host = str(placement.rank == 0).lower()
     return f"is_host={is_host},join_timeout={timeout},read_timeout={timeout}"
 
 
-def static_settings(topology: Placement) -> str:
+def static_settings(placement: Placement) -> str:
     """Return the same for the static rendezvous, with fixed ranks."""
-    return f"timeout={max(1, round(topology.join_timeout))}"
+    return f"timeout={max(1, round(placement.join_timeout))}"
 
 
 def one_store_each() -> dict[str, str]:
@@ -132,36 +132,36 @@ def without_report(output: str) -> str:
     return output[: report.start()] if report else output
 
 
-def _processes(topology: Placement) -> dict[str, str]:
+def _processes(placement: Placement) -> dict[str, str]:
     return {
-        "nnodes": str(topology.nodes),
-        "nproc-per-node": str(topology.processes_per_node),
+        "nnodes": str(placement.nodes),
+        "nproc-per-node": str(placement.processes_per_node),
         "max-restarts": "0",
     }
 
 
-def _rendezvous(topology: Placement, given: Mapping[str, str]) -> dict[str, str]:
+def _rendezvous(placement: Placement, given: Mapping[str, str]) -> dict[str, str]:
     # c10d identifies nodes by host name and process id, which containers on one host share.
-    common = {"rdzv-id": topology.rendezvous_id, "local-addr": topology.address}
+    common = {"rdzv-id": placement.rendezvous_id, "local-addr": placement.address}
     kind = backend(given)
     if kind == "static" and not is_given("rdzv-endpoint", given):
         return {
             "rdzv-backend": "static",
-            "master-addr": topology.master_address,
-            "master-port": str(topology.master_port),
-            "node-rank": str(topology.rank),
-            "rdzv-conf": static_settings(topology),
+            "master-addr": placement.master_address,
+            "master-port": str(placement.master_port),
+            "node-rank": str(placement.rank),
+            "rdzv-conf": static_settings(placement),
             **common,
         }
     if kind == "static":
-        return {"node-rank": str(topology.rank), "rdzv-conf": static_settings(topology), **common}
+        return {"node-rank": str(placement.rank), "rdzv-conf": static_settings(placement), **common}
     if kind != "c10d" or is_given("rdzv-endpoint", given):
         # The user's own rendezvous endpoint: which node hosts it is unknown here.
         return {"rdzv-backend": "c10d", **common}
     return {
         "rdzv-backend": "c10d",
-        "rdzv-endpoint": f"{topology.master_address}:{topology.master_port}",
-        "rdzv-conf": c10d_settings(topology),
+        "rdzv-endpoint": f"{placement.master_address}:{placement.master_port}",
+        "rdzv-conf": c10d_settings(placement),
         **common,
     }
 

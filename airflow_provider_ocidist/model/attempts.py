@@ -24,8 +24,8 @@ class Place:
     @property
     def digest(self) -> str:
         """Names the place in eight hexadecimal digits."""
-        told = f"{self.backend}\0{self.compartment_id or ''}\0{self.run_dir}"
-        return hashlib.sha256(told.encode()).hexdigest()[:8]
+        text = f"{self.backend}\0{self.compartment_id or ''}\0{self.run_dir}"
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def is_that_of(self, plan: Plan) -> bool:
         return self.digest == place_of(plan).digest and self.region in (None, plan.region)

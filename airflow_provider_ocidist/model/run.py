@@ -281,8 +281,10 @@ class RunStatus:
     @property
     def progress(self) -> Progress | None:
         """The progress, from the node that reports most: not every process prints its steps."""
-        told = [node.report.progress for node in self.nodes if node.report and node.report.progress]
-        return max(told, key=lambda progress: -1 if progress.step is None else progress.step, default=None)
+        reported = [node.report.progress for node in self.nodes if node.report and node.report.progress]
+        return max(
+            reported, key=lambda progress: -1 if progress.step is None else progress.step, default=None
+        )
 
     @property
     def checkpoint(self) -> CheckpointRef | None:

@@ -91,10 +91,10 @@ def _number(name: str, value: Any) -> int:
 def secrets_of(fields: Mapping[str, Any]) -> list[str]:
     """Return every text among a connection's fields that no log may show; of a key each line, too."""
     whole = [str(fields[name]) for name in SECRETS.values() if name in fields]
-    return [*whole, *(line for text in whole for line in text.split("\n") if _tells_of_a_key(line))]
+    return [*whole, *(line for text in whole for line in text.split("\n") if _names_a_key(line))]
 
 
-def _tells_of_a_key(line: str) -> bool:
+def _names_a_key(line: str) -> bool:
     return len(line) >= LINE_OF_A_KEY and not line.startswith("-----")
 
 

@@ -157,13 +157,16 @@ class EndTrainingOperator(BaseOperator):
         """Return all gangs of the training, the oldest first: recorded, alive, or named in its XCom."""
         from airflow_provider_ocidist.gangs.search import gangs_of
 
-        told = [run for key in keys if (run := _told_by(key))]
+        published = [run for key in keys if (run := _published_by(key))]
         places = dict.fromkeys(
-            [(self.compartment_id, None), *((run.get("compartment_id"), run.get("run_dir")) for run in told)]
+            [
+                (self.compartment_id, None),
+                *((run.get("compartment_id"), run.get("run_dir")) for run in published),
+            ]
         )
         found = {ref.job_id: ref for place in places for ref in gangs_of(backend, keys, *place)}
         digests = {key.task_digest for key in keys}
-        for job_id in {str(run["job_id"]) for run in told} - found.keys():
+        for job_id in {str(run["job_id"]) for run in published} - found.keys():
             ref = _opened(backend, job_id)
             # A user who may write XComs could otherwise have another task's run ended.
             if ref is not None and ref.key.task_digest in digests:
@@ -243,7 +246,7 @@ def _may_expand_connection(expanded: Any) -> bool:
     )
 
 
-def _told_by(key: RunKey) -> Mapping[str, Any] | None:
+def _published_by(key: RunKey) -> Mapping[str, Any] | None:
     """Return the XCom `run` of the training's newest gang."""
     from airflow.providers.common.compat.sdk import XCom
 

@@ -61,7 +61,7 @@ class Outcome:
 
     def succeed(self, watch: Watch, warning: str | None) -> dict[str, Any]:
         """Return the result of a gang that has succeeded."""
-        watch.tell_the_rest()
+        watch.write_the_rest()
         assert watch.status is not None
         self._close(watch.record.ref, succeeded=True)
         result: dict[str, Any] = task_context.handed_on(
@@ -77,11 +77,11 @@ class Outcome:
         self._hand_on_checkpoint(result["checkpoint_uri"], ref)
         self._log.info("trained; newest checkpoint: %s", result["checkpoint_uri"])
         planned = self._job.planned
-        task_context.tell_outlets(outlets, result, planned[0].name if planned else None, self._context)
+        task_context.publish_to_outlets(outlets, result, planned[0].name if planned else None, self._context)
 
     def fail(self, watch: Watch, cause: Cause, message: str) -> NoReturn:
         """Raise what the task fails with, or NoCapacity if there may be machines later and this task has the time."""
-        watch.tell_the_rest()
+        watch.write_the_rest()
         assert watch.status is not None
         if watch.status.ended:
             self._close(watch.record.ref, succeeded=False)

@@ -252,7 +252,7 @@ class TrainingTry:
                 if not announced:
                     self.outcome.announce(record.ref)
                 # An adopted gang was submitted by another try, perhaps with other secrets than the job has now.
-                task_context.mask_secrets_told(backend, record.ref)
+                task_context.mask_secrets_of_nodes(backend, record.ref)
                 if goes_on:
                     watch.go_on()
                 return self._until_end(watch)

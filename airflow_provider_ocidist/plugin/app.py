@@ -79,9 +79,9 @@ def _serve_runs(app: FastAPI) -> None:
         readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
         found, older = records.recent_tasks(readable, before)
         dag_ids = {record.id.dag_id for record in found}
-        telling = {dag_id for dag_id in dag_ids if _may_read_xcoms(request, user, dag_id)}
+        with_xcoms = {dag_id for dag_id in dag_ids if _may_read_xcoms(request, user, dag_id)}
         rows = [
-            view.run_row(record if record.id.dag_id in telling else replace(record, result={}))
+            view.run_row(record if record.id.dag_id in with_xcoms else replace(record, result={}))
             for record in found
         ]
         return _json(

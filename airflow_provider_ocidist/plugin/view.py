@@ -166,23 +166,23 @@ def _seen_failure(record: TaskRecord, look: Look, now: float) -> Failure | None:
     return None
 
 
-def _failure(told: Mapping[str, Any], status: RunStatus | None) -> Json:
-    rank, cause = told.get("rank"), told.get("cause")
+def _failure(published: Mapping[str, Any], status: RunStatus | None) -> Json:
+    rank, cause = published.get("rank"), published.get("cause")
     node = next((node for node in status.nodes if node.rank == rank), None) if status else None
     tail = node.report.tail if node and node.report else None
     return {
         "cause": cause,
-        "message": told["message"],
-        "remedy": (MEANINGS[cause].on_page if cause else None) or told.get("remedy"),
+        "message": published["message"],
+        "remedy": (MEANINGS[cause].on_page if cause else None) or published.get("remedy"),
         "rank": rank,
-        "tail": tail or "\n".join(map(str, told.get("last_lines") or ())) or None,
+        "tail": tail or "\n".join(map(str, published.get("last_lines") or ())) or None,
     }
 
 
 def _nodes(record: TaskRecord, status: RunStatus | None) -> list[Json]:
     if status is None:
-        told = record.result.get("nodes") or ()
-        return [dict(node) for node in told if isinstance(node, Mapping)]
+        nodes = record.result.get("nodes") or ()
+        return [dict(node) for node in nodes if isinstance(node, Mapping)]
     failed = [node.rank for node in status.nodes if node.report and node.report.cause and node.report.tail]
     with_tail = set(failed[:TAILS])
     return [_node(node, with_tail=node.rank in with_tail) for node in status.nodes]
@@ -219,18 +219,18 @@ def _node(node: NodeStatus, *, with_tail: bool) -> Json:
 
 def losses_of(record: TaskRecord, look: Look) -> list[list[float]]:
     """Return step and loss: of all checkpoints, and of the node with most points of the present attempt."""
-    told: list[Sequence[Sequence[float]]] = [(record.result.get("progress") or {}).get("losses") or ()]
+    curves: list[Sequence[Sequence[float]]] = [(record.result.get("progress") or {}).get("losses") or ()]
     progress: Iterable[Any] = (
         (node.report.progress for node in look.status.nodes if node.report) if look.status else ()
     )
     reported = [each for each in progress if each is not None]
-    told += [each.losses for each in reported]
+    curves += [each.losses for each in reported]
     points: dict[float, float] = {
         each.step: each.loss
         for each in look.checkpoints.items
         if each.loss is not None and each.step is not None
     }
-    points |= {step: loss for step, loss in max(told, key=len)}  # noqa: C416 - pairs from JSON are lists
+    points |= {step: loss for step, loss in max(curves, key=len)}  # noqa: C416 - pairs from JSON are lists
     points |= {each.step: each.loss for each in reported if each.step is not None and each.loss is not None}
     return [[step, loss] for step, loss in sorted(points.items())]
 
@@ -252,12 +252,12 @@ def _checkpoints(record: TaskRecord, look: Look) -> Json:
 
 def node_seconds(status: RunStatus | None, record: TaskRecord, now: float) -> float | None:
     """Return the time of all nodes together, from start to end; None if no times are known."""
-    told = (
+    times = (
         [(node.started_at, node.finished_at) for node in status.nodes]
         if status
         else [(node.get("started_at"), node.get("finished_at")) for node in record.result.get("nodes") or ()]
     )
-    spans = [(start, end) for start, end in told if start is not None]
+    spans = [(start, end) for start, end in times if start is not None]
     return sum(max(0.0, (end or now) - start) for start, end in spans) if spans else None
 
 

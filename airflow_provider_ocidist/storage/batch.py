@@ -14,7 +14,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.copy_items import CopyItem
 from airflow_provider_ocidist.storage.copying.budget import Budget
-from airflow_provider_ocidist.storage.copying.destination import landing
+from airflow_provider_ocidist.storage.copying.destination import Landing, landing
 from airflow_provider_ocidist.storage.copying.selection import (
     Selection,
     absolute,
@@ -38,7 +38,7 @@ FRESH_S = 60.0
 """An item's source that was listed longer ago is listed again before its copy."""
 PAUSE_S = 3.0
 """Before an interrupted copy resumes."""
-TOLD_EVERY_S = 5.0
+LOGGED_EVERY_S = 5.0
 NAMES_TOLD = 20
 ITEMS_TOLD = 100
 
@@ -65,10 +65,13 @@ class Surveyed:
     found: Selection
     wanted: int
     bytes: int
-    root: str
-    """Of what is written, as `absolute` returns it."""
-    rename: str | None
+    landed: Landing
     at: float
+
+    @property
+    def root(self) -> str:
+        """Of what is written, as `absolute` returns it."""
+        return absolute(self.landed.store)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +90,7 @@ class ItemReport:
             "target": locations.shown(self.item.target),
         }
         if self.report is None:
-            return {**places, "error": told(self.error)}
+            return {**places, "error": error_text(self.error)}
         return {
             **places,
             "files": self.report.files,
@@ -102,7 +105,7 @@ class ItemReport:
 
     def __str__(self) -> str:
         if self.report is None:
-            return f"item {self.item.number}: {self.item.shown}: failed: {told(self.error)}"
+            return f"item {self.item.number}: {self.item.shown}: failed: {error_text(self.error)}"
         report = self.report
         more = {
             f"{report.resumed_bytes} bytes of them from an earlier attempt": report.resumed_bytes,
@@ -184,7 +187,9 @@ def survey(items: Sequence[CopyItem], sides: Sides) -> list[Surveyed]:
         raise JobFileError(problems, "the data to copy")
     errors = [(item, look) for item, look in zip(items, looked) if isinstance(look, Exception)]
     if errors:
-        lines = "\n  ".join(f"item {item.number}: {item.shown}: {told(error)}" for item, error in errors)
+        lines = "\n  ".join(
+            f"item {item.number}: {item.shown}: {error_text(error)}" for item, error in errors
+        )
         raise StorageError(
             f"{len(errors)} of {len(items)} items cannot be copied, and so nothing was:\n  {lines}",
             retryable=any(isinstance(error, StorageError) and error.retryable for _, error in errors),
@@ -201,17 +206,16 @@ def _look(item: CopyItem, sides: Sides) -> Surveyed | OcidistError | OSError:
 
 def surveyed_of(item: CopyItem, sides: Sides) -> Surveyed:
     found = find(item.source, sides.sources)
-    store, rename = landing(item.target, found, sides.targets)
+    landed = landing(item.target, found, sides.targets)
     if item.rules.delete_extra:
-        refuse_loss(found, absolute(store))
+        refuse_loss(found, absolute(landed.store))
     wanted = [entry for entry in found.entries if item.rules.wants(entry.name)]
     return Surveyed(
         item=item,
         found=found,
         wanted=len(wanted),
         bytes=sum(entry.size or 0 for entry in wanted),
-        root=absolute(store),
-        rename=rename,
+        landed=landed,
         at=time.monotonic(),
     )
 
@@ -276,7 +280,7 @@ def _problem(one: Surveyed, message: str) -> Problem:
 def _written(one: Surveyed) -> Iterator[str]:
     for entry in one.found.entries:
         if one.item.rules.wants(entry.name):
-            yield f"{one.root}/{one.rename or entry.name}"
+            yield f"{one.root}/{one.landed.rename or entry.name}"
 
 
 class _Batch:
@@ -298,7 +302,7 @@ class _Batch:
         self.label = label
         self.cancel = cancel
         self.started = time.monotonic()
-        self._told_at = self.started
+        self._logged_at = self.started
         self._lock = threading.Lock()
         self._done = 0
         self._progress = [_progress(files=one.wanted, size=one.bytes) for one in surveyed]
@@ -340,18 +344,18 @@ class _Batch:
                 if not error.retryable or moved <= furthest or self._is_over():
                     raise
                 furthest, repeated = moved, True
-                self.write(f"{self.label}: item {one.item.number} broke off: {told(error)}; going on")
+                self.write(f"{self.label}: item {one.item.number} broke off: {error_text(error)}; going on")
             self.cancel.wait(PAUSE_S)
 
     def _attempt(self, index: int, one: Surveyed, repeated: bool, part_size: int) -> CopyReport:
         if self._is_over():
             raise StorageError("the copy was stopped before it began", retryable=not self.cancel.is_set())
-        is_fresh = time.monotonic() - one.at < FRESH_S
+        if time.monotonic() - one.at >= FRESH_S:
+            one = surveyed_of(one.item, self.sides)
         return copy_selection(
-            one.found if is_fresh else find(one.item.source, self.sides.sources),
-            one.item.target,
+            one.found,
+            one.landed,
             one.item.rules,
-            stores=self.sides.targets,
             budget=self.budget,
             repeated=repeated,
             on_progress=lambda now: self._note(index, now),
@@ -365,9 +369,9 @@ class _Batch:
     def _note(self, index: int, now: TransferProgress) -> None:
         with self._lock:
             self._progress[index] = now
-            if time.monotonic() - self._told_at < TOLD_EVERY_S:
+            if time.monotonic() - self._logged_at < LOGGED_EVERY_S:
                 return
-            self._told_at = time.monotonic()
+            self._logged_at = time.monotonic()
             total, done = self._sum(), self._done
         several = f"{done}/{len(self.surveyed)} items, " if len(self.surveyed) > 1 else ""
         self.write(describe(self.label, total).replace(": ", f": {several}", 1))
@@ -387,6 +391,6 @@ def _progress(*, files: int, size: int) -> TransferProgress:
     return TransferProgress(files_done=0, files_total=files, bytes_done=0, bytes_total=size, seconds=0.0)
 
 
-def told(error: BaseException | None) -> str:
+def error_text(error: BaseException | None) -> str:
     """Return an error's message, without secrets in web addresses."""
     return locations.shown_in(str(error))

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.copying.budget import Budget
 from airflow_provider_ocidist.storage.copying.changes import delete, extra, proven, unchanged, verdicts
-from airflow_provider_ocidist.storage.copying.destination import Destination, destination, landing
+from airflow_provider_ocidist.storage.copying.destination import Destination, Landing, destination, landing
 from airflow_provider_ocidist.storage.copying.engine import Engine
 from airflow_provider_ocidist.storage.copying.meter import Meter, TransferProgress
 from airflow_provider_ocidist.storage.copying.open_file import Copied
@@ -118,11 +118,11 @@ def copy(
         include=tuple(include), exclude=tuple(exclude), mode=mode, verify=verify, delete_extra=delete_extra
     )
     stores = Stores(access)
+    found = find(source, stores)
     return copy_selection(
-        find(source, stores),
-        target,
+        found,
+        landing(target, found, Stores(target_access) if target_access else stores),
         rules,
-        stores=Stores(target_access) if target_access else stores,
         budget=Budget(threads, part_size),
         resume=resume,
         on_progress=on_progress,
@@ -133,10 +133,9 @@ def copy(
 
 def copy_selection(
     found: Selection,
-    target: str,
+    landed: Landing,
     rules: CopyRules,
     *,
-    stores: Stores,
     budget: Budget,
     resume: bool = True,
     repeated: bool = False,
@@ -144,7 +143,7 @@ def copy_selection(
     cancel: threading.Event | None = None,
     part_size: int = PART_SIZE,
 ) -> CopyReport:
-    """Copy what was found; `stores` opens the target. See `copy` for the rest.
+    """Copy what was found to where it will lie. See `copy` for the rest.
 
     `repeated`: an earlier attempt, maybe on another machine, may have copied some files: those whose checksum proves
     it are not moved again.
@@ -155,8 +154,8 @@ def copy_selection(
     wanted = [entry for entry in found.entries if rules.wants(entry.name)]
     if rules.delete_extra:
         _require_tree(found, wanted)
-        refuse_loss(found, absolute(landing(target, found, stores)[0]))
-    with destination(target, found, stores, resume=resume) as place, budget.member():
+        refuse_loss(found, absolute(landed.store))
+    with destination(landed, found, resume=resume) as place, budget.member():
         same = unchanged(found.store, wanted, place.store, place.rename) if rules.mode == "changed" else set()
         arrived = place.arrived(wanted)
         if repeated:
@@ -175,7 +174,7 @@ def copy_selection(
         )
         copied = engine.run(rest, place.rename)
         unverified = _verified(found.store, wanted, place) if rules.verify else ()
-    deleted = _delete_extra(found, target, stores, rules) if rules.delete_extra else ()
+    deleted = _delete_extra(found, landed.store, rules) if rules.delete_extra else ()
     kept = [entry.size or 0 for entry in wanted if entry.name in arrived - same]
     return CopyReport(
         files=len(copied) + len(kept),
@@ -218,8 +217,7 @@ def _verified(source: Store, wanted: Sequence[Entry], place: Destination) -> tup
     return tuple(sorted(name for name, verdict in found.items() if verdict == "same size"))
 
 
-def _delete_extra(found: Selection, target: str, stores: Stores, rules: CopyRules) -> tuple[str, ...]:
-    store, _ = landing(target, found, stores)
+def _delete_extra(found: Selection, store: Store, rules: CopyRules) -> tuple[str, ...]:
     names = extra(found.store, found.entries, store, rules.wants)
     delete(store, names)
     return tuple(names)

@@ -123,12 +123,12 @@ class Listing:
 class Deliveries:
     """Decides from successive listings when a delivery of new data is complete. Pure."""
 
-    def __init__(self, told: str | None, settle: float) -> None:
+    def __init__(self, reported: str | None, settle: float) -> None:
         """`told`: digest of the last reported listing; None: the first listing is not reported. `settle` is in seconds.
 
         Of a listing that another process reported only the digest is known: then any difference counts.
         """
-        self.told = told
+        self.reported = reported
         self._settle = settle
         self._known: Listing | None = None
         self._at_rest: Listing | None = None
@@ -138,7 +138,7 @@ class Deliveries:
         """Return whether to report a listing; deleted files alone are not reported."""
         if found != self._at_rest:
             self._at_rest, self._since = found, now
-        if self.told in (None, found.digest):
+        if self.reported in (None, found.digest):
             self._take(found)
             return False
         if now - self._since < self._settle:
@@ -148,7 +148,7 @@ class Deliveries:
         return is_news
 
     def _take(self, found: Listing) -> None:
-        self._known, self.told = found, found.digest
+        self._known, self.reported = found, found.digest
 
 
 class NewDataTrigger(BaseEventTrigger):
@@ -181,12 +181,12 @@ class NewDataTrigger(BaseEventTrigger):
         while True:
             found = await self._look()
             if found is not None:
-                before = deliveries.told
+                before = deliveries.reported
                 if deliveries.complete(found, time.monotonic()):
                     yield TriggerEvent({"uri": found.uri, "files": len(found.files), "bytes": found.bytes})
-                if deliveries.told is not None and deliveries.told != before:
+                if deliveries.reported is not None and deliveries.reported != before:
                     # Saved after the event: a triggerer that dies in between reports twice, not never.
-                    await self._note(deliveries.told)
+                    await self._note(deliveries.reported)
             await asyncio.sleep(self.poll_interval)
 
     async def _look(self) -> Listing | None:

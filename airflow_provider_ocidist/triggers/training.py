@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_ocidist.hooks.task_context import mask_secrets_told
+from airflow_provider_ocidist.hooks.task_context import mask_secrets_of_nodes
 from airflow_provider_ocidist.triggers.connections import (
     LogOf,
     SharedConnection,
@@ -31,7 +31,7 @@ FIRST_EVENT_AFTER = 10.0
 """Seconds; the executor notices a deferral up to 5 s late, and fails a task whose event came first."""
 CAN_KILL = hasattr(BaseTrigger, "on_kill")
 """Whether this Airflow (3.3 or later) informs a trigger that its task was killed."""
-LEAVE_WORD_LIMIT = 5.0
+SAVE_CURSOR_LIMIT = 5.0
 """Seconds for which saving the log's cursor may delay a stopping triggerer."""
 
 END_WITHIN = 1800.0
@@ -85,11 +85,11 @@ class DistributedTrainingTrigger(BaseTrigger):
             if cancel.args and CAN_KILL:
                 self._begin_ending()
             else:
-                await self._leave_word()
+                await self._save_cursor()
             raise
         except Exception:
             # Its task continues waiting on a worker.
-            await self._leave_word()
+            await self._save_cursor()
             raise
         yield TriggerEvent(record.to_json())
 
@@ -102,7 +102,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         if isinstance(outcome, Exception):
             # The task asks once more and fails with this error in its own log.
             self.log.warning("%s", outcome)
-        await self._leave_word()
+        await self._save_cursor()
         await asyncio.sleep(max(0.0, earliest - time.monotonic()))
         return watch.record
 
@@ -115,7 +115,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         if self.owner:
             make_ready(backend, record.ref, self.log)
         if record.ref.has_log:  # else there are no lines to log
-            mask_secrets_told(backend, record.ref)
+            mask_secrets_of_nodes(backend, record.ref)
         # Airflow drops lines that a trigger logs just before its event.
         watched = backend, record, LogOf(self.log)
         number = self.owner.get("try_number")
@@ -123,11 +123,11 @@ class DistributedTrainingTrigger(BaseTrigger):
             return Watch(*watched, leaves_the_end=True)
         return TaskWatch(*watched, number, leaves_the_end=True).go_on()
 
-    async def _leave_word(self) -> None:
+    async def _save_cursor(self) -> None:
         """Save the cursor of the task's log for the next process."""
         if not isinstance(self._gang, str):
             # Not `wait_for`: in Python 3.11 it can swallow a cancel, and so a user's kill.
-            await asyncio.wait({keep(in_thread(self._gang.save_cursor))}, timeout=LEAVE_WORD_LIMIT)
+            await asyncio.wait({keep(in_thread(self._gang.save_cursor))}, timeout=SAVE_CURSOR_LIMIT)
 
     def _record(self) -> RunRecord:
         from airflow_provider_ocidist.model.run import RunRecord

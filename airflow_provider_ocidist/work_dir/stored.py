@@ -24,9 +24,9 @@ def with_checkpoint(status: RunStatus, ref: RunRef, access: OciAccess) -> RunSta
         place = status.checkpoint.uri if status.checkpoint else ref.checkpoints_uri
         why = f"the checkpoint {place} cannot be read: {error}"
         return replace(status, checkpoint_readable=False, checkpoint_problem=why)
-    told = status.checkpoint
+    reported = status.checkpoint
     # Replaced by a newer one, which no node could report any more.
-    outdated = told is not None and stored is not None and stored.order > told.order
+    outdated = reported is not None and stored is not None and stored.order > reported.order
     return replace(status, stored=stored, checkpoint_problem=None if outdated else problem)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent.join import ads_contract, ads_meeting
-from airflow_provider_ocidist.agent.join.ads_contract import told_by_cluster, told_by_job
+from airflow_provider_ocidist.agent.join.ads_contract import instructions_of_cluster, instructions_of_job
 from airflow_provider_ocidist.agent.join.topology import own_rank
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, TopologyTimeout
@@ -62,14 +62,14 @@ JOB = SERVICE | {
 
 
 def told(environ: dict[str, str], *arguments: str) -> ads_contract.NodeInstructions:
-    return told_by_job(environ, arguments, "/node")
+    return instructions_of_job(environ, arguments, "/node")
 
 
 # kind: distributed
 
 
 def test_a_node_of_a_cluster_runs_the_entry_script_once_for_each_device() -> None:
-    found = told_by_cluster(CLUSTER, gang="ocid1.run.main")
+    found = instructions_of_cluster(CLUSTER, gang="ocid1.run.main")
     config = found.config
     assert (config.nodes, own_rank(config, found.environ)) == (8, 1)
     assert config.launcher == LauncherOptions(kind="python")
@@ -83,7 +83,9 @@ def test_a_node_of_a_cluster_runs_the_entry_script_once_for_each_device() -> Non
 
 
 def test_gangs_of_one_job_meet_in_different_folders() -> None:
-    older, newer = (told_by_cluster(CLUSTER, gang=gang).config for gang in ("ocid1.run.1", "ocid1.run.2"))
+    older, newer = (
+        instructions_of_cluster(CLUSTER, gang=gang).config for gang in ("ocid1.run.1", "ocid1.run.2")
+    )
     assert older.run_dir == "oci://bucket@ns/prefix/ocid1.job/ocid1.run.1"
     assert newer.run_dir == "oci://bucket@ns/prefix/ocid1.job/ocid1.run.2"
     assert older.run_name != newer.run_name
@@ -93,7 +95,7 @@ def test_code_baked_into_the_image_is_where_ads_has_it() -> None:
     baked = {
         name: value for name, value in CLUSTER.items() if "RUNTIME" not in name and "CODE_DIR" not in name
     }
-    found = told_by_cluster(baked, gang="g")
+    found = instructions_of_cluster(baked, gang="g")
     assert found.config.program.source is None
     assert found.environ["OCIDIST_CODE_DIR"] == "/code"
 
@@ -109,19 +111,19 @@ def test_code_baked_into_the_image_is_where_ads_has_it() -> None:
 )
 def test_a_script_of_fetched_code_is_looked_for_where_the_code_is(script: str, found: str) -> None:
     environ = {**CLUSTER, "OCI__CODE_DIR": "/src", "OCI__RUNTIME_TYPE": "remote", "OCI__ENTRY_SCRIPT": script}
-    assert told_by_cluster(environ, gang="g").config.program.script == found
+    assert instructions_of_cluster(environ, gang="g").config.program.script == found
 
 
 def test_synchronized_artifacts_become_outputs() -> None:
     given = {"SYNC_ARTIFACTS": "1", "WORKSPACE": "bucket", "WORKSPACE_PREFIX": "p"}
-    (output,) = told_by_cluster(CLUSTER | given, gang="g").config.outputs
+    (output,) = instructions_of_cluster(CLUSTER | given, gang="g").config.outputs
     assert output.path == "/opt/ml"
     assert output.uri == "oci://bucket/p/sync/ocid1.job/${JOB_RUN_OCID}"
     assert (output.nodes, output.when, output.required) == ("all", "always", False)
 
 
 def test_what_is_left_undone_is_said() -> None:
-    sentences = " ".join(told_by_cluster(CLUSTER | {"PROFILE": "1"}, gang="g").not_done)
+    sentences = " ".join(instructions_of_cluster(CLUSTER | {"PROFILE": "1"}, gang="g").not_done)
     for name in ("PROFILE", "OCI__CERTIFICATE_OCID", "OCI__ENTRY_SCRIPT_KWARGS"):
         assert name in sentences
 
@@ -140,7 +142,7 @@ def test_what_is_left_undone_is_said() -> None:
 )
 def test_what_cannot_be_run_is_refused_by_name(changes: dict[str, str], message: str) -> None:
     with pytest.raises(AgentError, match=message):
-        told_by_cluster(CLUSTER | changes, gang="g")
+        instructions_of_cluster(CLUSTER | changes, gang="g")
 
 
 # kind: job

@@ -210,7 +210,7 @@ def test_what_has_no_counterpart_spoils_nothing_for_long(seed: int) -> None:
         both = random.sample(["bar", "loss"], 2 if random.random() < 0.8 else 1)
         for each in both:
             told = each == "loss"
-            placed += unplaced.told(step, step - 1, now) if told else unplaced.shown_again(step, now)
+            placed += unplaced.given(step, step - 1, now) if told else unplaced.shown_again(step, now)
     placed += unplaced.rest()
     assert placed
     for step, loss in placed:

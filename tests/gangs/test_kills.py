@@ -170,7 +170,7 @@ def test_a_task_that_is_killed_while_it_looks_ends_its_gang_and_defers_no_more(
     killed.deferrable = True
     # Just before the look, when everything else is ready.
     monkeypatch.setattr(
-        "airflow_provider_ocidist.hooks.task_context.mask_secrets_told", lambda *_: killed.on_kill()
+        "airflow_provider_ocidist.hooks.task_context.mask_secrets_of_nodes", lambda *_: killed.on_kill()
     )
     with pytest.raises(AirflowFailException, match="killed"):
         killed.resume(Context(), record.to_json())  # type: ignore[arg-type]

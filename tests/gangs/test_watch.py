@@ -184,7 +184,7 @@ def test_the_last_lines_are_told_though_the_log_fails_at_the_end_and_has_some_la
     backend = Late(log_fails, log_fails, cut, LogPart([second, third]))
     watch = ended(backend)
     assert watch.look(time.time()) == Succeed()
-    watch.tell_the_rest()
+    watch.write_the_rest()
     told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("[node")]
     assert told == [f"[node 0] line {number}" for number in range(3)]
     assert backend.asked[-1] == [second.time]
@@ -198,7 +198,7 @@ def test_a_line_that_is_found_only_after_the_end_is_told_once(
     early, late = a_line(5), a_line(4)
     watch = ended(Late(LogPart([early]), LogPart([late, early])))
     watch.look(time.time())
-    watch.tell_the_rest()
+    watch.write_the_rest()
     told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("[node")]
     assert told == ["[node 0] line 5", "[node 0] line 4"]
 
@@ -210,5 +210,5 @@ def test_a_log_service_that_stays_silent_does_not_hold_up_the_outcome(
     monkeypatch.setattr(watch_module, "LAST_LINES_PATIENCE", 0.1)
     watch = ended(Late(BackendError("the log search does not answer", retryable=True)))
     watch.look(time.time())
-    watch.tell_the_rest()
+    watch.write_the_rest()
     assert "lines may be missing here" in caplog.text

@@ -36,8 +36,8 @@ subprocess.CalledProcessError: Command '['/env/bin/python', 'train.py']' {end}.
 """
 
 
-def command(*args: str, topology: Placement = TOPOLOGY) -> list[str]:
-    return LAUNCHER.command(PROGRAM, LauncherOptions(args=args), topology)
+def command(*args: str, placement: Placement = TOPOLOGY) -> list[str]:
+    return LAUNCHER.command(PROGRAM, LauncherOptions(args=args), placement)
 
 
 def flags(*args: str) -> set[str]:
@@ -84,7 +84,7 @@ def test_what_kind_of_training_it_is_remains_the_users_word(flag: str) -> None:
 
 def test_a_single_process_needs_no_group() -> None:
     alone = replace(TOPOLOGY, rank=0, nodes=1, processes_per_node=1)
-    assert "--multi_gpu" not in command(topology=alone)
+    assert "--multi_gpu" not in command(placement=alone)
 
 
 @pytest.mark.parametrize("gpus, told", [(0, "true"), (4, None), (None, None)])

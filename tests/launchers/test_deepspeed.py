@@ -33,8 +33,8 @@ step 3
 """
 
 
-def command(*args: str, program: Program = PROGRAM, topology: Placement = TOPOLOGY) -> list[str]:
-    return LAUNCHER.command(program, LauncherOptions(args=args), topology)
+def command(*args: str, program: Program = PROGRAM, placement: Placement = TOPOLOGY) -> list[str]:
+    return LAUNCHER.command(program, LauncherOptions(args=args), placement)
 
 
 def test_every_node_starts_its_own_processes_without_any_login() -> None:
@@ -71,9 +71,9 @@ def test_the_users_own_port_wins() -> None:
 def test_devices_of_a_single_node_are_chosen_as_deepspeed_has_it() -> None:
     alone = replace(TOPOLOGY, rank=0, nodes=1, addresses=("10.0.0.1",))
     chosen = ("--include", "localhost:0,2")
-    assert command(*chosen, topology=alone)[3:6] == ["--master_port=29400", *chosen]
+    assert command(*chosen, placement=alone)[3:6] == ["--master_port=29400", *chosen]
     assert LAUNCHER.files(LauncherOptions(args=chosen), alone) == {}
-    assert "--no_ssh" in command(topology=alone)
+    assert "--no_ssh" in command(placement=alone)
 
 
 def test_a_module_is_run_as_one() -> None:

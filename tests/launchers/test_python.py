@@ -15,7 +15,7 @@ from airflow_provider_ocidist.launchers.python import LAUNCHER
 REPOSITORY = Path(__file__).parents[2]
 
 
-def topology(processes: int) -> Placement:
+def placement(processes: int) -> Placement:
     return Placement(
         rank=1,
         nodes=2,
@@ -29,14 +29,16 @@ def topology(processes: int) -> Placement:
 
 def run(tmp_path: Path, script: str, processes: int) -> subprocess.CompletedProcess[str]:
     (tmp_path / "x.py").write_text(script)
-    command = LAUNCHER.command(Program(script=str(tmp_path / "x.py")), LauncherOptions(), topology(processes))
-    environ = {**os.environ, **LAUNCHER.environment(topology(processes)), "PYTHONPATH": str(REPOSITORY)}
+    command = LAUNCHER.command(
+        Program(script=str(tmp_path / "x.py")), LauncherOptions(), placement(processes)
+    )
+    environ = {**os.environ, **LAUNCHER.environment(placement(processes)), "PYTHONPATH": str(REPOSITORY)}
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_one_process_is_the_program_itself() -> None:
     built = LAUNCHER.command(
-        Program(script="x.py", args=("--lr", "1")), LauncherOptions(args=("-W", "ignore")), topology(1)
+        Program(script="x.py", args=("--lr", "1")), LauncherOptions(args=("-W", "ignore")), placement(1)
     )
     assert built == [sys.executable, "-W", "ignore", "x.py", "--lr", "1"]
 

@@ -75,16 +75,16 @@ class Nodes:
         self.folders = [root / str(rank) for rank in range(2)]
         for folder in self.folders:
             folder.mkdir()
-        topology = replace(
+        placement = replace(
             FIRST,
             addresses=("127.0.98.1", "127.0.98.2"),
             public_keys=tuple(map(ssh.make_key, self.folders)),
             master_port=free_port() - 1,
         )
         for rank, folder in enumerate(self.folders):
-            own = replace(topology, rank=rank, address=topology.addresses[rank], folder=str(folder))
+            own = replace(placement, rank=rank, address=placement.addresses[rank], folder=str(folder))
             write_files(ssh.files(own), folder)
-        command = ssh.serving(replace(topology, rank=1, folder=str(self.folders[1])), ["not here"])
+        command = ssh.serving(replace(placement, rank=1, folder=str(self.folders[1])), ["not here"])
         self.server = subprocess.Popen(
             command,
             env={**os.environ, "SECRET": "s3cret"},

@@ -167,11 +167,11 @@ def test_its_report_is_not_taken_for_the_programs_output() -> None:
     ],
 )
 def test_global_rank_0_is_where_c10d_puts_it(addresses: tuple[str, ...], main: int) -> None:
-    topology = replace(TOPOLOGY, nodes=2, addresses=addresses)
-    assert LAUNCHER.main_node(LauncherOptions(), topology) == main
+    placement = replace(TOPOLOGY, nodes=2, addresses=addresses)
+    assert LAUNCHER.main_node(LauncherOptions(), placement) == main
 
 
 def test_the_users_own_rendezvous_keeps_the_order_of_the_nodes() -> None:
-    topology = replace(TOPOLOGY, nodes=2, addresses=("10.0.0.2", "10.0.0.1"))
-    assert LAUNCHER.main_node(LauncherOptions(args=("--rdzv_backend=static",)), topology) == 0
-    assert LAUNCHER.main_node(LauncherOptions(args=("--rdzv_backend=c10d",)), topology) == 1
+    placement = replace(TOPOLOGY, nodes=2, addresses=("10.0.0.2", "10.0.0.1"))
+    assert LAUNCHER.main_node(LauncherOptions(args=("--rdzv_backend=static",)), placement) == 0
+    assert LAUNCHER.main_node(LauncherOptions(args=("--rdzv_backend=c10d",)), placement) == 1

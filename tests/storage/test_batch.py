@@ -271,7 +271,7 @@ def test_what_is_handed_on_stays_small(tmp_path: Path) -> None:
 def test_one_line_tells_how_far_all_items_are(
     unruly: OciAccess, proxy: UnrulyProxy, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "TOLD_EVERY_S", 0.2)
+    monkeypatch.setattr(batch, "LOGGED_EVERY_S", 0.2)
     make_tree(tmp_path / "s", {f"{number:02}": 1000 for number in range(40)})
     proxy.faults = [Fault(method="PUT", delay_s=0.2, times=100)]
     told: list[str] = []
@@ -320,7 +320,7 @@ def test_the_token_of_a_preauthenticated_request_is_not_told() -> None:
     assert locations.shown(address) == bare
     assert locations.shown("https://host/data/p/file") == "https://host/data/p/file"
     error = StorageError(f"reading '{address}?sig=abc', then http://me:word@host/x#y failed")
-    assert batch.told(error) == f"reading '{bare}', then http://host/x failed"
+    assert batch.error_text(error) == f"reading '{bare}', then http://host/x failed"
 
 
 # Verified, and made the same

@@ -377,31 +377,6 @@ def test_lanes_open_while_that_pays_and_close_when_it_does_not() -> None:
     assert (full.lanes, full.hold > 0) == (64, True)
 
 
-class LateEvent(threading.Event):
-    def set(self) -> None:
-        time.sleep(0.05)
-        super().set()
-
-
-def test_a_signal_of_a_task_that_was_reaped_ends_no_wait_for_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("airflow_provider_ocidist.storage.copying.lanes.threading.Event", LateEvent)
-    lanes = Lanes(1)
-
-    def fails_later() -> None:
-        time.sleep(0.2)
-        raise ZeroDivisionError
-
-    lanes.put(lambda: None)
-    while lanes.pending:
-        lanes.reap(0)
-    lanes.put(fails_later)
-    with pytest.raises(ZeroDivisionError):
-        lanes.reap(60)
-    lanes.close()
-
-
 def test_lanes_run_everything_and_tell_the_first_error() -> None:
     lanes = Lanes(64)
     done = []

@@ -640,11 +640,17 @@ def test_a_copy_into_its_own_source_is_refused() -> None:
         landing("mem://s/x", selection({"x": b"1"}, is_tree=False), Shelves())
 
 
+def place_at(
+    target: str, found: Selection, *, resume: bool
+) -> contextlib.AbstractContextManager[Destination]:
+    return destination(landing(target, found, Shelves()), found, resume=resume)
+
+
 def arrive(
     target: str, found: Selection, *, resume: bool = True, fail: BaseException | None = None
 ) -> set[str]:
     """Copy a selection as `transfer.copy` does; return what had arrived before."""
-    with destination(target, found, Shelves(), resume=resume) as made:
+    with place_at(target, found, resume=resume) as made:
         had = made.arrived(found.entries)
         for entry in found.entries:
             if entry.name in had:
@@ -667,7 +673,7 @@ def hidden(folder: Path) -> list[str]:
 def test_a_new_folder_appears_at_once_and_whole(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "new"
     found = selection(TREE)
-    with destination(str(target), found, Shelves(), resume=True) as made:
+    with place_at(str(target), found, resume=True) as made:
         assert made.is_staged
         assert made.rename is None
         made.store.write("a", b"1")
@@ -754,11 +760,11 @@ def test_files_without_a_version_are_copied_again(tmp_path: Path) -> None:
     made.note(Entry(name="x", size=1, etag="1"), Copied(name="x", size=1, etag="2"))
     (tmp_path / "t").mkdir()
     found = Selection(store=Shelf("mem://s"), entries=[Entry(name="x", size=1)], is_tree=True)
-    with contextlib.suppress(Passing), destination(f"{tmp_path}/t", found, Shelves(), resume=True) as made:
+    with contextlib.suppress(Passing), place_at(f"{tmp_path}/t", found, resume=True) as made:
         made.note(Entry(name="x", size=1), Copied(name="x", size=1, etag="2"))
         made.note(Entry(name="x", size=1, etag="1"), Copied(name="x", size=1))
         raise Passing
-    with destination(f"{tmp_path}/t", found, Shelves(), resume=True) as made:
+    with place_at(f"{tmp_path}/t", found, resume=True) as made:
         assert made.journal
         assert made.journal.records == []
         made.journal.records = [["x", None, None]]
@@ -781,8 +787,8 @@ def test_nothing_is_trusted_that_was_there_before_the_machine_restarted(
 
 def test_of_two_copies_to_one_new_folder_one_goes_without_a_journal(tmp_path: Path) -> None:
     target, found = tmp_path / "new", selection(TREE)
-    with destination(str(target), found, Shelves(), resume=True) as first:
-        with destination(str(target), found, Shelves(), resume=True) as second:
+    with place_at(str(target), found, resume=True) as first:
+        with place_at(str(target), found, resume=True) as second:
             assert first.journal
             assert second.journal is None
             assert second.arrived(found.entries) == set()
@@ -797,7 +803,7 @@ def test_of_two_copies_to_one_new_folder_one_goes_without_a_journal(tmp_path: Pa
 
 def test_what_became_a_file_meanwhile_is_an_error_and_nothing_is_left(tmp_path: Path) -> None:
     target = tmp_path / "new"
-    made = destination(str(target), selection(TREE), Shelves(), resume=True)
+    made = place_at(str(target), selection(TREE), resume=True)
     made.__enter__().store.write("a", b"1")
     target.write_bytes(b"a file")
     with pytest.raises(StorageError, match="new"):
@@ -844,14 +850,14 @@ def test_a_folder_with_a_long_name_is_staged_under_a_shorter_one(tmp_path: Path)
 
 def test_a_single_file_goes_straight_to_its_name(tmp_path: Path) -> None:
     one = selection({"x": b"1"}, is_tree=False)
-    with destination(f"{tmp_path}/new", one, Shelves(), resume=True) as made:
+    with place_at(f"{tmp_path}/new", one, resume=True) as made:
         assert (made.rename, made.is_staged, made.journal) == ("new", False, None)
         made.store.write("new", b"1")
         assert read_tree(tmp_path) == {"new": b"1"}
 
 
 def test_a_tree_into_a_folder_without_resume_keeps_no_journal(tmp_path: Path) -> None:
-    with destination(str(tmp_path), selection(TREE), Shelves(), resume=False) as made:
+    with place_at(str(tmp_path), selection(TREE), resume=False) as made:
         assert (made.rename, made.is_staged, made.journal) == (None, False, None)
         assert made.store.uri == str(tmp_path)
         assert list(tmp_path.iterdir()) == []
@@ -861,7 +867,7 @@ def test_a_tree_into_a_folder_without_resume_keeps_no_journal(tmp_path: Path) ->
 def test_folders_above_a_new_one_are_made_and_an_empty_tree_is_an_empty_folder(
     tmp_path: Path, resume: bool
 ) -> None:
-    with destination(f"{tmp_path}/deep/er/new", selection({}), Shelves(), resume=resume) as made:
+    with place_at(f"{tmp_path}/deep/er/new", selection({}), resume=resume) as made:
         assert made.is_staged
     assert (tmp_path / "deep/er/new").is_dir()
     assert hidden(tmp_path) == []
@@ -869,7 +875,7 @@ def test_folders_above_a_new_one_are_made_and_an_empty_tree_is_an_empty_folder(
 
 def test_a_new_folder_below_a_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    made = destination(f"{tmp_path}/file/er/new", selection(TREE), Shelves(), resume=False)
+    made = place_at(f"{tmp_path}/file/er/new", selection(TREE), resume=False)
     with pytest.raises(StorageError) as caught:
         made.__enter__()
     assert caught.value.uri == f"{tmp_path}/file/er/new"
@@ -878,8 +884,8 @@ def test_a_new_folder_below_a_file_is_an_error_that_names_it(tmp_path: Path) -> 
 def test_two_folders_whose_names_begin_alike_do_not_share_a_journal(tmp_path: Path) -> None:
     name = "n" * 60
     with (
-        destination(f"{tmp_path}/{name}1", selection(TREE), Shelves(), resume=True) as one,
-        destination(f"{tmp_path}/{name}2", selection(TREE), Shelves(), resume=True) as two,
+        place_at(f"{tmp_path}/{name}1", selection(TREE), resume=True) as one,
+        place_at(f"{tmp_path}/{name}2", selection(TREE), resume=True) as two,
     ):
         assert one.journal
         assert two.journal
@@ -890,7 +896,7 @@ def test_two_folders_whose_names_begin_alike_do_not_share_a_journal(tmp_path: Pa
 
 def test_what_is_handed_over_file_by_file_may_lie_deep(tmp_path: Path) -> None:
     target = tmp_path / "new"
-    with destination(str(target), selection(TREE), Shelves(), resume=True) as made:
+    with place_at(str(target), selection(TREE), resume=True) as made:
         made.store.write("very/deep/file", b"1")
         target.mkdir()
         (target / "mine").write_bytes(b"2")

@@ -378,6 +378,29 @@ def test_who_waits_for_the_end_is_woken_by_it_and_by_an_error() -> None:
     running.close()
 
 
+class LateEvent(threading.Event):
+    def set(self) -> None:
+        time.sleep(0.05)
+        super().set()
+
+
+def test_a_signal_of_a_task_that_was_reaped_ends_no_wait_for_the_next() -> None:
+    running = Lanes(1)
+    running._worth_a_look = LateEvent()
+
+    def fails_later() -> None:
+        time.sleep(0.2)
+        raise ZeroDivisionError
+
+    running.put(lambda: None)
+    while running.pending:
+        running.reap(0)
+    running.put(fails_later)
+    with pytest.raises(ZeroDivisionError):
+        running.reap(60)
+    running.close()
+
+
 def test_to_look_without_waiting_takes_no_time() -> None:
     running, gate = Lanes(1), threading.Event()
     running.put(lambda: gate.wait(60) and None)  # type: ignore[func-returns-value]

@@ -182,7 +182,7 @@ def test_the_secrets_of_nodes_are_masked_where_their_lines_are_told(
     trigger: Trigger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[Backend, RunRef]] = []
-    monkeypatch.setattr(module, "mask_secrets_told", lambda backend, ref: asked.append((backend, ref)))
+    monkeypatch.setattr(module, "mask_secrets_of_nodes", lambda backend, ref: asked.append((backend, ref)))
     run(first(trigger.run()))
     ref = trigger._record().ref
     assert asked == [(trigger.shared.backend, ref)]
@@ -266,7 +266,7 @@ def test_word_is_left_at_the_end_and_when_the_trigger_breaks(
 def test_word_that_cannot_be_left_in_time_keeps_no_triggerer(
     trigger: Trigger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LEAVE_WORD_LIMIT", 0.05)
+    monkeypatch.setattr(module, "SAVE_CURSOR_LIMIT", 0.05)
     monkeypatch.setattr(TaskWatch, "save_cursor", lambda _: time.sleep(0.5))
     began = time.monotonic()
 

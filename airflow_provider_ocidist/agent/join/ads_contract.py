@@ -69,7 +69,7 @@ def meeting_point(environ: Mapping[str, str]) -> str:
     return join(_needed(environ, "OCI__WORK_DIR"), environ.get("JOB_OCID", "Undefined"))
 
 
-def told_by_cluster(environ: Mapping[str, str], gang: str) -> NodeInstructions:
+def instructions_of_cluster(environ: Mapping[str, str], gang: str) -> NodeInstructions:
     """Return what a node of `kind: distributed` is to do; `gang` is the OCID of its main node's job run.
 
     Raises AgentError that names the variable and the remedy.
@@ -96,10 +96,12 @@ def told_by_cluster(environ: Mapping[str, str], gang: str) -> NodeInstructions:
         outputs=_synchronized(environ),
         limits=Limits(join_timeout=float(_number(environ, "OCI__TIMEOUT", TIMEOUT))),
     )
-    return _told(config, environ, code_dir=code_dir)
+    return _instructions(config, environ, code_dir=code_dir)
 
 
-def told_by_job(environ: Mapping[str, str], arguments: Sequence[str], own_folder: str) -> NodeInstructions:
+def instructions_of_job(
+    environ: Mapping[str, str], arguments: Sequence[str], own_folder: str
+) -> NodeInstructions:
     """Return what a node of `kind: job` is to do; `arguments` are those of the container.
 
     `own_folder` is where a node without others keeps its report. Raises AgentError that names the variable.
@@ -127,10 +129,10 @@ def told_by_job(environ: Mapping[str, str], arguments: Sequence[str], own_folder
         limits=Limits(join_timeout=float(_number(environ, "OCI__RDZV_TIMEOUT", TIMEOUT))),
         one_run=nodes > 1 and "CLUSTER_NODES_METADATA_FILE" in environ,
     )
-    return _told(config, environ, code_dir=environ.get("CODE_DIR"))
+    return _instructions(config, environ, code_dir=environ.get("CODE_DIR"))
 
 
-def _told(config: AgentConfig, environ: Mapping[str, str], code_dir: str | None) -> NodeInstructions:
+def _instructions(config: AgentConfig, environ: Mapping[str, str], code_dir: str | None) -> NodeInstructions:
     rank = _rank(environ)
     looked_for = {RANK_VARIABLE: rank, "NODE_RANK": rank, CODE_VARIABLE: code_dir}
     known = {name: value for name, value in looked_for.items() if value}

@@ -26,15 +26,17 @@ GANG_KEY, BEAT_KEY = "OCIDIST_GANG", "OCIDIST_BEAT"
 BEAT_S, LOOK_S = 0.4, 0.2
 
 
-def told_by_ads(environ: Mapping[str, str], arguments: Sequence[str], switch: StopSwitch) -> NodeInstructions:
+def instructions_of_ads(
+    environ: Mapping[str, str], arguments: Sequence[str], switch: StopSwitch
+) -> NodeInstructions:
     """Return this node's settings from ADS, once its gang is known. Raises AgentError, Stopped."""
     if ads_contract.is_cluster(environ):
-        told = ads_contract.told_by_cluster(environ, _gang(environ, switch))
+        instructions = ads_contract.instructions_of_cluster(environ, _gang(environ, switch))
     else:
-        told = ads_contract.told_by_job(environ, arguments, str(Path.cwd() / "ocidist-run"))
-    for sentence in told.not_done:
+        instructions = ads_contract.instructions_of_job(environ, arguments, str(Path.cwd() / "ocidist-run"))
+    for sentence in instructions.not_done:
         logger.warning("%s", sentence)
-    return told
+    return instructions
 
 
 def _gang(environ: Mapping[str, str], switch: StopSwitch) -> str:
@@ -47,7 +49,7 @@ def _gang(environ: Mapping[str, str], switch: StopSwitch) -> str:
         store = open_store(place, OciAccess.from_environment(environ))
         own_run, address = environ.get("JOB_RUN_OCID", "Undefined"), own_address(environ)
         if ads_contract.is_main(environ):
-            nodes = ads_contract.told_by_cluster(environ, own_run).config.nodes
+            nodes = ads_contract.instructions_of_cluster(environ, own_run).config.nodes
             Announcement(store, own_run, address, nodes).start()
             return own_run
         store.write(f"WORKER_{own_run}_config.json", json.dumps({"OCI__WORKER_IP": address}).encode())
@@ -69,9 +71,9 @@ class Announcement(threading.Thread):
         beat = 0
         while beat == 0 or not self._all_here():
             beat += 1
-            told = {"MASTER_ADDR": self.address, GANG_KEY: self.gang, BEAT_KEY: str(beat)}
+            instructions = {"MASTER_ADDR": self.address, GANG_KEY: self.gang, BEAT_KEY: str(beat)}
             try:
-                self.store.write(MAIN_FILE, json.dumps(told).encode())
+                self.store.write(MAIN_FILE, json.dumps(instructions).encode())
             except (OcidistError, OSError) as error:
                 logger.warning("%s cannot be written: %s", MAIN_FILE, error)
             time.sleep(BEAT_S)

@@ -180,9 +180,9 @@ def _is_record(line: bytes) -> bool:
 
 
 def _throughput(line: bytes) -> float | None:
-    told = _number(THROUGHPUT.search(line) or THROUGHPUT_BEHIND.search(line))
+    throughput = _number(THROUGHPUT.search(line) or THROUGHPUT_BEHIND.search(line))
     seconds = _number(SECONDS_EACH.search(line))
-    return told if told is not None or not seconds else 1.0 / seconds
+    return throughput if throughput is not None or not seconds else 1.0 / seconds
 
 
 def _number(found: re.Match[bytes] | None) -> float | None:

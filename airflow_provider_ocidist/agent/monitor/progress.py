@@ -81,7 +81,7 @@ class ProgressMeter:
         self._unplaced = Unplaced()
         self._events: EventFiles | None = None
         self._hidden_output: NewOutput | None = None
-        self._told = False
+        self._reported = False
         """Whether output or progress file have named a step: then no other source is read."""
 
     @property
@@ -152,7 +152,7 @@ class ProgressMeter:
             self.saw(output, stream)
         with self._lock:
             self._place(self._unplaced.late(time.monotonic()))
-        if self._events and not self._told:
+        if self._events and not self._reported:
             for found in read_scalars(self._events.new_scalars()):
                 self._update(found)
 
@@ -172,7 +172,7 @@ class ProgressMeter:
 
     def _take_line(self, line: bytes, written_ns: int) -> None:
         found = read_record(line)
-        self._told |= "step" in found
+        self._reported |= "step" in found
         name = announced_in(line)
         if name:
             with self._lock:
@@ -204,10 +204,10 @@ class ProgressMeter:
                 found = {}
             if "step" in found:
                 found["printed"] = printed
-                self._told |= printed
+                self._reported |= printed
             self._progress = replace(self._progress, updated_at=time.time(), **found)
             if is_record:
-                self._place(self._unplaced.told(found.get("loss"), newest, now))
+                self._place(self._unplaced.given(found.get("loss"), newest, now))
             elif "loss" in found and self._progress.step is not None:
                 self._place([(self._progress.step, found["loss"])])
 

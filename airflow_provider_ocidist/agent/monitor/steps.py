@@ -61,23 +61,23 @@ class Unplaced:
     """
 
     def __init__(self) -> None:
-        self._told: deque[tuple[float, float | None, int | None]] = deque(maxlen=MOST)
+        self._waiting: deque[tuple[float, float | None, int | None]] = deque(maxlen=MOST)
         """When, the loss if it was one, and the step at that time."""
         self._bars: deque[tuple[float, int]] = deque(maxlen=MOST)
 
-    def told(self, loss: float | None, step: int | None, now: float) -> list[tuple[int, float]]:
+    def given(self, loss: float | None, step: int | None, now: float) -> list[tuple[int, float]]:
         """Record a loss printed at `now`, in s, at the newest step `step`; return the losses whose step is known."""
         placed = self.late(now)
         if self._bars:
             return [*placed, *_place(self._bars.popleft()[1], loss)]
-        self._told.append((now, loss, step))
+        self._waiting.append((now, loss, step))
         return placed
 
     def shown_again(self, step: int, now: float) -> list[tuple[int, float]]:
         """Record the step of a bar shown again; return the losses whose step is known."""
         placed = self.late(now)
-        if self._told:
-            return [*placed, *_place(step, self._told.popleft()[1])]
+        if self._waiting:
+            return [*placed, *_place(step, self._waiting.popleft()[1])]
         self._bars.append((now, step))
         return placed
 
@@ -93,12 +93,12 @@ class Unplaced:
 
     def loss_at(self, step: int) -> float | None:
         """Return a waiting loss that was printed when this step was newest."""
-        return next((loss for _, loss, known in self._told if known == step and loss is not None), None)
+        return next((loss for _, loss, known in self._waiting if known == step and loss is not None), None)
 
     def _take(self, until: float) -> list[tuple[int, float]]:
         placed: list[tuple[int, float]] = []
-        while self._told and self._told[0][0] < until:
-            _, loss, step = self._told.popleft()
+        while self._waiting and self._waiting[0][0] < until:
+            _, loss, step = self._waiting.popleft()
             placed += _place(step, loss)
         return placed
 

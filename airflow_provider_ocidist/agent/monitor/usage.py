@@ -80,12 +80,12 @@ class UsageMeter:
 def ask_gpus(smi: str) -> list[tuple[float, ...]]:
     """Return, for each GPU, GPU and memory utilization in per cent, and used and total memory in MiB."""
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [smi, *GPU_QUERY], capture_output=True, text=True, timeout=GPU_INTERVAL, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return read_gpus(told.stdout)
+    return read_gpus(output.stdout)
 
 
 def read_gpus(text: str) -> list[tuple[float, ...]]:

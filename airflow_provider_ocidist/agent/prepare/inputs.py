@@ -101,7 +101,7 @@ class _Watch:
     def __init__(self, what: str, target: Path) -> None:
         self._what = what
         self._target = target
-        self._tell = _teller(what)
+        self._log_progress = _progress_logger(what)
         self._is_room_checked = False
         self.bytes_done = self.bytes_total = 0
 
@@ -110,10 +110,10 @@ class _Watch:
         if not self._is_room_checked:
             self._is_room_checked = True
             disk.check_room(self._what, now.bytes_total - now.bytes_done, self._target)
-        self._tell(now)
+        self._log_progress(now)
 
 
-def _teller(what: str) -> Callable[[TransferProgress], None]:
+def _progress_logger(what: str) -> Callable[[TransferProgress], None]:
     from airflow_provider_ocidist.storage.progress import progress_lines
 
     return progress_lines(logger.info, what, PROGRESS_EVERY_S)

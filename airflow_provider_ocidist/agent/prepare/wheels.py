@@ -58,7 +58,7 @@ class WheelCache:
     @contextlib.contextmanager
     def noting(self) -> Iterator[Sequence[str]]:
         """Yield options with which pip keeps its downloads and reports what it installed."""
-        if not self._is_source or not _tells_what_it_does():
+        if not self._is_source or not _says_what_it_does():
             yield ()
             return
         self._say({"state": "installing"})
@@ -183,7 +183,7 @@ class WheelCache:
         return f"{join(self.run_dir, WHEELS)}/"
 
 
-def _tells_what_it_does() -> bool:
+def _says_what_it_does() -> bool:
     """Return whether this node's pip has `--report`, which came with 22.2."""
     from importlib.metadata import version
 

@@ -418,7 +418,7 @@ class ShardUploader:
         try:
             part = self._part_of(call)
             if part:
-                self._tell(call, part)
+                self._reply(call, part)
                 self._answered.add(call.number)
                 self._tries, self._pause = 0, FIRST_PAUSE
         except (OcidistError, OSError) as error:
@@ -430,7 +430,7 @@ class ShardUploader:
         if not any(_is_asked_for(name, call) for name in self._own.names(path)):
             return self._nothing(call)
         if call.number not in self._claimed:
-            self._tell(call, ShardReply())
+            self._reply(call, ShardReply())
             self._claimed.add(call.number)
         if not self._training_ended.is_set() and not self._is_at_rest(path, call):
             return None
@@ -501,9 +501,9 @@ class ShardUploader:
         if self._training_ended.is_set() and is_hopeless:
             self._answered.add(call.number)
             with contextlib.suppress(OcidistError, OSError):
-                self._tell(call, ShardReply(fault=str(error)))
+                self._reply(call, ShardReply(fault=str(error)))
 
-    def _tell(self, call: ShardRequest, part: ShardReply) -> None:
+    def _reply(self, call: ShardRequest, part: ShardReply) -> None:
         _write(self.store, _part_name(call, self.rank), part)
 
 

@@ -333,8 +333,8 @@ class OciDataScience(
     def created(self, ref: RunRef) -> tuple[Request, ...]:
         job = self._job(ref.job_id)
         runs = in_parallel(self._run, [run_id for _, run_id in sorted(runs_of(ref).items())])
-        told = self._client.base_client.sanitize_for_serialization
-        return (job_request(told(job)), *(run_request(told(run)) for run in runs))
+        as_sent = self._client.base_client.sanitize_for_serialization
+        return (job_request(as_sent(job)), *(run_request(as_sent(run)) for run in runs))
 
     def _run(self, run_id: str) -> Any:
         with oci_errors("reading the job run"):

@@ -24,11 +24,11 @@ class JobRuns(Topology):
         return f"one job and {blueprint.nodes} job runs, one for each node; rank 0 is the main run"
 
     def job(self, blueprint: Blueprint) -> dict[str, Any]:
-        told = configuration(blueprint)
+        details = configuration(blueprint)
         if blueprint.max_minutes is not None:
-            told["maximumRuntimeInMinutes"] = blueprint.max_minutes
+            details["maximumRuntimeInMinutes"] = blueprint.max_minutes
         job: dict[str, Any] = {
-            "jobConfigurationDetails": told,
+            "jobConfigurationDetails": details,
             "jobInfrastructureConfigurationDetails": _infrastructure(blueprint),
         }
         if blueprint.container is not None:

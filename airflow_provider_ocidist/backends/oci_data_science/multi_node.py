@@ -55,8 +55,8 @@ class MultiNode(Topology):
         self, ref: RunRef, runs: Mapping[str, Any], reports: Mapping[int, NodeReport] | None
     ) -> list[NodeStatus]:
         run = runs.get(ref.main_run_id)
-        told = [reports.get(rank) for rank in range(ref.nodes)] if reports is not None else None
-        states = node_states(state_of(run), told, ref.nodes)
+        reported = [reports.get(rank) for rank in range(ref.nodes)] if reports is not None else None
+        states = node_states(state_of(run), reported, ref.nodes)
         return [
             NodeStatus(
                 rank=rank,
@@ -68,7 +68,7 @@ class MultiNode(Topology):
                 finished_at=_finished_at(state, run, report),
                 report=report,
             )
-            for rank, (state, report) in enumerate(zip(states, told or [None] * ref.nodes, strict=True))
+            for rank, (state, report) in enumerate(zip(states, reported or [None] * ref.nodes, strict=True))
         ]
 
 

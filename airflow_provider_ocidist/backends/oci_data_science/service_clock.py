@@ -12,7 +12,7 @@ class ServiceClock:
 
     def __init__(self, steady: Callable[[], float] = time.monotonic) -> None:
         self._steady = steady
-        self._told: tuple[float, float] | None = None
+        self._answered: tuple[float, float] | None = None
         """Unix time at the service, and when that was, on the steady clock."""
 
     def heeding(self, client: Any) -> Any:
@@ -22,14 +22,14 @@ class ServiceClock:
 
     def now(self) -> float | None:
         """Return the Unix time at the service, to about a second; None before its first answer."""
-        told = self._told
-        return None if told is None else told[0] + self._steady() - told[1]
+        answered = self._answered
+        return None if answered is None else answered[0] + self._steady() - answered[1]
 
     def _take(self, response: Any, *_: Any, **__: Any) -> None:
         from email.utils import parsedate_to_datetime
 
         try:
-            self._told = parsedate_to_datetime(response.headers["Date"]).timestamp(), self._steady()
+            self._answered = parsedate_to_datetime(response.headers["Date"]).timestamp(), self._steady()
         except (KeyError, TypeError, ValueError):
             # The answer of a proxy or gateway, without a time.
             return

@@ -31,8 +31,8 @@ class Blueprint:
 
 def configuration(blueprint: Blueprint) -> dict[str, Any]:
     """Return the nodes' configuration, in the service's form."""
-    told = {"jobType": "DEFAULT", "environmentVariables": dict(blueprint.environment)}
-    return {**told, **({"commandLineArguments": blueprint.arguments} if blueprint.arguments else {})}
+    details = {"jobType": "DEFAULT", "environmentVariables": dict(blueprint.environment)}
+    return {**details, **({"commandLineArguments": blueprint.arguments} if blueprint.arguments else {})}
 
 
 class Topology(ABC):

@@ -149,7 +149,7 @@ class Execution:
             if decided is None and not self._stop.is_set():
                 decided = self._decide(group, ends)
             self._open_gate(group)
-        self._tell_end(group, ends, decided)
+        self._record_end(group, ends, decided)
 
     async def _stopped_before(self, gate: asyncio.Event) -> bool:
         """Wait until the group before is ready; return whether the run was stopped instead."""
@@ -189,11 +189,11 @@ class Execution:
             for group in self._orders.layout.groups
         )
 
-    def _tell_end(self, group: NodeGroup, ends: Sequence[NodeEnd], decided: bool | None) -> None:
+    def _record_end(self, group: NodeGroup, ends: Sequence[NodeEnd], decided: bool | None) -> None:
         if decided is not False:
             succeeded = sum(end.succeeded for end in ends)
-            told = f"Node group ended: {succeeded} of {group.replicas} nodes succeeded."
-            self._record.group_is(group.name, GroupState.DELETED, told)
+            message = f"Node group ended: {succeeded} of {group.replicas} nodes succeeded."
+            self._record.group_is(group.name, GroupState.DELETED, message)
 
     async def _end_nodes(self) -> None:
         """SIGTERM to all at once, SIGKILL to those that are left when the grace is over."""

@@ -134,8 +134,8 @@ class WorkRequests:
         except (ApiError, OSError) as error:
             work.undo(request.resource_id)
             known = error if isinstance(error, ApiError) else ApiError(500, "InternalServerError", str(error))
-            told = {"code": known.code, **_entry(known.message)}
-            self._change(request, "FAILED", known.message, time_finished=now(), errors=(told,))
+            failure = {"code": known.code, **_entry(known.message)}
+            self._change(request, "FAILED", known.message, time_finished=now(), errors=(failure,))
         else:
             self._change(request, "SUCCEEDED", "Work request succeeded.", time_finished=now())
 

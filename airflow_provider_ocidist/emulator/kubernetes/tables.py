@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
 from airflow_provider_ocidist.emulator.kubernetes.objects import moment
 
+STEP = re.compile(r'\.(\w+)(?:\[(?:(-1:)|\?\(@\.type=="(\w+)"\))\])?')
 UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
@@ -61,9 +63,13 @@ def _event(event: Obj) -> list[str]:
 
 
 def _at(obj: Obj, path: str) -> Any:
+    """Return the value at a path; `[-1:]` is the last of a list, `[?(@.type=="X")]` the one of a type."""
     found: Any = obj
-    for name in path.strip(".").split("."):
+    for name, last, kind in STEP.findall(path):
         found = found.get(name) if isinstance(found, dict) else None
+        if last or kind:
+            fitting = [one for one in found or () if not kind or one.get("type") == kind]
+            found = fitting[-1] if fitting else None
     return "<none>" if found is None else found
 
 

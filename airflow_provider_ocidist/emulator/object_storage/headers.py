@@ -45,7 +45,7 @@ def metadata(named: Mapping[str, str]) -> dict[str, str]:
 
 def describing(stored: StoredObject, *, whole: bool) -> dict[str, str]:
     """Return the headers of a download; checksums come with the whole object only, as the service has it."""
-    told = {
+    fields = {
         "content-type": "application/octet-stream",
         **stored.headers,
         **(stored.checksums if whole else {}),
@@ -56,8 +56,8 @@ def describing(stored: StoredObject, *, whole: bool) -> dict[str, str]:
         "accept-ranges": "bytes",
     }
     if stored.archival_state is not None:
-        told["archival-state"] = stored.archival_state
-    return told
+        fields["archival-state"] = stored.archival_state
+    return fields
 
 
 def overridden(call: Call) -> dict[str, str]:
@@ -79,14 +79,14 @@ def sayable(text: Any, name: str) -> str:
 
 def written(stored: StoredObject) -> Response:
     """Return the answer to the writer of the object: 200 without a body."""
-    told = {
+    fields = {
         "etag": stored.etag,
         "last-modified": http_date(stored.time_modified),
         "version-id": stored.version_id,
     }
     for name, value in stored.checksums.items():
-        told["opc-content-md5" if name == "content-md5" else name] = value
-    return Response(headers=told)
+        fields["opc-content-md5" if name == "content-md5" else name] = value
+    return Response(headers=fields)
 
 
 def http_date(moment: str) -> str:

@@ -80,13 +80,13 @@ class Objects:
             return Response(status_code=304, headers={"etag": stored.etag})
         head = call.method == "HEAD"
         part = read_range(None if head else said.get("range"), stored.size)
-        told = headers.describing(stored, whole=not part.partial)
+        fields = headers.describing(stored, whole=not part.partial)
         if not head:
             check_readable(stored)
-            told.update(headers.overridden(call))
+            fields.update(headers.overridden(call))
         files = self._catalog.files
         return FileAnswer(
-            self._catalog.segments(stored), part, told, head=head, release=files.hold(stored.files)
+            self._catalog.segments(stored), part, fields, head=head, release=files.hold(stored.files)
         )
 
     async def delete(self, call: Call) -> Response:

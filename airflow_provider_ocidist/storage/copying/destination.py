@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
@@ -51,13 +52,18 @@ class Destination:
             self.journal.add([entry.name, entry.etag, copied.etag])
 
 
-@contextmanager
-def destination(target: str, found: Selection, stores: Stores, *, resume: bool) -> Iterator[Destination]:
-    """Yield where to write; what is new there appears at the end, or not at all after an error.
+class Landing(NamedTuple):
+    """Where files will lie."""
 
-    Raises StorageError where the copy would write into its own source.
-    """
-    store, rename = landing(target, found, stores)
+    store: Store
+    rename: str | None
+    """The name that a single file gets."""
+
+
+@contextmanager
+def destination(landed: Landing, found: Selection, *, resume: bool) -> Iterator[Destination]:
+    """Yield where to write; what is new there appears at the end, or not at all after an error."""
+    store, rename = landed
     if rename is not None:
         yield Destination(store=store, rename=rename)
     elif store.folder and not os.path.lexists(store.folder):
@@ -68,8 +74,8 @@ def destination(target: str, found: Selection, stores: Stores, *, resume: bool) 
             yield Destination(store=store, journal=journal)
 
 
-def landing(target: str, found: Selection, stores: Stores) -> tuple[Store, str | None]:
-    """Return the store that files will lie in, and the name that a single file gets.
+def landing(target: str, found: Selection, stores: Stores) -> Landing:
+    """Return where the files of a source will lie at a target.
 
     Raises StorageError where the copy would write into its own source, or a tree onto a file.
     """
@@ -85,7 +91,7 @@ def landing(target: str, found: Selection, stores: Stores) -> tuple[Store, str |
         store = stores.open(target if into else place.parent)
         rename = found.entries[0].name if into else place.name
     refuse_overlap(found, absolute(store), rename)
-    return store, rename
+    return Landing(store, rename)
 
 
 def _journal_of(store: Store, source: str) -> Journal | None:

@@ -28,8 +28,8 @@ def copy_object(
     before, after = head_of(source, entry.name), head_of(target, name)
     if before["etag"] != entry.etag:
         raise _changed(source, entry)
-    told = [digest for digest in _DIGESTS if before.get(digest) and after.get(digest)]
-    if before["content-length"] != after["content-length"] or any(before[it] != after[it] for it in told):
+    known = [digest for digest in _DIGESTS if before.get(digest) and after.get(digest)]
+    if before["content-length"] != after["content-length"] or any(before[it] != after[it] for it in known):
         raise StorageError(f"{place}: the checksum of the copy is wrong", uri=place)
     return str(after["etag"])
 

@@ -10,6 +10,7 @@ from airflow_provider_ocidist.emulator.kubernetes.controllers.kueue.queues impor
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.operators import Operators
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
+from airflow_provider_ocidist.emulator.kubernetes.tables import table
 from tests.emulator.kubernetes.operated import dice
 from tests.emulator.kubernetes.test_job_rules import job
 from tests.emulator.kubernetes.test_pytorchjob_rules import pytorchjob
@@ -105,6 +106,26 @@ def test_what_one_job_gives_back_at_its_end_is_the_next_ones(cluster):
         one for one in cluster.list("Workload") if one["metadata"]["name"].startswith("pytorchjob-first")
     ]
     assert finished[0]["status"]["conditions"][-1]["type"] == "Finished"
+
+
+def test_a_person_sees_in_a_table_what_waits_and_what_runs(cluster):
+    queue(cluster, 2)
+    create(cluster, asking(pytorchjob(name="first")))
+    for pod in pods(cluster, 2):
+        turn(cluster, pod["metadata"]["name"], "Running")
+    create(cluster, asking(pytorchjob(name="second")))
+    until(lambda: truth(cluster, "PyTorchJob", "first", "Running"))
+    until(lambda: truth(cluster, "PyTorchJob", "second", "Suspended"))
+    waits_for(cluster)
+    assert [row[:2] for row in rows(cluster, "PyTorchJob")] == [["first", "Running"], ["second", "Suspended"]]
+    assert [row[1:5] for row in rows(cluster, "Workload")] == [
+        ["team", "all", "True", "<none>"],
+        ["team", "<none>", "<none>", "<none>"],
+    ]
+
+
+def rows(cluster, kind):
+    return [row["cells"] for row in table(cluster.kind(kind), cluster.list(kind, "training"), "1")["rows"]]
 
 
 def test_a_job_that_is_deleted_gives_back_too(cluster):

@@ -47,10 +47,10 @@ _NETWORK = re.compile(
 def failure_of(output: str, repository: Repository, folder: Path) -> AgentError:
     """Return the error for git's output."""
     said = [line for line in output.splitlines() if line.strip()]
-    telling = [
+    relevant = [
         line for line in said if re.match(r"fatal|error|remote:|ssh:|\S*denied|host key", line, re.IGNORECASE)
     ]
-    first = _without_password((telling or said[-1:] or ["git gave no reason"])[0])
+    first = _without_password((relevant or said[-1:] or ["git gave no reason"])[0])
     subject = f"the code {repository.url} cannot be fetched"
     if any(text in output for text in disk.FULL_TEXTS):
         return disk.full_error(f"the code {repository.url}", folder)

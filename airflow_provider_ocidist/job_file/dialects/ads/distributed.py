@@ -196,12 +196,12 @@ def _code(draft: Draft, runtime: Section, source: str) -> None:
         put_code(draft, runtime, "uri")
     else:
         draft.put_needed("program.source", runtime, "uri")
-    told = {
+    keys = {
         "OCI__RUNTIME_GIT_BRANCH": "branch",
         "OCI__RUNTIME_GIT_COMMIT": "commit",
         "OCI__CODE_DIR": "codeDir",
     }
-    for name, key in told.items():
+    for name, key in keys.items():
         tell(draft, runtime.at(key), name, text(runtime.value.get(key)))
 
 
@@ -276,8 +276,8 @@ def _start_options(draft: Draft, section: str, config: Section) -> None:
         return
     joined = " ".join(options).strip()
     if joined or section == "env":
-        told = {"OCI__START_ARGS": Variable(config.at("startOptions"), joined)}
-        environment.put(draft, section, told, ())
+        variables = {"OCI__START_ARGS": Variable(config.at("startOptions"), joined)}
+        environment.put(draft, section, variables, ())
 
 
 def _limits(draft: Draft, variables: Variables) -> None:

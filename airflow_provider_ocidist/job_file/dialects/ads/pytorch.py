@@ -187,8 +187,8 @@ def _arguments(draft: Draft, runtime: Section, values: Mapping[str, str]) -> lis
 
 def _values(draft: Draft, runtime: Section) -> Mapping[str, str]:
     """Return the variables whose values are known before the nodes start."""
-    told = {"OUTPUT_DIR": "outputDir", "OUTPUT_URI": "outputUri", "WORKING_DIR": "workingDir"}
-    known = {name: runtime.value.get(key) for name, key in told.items()} | draft.mapping.get("env", {})
+    names = {"OUTPUT_DIR": "outputDir", "OUTPUT_URI": "outputUri", "WORKING_DIR": "workingDir"}
+    known = {name: runtime.value.get(key) for name, key in names.items()} | draft.mapping.get("env", {})
     return {name: value for name, value in known.items() if isinstance(value, str)}
 
 
