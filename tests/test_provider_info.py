@@ -120,10 +120,11 @@ def module_of(path: Path) -> str:
 
 
 def defines(path: Path, ending: str) -> bool:
-    """Whether a module defines a public class whose name ends so."""
-    classes = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+    """Whether a module defines a public class whose name ends so, and which is no protocol."""
+    classes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+    names = [each.name for each in classes if "Protocol" not in map(ast.unparse, each.bases)]
     return any(
-        name.endswith(ending) and not name.startswith("_") and "Decorated" not in name for name in classes
+        name.endswith(ending) and not name.startswith("_") and "Decorated" not in name for name in names
     )
 
 

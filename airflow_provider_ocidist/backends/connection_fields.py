@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.oci_client import credentials
 
 SECRETS = ("client_secret",)
 """Fields that no log may show, besides those of OCI."""
+OLD_PREFIX = "extra__kubernetes__"
+"""Of the fields of type `kubernetes` in connections from before Airflow 2.3; its own hook reads them too."""
 
 
 def fields_of(
@@ -24,9 +27,26 @@ def fields_of(
         from airflow_provider_ocidist.backends.runai.options import fields_of as runai_fields
 
         return runai_fields(host, login, password, fields)
+    if conn_type == "kubernetes":
+        return {name.removeprefix(OLD_PREFIX): value for name, value in fields.items()}
     return fields
 
 
 def secrets_of(fields: Mapping[str, Any]) -> list[str]:
     """Return every text among the fields that no log may show."""
-    return [*credentials.secrets_of(fields), *(str(fields[name]) for name in SECRETS if fields.get(name))]
+    own = [str(fields[name]) for name in SECRETS if fields.get(name)]
+    return [*credentials.secrets_of(fields), *own, *_secrets_in_kube_config(fields.get("kube_config"))]
+
+
+def _secrets_in_kube_config(kube_config: Any) -> list[str]:
+    """Return the secrets of a kubeconfig that a connection has as text or as a mapping."""
+    import yaml
+
+    if not kube_config:
+        return []
+    try:
+        return sorted(
+            secrets_in(yaml.safe_load(kube_config) if isinstance(kube_config, str) else kube_config)
+        )
+    except yaml.YAMLError:
+        return [str(kube_config)]

@@ -118,8 +118,9 @@ def _field(text: str) -> tuple[str, str]:
 
 
 def _known_fields() -> set[str]:
+    from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
     from airflow_provider_ocidist.backends.oci_data_science.options import Defaults
     from airflow_provider_ocidist.backends.runai.options import Fields
 
-    known = (Defaults, OciAccess, Fields)
+    known = (Defaults, OciAccess, Fields, ClusterFields)
     return {*(name for each in known for name in each.__dataclass_fields__), *SECRETS}

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.storage.stores.base import Store
 
 
+DEFAULT_CLUSTER = "kubernetes_default"
+"""Airflow's own hook takes it for the cluster of this machine where nobody has made it."""
+
+
 class OciHook(BaseHook):
     """Turn a connection into a backend, or into credentials for storage.
 
@@ -55,7 +59,9 @@ class OciHook(BaseHook):
         # Airflow's masker gets the text of the whole extra, but not the values in it.
         for secret in secrets_of(fields):
             mask_secret(secret)
-        return fields
+        storage = fields.get("storage_conn_id")
+        # The cluster's connection says where gangs run, the other who may read what they store.
+        return fields if not storage else {**OciHook(storage).fields, **fields}
 
     def _connection(self) -> Any:
         """Return the connection; None where the default one is missing, and nothing needs it."""
@@ -65,7 +71,7 @@ class OciHook(BaseHook):
             return self.get_connection(self.conn_id)
         except AirflowNotFoundException:
             if (
-                self.conn_id != self.default_conn_name
+                self.conn_id not in (self.default_conn_name, DEFAULT_CLUSTER)
                 or self._kind is None
                 or _backend_class(self._kind).needs_connection
             ):

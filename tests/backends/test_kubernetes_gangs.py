@@ -26,6 +26,8 @@ from tests.backends.clusters import Home, cluster
 from tests.training_jobs import PROGRAMS, a_key, wait_until
 
 KINDS = ("pytorchjob",)
+SUSPENDED = {"suspend": True}
+"""A gang without pods."""
 ROLE = Path(__file__).parents[2] / "container/kubernetes/role.yaml"
 
 
@@ -107,7 +109,7 @@ def test_whoever_submits_and_how_often_there_is_one_gang(home: Home, backend: Ku
 
 
 def test_a_gang_that_was_deleted_is_not_created_again(home: Home, backend: KubernetesBackend) -> None:
-    plan = backend.plan(home.job(seconds=60), a_key())
+    plan = backend.plan(home.job(backend=SUSPENDED), a_key())
     ref = backend.submit(plan)
     backend.delete(ref)
     wait_until(backend, ref, lambda status: status.ended)
@@ -118,15 +120,14 @@ def test_a_gang_that_was_deleted_is_not_created_again(home: Home, backend: Kuber
 def test_a_gang_whose_creation_was_never_answered_is_found_and_adopted(
     home: Home, backend: KubernetesBackend
 ) -> None:
-    plan, log = backend.plan(home.job(seconds=60), key := a_key()), logging.getLogger("gang")
+    job, key, log = home.job(backend=SUSPENDED), a_key(), logging.getLogger("gang")
+    plan = backend.plan(job, key)
     backend.gangs.begin(plan)
     home.control("/faults", method="POST", path=".*jobs", drop="after", times=1)
     with pytest.raises(BackendError) as caught:
         backend.submit(plan)
     assert caught.value.retryable
-    record = GangSubmitter(backend, home.job(seconds=60), log, None, threading.Event()).adopt_or_submit(
-        key, None
-    )
+    record = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None)
     assert [ref.key for ref in backend.recent(10)] == [record.ref.key] == [plan.key]
     backend.cancel(record.ref)
     wait_until(backend, record.ref, lambda status: status.ended)
@@ -135,23 +136,17 @@ def test_a_gang_whose_creation_was_never_answered_is_found_and_adopted(
 def test_an_object_of_somebody_else_under_this_name_is_left_alone(
     home: Home, backend: KubernetesBackend
 ) -> None:
-    plan = backend.plan(home.job(seconds=60), a_key())
-    (body,) = [each.body for each in plan.requests if each.body["kind"] == backend.operator.kind]
+    plan, operator = backend.plan(home.job(backend=SUSPENDED), a_key()), backend.operator
+    (body,) = [each.body for each in plan.requests if each.body["kind"] == operator.kind]
     metadata = {"name": body["metadata"]["name"], "namespace": home.namespace}
-    spec = body["spec"] | ({"suspend": True} if "suspend" in body["spec"] else {})
     with home.client as client:
         api = kubernetes.client.CustomObjectsApi(client)
-        operator = backend.operator
-        api.create_namespaced_custom_object(
-            operator.group,
-            operator.version,
-            home.namespace,
-            operator.plural,
-            {**body, "metadata": metadata, "spec": spec},
-        )
-    with pytest.raises(BackendError, match="is there already, and no gang of") as caught:
-        backend.submit(plan)
-    assert not caught.value.retryable
+        place = (operator.group, operator.version, home.namespace, operator.plural)
+        api.create_namespaced_custom_object(*place, {**body, "metadata": metadata})
+        with pytest.raises(BackendError, match="is there already, and no gang of") as caught:
+            backend.submit(plan)
+        assert not caught.value.retryable
+        api.delete_namespaced_custom_object(*place, metadata["name"])
 
 
 def test_a_cancel_ends_every_pod_and_leaves_none(home: Home, backend: KubernetesBackend) -> None:
@@ -180,7 +175,7 @@ def test_the_exit_of_a_program_is_a_failure_of_the_user_with_its_last_words(
 def test_an_image_that_is_missing_fails_with_the_registrys_answer(
     home: Home, backend: KubernetesBackend
 ) -> None:
-    action = outcome(backend, home.job(image="iad.ocir.io/ns/missing:1"))
+    action = outcome(backend, home.job(1, image="iad.ocir.io/ns/missing:1"))
     assert isinstance(action, Fail)
     assert action.cause is Cause.CONFIG
     assert "missing:1" in action.message
@@ -259,7 +254,7 @@ def test_a_user_with_the_role_can_do_all_of_it_and_one_without_gets_the_remedy(h
 def test_answers_of_a_failing_server_are_outages_and_refusals_are_not(
     home: Home, backend: KubernetesBackend
 ) -> None:
-    ref = backend.submit(backend.plan(home.job(seconds=60), a_key()))
+    ref = backend.submit(backend.plan(home.job(backend=SUSPENDED), a_key()))
     for status, expected in ((429, None), (500, None), (503, None), (401, "401"), (403, "403")):
         home.control("/faults", path="/apis/.*", status=status, message="injected")
         with pytest.raises(BackendError) as caught:
@@ -276,7 +271,7 @@ def test_answers_of_a_failing_server_are_outages_and_refusals_are_not(
 
 
 def test_many_gangs_are_looked_at_in_one_list_of_each_kind(home: Home, backend: KubernetesBackend) -> None:
-    job = home.job(seconds=60, backend={"suspend": True})
+    job = home.job(backend=SUSPENDED)
     refs = [backend.submit(backend.plan(job, a_key())) for _ in range(5)]
     asked: list[str] = []
     ask = backend._api.get

@@ -191,8 +191,8 @@ MUTANTS = (
     _one(
         "only the own place is looked at",
         "5",
-        f"{_OCI}gangs.py",
-        "        return merged(noted, *read)",
+        "backends/recorded_gangs.py",
+        "        return merged(noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items()))",
         "        return []",
         "two gangs",
     ),

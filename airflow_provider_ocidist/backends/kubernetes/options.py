@@ -103,4 +103,6 @@ class ClusterFields:
     disable_verify_ssl: bool | str | None = None
     work_dir: str | None = None
     """Ours, as all that follows."""
+    storage_conn_id: str | None = None
+    """A connection of type `oci`, whose credentials open `work_dir` and other places of Object Storage."""
     require_training: bool | str | None = None

@@ -17,11 +17,11 @@ from airflow_provider_ocidist.emulator.data_science.resources import (
     filtered,
     sorted_page,
 )
-from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state, not_found
+from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.installation import new_ocid
-from airflow_provider_ocidist.emulator.store import Table
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, check_if_match, new_etag, now, page
+from airflow_provider_ocidist.emulator.work_requests import Accepted, AcceptedWork, accepted, entry
 
 PATH = f"{BASE}/workRequests"
 STATUSES = frozenset({"ACCEPTED", "IN_PROGRESS", "FAILED", "SUCCEEDED", "CANCELING", "CANCELED"})
@@ -37,18 +37,11 @@ ATTRIBUTES = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkRequest:
+class WorkRequest(Accepted):
     """A work request, as stored."""
 
-    id: str
-    operation: str
     entity_type: str
     resource_id: str
-    compartment_id: str
-    status: str = "ACCEPTED"
-    time_accepted: str = field(default_factory=now)
-    time_started: str | None = None
-    time_finished: str | None = None
     logs: tuple[dict[str, str], ...] = ()
     errors: tuple[dict[str, str], ...] = ()
     etag: str = field(default_factory=new_etag)
@@ -64,25 +57,18 @@ class Work:
     """Restores the resource, because the work was canceled or has failed."""
 
 
-class WorkRequests:
+class WorkRequests(AcceptedWork[WorkRequest]):
     """Accepts work, does it a little later, and reports it."""
 
     def __init__(self, context: Context, identity: Identity) -> None:
+        super().__init__(PATH, context.store, "work_request", WorkRequest)
         self._delay_s = context.options.deletion_s
         self._identity = identity
         self._work: dict[str, Work] = {}
-        self._requests: Table[WorkRequest] = Table(context.store, "work_request", WorkRequest)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def routes(self) -> list[Route]:
-        one = f"{PATH}/{{id}}"
-        return [
-            Route("GET", PATH, self.list_requests),
-            Route("GET", one, self.get),
-            Route("DELETE", one, self.cancel),
-            Route("GET", f"{one}/errors", self.list_errors),
-            Route("GET", f"{one}/logs", self.list_logs),
-        ]
+        return [*super().routes(), Route("DELETE", f"{self._path}/{{id}}", self.cancel)]
 
     def offer(self, operation: str, work: Work) -> None:
         """Register an operation; requests for it that an earlier emulator process accepted are done now."""
@@ -107,17 +93,16 @@ class WorkRequests:
             entity_type=entity_type,
             resource_id=resource_id,
             compartment_id=compartment_id,
-            logs=(_entry("Work request accepted."),),
+            logs=(entry("Work request accepted."),),
         )
         self._requests.put(request.id, request)
-        headers = {"opc-work-request-id": request.id}
         if at_once:
             self._do(request.id)
-            return answer(headers=headers)
+            return answer(headers={"opc-work-request-id": request.id})
         task = asyncio.create_task(self._do_later(request.id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return answer(status=202, headers=headers)
+        return accepted(request)
 
     async def _do_later(self, request_id: str) -> None:
         await asyncio.sleep(self._delay_s)
@@ -134,37 +119,41 @@ class WorkRequests:
         except (ApiError, OSError) as error:
             work.undo(request.resource_id)
             known = error if isinstance(error, ApiError) else ApiError(500, "InternalServerError", str(error))
-            failure = {"code": known.code, **_entry(known.message)}
+            failure = {"code": known.code, **entry(known.message)}
             self._change(request, "FAILED", known.message, time_finished=now(), errors=(failure,))
         else:
             self._change(request, "SUCCEEDED", "Work request succeeded.", time_finished=now())
 
     def _change(self, request: WorkRequest, status: str, message: str, **fields: Any) -> WorkRequest:
-        logs = (*request.logs, _entry(message))
+        logs = (*request.logs, entry(message))
         changed = replace(request, status=status, logs=logs, etag=new_etag(), **fields)
         self._requests.put(request.id, changed)
         return changed
 
-    def _known(self, call: Call) -> WorkRequest:
-        request = self._requests.get(call.params["id"])
-        if request is None:
-            raise not_found()
-        return request
+    def body_of(self, request: WorkRequest) -> dict[str, Any]:
+        done = request.status == "SUCCEEDED"
+        resource = {
+            "actionType": "DELETED" if done else "IN_PROGRESS",
+            "entityType": request.entity_type,
+            "identifier": request.resource_id,
+            "entityUri": f"{BASE}/{request.entity_type}s/{request.resource_id}",
+        }
+        return request.body([resource], 100.0 if done else 0.0)
 
     async def get(self, call: Call) -> Response:
-        request = self._known(call)
-        return answer(_body(request), etag=request.etag)
+        request = self.known(call)
+        return answer(self.body_of(request), etag=request.etag)
 
-    async def list_requests(self, call: Call) -> Response:
+    async def list(self, call: Call) -> Response:
         self._identity.check_compartment(call.required_query("compartmentId"))
         check_choice(call, "status", STATUSES)
         found = filtered(call, self._requests.values(), _value_of, FILTERS)
         chosen, headers = sorted_page(call, found, _value_of, "timeAccepted", ("operationType", "status"))
-        return answer([_body(request) for request in chosen], headers=headers)
+        return answer([self.body_of(request) for request in chosen], headers=headers)
 
     async def cancel(self, call: Call) -> Response:
         """Only a request that has not started can be canceled (the service's reference)."""
-        request = self._known(call)
+        request = self.known(call)
         check_if_match(call, request.etag)
         if request.status != "ACCEPTED":
             raise incorrect_state(f"The work request is {request.status} and cannot be canceled.")
@@ -173,23 +162,19 @@ class WorkRequests:
         return answer()
 
     async def list_errors(self, call: Call) -> Response:
-        return _entries(call, self._known(call).errors)
+        return _entries(call, self.known(call).errors)
 
     async def list_logs(self, call: Call) -> Response:
-        return _entries(call, self._known(call).logs)
+        return _entries(call, self.known(call).logs)
 
     def reset(self) -> None:
         self.close()
-        self._requests.clear()
+        super().reset()
 
     def close(self) -> None:
         """Accepted requests that are not done yet are done after a restart."""
         for task in self._tasks:
             task.cancel()
-
-
-def _entry(message: str) -> dict[str, str]:
-    return {"message": message, "timestamp": now()}
 
 
 def _entries(call: Call, entries: tuple[dict[str, str], ...]) -> Response:
@@ -202,24 +187,3 @@ def _entries(call: Call, entries: tuple[dict[str, str], ...]) -> Response:
 
 def _value_of(request: WorkRequest, name: str) -> Any:
     return getattr(request, ATTRIBUTES[name])
-
-
-def _body(request: WorkRequest) -> dict[str, Any]:
-    done = request.status == "SUCCEEDED"
-    resource = {
-        "actionType": "DELETED" if done else "IN_PROGRESS",
-        "entityType": request.entity_type,
-        "identifier": request.resource_id,
-        "entityUri": f"{BASE}/{request.entity_type}s/{request.resource_id}",
-    }
-    return {
-        "id": request.id,
-        "operationType": request.operation,
-        "status": request.status,
-        "compartmentId": request.compartment_id,
-        "percentComplete": 100.0 if done else 0.0,
-        "resources": [resource],
-        "timeAccepted": request.time_accepted,
-        "timeStarted": request.time_started,
-        "timeFinished": request.time_finished,
-    }

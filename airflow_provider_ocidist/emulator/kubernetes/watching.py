@@ -94,6 +94,9 @@ async def _follow(
                 yield _bookmark(cluster, watch, version, {})
             if time.monotonic() >= marks:
                 marks = time.monotonic() + watch.bookmark_s
+        if watch.bookmarks and not cutting.done():
+            # From here the client goes on with its next watch.
+            yield _bookmark(cluster, watch, version, {})
     finally:
         cutting.cancel()
 

@@ -10,10 +10,10 @@ from typing import Any
 from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.context import Context
-from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state, not_found
+from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state
 from airflow_provider_ocidist.emulator.object_storage.catalog import new_id
-from airflow_provider_ocidist.emulator.store import Table
 from airflow_provider_ocidist.emulator.wire import Call, Route, answer, now, page
+from airflow_provider_ocidist.emulator.work_requests import Accepted, AcceptedWork, accepted, entry
 
 PERCENT = {"ACCEPTED": 0.0, "IN_PROGRESS": 50.0, "COMPLETED": 100.0}
 ENDED = ("COMPLETED", "FAILED", "CANCELED")
@@ -38,44 +38,31 @@ class Resource:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkRequest:
+class WorkRequest(Accepted):
     """Accepted work, with all that is needed to do it after a restart."""
 
     id: str = field(default_factory=new_id)
-    operation: str
-    compartment_id: str
     resources: list[Mapping[str, Any]]
     details: Mapping[str, Any]
-    status: str = "ACCEPTED"
     error: Mapping[str, str] | None = None
     log: list[Mapping[str, str]] = field(default_factory=list)
-    time_accepted: str = field(default_factory=now)
-    time_started: str | None = None
-    time_finished: str | None = None
 
 
 Work = Callable[[Mapping[str, Any]], None]
 """Carries out a work request by its details. Raises ApiError."""
 
 
-class WorkRequests:
+class WorkRequests(AcceptedWork[WorkRequest]):
     """The routes of work requests; carries each out in a task of its own."""
 
     def __init__(self, context: Context) -> None:
         self._duration_s = context.options.copy_s
-        self._requests: Table[WorkRequest] = Table(context.store, "object_work_request", WorkRequest)
+        super().__init__("/workRequests", context.store, "object_work_request", WorkRequest)
         self._works: dict[str, Work] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def routes(self) -> list[Route]:
-        one = "/workRequests/{id}"
-        return [
-            Route("GET", "/workRequests", self.list),
-            Route("GET", one, self.get),
-            Route("DELETE", one, self.cancel),
-            Route("GET", f"{one}/logs", self.list_logs),
-            Route("GET", f"{one}/errors", self.list_errors),
-        ]
+        return [*super().routes(), Route("DELETE", f"{self._path}/{{id}}", self.cancel)]
 
     def serve(self, operation: str, work: Work) -> None:
         """Register an operation, and continue its requests that a restart has interrupted."""
@@ -86,7 +73,7 @@ class WorkRequests:
 
     def reset(self) -> None:
         self.close()
-        self._requests.clear()
+        super().reset()
 
     def close(self) -> None:
         for task in self._running.values():
@@ -102,11 +89,11 @@ class WorkRequests:
             compartment_id=compartment_id,
             resources=[resource.body() for resource in resources],
             details=details,
-            log=[_entry("Accepted")],
+            log=[entry("Accepted")],
         )
         self._requests.put(request.id, request)
         self._run(request)
-        return answer(status=202, headers={"opc-work-request-id": request.id})
+        return accepted(request)
 
     def _run(self, request: WorkRequest) -> None:
         task = asyncio.get_running_loop().create_task(self._carry_out(request.id))
@@ -129,27 +116,21 @@ class WorkRequests:
     def _change(self, request_id: str, status: str, **changes: Any) -> WorkRequest:
         request = self._requests.get(request_id)
         assert request is not None
-        changed = replace(request, status=status, log=[*request.log, _entry(status)], **changes)
+        changed = replace(request, status=status, log=[*request.log, entry(status)], **changes)
         self._requests.put(request_id, changed)
         return changed
 
-    def _find(self, call: Call) -> WorkRequest:
-        request = self._requests.get(call.params["id"])
-        if request is None:
-            raise not_found()
-        return request
-
-    async def get(self, call: Call) -> Response:
-        return answer(_body(self._find(call)))
+    def body_of(self, request: WorkRequest) -> dict[str, Any]:
+        return request.body(request.resources, PERCENT.get(request.status, 0.0))
 
     async def list(self, call: Call) -> Response:
         compartment_id = call.required_query("compartmentId")
         found = [each for each in self._requests.values() if each.compartment_id == compartment_id]
         chosen, more = page(call, found, lambda each: (each.time_accepted, each.id), default="DESC")
-        return answer([_body(each) for each in chosen], headers=more)
+        return answer([self.body_of(each) for each in chosen], headers=more)
 
     async def cancel(self, call: Call) -> Response:
-        request = self._find(call)
+        request = self.known(call)
         if request.status not in CANCELABLE:
             raise incorrect_state(f"The work request is {request.status} and cannot be canceled.")
         task = self._running.pop(request.id, None)
@@ -159,26 +140,8 @@ class WorkRequests:
         return answer(status=202)
 
     async def list_logs(self, call: Call) -> Response:
-        return answer(self._find(call).log)
+        return answer(self.known(call).log)
 
     async def list_errors(self, call: Call) -> Response:
-        error = self._find(call).error
+        error = self.known(call).error
         return answer([error] if error else [])
-
-
-def _entry(message: str) -> dict[str, str]:
-    return {"message": message, "timestamp": now()}
-
-
-def _body(request: WorkRequest) -> dict[str, Any]:
-    return {
-        "id": request.id,
-        "operationType": request.operation,
-        "status": request.status,
-        "compartmentId": request.compartment_id,
-        "resources": request.resources,
-        "percentComplete": PERCENT.get(request.status, 0.0),
-        "timeAccepted": request.time_accepted,
-        "timeStarted": request.time_started,
-        "timeFinished": request.time_finished,
-    }

@@ -1,5 +1,7 @@
 """Pods run as processes: what they see, how they end, what is said of them; by the official client."""
 
+import time
+
 import pytest
 
 from tests.emulator.kubernetes.waiting import until
@@ -229,3 +231,17 @@ def test_pods_without_a_process_run_until_they_are_deleted(kube):
     assert len({pod.status.pod_ip for pod in listed(kube.namespace).items}) == 25
     kube.core.delete_collection_namespaced_pod(kube.namespace)
     until(lambda: not listed(kube.namespace).items)
+
+
+def test_a_pod_that_is_deleted_by_force_leaves_no_process(kube, tmp_path):
+    alive = tmp_path / "alive"
+    kube.pod(f"trap '' TERM; while :; do touch {alive}; sleep 0.02; done")
+    until(alive.exists)
+    kube.core.delete_namespaced_pod("pod", kube.namespace, grace_period_seconds=0)
+
+    def is_over():
+        alive.unlink(missing_ok=True)
+        time.sleep(0.5)
+        return not alive.exists()
+
+    until(is_over)
