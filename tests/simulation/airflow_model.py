@@ -7,7 +7,6 @@ import copy
 import datetime as dt
 import json
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 from greenlet import GreenletExit
@@ -422,7 +421,9 @@ def connection(scenario: Scenario) -> Any:
     }
     if scenario.crowd:
         extra["log_group_id"] = "ocid1.loggroup.oc1.iad.l"
-    return SimpleNamespace(extra_dejson=extra, conn_type="oci", host=None, login=None, password=None)
+    from airflow.sdk import Connection
+
+    return Connection(conn_id="oci_default", conn_type="oci", extra=json.dumps(extra))
 
 
 class Trigger:

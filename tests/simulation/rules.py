@@ -25,6 +25,8 @@ PEERS_SILENT = 14.0
 GUARD_SLACK = 90.0
 """Seconds that a guard may take beyond its limit: it looks at intervals, and leaves time for stacks."""
 GUARD_INTERVAL = 20.0
+LONGEST_PAUSE = 45.0
+"""Seconds between two tries of a node to fetch, and those that one of them takes."""
 LATE_ANSWER = 60.0
 """Seconds that a request may be on its way: what was checked before it may have changed since."""
 PEER_STUCK = 28.0
@@ -219,7 +221,7 @@ class Rules:
 
     def reason_to_end(self, gang: Gang) -> str | None:
         """Return what may rightly end a gang now; None where it is well."""
-        looks = (self._harm, self._act, self._late, self._silence, self._refused)
+        looks = (self._harm, self._act, self._late, self._silence, self._refused, self._without_store)
         return next((reason for look in looks if (reason := look(gang)) is not None), None)
 
     def _harm(self, gang: Gang) -> str | None:
@@ -254,6 +256,17 @@ class Rules:
             if window.end > self.world.now - 120.0
         )
         return "the service had refused for long" if aged else None
+
+    def _without_store(self, gang: Gang) -> str | None:
+        """Whether a node that has to fetch could not for as long as it tries: `limits.join_timeout`."""
+        now, runs = self.world.now, self.runs_of(gang)
+        began = min((run.started for run in runs if run.started is not None), default=now)
+        away = any(
+            window.calls.startswith("store.")
+            and min(now, window.end) - max(began, window.begin) > self.scenario.join_timeout - LONGEST_PAUSE
+            for window in self.scenario.windows
+        )
+        return "nothing could be fetched for long" if away and not gang.trained else None
 
     def _late(self, gang: Gang) -> str | None:
         now, scenario, runs = self.world.now, self.scenario, self.runs_of(gang)
@@ -418,10 +431,13 @@ class Rules:
         if before == "deferred" and self.airflow.triggerer.process.dead:
             return
         watcher = Process(self.world, "rule")
-        watcher.spawn(self._check_told, gangs, self.world.now, delay=CANCEL_LIMIT)
+        is_watched = before in ("running", "deferred")
+        watcher.spawn(self._check_told, gangs, self.world.now, is_watched, delay=CANCEL_LIMIT)
 
-    def _check_told(self, gangs: list[Gang], since: float) -> None:
-        if self._all_was_down(since):
+    def _check_told(self, gangs: list[Gang], since: float, is_watched: bool) -> None:
+        # Who begins after the kill has to find its gang at the service first.
+        ways = {"service", "store"} if is_watched else {"service"}
+        if ways <= self._down(since) or any(rate.kind == "kill" for rate in self.scenario.rates):
             return
         for gang in gangs:
             if left := self.live_and_untold(gang):
@@ -431,9 +447,9 @@ class Rules:
                     "have not been told",
                 )
 
-    def _all_was_down(self, since: float) -> bool:
-        """Whether neither service nor store could be reached, or processes were killed meanwhile."""
-        down = {
+    def _down(self, since: float) -> set[str]:
+        """Return which of service and store could not be reached meanwhile."""
+        return {
             window.calls.partition(".")[0]
             for window in self.scenario.windows
             if window.begin < self.world.now
@@ -442,7 +458,6 @@ class Rules:
             and (window.kind != "429" or (window.begin <= since and window.end >= self.world.now))
             and f"window/{window.name}" not in self.scenario.left_out
         }
-        return {"service", "store"} <= down or any(f"{rate.kind}" == "kill" for rate in self.scenario.rates)
 
     def _try_failed(self, error: BaseException) -> None:
         from airflow.providers.common.compat.sdk import AirflowFailException
@@ -483,7 +498,12 @@ class Rules:
         )
 
     def _check_left(self, gang: Gang, error: str, hopeless: bool, since: float) -> None:
-        if self._all_was_down(since) or (not hopeless and self.airflow.state != "failed"):
+        is_killed = any(rate.kind == "kill" for rate in self.scenario.rates)
+        if (
+            is_killed
+            or {"service", "store"} <= self._down(since)
+            or (not hopeless and self.airflow.state != "failed")
+        ):
             return
         if left := self.live_and_untold(gang):
             self.violate(

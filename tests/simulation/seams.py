@@ -13,6 +13,7 @@ import os
 import pkgutil
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -133,7 +134,7 @@ _OWN_KINDS = {"Threads"}
 
 def _patch_clients() -> None:
     from airflow_provider_ocidist.oci_client import clients
-    from airflow_provider_ocidist.storage import transfer
+    from airflow_provider_ocidist.storage import checkpoints, transfer
     from airflow_provider_ocidist.storage.copying import open_file
     from airflow_provider_ocidist.storage.stores import oci
     from tests.simulation.store import Http
@@ -152,6 +153,7 @@ def _patch_clients() -> None:
     open_file.OpenFile.__hash__ = runtime.number_of
     # Checkpoints of some kilobytes take the way of those of some gigabytes.
     transfer.copy_entries.__kwdefaults__["part_size"] = 4096
+    checkpoints.fetch = _stamped(checkpoints.fetch)
 
 
 def _patch_agent() -> None:
@@ -212,6 +214,20 @@ def _patch_agent() -> None:
     gang.Canceller.end.__kwdefaults__["within"] = SHORT_ENDING
     locations._numbers = itertools.count(1)
     locations.os = SimpleNamespace(**{**vars(locations.os), "getpid": lambda: 1})
+
+
+def _stamped(fetch: Callable[..., Path]) -> Callable[..., Path]:
+    """Return a fetch whose files are as old as the world says, not as the machine that simulates it does."""
+
+    def fetch_now(*arguments: Any, **options: Any) -> Path:
+        final = fetch(*arguments, **options)
+        if runtime.WORLD is not None and runtime.WORLD.current is not None:
+            now = int(runtime.now_time() * 1e9)
+            for path in [final, *final.rglob("*")]:
+                os.utime(path, ns=(now, now))
+        return final
+
+    return fetch_now
 
 
 def _open_for_writing(*_: Any) -> frozenset[str]:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.errors import Fenced, StorageError
-from airflow_provider_ocidist.job import Best
+from airflow_provider_ocidist.job import Best, Checkpoints
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
-from airflow_provider_ocidist.storage import fences
+from airflow_provider_ocidist.storage import fences, retention
 from airflow_provider_ocidist.storage.checkpoints import complete, newest
 from airflow_provider_ocidist.storage.manifests import Manifest, ManifestFile
 from airflow_provider_ocidist.storage.retention import Retention, retain, superfluous
@@ -310,3 +310,55 @@ def test_no_history_of_attempts_loses_the_newest_or_lets_a_late_one_act(
             told.append(what)
             print(what)
     assert newest(bucket, access) is not None, told
+
+
+def test_the_rules_of_a_job_are_those_of_its_checkpoints():
+    best = Best(metric="acc", mode="max")
+    asked = Checkpoints(keep=7, keep_every=50, keep_best=best)
+    assert Retention.of(asked) == Retention(keep=7, every=50, best=best)
+    assert Retention.of(Checkpoints()) == Retention(keep=3)
+
+
+def test_where_there_is_no_checkpoint_nothing_is_deleted(tmp_path):
+    open_store(str(tmp_path)).write("step-1.pt/step-1.pt", b"on its way")
+    assert retain(str(tmp_path), Retention(keep=1), fence=FIRST) == ()
+
+
+def two_saves(tmp_path, bucket, access) -> Store:
+    """Publish two checkpoints of attempt 2, of which `keep: 1` leaves one."""
+    for step in (1, 2):
+        publish(write(tmp_path, f"step-{step}.pt"), bucket, step=step, fence=Fence(attempt=2), access=access)
+    return open_store(bucket, access)
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_uploads_of_earlier_attempts_are_aborted_and_old_ones_of_this(
+    bucket, access, tmp_path, monkeypatch, is_old
+):
+    assert retention.ABANDONED_AFTER_S == 3600
+    monkeypatch.setattr(retention, "ABANDONED_AFTER_S", -3600.0 if is_old else 3600.0)
+    store = two_saves(tmp_path, bucket, access)
+    names = ["step-7/a", "step-8.attempt-2/a/b", "step-9.attempt-3/a", "loose"]
+    for name in names:
+        store.upload(name, 2, 1).write(0, 0, b"x")
+    retain(bucket, Retention(keep=1), fence=Fence(attempt=2), access=access)
+    aborted = {"step-7/a", "step-8.attempt-2/a/b"} if is_old else {"step-7/a"}
+    assert {upload.name for upload in store.open_uploads()} == set(names) - aborted
+    for upload in store.open_uploads():
+        store.abort_upload(upload)
+
+
+def test_who_may_delete_and_not_list_uploads_deletes(bucket, access, unruly, proxy, tmp_path):
+    two_saves(tmp_path, bucket, access)
+    proxy.faults = [Fault(method="GET", path="/u", status=403, times=100)]
+    gone = retain(bucket, Retention(keep=1), fence=Fence(attempt=2), access=unruly)
+    assert [name.partition(".")[0] for name in gone] == ["step-1"]
+    assert [found.step for found in complete(bucket, access)] == [2]
+
+
+def test_of_a_deletion_that_is_cut_off_no_half_is_ever_found(bucket, access, unruly, proxy, tmp_path):
+    store = two_saves(tmp_path, bucket, access)
+    proxy.faults = [Fault(method="DELETE", status=400, skip=1)]
+    with pytest.raises(StorageError):
+        retain(bucket, Retention(keep=1), fence=Fence(attempt=2), access=unruly)
+    assert [entry.name for entry in store.list("step-1.pt")] == ["step-1.pt.attempt-2/step-1.pt"]
