@@ -14,7 +14,15 @@ import pytest
 import yaml
 
 import airflow_provider_ocidist
+from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.backends import bundle
+from airflow_provider_ocidist.backends.capabilities import (
+    ChecksBeforehand,
+    ListsGangs,
+    NamesSecrets,
+    OpensById,
+    ShowsWhatItCreated,
+)
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
 from airflow_provider_ocidist.emulator.data_science import shapes
 from airflow_provider_ocidist.job import (
@@ -251,3 +259,22 @@ def test_the_shapes_in_the_documents_are_those_of_the_emulator():
     named = set(re.findall(r"`((?:VM|BM)\.[\w.-]+)`", table))
     assert len(named) > 8
     assert named <= {shape[0] for shape in shapes.SHAPES}
+
+
+HOMES = {
+    "`ocidist status` by the platform's own id": OpensById,
+    "`ocidist list`": ListsGangs,
+    "`ocidist diff` with a run": ShowsWhatItCreated,
+    "`ocidist preflight`": ChecksBeforehand,
+    "secrets of a run that another started are masked by asking the platform": NamesSecrets,
+}
+
+
+def test_what_each_home_can_do_is_what_its_backend_declares():
+    table = [line for line in (ROOT / "docs" / "homes.md").read_text().splitlines() if line.startswith("|")]
+    homes = re.findall(r"\[`(\w+)`\]", table[0])
+    assert sorted(homes) == kinds.names("backends")
+    rows = {label: cells for label, *cells in (line.strip("| ").split(" | ") for line in table[2:])}
+    backends = [kinds.load("backends", home).BACKEND for home in homes]
+    for label, capability in HOMES.items():
+        assert rows[label] == ["yes" if issubclass(each, capability) else "-" for each in backends], label
