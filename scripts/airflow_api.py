@@ -141,8 +141,10 @@ class AirflowClient:
     def task_log(self, dag_id: str, run_id: str, task_id: str, attempt: int | None = None) -> list[str]:
         """Return the lines of a task's log; of its newest attempt when none is named."""
         number = attempt or max(1, self.task_instance(dag_id, run_id, task_id)["try_number"])
+        name, _, index = task_id.removesuffix("]").partition("[")
+        mapped = {"map_index": index} if index else {}
         answer = self.call(
-            "GET", f"{_task(dag_id, run_id, task_id)}/logs/{number}", params={"full_content": True}
+            "GET", f"{_task(dag_id, run_id, name)}/logs/{number}", params={"full_content": True, **mapped}
         )
         return [_log_line(entry) for entry in answer["content"]]
 

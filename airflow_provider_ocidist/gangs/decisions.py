@@ -232,8 +232,15 @@ def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding 
         return None
     ranks = ", ".join(str(node.rank) for node in waiting)
     limit = record.start_deadline - record.ref.submitted_at
-    why = "no machine was free, or it cannot write to the work directory, as its log would say"
-    return Cause.CAPACITY, f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): {why}"
+    cause, why = (
+        Cause.CAPACITY,
+        "no machine was free, or it cannot write to the work directory, as its log would say",
+    )
+    for node in waiting:
+        if node.cause is not None and node.details is not None:
+            cause, why = node.cause, node.details
+            break
+    return cause, f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): {why}"
 
 
 def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings

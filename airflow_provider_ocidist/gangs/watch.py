@@ -26,7 +26,7 @@ from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.report import Phase
-from airflow_provider_ocidist.model.run import Ending, NodeState, RunRecord, RunStatus
+from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, RunRecord, RunStatus
 
 log = logging.getLogger(__name__)
 
@@ -378,6 +378,7 @@ def _log_place(watch: Watch) -> Hashable:
 def describe(status: RunStatus, *, with_step: bool = True) -> str:
     """Return one line for a person, as `nodes: 2 RUNNING (TRAINING); step 40/300, loss 2.31`."""
     parts = ["nodes: " + ", ".join(f"{count} {state}" for state, count in _tally(status).items())]
+    parts += sorted({node.details for node in status.nodes if _waits_for_a_reason(node) and node.details})
     progress = status.progress
     if with_step and progress is not None and progress.step is not None:
         total = f"/{progress.steps}" if progress.steps else ""
@@ -391,6 +392,11 @@ def describe(status: RunStatus, *, with_step: bool = True) -> str:
         where = "" if last.rank is None else f" of node {last.rank}"
         parts.append(f"launched again ({len(restarts)}) after {last.cause}{where}{at}: {last.message}")
     return "; ".join(parts)
+
+
+def _waits_for_a_reason(node: NodeStatus) -> bool:
+    """Whether the platform has named what a node waits for: a quota, a machine, a person."""
+    return node.state is NodeState.PENDING and node.cause is not None
 
 
 def _tally(status: RunStatus) -> dict[str, int]:

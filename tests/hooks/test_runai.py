@@ -90,7 +90,7 @@ def test_the_plan_is_the_request_and_the_command_lines_that_say_the_same(
     file.write_text(
         "name: train\nnodes: 2\nimage: nvcr.io/acme/train:1\nprogram: {script: /app/train.py}\n"
         "env: {API_TOKEN: hf_abcdefghij}\n"
-        "backend: {kind: runai, gpus: 8, secrets: {HF_TOKEN: {secret: hugging-face, key: token}}}\n"
+        "backend: {kind: runai, gpus: 8, secrets: {HF_TOKEN: {name: hugging-face, key: token}}}\n"
     )
     assert main(["plan", str(file)]) == 0
     text = capsys.readouterr().out

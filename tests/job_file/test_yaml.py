@@ -303,4 +303,4 @@ def test_every_key_is_documented_and_every_documented_key_exists():
             found |= below or {f"{path}{name}"}
         return found
 
-    assert documented - {"checkpoints", "dependencies"} == keys(schema, "")
+    assert documented - {"checkpoints", "dependencies", "restarts"} == keys(schema, "")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from airflow_provider_ocidist.backends.kubernetes.options import SecretKey
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.job import STRICT, AtLeast, BackendOptions
@@ -48,18 +49,6 @@ class Toleration:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SecretKey:
-    """One entry of a secret in the project's namespace."""
-
-    __pydantic_config__ = STRICT
-
-    secret: str
-    """Its name there. The console puts a prefix before the name of a credential, as `genericsecret-`."""
-    key: str
-    """Of its entries."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RunaiOptions(BackendOptions):
     """Where on Run:ai; what is absent comes from the connection."""
 
@@ -98,7 +87,8 @@ class RunaiOptions(BackendOptions):
     volumes: tuple[Claim, ...] = ()
     """Claims that every node mounts."""
     secrets: Mapping[str, SecretKey] = field(default_factory=dict)
-    """Environment variables whose values are in secrets: `{HF_TOKEN: {secret: hugging-face, key: token}}`."""
+    """Environment variables whose values are in secrets: `{HF_TOKEN: {name: hugging-face, key: token}}`. The
+    console puts a prefix before the name of a credential, as `genericsecret-`."""
     secret_files: Mapping[str, str] = field(default_factory=dict)
     """Secrets that are seen as folders: `{/etc/oci: oci-config}`."""
     image_pull_secrets: tuple[str, ...] = ()

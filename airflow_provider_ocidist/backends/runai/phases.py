@@ -101,6 +101,8 @@ class Workload:
 
     @property
     def cause(self) -> Cause | None:
+        if self.phase in STOPPED:
+            return Cause.CANCELED
         text = f"{self.reason or ''} {self.message}"
         return next((cause for sign, cause in CAUSES if sign in text), None)
 

@@ -159,7 +159,7 @@ def _variables(
     for name, value in plain.items():
         yield {"name": name, "value": value}
     for name, entry in options.secrets.items():
-        yield {"name": name, "secret": {"name": entry.secret, "key": entry.key}}
+        yield {"name": name, "secret": {"name": entry.name, "key": entry.key}}
     # The address that the platform gives a node: its own guess may be that of another network.
     yield {"name": "POD_IP", "podFieldRef": {"path": "status.podIP"}}
 

@@ -68,7 +68,7 @@ def options(dice: random.Random) -> dict[str, Any]:
         "priority": dice.choice(["low", "very-high"]),
         "preemptible": dice.choice([True, False]),
         "volumes": [{"claim": "data", "path": "/data", "read_only": dice.choice([True, False])}],
-        "secrets": {"HF_TOKEN": {"secret": "hugging-face", "key": "token"}},
+        "secrets": {"HF_TOKEN": {"name": "hugging-face", "key": "token"}},
         "secret_files": {"/etc/oci": "oci-config"},
         "image_pull_secrets": ["dockerreg-acme"],
         "image_pull_policy": "IfNotPresent",
@@ -177,7 +177,7 @@ WRONG = [
     ({"backend": {"gpus": 0, "gpu_fraction": 0.5}}, "backend.gpus"),
     ({"backend": {"memory": "much"}}, "backend.memory"),
     ({"backend": {"volumes": [{"claim": "c", "path": "data"}]}}, "backend.volumes.0.path"),
-    ({"backend": {"secrets": {"A": {"secret": "s", "key": "k"}}}, "env": {"A": "1"}}, "backend.secrets.A"),
+    ({"backend": {"secrets": {"A": {"name": "s", "key": "k"}}}, "env": {"A": "1"}}, "backend.secrets.A"),
     ({"backend": {"labels": {"ocidist/x": "1"}}}, "backend.labels.ocidist/x"),
     ({"backend": {"priority": "urgent"}}, "backend.priority"),
     ({"backend": {"gpu": 1}}, "gpus"),
@@ -228,7 +228,7 @@ def test_every_attempt_has_a_name_of_its_own_that_fits_whatever_it_is_called() -
 
 
 def test_secrets_are_named_and_never_held() -> None:
-    plan = planned(a_job(2, {"secrets": {"HF_TOKEN": {"secret": "hugging-face", "key": "token"}}}))
+    plan = planned(a_job(2, {"secrets": {"HF_TOKEN": {"name": "hugging-face", "key": "token"}}}))
     variables = {item["name"]: item for item in plan.requests[0].body["spec"]["environmentVariables"]}
     assert "value" not in variables["HF_TOKEN"]
 
@@ -271,7 +271,7 @@ def test_the_equivalent_command_lines_say_the_same_in_both_generations() -> None
 
 
 def test_a_command_line_names_what_it_cannot_say() -> None:
-    section = {"secrets": {"HF_TOKEN": {"secret": "s", "key": "k"}}, "priority": "high", "preemptible": False}
+    section = {"secrets": {"HF_TOKEN": {"name": "s", "key": "k"}}, "priority": "high", "preemptible": False}
     for line in command_lines.equivalents(planned(a_job(2, section))).values():
         words, _, note = line.partition("  # without ")
         assert {"HF_TOKEN", "priorityClass", "preemptibility"} <= set(note.split(", "))

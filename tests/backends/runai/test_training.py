@@ -140,7 +140,7 @@ def test_a_secret_reaches_the_program_and_nothing_else(
         "import os\nassert os.environ['HF_TOKEN'] == 'hf_very_secret'\nprint('read')\n"
     )
     program = {"source": str(tmp_path / "reads.py"), "script": "reads.py"}
-    section = {"secrets": {"HF_TOKEN": {"secret": "hugging-face", "key": "token"}}}
+    section = {"secrets": {"HF_TOKEN": {"name": "hugging-face", "key": "token"}}}
     plan = backend.plan(a_job(1, backend=section, program=program, checkpoints=None), a_key())
     assert "hf_very_secret" not in str(plan)
     ref = ends(backend.submit(plan))
