@@ -21,6 +21,7 @@ from airflow_provider_ocidist.agent.join.node_identity import identity_of
 from airflow_provider_ocidist.agent.join.topology import (
     await_address,
     await_others_end,
+    await_others_saved,
     meet,
     placement_of,
     read_others,
@@ -173,6 +174,7 @@ class Node:
         self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, now=True)
         self.switch.rearm(len(ended.restarts))
         self.meter.begin_again()
+        await_others_saved(self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout)
         checkpoints = self.config.checkpoints
         if checkpoints is None:
             return

@@ -218,6 +218,24 @@ def test_what_was_whole_but_not_sent_yet_is_sent_before_the_next_launch(tmp_path
         assert (tmp_path / "kept" / "step-1.txt" / "manifest.json").exists()
 
 
+def test_no_node_goes_back_before_the_others_have_saved(tmp_path: Path) -> None:
+    script = """
+at(launch)
+mark = pathlib.Path(os.environ["MARK"])
+if launch == 0 and node == 0:
+    save(1, size=60_000_000)
+    mark.touch()
+    time.sleep(1000)
+if launch == 0:
+    until(mark.exists)
+    raise RuntimeError("at once")
+"""
+    with gang(tmp_path, script, nodes=2, checkpoints=Checkpoints(uri=str(tmp_path / "kept"))) as two:
+        assert two.run(MARK=str(tmp_path / "saved")) == [0, 0]
+        for agent in two.agents:
+            assert f"launch 1 of node {agent.rank} sees ['step-1.txt']" in agent.stdout.read_text()
+
+
 def test_the_checkpoints_of_all_launches_count_on(tmp_path: Path) -> None:
     script = "at(launch)\nsave(launch + 1)\nif launch < 2:\n    raise RuntimeError(str(launch))\n"
     with gang(tmp_path, script, checkpoints=Checkpoints(uri=str(tmp_path / "kept"))) as one:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.airflow
 def _connection(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": fields}))
     monkeypatch.setattr(cleanup, "SETTLED_AFTER", 2.0)
-    monkeypatch.setattr(cleanup, "_told_by", lambda _: None)
+    monkeypatch.setattr(cleanup, "_published_by", lambda _: None)
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_a_run_in_the_compartment_of_its_job_is_found_by_what_the_training_told(
     mine, other = started(), started(task_id="other")
     told: list[RunRef] = [mine]
     places: list[str | None] = []
-    monkeypatch.setattr(cleanup, "_told_by", lambda _: told[0].to_json())
+    monkeypatch.setattr(cleanup, "_published_by", lambda _: told[0].to_json())
     monkeypatch.setattr(
         search, "gangs_of", lambda _, keys, place=None, run_dir=None: places.append(place) or []
     )

@@ -295,6 +295,28 @@ def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalle
             return
 
 
+def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> None:
+    """Return when every node has saved what the launch before has left: then all restore the same checkpoint.
+
+    A node that saves is waited for as long as it beats. Raises TopologyTimeout for one that has ended or is silent, or
+    whose report cannot be read for `timeout` seconds.
+    """
+    heard: dict[int, tuple[float, float]] = {}
+    read_at = time.monotonic()
+    while True:
+        others = read_others(heartbeat.store, heartbeat.report.rank, nodes)
+        behind = [report for report in others if report and len(report.restarts) < heartbeat.launch]
+        if None not in others:
+            read_at = time.monotonic()
+            if not behind:
+                return
+        lost = [report.rank for report in behind if not _at_work(report, heard)]
+        if lost or time.monotonic() - read_at > timeout:
+            names = ", ".join(map(str, lost)) or "of which no report can be read"
+            raise TopologyTimeout(f"node {names} does not come to another launch")
+        heartbeat.switch.pause(LAST_LOOK)
+
+
 def _at_work(report: NodeReport | None, heard: dict[int, tuple[float, float]]) -> bool:
     """Whether a node is active; `heard`: each node's last beat, and when this node first saw it."""
     if report is None or report.phase is Phase.DONE:
