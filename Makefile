@@ -36,6 +36,7 @@ TESTS ?=
 MODULES ?=
 # Most tests wait for programs, so three at a time keep two cores busy; tests/conftest.py says which files come first.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
+HOMES := $(addprefix tests/,emulator/kubernetes emulator/runai backends/kubernetes backends/runai backends/test_kubernetes_gangs.py)
 ROWS ?=
 CHAOS ?=
 NODES ?=
@@ -49,7 +50,7 @@ DEVICE ?=
 BASE ?=
 NAME ?=
 
-.PHONY: help demo up down test test-clients test-airflow test-launchers test-programs test-matrix test-containers test-chaos test-python39 fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
+.PHONY: help demo up down test test-homes test-clients test-airflow test-launchers test-programs test-matrix test-containers test-chaos test-python39 fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -66,7 +67,10 @@ down: ## end what `make up` started
 test: $(READY) ## run the test suite; TESTS=path runs a part
 	@$(if $(TESTS),,$(NEEDS) chromium iproute2 $(LOGINS))
 	@$(PYTEST) $(PARALLEL) --durations 10 -m "not launchers" \
-	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples older programs))
+	  $(or $(TESTS),tests $(addprefix --ignore tests/,clients containers chaos e2e examples older programs) $(addprefix --ignore ,$(HOMES)))
+
+test-homes: $(READY) ## Kubernetes and Run:ai: their stand-ins, and gangs that train there
+	@$(PYTEST) $(PARALLEL) --durations 10 $(HOMES)
 
 test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarted: in Airflow's own processes; and every example DAG
 	@$(NEEDS) $(COMPILER)

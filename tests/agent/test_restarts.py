@@ -338,8 +338,8 @@ dist.destroy_process_group()
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1, None])
-def test_the_final_weights_are_those_of_an_undisturbed_training(tmp_path: Path, victim: int | None) -> None:
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_final_weights_are_those_of_an_undisturbed_training(tmp_path: Path, victim: int) -> None:
     import torch
 
     kept = Checkpoints(uri=str(tmp_path / "kept"))
@@ -347,15 +347,14 @@ def test_the_final_weights_are_those_of_an_undisturbed_training(tmp_path: Path, 
     with Gang(
         tmp_path, TRAINS, nodes=2, kind="torchrun", checkpoints=kept, limits=limits, restarts=TWICE
     ) as two:
-        assert two.run(VICTIM=str(-1 if victim is None else victim)) == [0, 0]
-        assert len(two.agents[0].report.restarts) == (victim is not None)
+        assert two.run(VICTIM=str(victim)) == [0, 0]
+        assert len(two.agents[0].report.restarts) == 1
         printed = "".join(agent.stdout.read_text() for agent in two.agents)
     weights = torch.zeros(4)
     for step in range(1, 13):
         weights = weights * 0.5 + 3.0 * step
     (last,) = (tmp_path / "kept").glob("step-012.pt/step-012.pt")
     assert torch.equal(torch.load(last)["weights"], weights)
-    if victim is not None:
-        # It went on from step 6, its newest whole checkpoint: of 8 steps, 2 were done twice.
-        assert len(re.findall(r"step: 7 ", printed)) == 2
-        assert len(re.findall(r"step: 6 ", printed)) == 1
+    # It went on from step 6, its newest whole checkpoint: of 8 steps, 2 were done twice.
+    assert len(re.findall(r"step: 7 ", printed)) == 2
+    assert len(re.findall(r"step: 6 ", printed)) == 1
