@@ -34,6 +34,8 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "gpt_fsdp.yaml": {"args": ("--steps", "20", "--layers", "1", "--width", "32")},
 }
 """Fewer data and steps than in the file, as arguments behind the file's own."""
+NEED_GPUS = {"torchtitan.yaml", "torchtitan_module.yaml"}
+"""torchtitan asks for GPUs here; `make test-programs` trains its 0.2.2 on processors, and 0.3 does not train on them."""
 EXPORT = "10.0.0.5:/training"
 
 
@@ -44,8 +46,8 @@ def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
         yield found
 
 
-def test_every_job_file_is_trained_by_some_test() -> None:
-    assert {path.name for path in JOBS.glob("*.yaml")} == {*CHANGES, *TRAINED_BY_DAGS}
+def test_every_job_file_is_trained_by_some_test_or_needs_gpus() -> None:
+    assert {path.name for path in JOBS.glob("*.yaml")} == {*CHANGES, *TRAINED_BY_DAGS, *NEED_GPUS}
 
 
 @pytest.mark.parametrize("name", CHANGES)
