@@ -35,7 +35,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
 }
 """Fewer data and steps than in the file, as arguments behind the file's own."""
 NEED_GPUS = {"torchtitan.yaml", "torchtitan_module.yaml"}
-"""torchtitan asks for GPUs here; `make test-programs` trains its 0.2.2 on processors, and 0.3 does not train on them."""
+"""torchtitan asks for GPUs there; `make test-programs` trains its 0.2.2 without, and 0.3 does not train without."""
 EXPORT = "10.0.0.5:/training"
 
 
