@@ -144,11 +144,20 @@ class Node:
         launcher = load_launcher(self.config.launcher)
         workspace = abandonable(self._fetch, self.switch)
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
-        result = self._train(launcher, workspace)
+        result = self._one_launch(launcher, workspace)
         while result.restarts:
             self._begin_again(workspace, result)
-            result = self._train(launcher, workspace)
+            result = self._one_launch(launcher, workspace)
         return result
+
+    def _one_launch(self, launcher: Launcher, workspace: Workspace) -> Outcome:
+        try:
+            return self._train(launcher, workspace)
+        except Stopped as stopped:
+            if not stopped.stop.restarts:
+                raise
+            # Another node has failed before this one's program was launched.
+            return outcome.stopped(stopped.stop)
 
     def _train(self, launcher: Launcher, workspace: Workspace) -> Outcome:
         """Launch the training with the other nodes, and return how that ended."""
@@ -156,6 +165,7 @@ class Node:
         self._compare_folders(workspace)
         if self.rank != 0:
             code.require_same(workspace.commit, self.heartbeat.store)
+        self.switch.check()
         courier = self._courier(workspace)
         training = self._launch(launcher, workspace, placement)
         began = time.monotonic()
@@ -287,7 +297,6 @@ class Node:
     # The training
 
     def _launch(self, launcher: Launcher, workspace: Workspace, placement: Placement) -> Training:
-        self.switch.check()
         write_files(launcher.files(self.config.launcher, placement), self.folder)
         logs = launcher.log_folder(self.config.launcher, placement)
         self.logs_of_processes = workspace.working_dir / logs if logs else None
