@@ -46,7 +46,7 @@ class OpensById(Capability):
 
 
 class ListsGangs(Capability):
-    """Lists gangs, whoever has started them."""
+    """Lists gangs, also those that other users have started."""
 
     cannot = "cannot list its gangs"
 

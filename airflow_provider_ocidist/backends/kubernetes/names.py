@@ -59,12 +59,12 @@ def annotations_of(
     key: RunKey, run_dir: str, checkpoints: str | None = None, lease: float | None = None
 ) -> dict[str, str]:
     """Return what says whose gang an object is, where its nodes meet, and what they do without a renewal."""
-    told = {CHECKPOINTS: checkpoints, LEASE: f"{lease:g}" if lease else None}
+    optional = {CHECKPOINTS: checkpoints, LEASE: f"{lease:g}" if lease else None}
     return {
         KEY: json.dumps(codec.encode(key), separators=(",", ":")),
         TOKEN: key.token("gang"),
         RUN_DIR: run_dir,
-        **{name: value for name, value in told.items() if value is not None},
+        **{name: value for name, value in optional.items() if value is not None},
     }
 
 

@@ -201,17 +201,17 @@ def _ended(status: Obj, ended: Obj) -> _Found:
     if code == 0:
         return _Found(NodeState.SUCCEEDED, "exit code 0", None, at)
     reason = str(ended.get("reason") or "")
-    told = [f"exit code {code}"]
+    facts = [f"exit code {code}"]
     if reason not in ("", "Error", "Completed"):
-        told.append(reason)
+        facts.append(reason)
     lost = _lost(status)
     if lost is not None:
-        told.append(lost[0])
+        facts.append(lost[0])
     said = str(ended.get("message") or "").strip()
     cause = Cause.OOM if reason == "OOMKilled" else lost[1] if lost else None
     if reason in CONFIG_FAULTS or reason == "ContainerCannotRun":
         cause = Cause.CONFIG
-    return _Found(NodeState.FAILED, ": ".join(filter(None, [", ".join(told), said])), cause, at)
+    return _Found(NodeState.FAILED, ": ".join(filter(None, [", ".join(facts), said])), cause, at)
 
 
 def _failed(status: Obj) -> _Found:

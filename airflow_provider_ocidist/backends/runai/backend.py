@@ -383,11 +383,13 @@ class Runai(OpensById, ListsGangs, Backend):
         cause, message = (
             (ending.cause, ending.message) if ending else (Cause.CANCELED, "the run was cancelled")
         )
-        told = self.directories.request_stop(ref.key, ref.run_dir, StopRequest(cause=cause, message=message))
+        stop_requested = self.directories.request_stop(
+            ref.key, ref.run_dir, StopRequest(cause=cause, message=message)
+        )
         try:
             self.delete(ref)
         except BackendError as error:
-            raise CancelFailed(error, stop_requested=told) from error
+            raise CancelFailed(error, stop_requested=stop_requested) from error
 
     def delete(self, ref: RunRef) -> None:
         with suppress(RunNotFound):
