@@ -233,7 +233,7 @@ class Limits:
     """From a node's start until it has found all the others. One that still fetches code or data is waited for as long
     as it gets further at least once in this time, and a store that does not answer is asked again for as long."""
     hang_timeout: Seconds | None = 1800.0
-    """Without a line of output, progress or checkpoint on any node."""
+    """Without progress on any node: a new step or a checkpoint where the program counts steps, else any output."""
     lost_timeout: Seconds = 120.0
     """Without a heartbeat from a node that the service reports as running."""
     stop_grace: Seconds = 20.0
