@@ -47,7 +47,7 @@ def _living() -> Iterator[tuple[int, int]]:
 
 def _state_and_parent(pid: int) -> tuple[str, int]:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
             # The command's name, in parentheses, may contain blanks and parentheses.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:

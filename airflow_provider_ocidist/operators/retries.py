@@ -26,7 +26,7 @@ class TrainingRetries(RetryPolicy):
         exception: BaseException,
         try_number: int,
         max_tries: int,  # noqa: ARG002 - Airflow's signature
-        context: Context | None = None,  # noqa: ARG002
+        context: Context | None = None,  # noqa: ARG002 - Airflow's signature
     ) -> RetryDecision:
         if not isinstance(exception, TrainingFailed | BackendError):
             return RetryDecision.default()

@@ -167,7 +167,7 @@ class NewDataTrigger(BaseEventTrigger):
     def __init__(
         self, uri: str, conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 60.0, settle: float = 120.0
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
         self.uri = uri
         self.conn_id = conn_id
         self.poll_interval = poll_interval
@@ -254,7 +254,7 @@ class CheckpointTrigger(BaseTrigger):
     """
 
     def __init__(self, uri: str, conn_id: str, after_step: int, poll_interval: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
         self.uri = uri
         self.conn_id = conn_id
         self.after_step = after_step

@@ -275,7 +275,7 @@ def test_many_gangs_are_looked_at_in_one_list_of_each_kind(home: Home, backend: 
     refs = [backend.submit(backend.plan(job, a_key())) for _ in range(5)]
     asked: list[str] = []
     ask = backend._api.get
-    backend._api.get = lambda path, **query: asked.append(path) or ask(path, **query)  # type: ignore[method-assign]
+    backend._api.get = lambda path, **query: asked.append(path) or ask(path, **query)
     found = backend.status(refs)
     assert all(states(status) == [NodeState.PENDING] * 2 for status in found)
     assert len(asked) == 3

@@ -38,23 +38,23 @@ def record(nodes: int = 2, **changes: object) -> RunRecord:
         run_dir="oci://b@n/work/x",
         submitted_at=START,
     )
-    return replace(RunRecord(ref=ref), **changes)  # type: ignore[arg-type]
+    return replace(RunRecord(ref=ref), **changes)
 
 
 def report(rank: int, **changes: object) -> NodeReport:
     base = NodeReport(
         rank=rank, phase=Phase.TRAINING, address="127.0.0.1", started_at=START, heartbeat_at=START
     )
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)
 
 
 def node(rank: int, state: NodeState, **changes: object) -> NodeStatus:
-    return replace(NodeStatus(rank=rank, run_id=f"run{rank}", state=state), **changes)  # type: ignore[arg-type]
+    return replace(NodeStatus(rank=rank, run_id=f"run{rank}", state=state), **changes)
 
 
 def gang(*states: NodeState, **changes: object) -> RunStatus:
     nodes = tuple(node(rank, state) for rank, state in enumerate(states))
-    return replace(RunStatus(nodes=nodes), **changes)  # type: ignore[arg-type]
+    return replace(RunStatus(nodes=nodes), **changes)
 
 
 def trained(rank: int, **changes: object) -> NodeStatus:

@@ -32,7 +32,7 @@ LEASE = 7200.0
 class Place(OciDataScience):
     """A backend that only notes when it was asked to renew; a store that is down."""
 
-    directories = property(lambda self: self)  # type: ignore[assignment]
+    directories = property(lambda self: self)
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

@@ -109,7 +109,7 @@ def test_a_service_that_cannot_answer_for_a_week_is_still_asked_again():
 class Gangs(Backend):
     """A backend whose answers the test sets."""
 
-    directories = property(lambda self: self)  # type: ignore[assignment]
+    directories = property(lambda self: self)
 
     def __init__(self) -> None:
         self.looks: list[list[str]] = []
@@ -145,7 +145,7 @@ class Gangs(Backend):
     def refresh(self, *, anew: bool) -> None:
         self.reconnected.append(anew)
 
-    connect = plan = submit = cancel = delete = None  # type: ignore[assignment]
+    connect = plan = submit = cancel = delete = None
 
 
 Gangs.__abstractmethods__ = frozenset()
@@ -302,7 +302,7 @@ def test_refusals_among_answers_never_add_up(gangs: Gangs, hours: Hours, seed: i
         gangs.error = answers[len(gangs.looks)] if len(gangs.looks) < len(answers) else None
         return status(refs)
 
-    gangs.status = answer  # type: ignore[method-assign]
+    gangs.status = answer
     poller = Poller(gangs)
     tasks = [Task(poller, gangs, f"gang-{number}", 0.001, clock=hours) for number in range(2)]
     until(lambda: len(gangs.looks) > len(answers), 60)
@@ -436,7 +436,7 @@ def test_each_line_comes_once_though_it_is_late_or_its_node_was_silent_for_an_ho
     follower, seen = LogFollower([1000.0, 1000.0]), []
     for now in range(1000, 5400, 10):
         log.now = float(now)
-        seen += [each.id for each in follower.new_lines(log, None, float(now))]  # type: ignore[arg-type]
+        seen += [each.id for each in follower.new_lines(log, None, float(now))]
     assert Counter(seen) == Counter(each.id for each, _ in log.lines)
     assert sum(map(len, follower._seen)) < 200
 

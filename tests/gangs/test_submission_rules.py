@@ -443,7 +443,7 @@ def after_looks(model: Model, ref: RunRef, looks: int) -> None:
             model.end(ref)
         return status(refs)
 
-    model.status = counted  # type: ignore[method-assign]
+    model.status = counted
 
 
 def test_a_gang_that_takes_its_time_to_end_is_cancelled_again_every_15_s(
@@ -648,7 +648,7 @@ def test_a_claim_that_cannot_be_read_in_time_lets_no_gang_live_on(
         answer.wait(60)
         return 9
 
-    model.claimed_by = unreadable  # type: ignore[method-assign]
+    model.claimed_by = unreadable
     began = time.monotonic()
     end_unless_claimed(model, ref, 1, LOG)
     assert time.monotonic() - began < 30
@@ -816,7 +816,7 @@ def test_an_answer_that_takes_too_long_is_no_claim_of_any_try(
         answer.wait(60)
         return 9
 
-    model.claimed_by = slow  # type: ignore[method-assign]
+    model.claimed_by = slow
     end_unless_claimed(model, ref, 0, LOG)
     assert model.done("cancel") == [ref.job_id]
     assert [thread.daemon for thread in asking] == [True], "a process that is killed does not wait for it"

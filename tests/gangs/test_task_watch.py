@@ -43,7 +43,7 @@ class TaskLog:
 class Place(Backend):
     """A gang that writes lines, some of them found late; and its run directory."""
 
-    directories = property(lambda self: self)  # type: ignore[assignment]
+    directories = property(lambda self: self)
 
     def __init__(self, *lines: LogLine) -> None:
         self.lines = list(lines)
@@ -66,7 +66,7 @@ class Place(Backend):
     def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
         raise NotImplementedError
 
-    def connect(self) -> Any:  # type: ignore[override]
+    def connect(self) -> Any:
         raise NotImplementedError
 
     def plan(self, *_: Any) -> Plan:
@@ -75,7 +75,7 @@ class Place(Backend):
     def submit(self, *_: Any) -> RunRef:
         raise NotImplementedError
 
-    cancel = delete = forget = reconnect = renew  # type: ignore[assignment]
+    cancel = delete = forget = reconnect = renew
 
 
 def a_line(number: int, rank: int = 0, at: float | None = None) -> LogLine:
@@ -123,7 +123,7 @@ def test_a_chatty_gang_leaves_a_note_of_bounded_size_and_no_line_is_told_twice(
     first, told_first = a_watch(place)
     look(first, at=50)
     first.save_cursor()
-    assert sum(map(len, place.load_cursor(first.record.ref).lines)) <= 50  # type: ignore[union-attr]
+    assert sum(map(len, place.load_cursor(first.record.ref).lines)) <= 50
     place.lines.append(a_line(6000, at=49.98))
     second, told_second = a_watch(place)
     second.go_on()
@@ -302,7 +302,7 @@ def test_a_triggerer_that_stops_leaves_word_and_the_next_goes_on_from_there(
         log = TaskLog()
         logs.append(log)
         monkeypatch.setattr(DistributedTrainingTrigger, "log", log)
-        watching = asyncio.create_task(anext(trigger.run()))  # type: ignore[arg-type]
+        watching = asyncio.create_task(anext(trigger.run()))
         deadline = time.monotonic() + 60
         while not enough(log) and time.monotonic() < deadline and not watching.done():
             await asyncio.sleep(0.1)

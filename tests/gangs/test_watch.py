@@ -119,7 +119,7 @@ class Late(Backend):
             raise answer
         return [answer]
 
-    connect = plan = submit = logs = cancel = delete = None  # type: ignore[assignment]
+    connect = plan = submit = logs = cancel = delete = None
 
 
 Late.__abstractmethods__ = frozenset()

@@ -305,7 +305,7 @@ def here() -> Machine:
 def training_model(real: type) -> type:
     """Return the agent's own Training, with a model in place of the processes below it."""
 
-    class Training(real):  # type: ignore[misc]
+    class Training(real):
         def __init__(
             self, command: Any, environ: Any, working_dir: Path, output: Any, *rest: Any, **more: Any
         ):

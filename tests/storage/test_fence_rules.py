@@ -37,7 +37,7 @@ class Busy(LocalStore):
         self._do("read")
         return super().read(name)
 
-    def stat(self, name: str) -> object:  # type: ignore[override]
+    def stat(self, name: str) -> object:
         self._do("stat")
         return super().stat(name)
 

@@ -300,7 +300,7 @@ def test_what_is_of_another_source_is_begun_anew(store: LocalStore, change: dict
     first = store.upload("x", 6, 2, MINE)
     first.write(0, 0, b"ab")
     first.suspend()
-    other = store.upload("x", 6, 2, replace(MINE, **change))  # type: ignore[arg-type]
+    other = store.upload("x", 6, 2, replace(MINE, **change))
     assert list(other.missing(0, 6)) == [(0, 6)]
     other.write(0, 0, b"123456")
     other.commit()

@@ -78,7 +78,7 @@ def watched(uri: str, memory: Memory | None = None) -> NewDataTrigger:
     path, arguments = NewDataTrigger(uri, poll_interval=0.05, settle=0.2).serialize()
     assert path == "airflow_provider_ocidist.triggers.storage.NewDataTrigger"
     made = NewDataTrigger(**arguments)
-    made.asset_state_store = memory  # type: ignore[assignment]
+    made.asset_state_store = memory
     return made
 
 

@@ -124,7 +124,7 @@ class Call:
             raise statuses.bad_request(f"the object provided is unrecognized: {error}") from error
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # found by its name
     """Reads times as texts, as JSON has them."""
 
 
