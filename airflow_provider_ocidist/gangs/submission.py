@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import near, now_at
@@ -25,9 +25,10 @@ from airflow_provider_ocidist.errors import (
 from airflow_provider_ocidist.gangs.calling_off import call_off
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Fail, decide
 from airflow_provider_ocidist.gangs.watch import TaskLog
-from airflow_provider_ocidist.model.attempts import Attempt, End, generation_of, newest, place_of
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place, generation_of, newest
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
 from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.run import (
     Ending,
@@ -49,14 +50,6 @@ END_WITHIN = 1800.0
 CLAIM_PATIENCE = 1.5
 """Seconds of the five that Airflow leaves a process which it kills; a gang must not live on for want of an answer."""
 LEFT_OVER = "left over from before this task was cleared or retried"
-
-
-class Notes(Protocol):
-    """Airflow's task state store (3.3); it survives retries and clears."""
-
-    def get(self, key: str) -> Any: ...
-
-    def set(self, key: str, value: Any) -> None: ...
 
 
 class Canceller:
@@ -151,7 +144,7 @@ class GangSubmitter:
         backend: Backend,
         job: TrainingJob,
         log: TaskLog,
-        notes: Notes | None,
+        notes: TaskStateStore | None,
         stop: threading.Event,
         *,
         plans: Iterable[Plan] = (),
@@ -222,7 +215,7 @@ class GangSubmitter:
         except JobFileError:
             draft = None
         noted, ending = noted_in(self._notes, draft, self._log), _given_up(why)
-        place = place_of(draft) if draft else None
+        place = Place.of(draft) if draft else None
         return lambda: call_off(self._backend, key, place, noted, ending, number)
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
@@ -336,7 +329,7 @@ class GangSubmitter:
         self._notes.set(NOTE, value)
 
 
-def noted_in(notes: Notes | None, draft: Plan | None, log: TaskLog) -> list[Attempt]:
+def noted_in(notes: TaskStateStore | None, draft: Plan | None, log: TaskLog) -> list[Attempt]:
     """Return the attempts that Airflow has noted of a task; `draft`: any plan of it, None where its job is unknown."""
     noted = notes.get(NOTE) if notes is not None else None
     if not isinstance(noted, dict):
@@ -359,7 +352,7 @@ def _attempts_in(noted: Mapping[str, Any], draft: Plan | None) -> list[Attempt]:
 
 
 def call_off_noted(
-    backend: Backend, key: RunKey, number: int, why: BaseException, notes: Notes | None, log: TaskLog
+    backend: Backend, key: RunKey, number: int, why: BaseException, notes: TaskStateStore | None, log: TaskLog
 ) -> list[str]:
     """Do what `GangSubmitter.call_off` does for a task whose job cannot be read, by what is noted and recorded."""
     return call_off(backend, key, None, noted_in(notes, None, log), _given_up(why), number)

@@ -200,7 +200,7 @@ class Reports:
         except (StorageError, BackendError, OSError) as error:
             log.warning("%s: %s cannot be read now: %s", run_dir, entry.name, error)
             return True
-        report = _report_in(store.place_of(entry.name), text)
+        report = _report_in(store.uri_of(entry.name), text)
         self._dirs[run_dir].known[entry.name] = Reported(report, entry.etag, now)
         return False
 

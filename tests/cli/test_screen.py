@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_ocidist.cli.screen import Screen, summary
-from airflow_provider_ocidist.cli.status import age_of, state_of
+from airflow_provider_ocidist.cli.status import age_text, state_of
 from airflow_provider_ocidist.cli.terminal import columns, styled
 from airflow_provider_ocidist.gangs.pace import Pace
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
@@ -79,7 +79,7 @@ def test_columns_begin_at_the_same_place():
 
 
 def test_ages_are_told_in_their_largest_unit():
-    assert [age_of(seconds) for seconds in (-1, 59, 3599, 7200, 200_000)] == [
+    assert [age_text(seconds) for seconds in (-1, 59, 3599, 7200, 200_000)] == [
         "0 s",
         "59 s",
         "59 min",

@@ -124,7 +124,7 @@ def test_a_claim_that_cannot_be_understood_permits_nothing_and_is_named_with_the
     LocalStore(store.folder).write("fence.json", content)
     with pytest.raises(DamagedFence, match="delete it once no node is left that does") as caught:
         claim(store, at(1))
-    place = store.place_of("fence.json")
+    place = store.uri_of("fence.json")
     assert str(caught.value).startswith(f"{place} does not say which attempt saves there (")
     assert caught.value.uri == place
     assert not caught.value.retryable
@@ -169,7 +169,7 @@ def test_a_place_that_never_rests_is_an_error_that_may_pass(
     monkeypatch.setattr(store, "write_if", lambda *_: store.done.append("write") and False)
     with pytest.raises(StorageError) as caught:
         claim(store, at(1))
-    assert str(caught.value) == f"{store.place_of('fence.json')} changes all the time"
+    assert str(caught.value) == f"{store.uri_of('fence.json')} changes all the time"
     assert caught.value.retryable
     assert caught.value.uri == store.uri
     assert store.done.count("write") == fences._TRIES == 20

@@ -587,7 +587,7 @@ def _read(store: Store, name: str, kind: type[T]) -> T | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
-        raise StorageError(f"{store.place_of(name)} cannot be read: {error}") from error
+        raise StorageError(f"{store.uri_of(name)} cannot be read: {error}") from error
 
 
 def _few(names: Sequence[str]) -> str:
