@@ -137,7 +137,7 @@ class Poller:
             self.leave(followed)
 
     def follow(self, watch: Watch, interval: float, publish: Callable[[ActionOrError], object]) -> Followed:
-        """Look at a gang from now on; `tell` is called in the poller's thread, at most once. Does not block."""
+        """Look at a gang from now on; `publish` is called in the poller's thread, at most once. Does not block."""
         followed = Followed(interval, self._clock() + GATHERING, watch=watch, publish=publish)
         with self._changed:
             self._followed[id(followed)] = followed

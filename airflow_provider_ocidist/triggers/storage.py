@@ -124,9 +124,10 @@ class Deliveries:
     """Decides from successive listings when a delivery of new data is complete. Pure."""
 
     def __init__(self, reported: str | None, settle: float) -> None:
-        """`told`: digest of the last reported listing; None: the first listing is not reported. `settle` is in seconds.
+        """`reported`: digest of the last reported listing; None: the first listing is not reported.
 
-        Of a listing that another process reported only the digest is known: then any difference counts.
+        Only the digest is known of a listing that another process reported: then any difference counts.
+        `settle` is in seconds.
         """
         self.reported = reported
         self._settle = settle
