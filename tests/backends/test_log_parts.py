@@ -20,7 +20,7 @@ for number in range({LINES}):
 """
 
 
-def test_a_long_log_is_told_whole_and_once_though_each_look_reads_only_some(
+def test_a_long_log_is_logged_whole_and_once_though_each_look_reads_only_some(
     fields: dict[str, Any], ends: Any, tmp_path: Path
 ) -> None:
     backend = OciDataScience.connect(fields)

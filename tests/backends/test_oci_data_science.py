@@ -200,7 +200,7 @@ def test_a_gang_costs_no_request_that_is_not_needed(
     assert sent[-5:] == [("POST", "artifact"), *[("POST", "jobRuns")] * 4]
 
 
-def test_what_was_begun_is_found_and_used_by_whoever_comes_next(
+def test_what_was_begun_is_found_and_used_by_the_next_try(
     backend: OciDataScience, fields: Any, ends: Any
 ) -> None:
     plan = backend.plan(a_job(seconds=5), a_key())

@@ -28,7 +28,7 @@ from airflow_provider_ocidist.model.run import RunKey
 
 
 class FileNotes:
-    """A task state store that outlives whoever writes it."""
+    """A task state store that outlives its writer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -167,7 +167,7 @@ def test_a_gang_that_finished_before_the_cancel_took_hold_has_succeeded() -> Non
     assert decide(record(ending=ending), status, START + 5) == Succeed()
 
 
-def test_a_node_that_does_not_hear_the_cancel_is_told_again_after_a_while() -> None:
+def test_a_node_that_does_not_hear_the_cancel_is_cancelled_again_after_a_while() -> None:
     ending = Ending(cause=Cause.USER, message="x", since=START)
     status = gang(NodeState.RUNNING, NodeState.CANCELED)
     assert decide(record(ending=ending), status, START + 14) == Wait()
@@ -298,7 +298,7 @@ def cause_of(action: Action) -> Cause:
     return action.cause if isinstance(action, Fail) else action.ending.cause
 
 
-def test_nodes_that_end_for_ever_are_told_to_end_and_then_given_up_with_their_names() -> None:
+def test_nodes_that_end_for_ever_are_asked_to_end_and_then_given_up_with_their_names() -> None:
     status = gang(NodeState.ENDING, NodeState.SUCCEEDED)
     assert watched(record(), (START, status), (START + 1800, status)) == Wait()
     action = watched(record(), (START, status), (START + 1801, status))
@@ -318,7 +318,7 @@ def test_an_ending_that_an_older_version_has_begun_is_limited_too() -> None:
     assert (again.ending.first, again.ending.since) == (START, START + 1799)
 
 
-def test_a_node_that_was_told_to_stop_says_by_whom() -> None:
+def test_a_node_that_was_asked_to_stop_says_by_whom() -> None:
     told = node(
         0, NodeState.FAILED, report=report(0, message="told to stop by SIGTERM"), details="exit code 143"
     )

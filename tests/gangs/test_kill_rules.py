@@ -251,7 +251,7 @@ def test_an_outage_is_no_refusal_and_is_waited_out_for_a_day_like_any_other(cloc
 
 
 @pytest.mark.parametrize("error", OUTAGES, ids=repr)
-def test_what_asks_to_wait_or_does_not_answer_is_an_outage_for_whoever_waits(error: Exception) -> None:
+def test_what_asks_to_wait_or_does_not_answer_is_an_outage_for_every_wait(error: Exception) -> None:
     assert refusal_in(error) is None
     wrapped = StorageError("the bucket")
     wrapped.__cause__ = error

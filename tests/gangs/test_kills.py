@@ -251,7 +251,7 @@ def test_a_try_that_is_killed_while_the_service_does_not_answer_ends_what_earlie
     ],
     ids=["capacity", "quota", "killed", "refused", "still alive"],
 )
-def test_what_is_no_fault_of_the_moment_is_told_at_once(conn_id: str, error: BackendError) -> None:
+def test_what_is_no_fault_of_the_moment_is_reported_at_once(conn_id: str, error: BackendError) -> None:
     with pytest.raises(BackendError, match="no machine"):
         try_of(task(conn_id), 2)._brought_about(Service(error), a_key(), None)
 

@@ -158,7 +158,7 @@ def gangs(monkeypatch: pytest.MonkeyPatch) -> Gangs:
 
 
 class Task:
-    """Whoever waits for a gang."""
+    """A process that waits for a gang."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ def until(true: Callable[[], object], seconds: float = 20) -> None:
         time.sleep(0.01)
 
 
-def test_only_the_gang_that_needs_something_is_told_of_and_once(gangs: Gangs) -> None:
+def test_only_the_gang_that_needs_something_is_reported_and_once(gangs: Gangs) -> None:
     poller = Poller(gangs)
     tasks = [Task(poller, gangs, f"gang-{number}") for number in range(5)]
     until(lambda: len(gangs.looks) >= 3)
@@ -309,7 +309,7 @@ def test_refusals_among_answers_never_add_up(gangs: Gangs, hours: Hours, seed: i
     assert [task.outcomes for task in tasks] == [[], []], f"seed {seed}"
 
 
-def test_a_look_that_fails_for_a_reason_nobody_thought_of_is_told_in_the_end(
+def test_a_look_that_fails_for_a_reason_nobody_thought_of_is_reported_in_the_end(
     gangs: Gangs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gangs, "status", lambda _: 1 / 0)
@@ -388,7 +388,7 @@ def test_a_state_that_cannot_be_made_out_harms_only_its_own_compartment(gangs: G
     assert found[2][1] == Wait()
 
 
-def test_whoever_leaves_is_looked_at_no_more_and_the_thread_ends_when_all_have_left(
+def test_a_gang_that_leaves_is_looked_at_no_more_and_the_thread_ends_when_all_have_left(
     gangs: Gangs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poller_module, "IDLE", 0.2)

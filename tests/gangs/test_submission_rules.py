@@ -167,7 +167,7 @@ def test_a_failure_that_nobody_waited_for_is_not_met_again_where_it_is_one_for_g
     is_for_good = cause in (Cause.USER, Cause.OOM, Cause.DATA, Cause.CONFIG)
     assert submit(model, key, number=2).ref.key.attempt == (1 if is_for_good else 2)
     assert (model.done("claim") == [key.name]) == is_for_good
-    # Once a try has seen the end, whoever comes then has it made again.
+    # Once a try has seen the end, the next try has it made again.
     recorded(model, ref, end=end(succeeded=False))
     assert submit(model, key, number=3).ref.key.attempt == 2
 
@@ -488,7 +488,7 @@ def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
         ender(model).end([ref], "it is old", within=7)
 
 
-def test_whoever_is_stopped_waits_no_longer(model: Model) -> None:
+def test_a_stopped_submitter_waits_no_longer(model: Model) -> None:
     stop = threading.Event()
     stop.set()
     ref = model.has(a_key(), [LIVE])

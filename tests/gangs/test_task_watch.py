@@ -101,7 +101,7 @@ def texts(*logs: TaskLog) -> Counter[str]:
     return Counter(text for log in logs for _, text in log.lines)
 
 
-def test_the_next_process_tells_only_what_is_new_and_what_was_found_late() -> None:
+def test_the_next_process_logs_only_what_is_new_and_what_was_found_late() -> None:
     place = Place(*(a_line(number, number % NODES) for number in range(1, 100)))
     first, told_first = a_watch(place)
     look(first, at=100)
@@ -115,7 +115,7 @@ def test_the_next_process_tells_only_what_is_new_and_what_was_found_late() -> No
     assert set(texts(told_first, told_second).values()) == {1}
 
 
-def test_a_chatty_gang_leaves_a_note_of_bounded_size_and_no_line_is_told_twice(
+def test_a_chatty_gang_leaves_a_note_of_bounded_size_and_no_line_is_logged_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log_cursor, "MOST_IDS", 50)
@@ -149,7 +149,7 @@ def test_a_node_that_is_behind_one_that_writes_much_loses_nothing(monkeypatch: p
     assert set(texts(told_first, told_second).values()) == {1}
 
 
-def test_a_line_that_is_found_late_is_told_by_the_next_process_however_long_nobody_looked() -> None:
+def test_a_line_that_is_found_late_is_logged_by_the_next_process_however_long_nobody_looked() -> None:
     place = Place(*(a_line(number) for number in range(1, 100)))
     first, _ = a_watch(place)
     look(first, at=100)
@@ -163,7 +163,7 @@ def test_a_line_that_is_found_late_is_told_by_the_next_process_however_long_nobo
     assert len(told.lines) == 301
 
 
-def test_what_several_processes_write_at_once_is_told_as_several_lines() -> None:
+def test_what_several_processes_write_at_once_is_logged_as_several_lines() -> None:
     watch, told = a_watch(Place(*(LogLine(f"id-{number}", BEGAN + 1, 0, "ready") for number in range(8))))
     look(watch, at=10)
     assert len({at for at, _ in told.lines}) == 8
@@ -202,7 +202,7 @@ def test_how_far_the_log_has_come_is_noted_with_each_renewal_if_it_has_come_furt
     assert place.notes == 1
 
 
-def test_lines_are_told_under_the_time_at_which_their_node_wrote_them() -> None:
+def test_lines_are_logged_under_the_time_at_which_their_node_wrote_them() -> None:
     watch, told = a_watch(Place(a_line(1), a_line(2, 1)))
     look(watch, at=60)
     times = [datetime.fromisoformat(at or "").timestamp() for at, _ in told.lines]

@@ -110,7 +110,7 @@ def test_errors_of_other_origin_pass_through():
         (404, None, "", Cause.CONFIG, False),
     ],
 )
-def test_service_errors_tell_cause_status_code_and_request(status, code, message, cause, retryable):
+def test_service_errors_name_cause_status_code_and_request(status, code, message, cause, retryable):
     error = mapped(service_error(status, code, message))
     assert (error.cause, error.retryable) == (cause, retryable)
     assert (error.status_code, error.code, error.request_id) == (status, code, "ABC")
@@ -119,7 +119,7 @@ def test_service_errors_tell_cause_status_code_and_request(status, code, message
     assert "opc-request-id ABC" in str(error)
 
 
-def test_a_wrong_clock_is_told_from_a_wrong_key():
+def test_a_wrong_clock_is_distinguished_from_a_wrong_key():
     from email.utils import formatdate
 
     now = time.time()

@@ -295,7 +295,7 @@ class Machines:
 
 
 def here() -> Machine:
-    """Return the machine of whoever runs now."""
+    """Return the machine of the process that runs now."""
     from tests.simulation import runtime
 
     assert runtime.WORLD.current is not None

@@ -377,7 +377,7 @@ def test_lanes_open_while_that_pays_and_close_when_it_does_not() -> None:
     assert (full.lanes, full.hold > 0) == (64, True)
 
 
-def test_lanes_run_everything_and_tell_the_first_error() -> None:
+def test_lanes_run_everything_and_report_the_first_error() -> None:
     lanes = Lanes(64)
     done = []
     for number in range(500):

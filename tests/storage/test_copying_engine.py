@@ -68,7 +68,7 @@ FILES = {
 @pytest.mark.parametrize("reads_back", [True, False])
 @pytest.mark.parametrize("downloads", [True, False])
 @pytest.mark.parametrize("tells_size", [True, False])
-def test_all_arrives_as_it_is_and_is_told(
+def test_all_arrives_as_it_is_and_is_reported(
     ordered: bool, reads_back: bool, downloads: bool, tells_size: bool
 ) -> None:
     source, target = Shelf("mem://s", FILES), Shelf("mem://t")
@@ -367,7 +367,7 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def test_the_end_is_told_also_after_an_error() -> None:
+def test_the_end_is_reported_also_after_an_error() -> None:
     told: list[TransferProgress] = []
     source = Shelf("mem://s", FILES)
     source.before = _raiser("pieces", StorageError("no"))
@@ -472,7 +472,7 @@ def test_of_a_part_only_what_is_missing_is_moved() -> None:
         assert reads == [(0, PART), (PART + 400, PART - 400), (2 * PART, PART)]
 
 
-def test_a_later_attempt_is_told_of_the_very_same_source() -> None:
+def test_a_later_attempt_is_given_the_very_same_source() -> None:
     source, target = Shelf("mem://s", {"x": content(2 * PART), "one": content(PART)}), Shelf("mem://t")
     (entry,) = [entry for entry in source.list() if entry.name == "x"]
     copy(source, target, resume=True)
@@ -520,7 +520,7 @@ def test_what_may_succeed_when_it_is_tried_again_is_an_interruption(
     assert is_interruption(error) is expected
 
 
-def test_each_file_is_told_when_it_has_arrived() -> None:
+def test_each_file_is_reported_when_it_has_arrived() -> None:
     source, target = Shelf("mem://s", FILES), Shelf("mem://t")
     arrived: list[tuple[Entry, Copied]] = []
     found = copy(source, target, on_arrival=lambda entry, copied: arrived.append((entry, copied)))

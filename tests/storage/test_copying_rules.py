@@ -120,7 +120,7 @@ def test_the_time_that_is_left_follows_from_the_rate_so_far() -> None:
     assert progress(bytes_done=100).eta == 0
 
 
-def test_all_that_is_counted_is_told() -> None:
+def test_all_that_is_counted_is_reported() -> None:
     told: list[TransferProgress] = []
     counting = Meter(told.append)
     assert counting.moved == 0
@@ -140,7 +140,9 @@ def test_all_that_is_counted_is_told() -> None:
     assert 0 <= found.seconds < 60
 
 
-def test_progress_is_told_at_most_four_times_a_second_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_at_most_four_times_a_second_and_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [1000.0]
     monkeypatch.setattr(meter.time, "monotonic", lambda: now[0])
     told: list[TransferProgress] = []
@@ -524,7 +526,7 @@ def test_without_checksums_a_copy_that_is_not_older_counts_as_the_same(
     assert changes.proven(source, source.list(), target, None) == set()
 
 
-def test_a_source_that_tells_no_size_is_never_unchanged() -> None:
+def test_a_source_of_unknown_size_is_never_unchanged() -> None:
     source, target = shelves({"x": b"12"}, {"x": b"12"})
     source.tells_size = False
     assert changes.unchanged(source, source.list(), target, None) == set()

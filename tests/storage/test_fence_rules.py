@@ -1,4 +1,4 @@
-"""Who may save to a place: the latest attempt that has claimed it, whoever writes between a look and a claim."""
+"""Who may save to a place: the latest attempt that has claimed it, whatever is written between a look and a claim."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def write(store: LocalStore, fence: Fence) -> None:
     claim(LocalStore(store.folder), fence)
 
 
-def test_a_place_that_nobody_has_claimed_is_told_from_one_of_the_lowest(store: Busy) -> None:
+def test_a_place_that_nobody_has_claimed_is_distinguished_from_one_of_the_lowest(store: Busy) -> None:
     assert claimed(store) is None
     claim(store, LOWEST)
     assert claimed(store) == LOWEST == Fence(generation=0, attempt=0)
@@ -142,7 +142,7 @@ def test_what_a_later_version_adds_to_a_claim_is_no_damage(store: Busy) -> None:
 @pytest.mark.parametrize("verb", ["read", "stat", "write"])
 @pytest.mark.parametrize("other", [at(1), at(2), at(3)])
 @pytest.mark.parametrize("first", [None, at(1)])
-def test_whoever_claims_at_whatever_moment_the_highest_holds(
+def test_of_claims_at_any_moment_the_highest_holds(
     store: Busy, verb: str, other: Fence, first: Fence | None
 ) -> None:
     if first:

@@ -523,7 +523,7 @@ def test_what_the_system_says_is_one_error_with_the_place(number: int, reason: s
     assert caught.value.__cause__ is error
 
 
-def test_an_error_without_a_number_is_told_by_its_words() -> None:
+def test_an_error_without_a_number_is_reported_by_its_words() -> None:
     with pytest.raises(StorageError, match=r"^/x/y: odd things$"):
         fail(OSError("Odd things"))
 
