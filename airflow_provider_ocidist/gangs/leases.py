@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 RENEWALS = 6
 """Renewals per lease: five may fail before the nodes give up."""
 ATTEMPTS = 60
-"""The same while the store refuses: sooner than the next renewal, yet no load on a store that is down."""
+"""Attempts per lease while the store refuses: more often than renewals, yet no load on a store that is down."""
 AT_A_TIME = 6
 PAUSE = 1.0
 """Seconds without a request after the store has refused a whole batch of renewals."""

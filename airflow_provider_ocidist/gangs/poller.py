@@ -107,8 +107,8 @@ class Followed(Turn):
 class Poller:
     """Looks at gangs until each needs an action. One thread, whatever their number.
 
-    Errors are waited out: after a refusal the credentials are read again. Only after failing for long enough to give a
-    gang up does the poller return the error to its task, which asks once more by itself, ends the gang, and fails.
+    Errors are waited out: after a refusal the credentials are read again. When requests have failed for so long
+    that a gang is given up, its task gets the error: it asks once more by itself, ends the gang, and fails.
     """
 
     def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:

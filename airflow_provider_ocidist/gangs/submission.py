@@ -209,7 +209,7 @@ class GangSubmitter:
         return self.calling_off(key, number, why)()
 
     def calling_off(self, key: RunKey, number: int, why: BaseException) -> Callable[[], list[str]]:
-        """Return what does so later, also while this try waits for an answer: it asks Airflow nothing any more."""
+        """Return what does so later, also while this try waits for an answer; it asks nothing of Airflow."""
         try:
             draft = self._plan(key, Tries(number=number, max_tries=key.generation))
         except JobFileError:
@@ -299,7 +299,8 @@ class GangSubmitter:
         action = decide(RunRecord.of(ref, self._job, plan.expects), status, at)
         if isinstance(action, Fail):
             seen = any(attempt.key == ref.key and attempt.end is not None for attempt in known)
-            # A failure that nobody waited for: where another gang would only meet it again, the task fails of it.
+            # Nobody waited for this failure yet. If another gang would fail in the same way, the task fails with
+            # it.
             if seen or not status.ended or MEANINGS[action.cause].retry is not Retry.NEVER:
                 return False
         elif status.ended and any(state is not NodeState.SUCCEEDED for state in states):
@@ -354,7 +355,7 @@ def _attempts_in(noted: Mapping[str, Any], draft: Plan | None) -> list[Attempt]:
 def call_off_noted(
     backend: Backend, key: RunKey, number: int, why: BaseException, notes: TaskStateStore | None, log: TaskLog
 ) -> list[str]:
-    """Do what `GangSubmitter.call_off` does for a task whose job cannot be read, by what is noted and recorded."""
+    """Do what `GangSubmitter.call_off` does, for a task whose job cannot be read: by its noted attempts."""
     return call_off(backend, key, None, noted_in(notes, None, log), _given_up(why), number)
 
 

@@ -1,7 +1,7 @@
 """How long something has looked the same, as measured by the watcher. Pure.
 
 No two machines' clocks are compared: a value is only ever compared with itself at the look before, and the time between
-is the watcher's own. The next watcher adds to what one has measured, since it is a duration.
+is the watcher's own. The next watcher continues the measurement, which is a duration and not a time.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Attempt:
     place: Place
     tries: Tries | None = None
     ref: RunRef | None = None
-    """None: it is unknown whether its creation was answered."""
+    """None: its creation was not answered, as far as is known."""
     end: End | None = None
     """None: a node of it may live."""
 

@@ -62,13 +62,14 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class PruneRule:
-    """Which of the whole checkpoints a person wants to be rid of: those that no rule keeps and that are old enough."""
+    """Which whole checkpoints a person wants to delete: those that `rule` does not keep and that are old enough."""
 
     rule: Retention
     older_than: float = 0.0
     """Seconds since the publication."""
     remains: bool = False
-    """Whether what is damaged, unfinished or unproved goes too, if it is as old; at least an hour: uploads go on."""
+    """Whether to delete damaged, unfinished and unproved folders too, if they are as old, and at least an hour:
+    uploads go on."""
 
 
 def places(store: Store) -> list[str]:

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 INTERVAL = 10.0
 GPU_INTERVAL = 30.0
-"""Seconds between two calls of nvidia-smi, which takes up to one itself."""
+"""Seconds between two calls of nvidia-smi, each of which takes up to a second."""
 GPU_QUERY = (
     "--query-gpu=utilization.gpu,utilization.memory,memory.used,memory.total",
     "--format=csv,noheader,nounits",

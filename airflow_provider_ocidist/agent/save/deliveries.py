@@ -125,7 +125,7 @@ def show_folder(folder: Path, run_name: str, rank: int) -> None:
 def nodes_apart(folder: Path, run_name: str, rank: int, nodes: int) -> tuple[int, ...]:
     """Return the ranks of the nodes that have a checkpoint folder of their own; remove the marks of all others."""
     others = [other for other in range(nodes) if other != rank]
-    # PollResult up by name: a network file system may return an old listing.
+    # Looked up by name: a network file system may return an old listing.
     apart = tuple(other for other in others if not _is_marked(folder, run_name, other))
     # Our own is removed last: a node that does not see it removes its own.
     for seen in [*(other for other in others if other not in apart), rank]:

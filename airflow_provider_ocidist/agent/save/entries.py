@@ -56,7 +56,7 @@ class Candidate:
     placed: Placed
     signature: Signature
     begun_ns: int
-    """The earliest time at which it can have been begun, by its files."""
+    """The earliest time at which its save can have begun, by its files."""
 
     @property
     def step(self) -> int | None:

@@ -40,7 +40,8 @@ CONNECTIONS = 64
 """Kept open per store: as many as a copy may use at a time. The SDK's own pool keeps 10."""
 _FIELDS = "name,size,etag,timeModified,md5"
 _WORTH_A_WORK_REQUEST = 1 << 20
-"""Bytes. Below, reading and writing takes two requests, and a copy by the service as many and its queue."""
+"""Bytes. Below that, reading and writing takes two requests; a copy by the service takes two as well, and waits in
+its queue."""
 
 UPLOADS_A_PAGE = 1000
 
