@@ -20,7 +20,7 @@ from airflow_provider_ocidist.errors import (
 )
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Action, Cancel, Wait, decide, unread
 from airflow_provider_ocidist.gangs.leases import Renewals
-from airflow_provider_ocidist.gangs.log_cursor import LogFollower
+from airflow_provider_ocidist.gangs.log_follower import LogFollower
 from airflow_provider_ocidist.gangs.unchanged import observe
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept

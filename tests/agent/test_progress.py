@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from airflow_provider_ocidist.agent.monitor.metrics import read_lines, read_record, read_scalars
+from airflow_provider_ocidist.agent.monitor.metrics import OutputReader, read_record, read_scalars
 from airflow_provider_ocidist.agent.monitor.progress import CURVE_POINTS, ProgressMeter
 from airflow_provider_ocidist.agent.monitor.steps import LATE, Unplaced
 from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles, find, read_records, scalars_of
@@ -82,7 +82,7 @@ from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles, find,
     ],
 )
 def test_lines_are_read(line, found) -> None:
-    assert read_lines(line) == ([found] if found else [])
+    assert OutputReader().read(line) == ([found] if found else [])
 
 
 EPOCH_STYLES = {

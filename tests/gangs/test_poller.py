@@ -25,7 +25,7 @@ from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp
 from airflow_provider_ocidist.gangs import poller as poller_module
 from airflow_provider_ocidist.gangs.decisions import Fail, Wait
-from airflow_provider_ocidist.gangs.log_cursor import LogFollower
+from airflow_provider_ocidist.gangs.log_follower import LogFollower
 from airflow_provider_ocidist.gangs.poller import Poller, Schedule, Turn
 from airflow_provider_ocidist.gangs.watch import Watch, look_together
 from airflow_provider_ocidist.model import evidence
@@ -436,7 +436,7 @@ def test_each_line_comes_once_though_it_is_late_or_its_node_was_silent_for_an_ho
     follower, seen = LogFollower([1000.0, 1000.0]), []
     for now in range(1000, 5400, 10):
         log.now = float(now)
-        seen += [each.id for each in follower.new_lines(log, None, float(now))]
+        seen += [each.id for each in follower.take(log.logs(None, follower.since(now)), float(now))]
     assert Counter(seen) == Counter(each.id for each, _ in log.lines)
     assert sum(map(len, follower._seen)) < 200
 
