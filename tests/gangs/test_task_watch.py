@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs import log_cursor
+from airflow_provider_ocidist.gangs import log_follower
 from airflow_provider_ocidist.gangs.task_watch import LineMoments, TaskWatch
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.log_cursor import LogCursor
@@ -118,7 +118,7 @@ def test_the_next_process_logs_only_what_is_new_and_what_was_found_late() -> Non
 def test_a_chatty_gang_leaves_a_note_of_bounded_size_and_no_line_is_logged_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(log_cursor, "MOST_IDS", 50)
+    monkeypatch.setattr(log_follower, "MOST_IDS", 50)
     place = Place(*(a_line(number, number % NODES, at=number / 100) for number in range(1, 5000)))
     first, told_first = a_watch(place)
     look(first, at=50)
@@ -134,7 +134,7 @@ def test_a_chatty_gang_leaves_a_note_of_bounded_size_and_no_line_is_logged_twice
 
 
 def test_a_node_that_is_behind_one_that_writes_much_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_cursor, "MOST_IDS", 50)
+    monkeypatch.setattr(log_follower, "MOST_IDS", 50)
     place = Place(*(a_line(number, at=number / 100) for number in range(1, 5000)))
     first, told_first = a_watch(place)
     look(first, at=50)
