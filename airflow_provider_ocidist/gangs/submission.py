@@ -63,15 +63,15 @@ class Canceller:
     def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
         """End the live ones. Raises BackendError, also when stopped, or if nodes still live after `within` seconds."""
         deadline = time.monotonic() + within
-        told_at: dict[str, float] = {}
+        cancelled_at: dict[str, float] = {}
         while live := self._living(refs):
             if time.monotonic() > deadline:
                 raise _still_alive(live, within)
             for ref, _ in live:
-                if time.monotonic() - told_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
+                if time.monotonic() - cancelled_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
                     self._log.warning("ending %s, %s", ref.key.name, why)
                     if self._cancel(ref):
-                        told_at[ref.job_id] = time.monotonic()
+                        cancelled_at[ref.job_id] = time.monotonic()
             self._pause()
         for ref in refs:
             if not ref.complete:

@@ -59,7 +59,7 @@ class Scheduler:
             return None
         refusals = _missing_claims(cluster, pod) or self._place(cluster, pod)
         if refusals:
-            _tell(cluster, pod, refusals)
+            _report(cluster, pod, refusals)
         return None
 
     def _place(self, cluster: Cluster, pod: Obj) -> Sequence[str]:
@@ -177,7 +177,7 @@ def _bind(cluster: Cluster, pod: Obj, node: Obj) -> None:
     happenings.record(cluster, pod, "Scheduled", text, component=COMPONENT)
 
 
-def _tell(cluster: Cluster, pod: Obj, refusals: Sequence[str]) -> None:
+def _report(cluster: Cluster, pod: Obj, refusals: Sequence[str]) -> None:
     _condition(cluster, pod, {"status": "False", "reason": "Unschedulable", "message": refusals[0]})
     happenings.record(cluster, pod, "FailedScheduling", refusals[0], component=COMPONENT, warning=True)
 
