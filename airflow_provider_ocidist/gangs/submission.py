@@ -155,7 +155,7 @@ class GangSubmitter:
         self._log = log
         self._notes = notes
         self._stop = stop
-        self._ender = Canceller(backend, log, stop)
+        self._canceller = Canceller(backend, log, stop)
         self._plans = {plan.key: plan for plan in plans}
 
     def adopt_or_submit(
@@ -194,7 +194,7 @@ class GangSubmitter:
         if adopted is not None and (number > 1 or any(adopted.run_ids)):
             # Claim before ending the others: one of them may be a later try's.
             self._claim(adopted, number)
-        self._ender.end([ref for ref in found if ref is not adopted], LEFT_OVER)
+        self._canceller.end([ref for ref in found if ref is not adopted], LEFT_OVER)
         if adopted is not None:
             return self._submit(self._plan(adopted.key, tries), task_deadline, found, number)
         taken = [ref.key.attempt for ref in found if ref.key.generation == key.generation]
