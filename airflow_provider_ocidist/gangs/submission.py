@@ -48,7 +48,8 @@ LONGEST_NOTE = 60_000
 END_WITHIN = 1800.0
 """Seconds that a left-over gang has to end, including `limits.stop_grace` and its last checkpoint."""
 CLAIM_PATIENCE = 1.5
-"""Seconds of the five that Airflow leaves a process which it kills; a gang must not live on for want of an answer."""
+"""Seconds of the five that Airflow leaves a process which it kills; a gang must not live on because no answer
+comes."""
 LEFT_OVER = "left over from before this task was cleared or retried"
 
 

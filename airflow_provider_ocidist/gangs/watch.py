@@ -320,7 +320,7 @@ class PollResult:
 
 
 def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> PollResult:
-    """Look at gangs of one backend in as few calls as it allows; what befalls one does not touch the others."""
+    """Look at gangs of one backend in as few calls as it allows; an error of one does not affect the others."""
     outcomes: dict[Watch, Action | Exception] = {}
     statuses: dict[Watch, RunStatus] = {}
     lines: dict[Watch, LogPart] = {}
