@@ -33,7 +33,7 @@ class TrainingRetries(RetryPolicy):
         cause = exception.cause
         retry = MEANINGS[cause].retry
         if retry.hopeless:
-            return RetryDecision.fail(f"{cause}: the same again would fail again")
+            return RetryDecision.fail(f"{cause}: a retry would fail in the same way")
         if retry is Retry.AT_ONCE:
             return RetryDecision.retry(timedelta(0), f"{cause}: nothing to wait for")
         if retry is Retry.WITH_TIME:

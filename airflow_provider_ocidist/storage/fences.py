@@ -34,7 +34,7 @@ def _fence_in(text: bytes) -> Fence:
     """Return what `claim` wrote. Raises TypeError or ValueError when it is anything else."""
     found = codec.read(Fence, text)
     if not found.is_possible:
-        raise ValueError("its numbers are none of attempts")
+        raise ValueError("its numbers are not those of an attempt")
     return found
 
 
