@@ -354,11 +354,11 @@ class Api:
     async def _get(self, call: Call, target: Target) -> Response:
         if call.flag("watch"):
             return self._watch(call, target)
-        return self._answer(
+        return self._object_answer(
             call, target.kind, self._cluster.get(target.kind.name, target.namespace, target.name)
         )
 
-    def _answer(self, call: Call, kind: Kind, obj: Obj, status: int = 200) -> Response:
+    def _object_answer(self, call: Call, kind: Kind, obj: Obj, status: int = 200) -> Response:
         if "as=Table" in call.accept:
             return _json(tables.table(kind, [obj], obj["metadata"]["resourceVersion"]), status)
         return _json(obj, status)
@@ -448,7 +448,7 @@ class Api:
     async def _create(self, call: Call, target: Target) -> Response:
         obj = self._checked(call, target, await call.body())
         made = self._cluster.create(obj, dry_run=call.dry_run)
-        return self._answer(call, target.kind, made, 201)
+        return self._object_answer(call, target.kind, made, 201)
 
     def _checked(self, call: Call, target: Target, body: Any) -> Obj:
         """Return the object of a request. Raises 400 for one that is not of the path's kind and place."""
@@ -486,7 +486,7 @@ class Api:
     async def _update(self, call: Call, target: Target) -> Response:
         obj = self._checked(call, target, await call.body())
         part = "status" if target.subresource == "status" else None
-        return self._answer(call, target.kind, self._cluster.update(obj, part, dry_run=call.dry_run))
+        return self._object_answer(call, target.kind, self._cluster.update(obj, part, dry_run=call.dry_run))
 
     async def _patch(self, call: Call, target: Target) -> Response:
         form = call.request.headers.get("content-type", "").partition(";")[0].strip()
@@ -495,7 +495,7 @@ class Api:
         kind, part = target.kind, "status" if target.subresource == "status" else None
         if form == APPLY and self._cluster.find(kind.name, target.namespace, target.name) is None:
             made = self._cluster.create(self._checked(call, target, patch), dry_run=call.dry_run)
-            return self._answer(call, kind, made, 201)
+            return self._object_answer(call, kind, made, 201)
         asked = (patch.get("metadata") or {}).get("resourceVersion") if isinstance(patch, dict) else None
 
         def change(obj: Obj) -> Obj:
@@ -507,7 +507,7 @@ class Api:
         changed = self._cluster.modify(
             kind.name, target.namespace, target.name, change, part, dry_run=call.dry_run
         )
-        return self._answer(call, kind, changed)
+        return self._object_answer(call, kind, changed)
 
     def _patching(self, kind: Kind, form: str, patch: Any) -> Callable[[Obj], Any]:
         """Return what applies a patch. Raises 400, 415."""
@@ -528,7 +528,7 @@ class Api:
         obj = self._removed(call, target.kind, target.namespace, target.name, options)
         gone = self._cluster.find(target.kind.name, target.namespace, target.name)
         if gone is not None or target.kind.name in ("Pod", "Namespace"):
-            return self._answer(call, target.kind, obj)
+            return self._object_answer(call, target.kind, obj)
         details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural}
         given = {name: value for name, value in details.items() if value}
         success = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
