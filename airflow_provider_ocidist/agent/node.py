@@ -543,6 +543,7 @@ class Node:
                 self.main_rank,
                 self.access,
                 pattern=checkpoints.pattern,
+                launch=self.heartbeat.launch,
             )
         courier.start()
         return courier
@@ -555,6 +556,7 @@ class Node:
             self.apart,
             self.access,
             pattern=checkpoints.pattern,
+            launch=self.heartbeat.launch,
         )
         meter = self.meter
         return CheckpointUploader(

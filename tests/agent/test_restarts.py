@@ -184,6 +184,38 @@ if launch == 0:
             assert f"launch 1 of node {agent.rank} sees []" in agent.stdout.read_text()
 
 
+def test_the_nodes_of_each_launch_exchange_their_parts_anew(tmp_path: Path) -> None:
+    script = """
+import pickle
+class Storage:
+    def __init__(self, name):
+        self.relative_path, self.offset, self.length = name, 0, 100
+class Metadata:
+    pass
+at(launch)
+place = folder / f"step-{launch + 1}"
+place.mkdir()
+(place / f"__{node}_0.distcp").write_bytes(bytes([launch]) * 100)
+if node == 0:
+    metadata = Metadata()
+    metadata.storage_data = {rank: Storage(f"__{rank}_0.distcp") for rank in range(2)}
+    (place / ".metadata").write_bytes(pickle.dumps(metadata))
+if launch < 2 and node == 0:
+    time.sleep(1)
+    raise RuntimeError(str(launch))
+if launch < 2:
+    time.sleep(1000)
+"""
+    place = tmp_path / "kept"
+    with gang(tmp_path, script, nodes=2, checkpoints=Checkpoints(uri=str(place), keep=9)) as two:
+        assert two.run() == [0, 0]
+    for launch in range(3):
+        for node in range(2):
+            part = place / f"step-{launch + 1}" / f"__{node}_0.distcp"
+            assert part.read_bytes() == bytes([launch]) * 100
+        assert (place / f"step-{launch + 1}" / "manifest.json").exists()
+
+
 def test_what_was_whole_but_not_sent_yet_is_sent_before_the_next_launch(tmp_path: Path) -> None:
     script = "at(launch)\nif not launch:\n    save(1)\n    raise RuntimeError('cut off')\n"
     with gang(tmp_path, script, checkpoints=Checkpoints(uri=str(tmp_path / "kept"))) as one:

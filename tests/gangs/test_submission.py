@@ -120,7 +120,7 @@ def test_after_a_clear_the_old_gang_ends_also_while_the_service_refuses_everythi
 ) -> None:
     key, job = a_key(), a_job(nodes=1, seconds=60)
     old = ends(submit(backend, job, key))
-    wait_until(backend, old, lambda status: all(map(_has_begun, status.nodes)))
+    wait_until(backend, old, lambda status: all(node.report is not None for node in status.nodes))
     faults(path="/20190101/.*", status=401, times=10_000)
     with pytest.raises(BackendError):
         submit(backend, job, dataclasses.replace(key, generation=1))
