@@ -106,6 +106,11 @@ class Slow:
     median: float
     """Of all."""
 
+    @property
+    def line(self) -> str:
+        who = f"node {self.node}" if self.rank is None else f"rank {self.rank} (on node {self.node})"
+        return f"{who} is slow: {self.seconds:.3g} s for a step, the median is {self.median:.3g} s"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Restart:
@@ -154,7 +159,7 @@ class NodeReport:
     stands: tuple[Standing, ...] = ()
     """Where the processes of a launch that hung stood; of the last such launch."""
     moved: int | None = None
-    """Grows as long as the node gets further with what comes before the training; None: an older agent."""
+    """Grows while the node makes progress before the training; None: an older agent."""
     checkpoint: CheckpointRef | None = None
     """Newest complete checkpoint that this node has written, or started from."""
     starts_from: str | None = None
@@ -162,7 +167,7 @@ class NodeReport:
     outputs: tuple[str, ...] = ()
     """URIs of the outputs that were copied."""
     restarts: tuple[Restart, ...] = ()
-    """Of this run so far, the first one first; their number is that of the launch, from 0."""
+    """Of this run so far, oldest first; how many there are is the number of the launch, from 0."""
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()

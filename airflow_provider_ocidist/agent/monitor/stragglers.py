@@ -71,15 +71,9 @@ class StragglerWatch:
         health = {report.rank: report.health for report in reports}
         for each in slow:
             if (each.rank, each.node) not in self._known:
-                logger.warning("%s; %s", in_words(each), _of_machine(each.node, health.get(each.node, ())))
+                logger.warning("%s; %s", each.line, _of_machine(each.node, health.get(each.node, ())))
         self._known = frozenset((each.rank, each.node) for each in slow)
         self.publish(slow)
-
-
-def in_words(slow: Slow) -> str:
-    """Return a straggler with its step time beside the median."""
-    who = f"node {slow.node}" if slow.rank is None else f"rank {slow.rank} (on node {slow.node})"
-    return f"{who} is slow: {slow.seconds:.3g} s for a step, the median is {slow.median:.3g} s"
 
 
 def _of_machine(node: int, findings: Sequence[str]) -> str:
