@@ -71,6 +71,7 @@ class Saves:
         """Whether tensors are copied from a device, which does that beside the program."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="saves")
         self._under_way: tuple[int, Future[None]] | None = None
+        self._written: set[int] = set()
 
     def restore(self) -> int:
         """Load the newest whole checkpoint that all processes have; return its step, 0 where there is none."""
@@ -192,8 +193,14 @@ class Saves:
         if _rank() == 0:
             _announce(place.name, step)
         if _is_first_on_node():
-            for old in sorted(_whole_steps(self.folder))[: -self.keep]:
-                shutil.rmtree(self._place(old), ignore_errors=True)
+            self._forget_old(step)
+
+    def _forget_old(self, step: int) -> None:
+        # Where nodes have disks of their own, the first alone has what shows that a folder is whole.
+        self._written.add(step)
+        for old in sorted(self._written | set(_whole_steps(self.folder)))[: -self.keep]:
+            shutil.rmtree(self._place(old), ignore_errors=True)
+            self._written.discard(old)
 
     def _place(self, step: int) -> Path:
         return self.folder / f"step-{step}"

@@ -244,6 +244,10 @@ def test_two_nodes_save_restore_and_end_as_undisturbed_ones(tmp_path: Path, shar
             assert two.run(VICTIM=str(victim), SHARDED=sharded) == [0, 0]
             said = "".join(agent.stdout.read_text() for agent in two.agents)
             report = next(agent.report for agent in two.agents if agent.report.main)
+            there = [list((two.code(rank) / "checkpoints").glob("step-*")) for rank in range(2)]
+        assert all(len(each) <= 2 for each in there), (
+            "nodes with disks of their own keep no more than they should"
+        )
         assert len(report.restarts) == (victim >= 0)
         assert report.checkpoint is not None
         assert report.checkpoint.step == 12
