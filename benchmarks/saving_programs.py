@@ -11,11 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.saves import Saves
+
+if TYPE_CHECKING:
+    import torch
 
 MIB = 512
 """Of the whole state: weights, and Adam's two moments of each."""
@@ -29,6 +30,8 @@ Save = Callable[[int], None]
 
 
 def training() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    import torch
+
     model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)])
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, WIDTH)).sum().backward()
@@ -45,6 +48,8 @@ def helper(order: Order, model: torch.nn.Module, optimizer: torch.optim.Optimize
 
 
 def torch_save(order: Order, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Save:
+    import torch
+
     def save(step: int) -> None:
         with (Path(order["folder"]) / f"step-{step % 2}.pt").open("wb") as file:
             torch.save(state_of(model, optimizer), file)
@@ -55,6 +60,8 @@ def torch_save(order: Order, model: torch.nn.Module, optimizer: torch.optim.Opti
 
 
 def memory_copy(_order: Order, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Save:
+    import torch
+
     moments = [each for state in optimizer.state.values() for each in state.values()]
     tensors = [each.detach() for each in (*model.parameters(), *moments)]
     buffers = [torch.empty_like(each) for each in tensors]
@@ -68,6 +75,8 @@ def memory_copy(_order: Order, model: torch.nn.Module, optimizer: torch.optim.Op
 
 def watched(_order: Order, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Save:
     """Save as any script does, into the folder that ocidist watches."""
+    import torch
+
     folder = Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -82,6 +91,7 @@ def watched(_order: Order, model: torch.nn.Module, optimizer: torch.optim.Optimi
 def straight(order: Order, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Save:
     """Save as seed 001 does: through fsspec, straight to Object Storage."""
     import fsspec
+    import torch
 
     options = {"config": order["config_file"], "config_kwargs": {"service_endpoint": order["url"]}}
 
