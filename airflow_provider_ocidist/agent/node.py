@@ -77,6 +77,8 @@ T = TypeVar("T")
 Courier = Union[CheckpointUploader, ShardUploader]
 
 LAYOUT = "ocidist: %(message)s"
+STACKS_LIMIT = 10.0
+"""Seconds to wait, after a hang, until the other nodes have shown where their processes stand."""
 EXPLANATION_LIMIT = 5.0
 """Seconds to wait for the first failed node's report, before this node's own error is the cause."""
 
@@ -186,7 +188,7 @@ class Node:
             "launch %d of the training ended: %s; launching it again", len(ended.restarts), ended.message
         )
         self.watches.close()
-        self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=(), now=True)
+        self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None, now=True)
         self.switch.rearm(len(ended.restarts))
         self.meter.begin_again()
         await_others_saved(self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout)
@@ -361,8 +363,21 @@ class Node:
         def show(guard_pid: int) -> None:
             stands = self.standstill.keep(guard_pid, self.heartbeat.launch, search)
             self.heartbeat.update(stands=stands, now=True)
+            self._await_others_stacks()
 
         return show
+
+    def _await_others_stacks(self) -> None:
+        """Wait until the other nodes have kept their stacks too: the end of one's processes ends the others'."""
+        deadline = time.monotonic() + STACKS_LIMIT
+        while time.monotonic() < deadline:
+            reports = read_others(self.heartbeat.store, self.rank, self.config.nodes)
+            if all(
+                report and (report.stands is not None or report.phase in (Phase.SAVING, Phase.DONE))
+                for report in reports
+            ):
+                return
+            time.sleep(0.25)
 
     # After the training
 
@@ -394,17 +409,10 @@ class Node:
         """Return the reason with the ranks that stand elsewhere than the others, where the training hung."""
         if not (stop.stacks and self.is_main):
             return stop
-        deadline = time.monotonic() + EXPLANATION_LIMIT
-        while True:
-            others = [
-                report
-                for report in read_others(self.heartbeat.store, self.rank, self.config.nodes)
-                if report and report.phase is not Phase.DONE
-            ]
-            if all(report.stands for report in others) or time.monotonic() > deadline:
-                break
-            time.sleep(0.25)
-        found = odd_ones(each for report in [self.heartbeat.report, *others] for each in report.stands)
+        others = read_others(self.heartbeat.store, self.rank, self.config.nodes)
+        found = odd_ones(
+            each for report in [self.heartbeat.report, *others] if report for each in report.stands or ()
+        )
         if found:
             logger.error("%s", found)
         return replace(stop, message=f"{stop.message}; {found}") if found else stop

@@ -156,8 +156,8 @@ class NodeReport:
     """What is wrong with the machine, one line each; found when nothing gets further, and every few minutes."""
     slow: tuple[Slow, ...] = ()
     """On the main node: who is slower than the others at present."""
-    stands: tuple[Standing, ...] = ()
-    """Where the processes of a launch that hung stood; of the last such launch."""
+    stands: tuple[Standing, ...] | None = None
+    """Where the processes of this launch stood when it hung; None before that was kept."""
     moved: int | None = None
     """Grows while the node makes progress before the training; None: an older agent."""
     checkpoint: CheckpointRef | None = None
