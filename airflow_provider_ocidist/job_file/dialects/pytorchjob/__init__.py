@@ -18,7 +18,7 @@ CLUSTER = {"creationTimestamp", "generation", "managedFields", "resourceVersion"
 """Metadata that a cluster adds to its objects."""
 
 
-class PyTorchJob(Dialect):
+class PyTorchJobManifest(Dialect):
     """Recognised by its kind."""
 
     def matches(self, mapping: Mapping[str, Any]) -> bool:
@@ -42,7 +42,7 @@ class PyTorchJob(Dialect):
         return draft.finished()
 
 
-DIALECT = PyTorchJob()
+DIALECT = PyTorchJobManifest()
 
 
 def _metadata(draft: Draft, mapping: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.job_file.dialects.pytorchjob.environment import (
 from airflow_provider_ocidist.job_file.dialects.pytorchjob.roles import Role
 from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown
 from airflow_provider_ocidist.launchers import command_line
-from airflow_provider_ocidist.launchers.command_line import Command
+from airflow_provider_ocidist.launchers.command_line import CommandLine
 
 PORT = "23456"
 """The operator's own."""
@@ -107,7 +107,7 @@ def _own_entrypoint(draft: Draft, spec: Section, roles: list[Role], args: list[s
         draft.paths.setdefault(f"env.{name}", container.path)
 
 
-def _placed(draft: Draft, container: Section, parsed: Command, elastic: Section) -> tuple[str, ...]:
+def _placed(draft: Draft, container: Section, parsed: CommandLine, elastic: Section) -> tuple[str, ...]:
     """Return the launcher's flags without those set by the operator's variables, and with its restarts."""
     flags = parsed.flags
     if parsed.launcher == "torchrun":
