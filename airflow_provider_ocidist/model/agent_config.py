@@ -63,6 +63,8 @@ class AgentConfig:
     """Whether all nodes are one run to the service: they share its log, and the first that fails ends it for all."""
     ends_others: bool = False
     """Whether the platform ends all other nodes when one fails, or when node 0 succeeds: such a node waits for them."""
+    starts_again: bool = False
+    """Whether the platform starts a node again by itself, which then does nothing: a gang is retried whole."""
     reports: bool = True
     """Whether it is certain that an agent reads this; where not, a node's silence means nothing."""
     require_training: bool = False
