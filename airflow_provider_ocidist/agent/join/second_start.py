@@ -20,7 +20,7 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 logger = logging.getLogger("ocidist")
 
 STAY = 120.0
-"""Seconds for which it stays: whoever waits for the gang reads the log of the first start meanwhile, and deletes it."""
+"""Seconds for which it stays: the waiting process reads the log of the first start meanwhile, and deletes the gang."""
 LOST = "its platform has started it again: what ran on it before has ended without a word"
 
 
