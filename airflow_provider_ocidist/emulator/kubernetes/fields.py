@@ -106,7 +106,7 @@ def _pruned(value: Any, type_: Type, path: str, findings: Findings) -> Any:
             return value
     if isinstance(type_, list):
         return _pruned_members(value, "list", type_[0], path, findings)
-    fields = types().get(type_, {}) if isinstance(type_, str) else dict(type_)
+    fields = type_ if isinstance(type_, Mapping) else types().get(str(type_), {})
     return _pruned_fields(value, fields, path, findings)
 
 
