@@ -76,7 +76,8 @@ def test_a_cluster_without_room_hands_over_to_the_cloud(runs: DagRuns, emulator:
     assert (states["on_cluster"], states["in_cloud"]) == ("failed", "success")
     assert runs.xcom("on_cluster", "failure")["cause"] == "QUOTA"
     assert runs.xcom("model") == runs.xcom("in_cloud", "checkpoint_uri")
-    assert core(emulator).list_namespaced_pod(emulator.kubernetes_namespace).items == []
+    pods = core(emulator).list_namespaced_pod(emulator.kubernetes_namespace).items
+    assert {pod.status.phase for pod in pods} <= {"Succeeded", "Failed"}
 
 
 def test_a_program_that_would_fail_elsewhere_too_does_not_move(runs: DagRuns, tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_a_program_that_would_fail_elsewhere_too_does_not_move(runs: DagRuns, tm
         "skipped",
         "upstream_failed",
     )
-    assert "no hour with a reading" in runs.xcom("on_cluster", "failure")["message"]
+    assert "no hour with a reading" in "\n".join(runs.xcom("on_cluster", "failure")["last_lines"])
 
 
 @pytest.mark.parametrize("cheap, dear", [("in_cloud", "on_cluster"), ("on_cluster", "in_cloud")])
