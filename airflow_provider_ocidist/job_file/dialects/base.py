@@ -41,8 +41,11 @@ class Dialect(ABC):
         """Return whether a file is of this form, even with errors."""
 
     @abstractmethod
-    def translate(self, mapping: Mapping[str, Any]) -> Translation:
-        """Return the same job in our form; never drops a key in silence."""
+    def translate(self, mapping: Mapping[str, Any], home: str | None = None) -> Translation:
+        """Return the same job in our form; never drops a key in silence.
+
+        `home`: the kind of the backend that was chosen for it; None: that for which the file is meant.
+        """
 
 
 @dataclass(frozen=True, slots=True)
