@@ -11,27 +11,23 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
-import kubernetes
 import psutil
 import pytest
 
-from airflow_provider_ocidist import kinds
-from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.backends.connection_fields import fields_of
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.model.run import NodeState, RunRef
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.triggers.training import CAN_KILL
 from scripts.airflow_api import AirflowClient
-from scripts.emulator_process import Access, EmulatorProcess
+from scripts.emulator_process import Access
 from scripts.local_airflow import LocalAirflow
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
@@ -57,15 +53,10 @@ OUTCOMES = {
     "limited": ("train_limited", LONG),
     "watched": ("train_watched", 3.0),
     "function": ("train_function", 0.0),
-    "pytorchjob": ("train_on_pytorchjob", 4.0),
-    "runai": ("train_on_runai", 4.0),
 }
-OTHER_HOMES = ("pytorchjob", "runai")
 ACTED_UPON = {
     "marked failed": ("train_deferred", LONG),
     "marked success": ("train_deferred", LONG),
-    "pytorchjob marked failed": ("train_on_pytorchjob", LONG),
-    "runai marked failed": ("train_on_runai", LONG),
     "run failed": ("train_deferred", LONG),
     "cleared": ("train_deferred", LONG),
     "blocking marked failed": ("train_blocking", LONG),
@@ -85,8 +76,6 @@ class Stage:
 
     airflow: LocalAirflow
     backend: OciDataScience
-    others: Mapping[str, Backend]
-    """Backends of other kinds."""
     runs: dict[str, str]
     marks: Path
     incoming: Path
@@ -118,7 +107,7 @@ class Stage:
         return RunRef.from_json(json.loads(value) if isinstance(value, str) else value)
 
     def states(self, ref: RunRef) -> set[NodeState]:
-        (status,) = self.others.get(ref.backend, self.backend).status([ref])
+        (status,) = self.backend.status([ref])
         return {node.state for node in status.nodes}
 
     def wait_for_nodes(self, ref: RunRef, *states: NodeState, timeout: float) -> None:
@@ -149,48 +138,11 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
-    """OCI, a cluster and Run:ai."""
-    with EmulatorProcess(tmp_path_factory.mktemp("emulator"), options=("--runai",)) as access:
-        secret = {"metadata": {"name": "oci-config"}, "stringData": {"OCI_CONFIG_FILE": access.config_file}}
-        core(access).create_namespaced_secret(access.kubernetes_namespace, secret)
-        yield access
-
-
-def core(access: Access) -> Any:
-    return kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(access.kubeconfig))
-
-
-def other_connections(emulator: Access, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the connections to other homes, by name."""
-    told = dict(emulator.runai or {})
-    cluster = {"kube_config_path": emulator.kubeconfig, "namespace": emulator.kubernetes_namespace}
-    storage = {"work_dir": emulator.work_dir, "storage_conn_id": "oci_default"}
-    project = {"project": told["project"], "work_dir": str(folder), "kube_config_path": emulator.kubeconfig}
-    account = {"host": told["url"], "login": told["client_id"], "password": told["client_secret"]}
-    return {
-        "pytorchjob": {"conn_type": "kubernetes", "extra": {**cluster, **storage}},
-        "runai": {"conn_type": "runai", **account, "extra": project},
-    }
-
-
-def backend_of(kind: str, connection: Mapping[str, Any], emulator: Access) -> Backend:
-    account = (connection.get(name) for name in ("host", "login", "password"))
-    fields = fields_of(connection["conn_type"], *account, connection["extra"])
-    backend: Backend = kinds.load("backends", kind).BACKEND.connect(
-        {**emulator.connection_fields(), **fields}
-    )
-    return backend
-
-
-@pytest.fixture(scope="module")
 def stage(emulator: Access, tmp_path_factory: pytest.TempPathFactory, database: Path) -> Iterator[Stage]:
     home = tmp_path_factory.mktemp("airflow")
     incoming = tmp_path_factory.mktemp("incoming")
-    others = other_connections(emulator, tmp_path_factory.mktemp("work"))
     env = {
         **emulator.airflow_env(),
-        **{f"AIRFLOW_CONN_{kind.upper()}": json.dumps(given) for kind, given in others.items()},
         **FASTER,
         "OCIDIST_TEST_INCOMING": str(incoming),
         "OCIDIST_TEST_WORK_DIR": emulator.work_dir,
@@ -198,14 +150,7 @@ def stage(emulator: Access, tmp_path_factory: pytest.TempPathFactory, database: 
     dags = Path(__file__).parent / "dags"
     with LocalAirflow(home, dags=dags, env=env, database=database) as airflow:
         marks = tmp_path_factory.mktemp("marks")
-        stage = Stage(
-            airflow,
-            OciDataScience.connect(emulator.connection_fields()),
-            {kind: backend_of(kind, given, emulator) for kind, given in others.items()},
-            {},
-            marks,
-            incoming,
-        )
+        stage = Stage(airflow, OciDataScience.connect(emulator.connection_fields()), {}, marks, incoming)
         stage.store("texts").write("text", b"To be, or not to be")
         for dag_id in sorted({dag_id for dag_id, _ in RUNS.values()}):
             airflow.api.wait_for_dag(dag_id)
@@ -232,21 +177,6 @@ def test_marking_a_deferred_task_successful_ends_its_nodes(stage: Stage) -> None
     _wait_until_watched(stage, ref, 1)
     stage.api.patch_task_state(*stage.run("marked success"), "train", "success")
     stage.wait_for_nodes(ref, *ENDED, timeout=30)
-
-
-@pytest.mark.parametrize("home", OTHER_HOMES)
-def test_marking_a_deferred_task_failed_ends_its_nodes_at_other_homes(
-    stage: Stage, emulator: Access, home: str
-) -> None:
-    name = f"{home} marked failed"
-    stage.start(name)
-    ref = stage.ref(name)
-    _wait_until_watched(stage, ref, 1)
-    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=120)
-    stage.api.patch_task_state(*stage.run(name), "train", "failed")
-    stage.wait_for_nodes(ref, *ENDED, NodeState.MISSING, timeout=60)
-    pods = core(emulator).list_pod_for_all_namespaces().items
-    assert not {pod.metadata.name for pod in pods} & set(ref.run_ids)
 
 
 def test_failing_the_dag_run_ends_its_nodes(stage: Stage) -> None:
@@ -449,20 +379,6 @@ def test_the_waiting_and_the_deferred_path_give_the_same_result(stage: Stage) ->
     for result in results.values():
         assert [node["state"] for node in result["nodes"]] == ["SUCCEEDED", "SUCCEEDED"]
         assert [node["exit_code"] for node in result["nodes"]] == [0, 0]
-
-
-@pytest.mark.parametrize("home", OTHER_HOMES)
-def test_other_homes_give_the_same_result_and_log(stage: Stage, home: str) -> None:
-    for name in ("deferred", home):
-        stage.wait_for_task(name, "success")
-    there, here = (stage.api.xcom(*stage.run(name), "train") for name in ("deferred", home))
-    assert set(here) == set(there)
-    for key in ("step", "steps", "loss", "losses", "printed", "complete"):
-        assert here["progress"][key] == there["progress"][key], key
-    assert here["checkpoint_uri"].endswith("step-000008.bin")
-    assert [(node["state"], node["exit_code"]) for node in here["nodes"]] == [("SUCCEEDED", 0)] * 2
-    assert _not_once(stage.log(home), steps=8) == {}
-    assert "canary-5552" not in stage.log(home)
 
 
 def test_the_nodes_lines_are_in_the_task_log(stage: Stage) -> None:

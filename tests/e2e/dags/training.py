@@ -42,11 +42,6 @@ SLOW_TO_END = {
     "limits": {"stop_grace": 20},
 }
 ONE_RUN = {**JOB, "backend": {**JOB["backend"], "topology": "multi_node"}}
-OTHER_HOMES = {
-    "pytorchjob": {"env_from": [{"secretRef": {"name": "oci-config"}}]},
-    "runai": {},
-}
-"""What each needs in its section `backend`; its connection has its name."""
 
 
 def training_dag(dag_id: str, job: dict[str, object], **arguments: object) -> DAG:
@@ -60,10 +55,6 @@ blocking = training_dag("train_blocking", JOB, deferrable=False, retries=2, retr
 failing = training_dag("train_failing", FAILING, deferrable=True, retries=3)
 lying = training_dag("train_lying", LYING, deferrable=True)
 one_run = training_dag("train_one_run", ONE_RUN, deferrable=True)
-for kind, needs in OTHER_HOMES.items():
-    moved = {**JOB, "image": "python:3.12", "backend": {"kind": kind, **needs}}
-    name = f"train_on_{kind}"
-    globals()[name] = training_dag(name, moved, conn_id=kind, deferrable=True)
 # Long enough that a busy machine gets to defer: what ends it then is the trigger's doing, not Airflow's on the worker.
 limited = training_dag("train_limited", JOB, deferrable=True, execution_timeout=timedelta(seconds=120))
 
