@@ -79,6 +79,8 @@ Courier = Union[CheckpointUploader, ShardUploader]
 LAYOUT = "ocidist: %(message)s"
 STACKS_LIMIT = 10.0
 """Seconds to wait, after a hang, until the other nodes have shown where their processes stand."""
+SEEN_LATE = 2.0
+"""Seconds until a platform has seen that a process has ended: a pod that it takes to run is deleted with its log."""
 EXPLANATION_LIMIT = 5.0
 """Seconds to wait for the first failed node's report, before this node's own error is the cause."""
 
@@ -671,6 +673,8 @@ class Node:
         if self._ends_others(ended.code):
             store, nodes = self.heartbeat.store, self.config.nodes
             await_others_end(store, self.rank, nodes, SAVE_LIMIT, self.switch.signalled)
+            if self.config.ends_others:
+                self.switch.signalled.wait(SEEN_LATE)
         return ended.code
 
     def _ends_others(self, code: int) -> bool:
