@@ -17,6 +17,7 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | `<run>/commit` | node 0, once it has cloned | the other nodes |
 | `<run>/wheels/...` | node 0, once pip has built them | the other nodes |
 | `<run>/shards/...` | the main node asks, the others answer | one another, while a checkpoint is put together |
+| `<run>/drill/0.json` | each node of a drill | a node that takes its place; `ocidist drill` |
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ LOG_CURSOR = "told.json"
 COMMIT = "commit"
 WHEELS = "wheels"
 SHARDS = "shards"
+DRILL_FOLDER = "drill"
 
 
 def record_of(generation: int, attempt: int, place: str) -> str:
@@ -60,6 +62,11 @@ def age_of(name: str) -> tuple[int, int] | None:
 def report_of(rank: int) -> str:
     """Return the file of a node's report."""
     return f"{NODES_FOLDER}/{rank}.json"
+
+
+def drill_journal_of(rank: int) -> str:
+    """Return the file of what a node has recorded of a drill."""
+    return f"{DRILL_FOLDER}/{rank}.json"
 
 
 def rank_of(name: str) -> int | None:
