@@ -139,7 +139,7 @@ def _chosen(options: argparse.Namespace, job: TrainingJob, steps: int) -> list[F
 
 def _is_well(each: Drilled, undisturbed: Drilled) -> bool:
     happened = each.fault is None or each.recovery is not None
-    return happened and each.failure is None and each.digest == undisturbed.digest
+    return happened and each.failure is None and each.weights == undisturbed.weights
 
 
 def _print(done: Sequence[Drilled]) -> None:
@@ -181,9 +181,9 @@ def _outcome(each: Drilled, undisturbed: Drilled) -> str:
         return "succeeded"
     if each.recovery is None:
         return "did not happen: the training was over before"
-    if each.digest is None:
+    if each.weights is None:
         return "succeeded"
-    return "same checkpoint" if each.digest == undisturbed.digest else "ANOTHER CHECKPOINT"
+    return "same weights" if each.weights == undisturbed.weights else "OTHER WEIGHTS"
 
 
 def _summary(drilled: Sequence[Drilled], undisturbed: Drilled) -> str:

@@ -45,8 +45,8 @@ class Try:
     launches: int
     failure: str | None
     """Cause and message; None for a success."""
-    digest: str | None
-    """Of the newest checkpoint's content."""
+    weights: str | None
+    """Digest of the numbers in the newest checkpoint; None where there is none."""
     step: int | None
     """The last one reported."""
 
@@ -72,7 +72,7 @@ class Drilled:
     """In all tries."""
     seconds: float
     failure: str | None
-    digest: str | None
+    weights: str | None
     step: int | None
     recovery: Recovery | None
     """None where the fault did not happen: the training was over before its moment."""
@@ -97,7 +97,7 @@ def carry_out(
         launches=sum(each.launches for each in done),
         seconds=time.monotonic() - began,
         failure=done[-1].failure,
-        digest=done[-1].digest,
+        weights=done[-1].weights,
         step=done[-1].step,
         recovery=recovery_of(done),
     )
@@ -142,7 +142,7 @@ def _seen(watch: Watch, failure: str | None) -> Try:
         journals=_journals(watch.backend, record),
         launches=1 + (len(status.restarts) if status else 0),
         failure=failure,
-        digest=checkpoint.digest if checkpoint else None,
+        weights=watch.backend.directories.weights_of(checkpoint.uri) if checkpoint and not failure else None,
         step=progress.step if progress else None,
     )
 

@@ -31,7 +31,7 @@ def a_job(nodes: int = 3, *, checkpoints: bool = True, **changes: object) -> Tra
 
 
 def a_try(*journals: Journal, failure: str | None = None) -> Try:
-    return Try(journals=journals, launches=1, failure=failure, digest=None, step=None)
+    return Try(journals=journals, launches=1, failure=failure, weights=None, step=None)
 
 
 def steps(launch: int, numbers: range, at: float, each: float) -> list[StepSeen]:
