@@ -238,7 +238,15 @@ class Node:
         if self.rank == 0:
             claim_checkpoints(self.config, self.access)
         brought = self.brought
-        found = resume(folder, self.config.checkpoints, self.access, self.switch, brought)
+        launched_before = self.config.fence if self.heartbeat.launch else None
+        found = resume(
+            folder,
+            self.config.checkpoints,
+            self.access,
+            self.switch,
+            brought,
+            launched_before=launched_before,
+        )
         found = found or resume_after_clear(folder, self.config, self.access, self.switch, brought)
         if found:
             self.heartbeat.update(checkpoint=found, starts_from=found.digest or found.uri)
@@ -551,6 +559,7 @@ class Node:
                 self.main_rank,
                 self.access,
                 pattern=checkpoints.pattern,
+                launch=self.heartbeat.launch,
             )
         courier.start()
         return courier
@@ -563,6 +572,7 @@ class Node:
             self.apart,
             self.access,
             pattern=checkpoints.pattern,
+            launch=self.heartbeat.launch,
         )
         meter = self.meter
         return CheckpointUploader(

@@ -54,7 +54,7 @@ class DistributedTrainingTrigger(BaseTrigger):
     def __init__(
         self, conn_id: str, record: Mapping[str, Any], owner: Mapping[str, Any], poll_interval: float
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
         self.conn_id = conn_id
         self._gang: str | Watch = json.dumps(record)
         """Its record as text until a watch exists, to save memory: a thousand triggers wait in one process."""
@@ -218,7 +218,7 @@ class PauseTrigger(BaseTrigger):
     """
 
     def __init__(self, until: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
         self.until = until
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,7 +168,7 @@ def test_a_failure_that_nobody_waited_for_is_not_met_again_where_it_is_one_for_g
     is_for_good = cause in (Cause.USER, Cause.OOM, Cause.DATA, Cause.CONFIG)
     assert submit(model, key, number=2).ref.key.attempt == (1 if is_for_good else 2)
     assert (model.done("claim") == [key.name]) == is_for_good
-    # Once a try has seen the end, whoever comes then has it made again.
+    # Once a try has seen the end, the next try has it made again.
     recorded(model, ref, end=end(succeeded=False))
     assert submit(model, key, number=3).ref.key.attempt == 2
 
@@ -265,14 +266,17 @@ def test_an_attempt_whose_end_nobody_saw_is_looked_at_first(model: Model) -> Non
     assert submit(model, key).ref.job_id == ref.job_id
 
 
-def test_only_what_may_live_and_the_success_of_this_generation_are_looked_at(model: Model) -> None:
+def test_only_what_may_live_and_the_success_of_this_generation_are_looked_at(
+    model: Model, tmp_path: Path
+) -> None:
     key = dataclasses.replace(a_key(), generation=2)
     tries = Tries(number=1, max_tries=2)
     old = dataclasses.replace(key, generation=0)
 
     def put(which: RunKey, **fields: Any) -> Attempt:
+        run_dir = str(tmp_path / which.name)
         ref = RunRef(
-            backend="model", key=which, nodes=1, job_id="j", run_ids=("r",), run_dir="d", submitted_at=1.0
+            backend="model", key=which, nodes=1, job_id="j", run_ids=("r",), run_dir=run_dir, submitted_at=1.0
         )
         return recorded(model, ref, **fields)
 
@@ -288,6 +292,8 @@ def test_only_what_may_live_and_the_success_of_this_generation_are_looked_at(mod
     assert plan.key == success.key
     first = [Attempt.from_json(each) for each in notes.log[0]["attempts"]]
     assert first[:2] == [lives, success]
+    # Of these, what is of an earlier generation is to end in any case.
+    assert [place.parent.name for place in tmp_path.glob("*/stop.json")] == [lives.key.name]
     assert first[2].key == plan.key
 
 
@@ -443,7 +449,7 @@ def after_looks(model: Model, ref: RunRef, looks: int) -> None:
             model.end(ref)
         return status(refs)
 
-    model.status = counted  # type: ignore[method-assign]
+    model.status = counted
 
 
 def test_a_gang_that_takes_its_time_to_end_is_cancelled_again_every_15_s(
@@ -488,7 +494,7 @@ def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
         ender(model).end([ref], "it is old", within=7)
 
 
-def test_whoever_is_stopped_waits_no_longer(model: Model) -> None:
+def test_a_stopped_submitter_waits_no_longer(model: Model) -> None:
     stop = threading.Event()
     stop.set()
     ref = model.has(a_key(), [LIVE])
@@ -648,7 +654,7 @@ def test_a_claim_that_cannot_be_read_in_time_lets_no_gang_live_on(
         answer.wait(60)
         return 9
 
-    model.claimed_by = unreadable  # type: ignore[method-assign]
+    model.claimed_by = unreadable
     began = time.monotonic()
     end_unless_claimed(model, ref, 1, LOG)
     assert time.monotonic() - began < 30
@@ -816,7 +822,7 @@ def test_an_answer_that_takes_too_long_is_no_claim_of_any_try(
         answer.wait(60)
         return 9
 
-    model.claimed_by = slow  # type: ignore[method-assign]
+    model.claimed_by = slow
     end_unless_claimed(model, ref, 0, LOG)
     assert model.done("cancel") == [ref.job_id]
     assert [thread.daemon for thread in asking] == [True], "a process that is killed does not wait for it"
