@@ -221,7 +221,7 @@ class Drill:
             store.write(name, bytes(content))
             _kill_all()
 
-        return corrupt, f"changing one byte of {store.place_of(name)}, and killing node {self.rank}"
+        return corrupt, f"changing one byte of {store.uri_of(name)}, and killing node {self.rank}"
 
 
 _MOMENTS: dict[When, Callable[[Drill, Path], bool]] = {

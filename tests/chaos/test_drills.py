@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from scripts.emulator_process import Access, EmulatorProcess
+from scripts.local_airflow import LocalAirflow
 from tests.drilling import a_file, drill_folder, drilled
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(20_000)]
@@ -86,6 +87,25 @@ def test_whatever_happens_to_nodes_of_a_service_the_weights_are_the_same(
     )
     results = campaign(folder, drills, SEED, "--set", f"backend={backend}", **emulator.airflow_env())
     judge(results, drills, folder / "log")
+
+
+def test_the_example_of_drills_reports_that_no_fault_has_changed_the_model(folder: Path) -> None:
+    airflow = LocalAirflow(folder / "airflow", dags=JOB.parents[1], env={})
+    airflow.prepare()
+    faults = ["kill-rank@training:node=1,step=100"]
+    command = [sys.executable, "-m", "airflow", "dags", "test", "drill_faults"]
+    done = subprocess.run(
+        [*command, "--conf", json.dumps({"faults": faults})],
+        env={**airflow.env, "HOME": str(folder)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-4000:]
+    assert f"'{faults[0]}': 'launched again 1 times in its last try'" in output
 
 
 # One fault at a time, with a training that needs no torch

@@ -84,27 +84,3 @@ def test_backend_local_trains_in_an_airflow_without_any_connection(tmp_path: Pat
     assert done.returncode == 0, output[-4000:]
     assert "[node 1]" in output, output[-4000:]
     assert list((tmp_path / "work" / "checkpoints").glob("*/*/manifest.json"))
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-@pytest.mark.timeout(900)
-def test_the_example_of_drills_reports_that_no_fault_has_changed_the_model(
-    tmp_path: Path, database: Path
-) -> None:
-    airflow = LocalAirflow(tmp_path / "airflow", dags=EXAMPLES, env={}, database=database)
-    airflow.prepare()
-    faults = ["kill-rank@training:node=1,step=100"]
-    command = [sys.executable, "-m", "airflow", "dags", "test", "drill_faults"]
-    done = subprocess.run(
-        [*command, "--conf", json.dumps({"faults": faults})],
-        env={**airflow.env, "HOME": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output[-4000:]
-    assert f"'{faults[0]}': 'launched again 1 times in its last try'" in output
