@@ -27,7 +27,6 @@ from airflow_provider_ocidist.model.work_dir import CODE_ARCHIVE
 from airflow_provider_ocidist.storage.locations import join
 
 CONFIG_MAP, SECRET = "CreateConfigMap", "CreateSecret"
-QUEUE = "kueue.x-k8s.io/queue-name"
 UID = "<uid of the object created before>"
 """Stands in a plan for the one value that only the API server can give."""
 
@@ -63,7 +62,7 @@ def make_plan(
     metadata = {"name": name, "namespace": namespace, **object_metadata(job, options, pods)}
     queued = {
         **metadata,
-        "labels": {**metadata["labels"], **({QUEUE: options.queue} if options.queue else {})},
+        "labels": {**metadata["labels"], **({names.QUEUE: options.queue} if options.queue else {})},
     }
     body = operator.manifest(job, pods, variables, queued)
     topology = operator.topology(job)
@@ -125,6 +124,7 @@ def _agent_config(operator: Operator, job: TrainingJob, key: RunKey, endpoint: s
         source,
         **roles,
         ends_others=operator.ends_others and job.nodes > 1,
+        starts_again=operator.replaces_pods,
         reports=job.container is None,
         oci_endpoint=endpoint,
     )
