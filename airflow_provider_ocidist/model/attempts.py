@@ -51,6 +51,8 @@ class Attempt:
     """None: it is unknown whether its creation was answered."""
     end: End | None = None
     """None: a node of it may live."""
+    candidate: str = ""
+    """As in its plan."""
 
     @classmethod
     def of(cls, plan: Plan, ref: RunRef | None = None) -> Attempt:
@@ -58,7 +60,7 @@ class Attempt:
         place = place_of(plan)
         if ref is not None:
             place = replace(place, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
-        return cls(key=plan.key, place=place, tries=plan.tries, ref=ref)
+        return cls(key=plan.key, place=place, tries=plan.tries, ref=ref, candidate=plan.candidate)
 
     @property
     def age(self) -> tuple[int, int]:
