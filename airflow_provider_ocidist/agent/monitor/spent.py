@@ -15,6 +15,9 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
+LONGEST_PAUSE = 30.0
+"""Seconds between two readings of the other nodes' reports, once the budget may be used up."""
+
 
 def seconds_in(reports: Iterable[NodeReport | None]) -> float:
     """Return the time of the nodes together, as far as their reports show it."""
@@ -89,7 +92,8 @@ class BudgetWatch:
         if finding:
             self._declared = True
             self._declare(finding)
-        self._due = own + (self.budget.node_seconds - spent) / self._nodes
+        # A node that could not be read may have used more than is known of it.
+        self._due = own + min(LONGEST_PAUSE, (self.budget.node_seconds - spent) / self._nodes)
 
     def _of_others(self) -> float:
         """Return the time of the other nodes; one that has never been seen may have no machine."""
