@@ -21,7 +21,7 @@ else:
         """Strings with names, which are written as their values."""
 
         __str__ = str.__str__
-        __format__ = str.__format__  # type: ignore[assignment]
+        __format__ = str.__format__  # type: ignore[assignment]  # str takes no keyword, Enum does
 
 
 if sys.version_info >= (3, 10):
@@ -48,7 +48,7 @@ else:
 
         def made(cls: type[T]) -> type[T]:
             if kw_only:
-                cls.__init__ = _init_by_name  # type: ignore[method-assign]
+                cls.__init__ = _init_by_name  # type: ignore[method-assign]  # dataclass makes none, with init=False
             return dataclasses.dataclass(init=not kw_only, **options)(cls)
 
         return made if cls is None else made(cls)
@@ -80,7 +80,7 @@ else:
             names = {**vars(sys.modules[base.__module__]), "Union": Union}
             for name, text in vars(base).get("__annotations__", {}).items():
                 read = ast.fix_missing_locations(_UnionsSpelledOut().visit(ast.parse(text, mode="eval")))
-                hints[name] = eval(compile(read, text, "eval"), names)  # noqa: S307
+                hints[name] = eval(compile(read, text, "eval"), names)  # noqa: S307 - annotations of our own classes
         return hints
 
     class _UnionsSpelledOut(ast.NodeTransformer):

@@ -228,7 +228,7 @@ class StoreUnavailable(AgentError):
 def refusal_in(error: BaseException) -> str | None:
     """Return as which refusal an error counts, None where it is an outage: no answer, or one that asks to wait.
 
-    Whoever waits goes by this one rule: an outage is waited out for a day, refusals of one kind are believed within the
+    Every wait follows this one rule: an outage is waited out for a day, refusals of one kind are believed within the
     hour (`evidence`).
     """
     inner = error.__cause__

@@ -103,13 +103,13 @@ class AirflowMemory(Comparison):
     def _let_all_wait(self) -> None:
         """Have a run of the DAG, all of whose tasks have deferred, though no worker ever ran them."""
         self._airflow.api.trigger(DAG_ID)  # stays queued, since the DAG is paused
-        told = {
+        settings = {
             "dag_id": DAG_ID,
             "interval": INTERVAL_S,
             "records": [record.to_json() for record in self._gangs.records],
         }
-        order = self._airflow.home / "told.json"
-        order.write_text(json.dumps(told))
+        order = self._airflow.home / "settings.json"
+        order.write_text(json.dumps(settings))
         command = [sys.executable, str(STATE), str(order)]
         written = subprocess.run(
             command, env=self._airflow.env, cwd=ROOT, capture_output=True, text=True, check=False
@@ -124,10 +124,10 @@ class AirflowMemory(Comparison):
 
 def running_triggers(airflow: LocalAirflow) -> int:
     """Return how many triggers run, by the triggerer's own word, which it gives every minute."""
-    told = re.findall(
+    found = re.findall(
         r"(\d+) triggers currently running", (airflow.home / "logs" / "triggerer.log").read_text()
     )
-    return int(told[-1]) if told else 0
+    return int(found[-1]) if found else 0
 
 
 def memory_of(airflow: LocalAirflow) -> Components:

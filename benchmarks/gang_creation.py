@@ -126,10 +126,10 @@ class GangCreation(Comparison):
     def _ads(self, nodes: int) -> float:
         self._prepare()
         names = ("url", "config_file", "profile", "compartment_id", "project_id", "subnet_id")
-        told = {name: getattr(self._access, name) for name in (*names, "log_group_id", "log_id")}
-        told |= {"nodes": nodes, "script": str(PROGRAMS / "steps.py")}
-        told |= {"native": self.topology == "multi_node"}
-        command = [str(CLIENTS), str(Path(__file__).with_name("ads_gang.py")), json.dumps(told)]
+        settings = {name: getattr(self._access, name) for name in (*names, "log_group_id", "log_id")}
+        settings |= {"nodes": nodes, "script": str(PROGRAMS / "steps.py")}
+        settings |= {"native": self.topology == "multi_node"}
+        command = [str(CLIENTS), str(Path(__file__).with_name("ads_gang.py")), json.dumps(settings)]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
         if done.returncode:
             raise RuntimeError(f"ADS failed: {done.stderr[-2000:]}")

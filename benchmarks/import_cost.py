@@ -15,7 +15,7 @@ from benchmarks.comparison import Comparison, Interval, Samples
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ROOT / ".venv-clients"
 """Has Oracle ADS in it; `make bench` makes it."""
-OURS = ("operators", "sensors", "triggers", "hooks", "links")
+OURS = ("operators", "sensors", "triggers", "hooks")
 TARGET_MS = 30.0
 
 # `airflow.sdk` loads its names on first use: a DAG file has used these two before it imports ours.

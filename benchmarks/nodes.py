@@ -44,14 +44,14 @@ class Nodes:
 
     def agent(self, rank: int) -> subprocess.Popen[bytes]:
         """Start our agent as one node."""
-        told = {
+        variables = {
             "OCIDIST_NODE_RANK": str(rank),
             "OCIDIST_CODE_DIR": str(self.folder),
             "FQDN": f"127.0.98.{rank + 1}",
             "PYTHONPATH": str(ROOT),
         }
         return self.start(
-            rank, [sys.executable, "-m", "airflow_provider_ocidist.agent"], self.config.to_env() | told
+            rank, [sys.executable, "-m", "airflow_provider_ocidist.agent"], self.config.to_env() | variables
         )
 
     def torchrun(self, rank: int) -> subprocess.Popen[bytes]:

@@ -18,7 +18,7 @@ from benchmarks.comparison import Comparison, Interval, Samples
 
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ROOT / ".venv-clients" / "bin"
-JOB = ROOT / "tests" / "dialects" / "ads_train.yaml"
+JOB = ROOT / "tests" / "job_file" / "dialects" / "ads_train.yaml"
 TARGET_S, TARGET_MB = 0.5, 80.0
 CONFIG = """\
 [DEFAULT]

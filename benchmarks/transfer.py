@@ -142,11 +142,11 @@ class Transfer(Comparison):
         local.mkdir(exist_ok=True)
         began = time.perf_counter()
         with self._start(client, action, local, name) as process:
-            told, failure = process.communicate(timeout=600)
+            output, failure = process.communicate(timeout=600)
         taken = time.perf_counter() - began
         if process.returncode:
             raise RuntimeError(f"{client} failed: {failure[-2000:]}")
-        seen = {"seconds": taken} if client == "cli" else json.loads(told.strip().splitlines()[-1])
+        seen = {"seconds": taken} if client == "cli" else json.loads(output.strip().splitlines()[-1])
         return {**seen, "process_s": taken}
 
     def _start(

@@ -37,7 +37,7 @@ Measure = Callable[[], dict[str, Any]]
 
 @contextmanager
 def waiting_gangs(count: int = GANGS) -> Iterator[IdleGangs]:
-    """Make gangs as tasks of Airflow have them: each with a lease, which whoever waits renews."""
+    """Make gangs as tasks of Airflow have them: each with a lease, which the waiting side renews."""
     with (
         tempfile.TemporaryDirectory() as folder,
         EmulatorProcess(Path(folder), options=("--no-signatures",)) as emulator,
@@ -54,15 +54,15 @@ def waiting_program(
 ) -> Iterator[Measure]:
     """Run the driver until it waits for the gangs; what is yielded lets it measure so many seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        told = {
+        settings = {
             "mode": mode,
             "records": [record.to_json() for record in gangs.records[:count]],
             "fields": gangs.emulator.connection_fields(),
             "interval": INTERVAL_S,
             "seconds": seconds,
         }
-        order, log = Path(folder, "told.json"), Path(folder, "log")
-        order.write_text(json.dumps(told))
+        order, log = Path(folder, "settings.json"), Path(folder, "log")
+        order.write_text(json.dumps(settings))
         environment = {
             **os.environ,
             "AIRFLOW_HOME": folder,
@@ -118,13 +118,13 @@ def percentile(values: list[float], share: float) -> float:
 def ads_watch(gangs: IdleGangs) -> Iterator[int]:
     """Let Oracle ADS watch one run; yields the id of its process once it does."""
     run_id = gangs.records[0].ref.main_run_id
-    told = json.dumps({**{name: getattr(gangs.emulator, name) for name in ADS_NEEDS}, "run": run_id})
+    settings = json.dumps({**{name: getattr(gangs.emulator, name) for name in ADS_NEEDS}, "run": run_id})
     proxy = {"HTTPS_PROXY": gangs.emulator.proxy_url, "REQUESTS_CA_BUNDLE": gangs.emulator.ca_file}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out")
         with out.open("w") as file:
             program = subprocess.Popen(
-                [require_clients(), str(ADS), told],
+                [require_clients(), str(ADS), settings],
                 env={**os.environ, **proxy},
                 stdout=file,
                 stderr=subprocess.STDOUT,

@@ -27,22 +27,22 @@ def main() -> None:
 
     Prints a line of JSON once it waits, and one for each line that it reads from then on.
     """
-    told = json.loads(Path(sys.argv[1]).read_text())
-    os.environ["AIRFLOW_CONN_OCI_DEFAULT"] = json.dumps({"conn_type": "oci", "extra": told["fields"]})
-    asyncio.run(wait(told))
+    settings = json.loads(Path(sys.argv[1]).read_text())
+    os.environ["AIRFLOW_CONN_OCI_DEFAULT"] = json.dumps({"conn_type": "oci", "extra": settings["fields"]})
+    asyncio.run(wait(settings))
 
 
-async def wait(told: dict[str, Any]) -> None:
-    before, is_alive = await MODES[told["mode"]](told)
-    tell(event="settled")
+async def wait(settings: dict[str, Any]) -> None:
+    before, is_alive = await MODES[settings["mode"]](settings)
+    report(event="settled")
     while await asyncio.to_thread(sys.stdin.readline):
-        waiting = await lags(told["seconds"])
+        waiting = await lags(settings["seconds"])
         alive = sum(is_alive())
-        tell(event="measured", waiting=waiting, before_kb=before, all_kb=resident_kb(), alive=alive)
+        report(event="measured", waiting=waiting, before_kb=before, all_kb=resident_kb(), alive=alive)
     os._exit(0)
 
 
-def tell(**values: Any) -> None:
+def report(**values: Any) -> None:
     print(json.dumps(values), flush=True)
 
 
@@ -60,7 +60,7 @@ async def lags(seconds: float) -> list[float]:
     return found
 
 
-async def triggerer(told: dict[str, Any]) -> Waiting:
+async def triggerer(settings: dict[str, Any]) -> Waiting:
     """Wait for all gangs as a triggerer does."""
     from airflow.executors.workloads.trigger import RunTrigger
     from airflow.jobs.triggerer_job_runner import TriggerRunner
@@ -68,12 +68,12 @@ async def triggerer(told: dict[str, Any]) -> Waiting:
 
     runner = TriggerRunner()
     before = resident_kb()
-    for number, record in enumerate(told["records"]):
+    for number, record in enumerate(settings["records"]):
         arguments = {
             "conn_id": "oci_default",
             "record": record,
             "owner": {name: record["ref"]["key"][name] for name in OWNER} | {"try_number": 1},
-            "poll_interval": told["interval"],
+            "poll_interval": settings["interval"],
         }
         runner.to_create.append(
             RunTrigger(
@@ -84,7 +84,7 @@ async def triggerer(told: dict[str, Any]) -> Waiting:
             )
         )
     await runner.create_triggers()
-    await _until_all_are_known(told["records"])
+    await _until_all_are_known(settings["records"])
     return before, lambda: (not each["task"].done() for each in runner.triggers.values())
 
 
@@ -106,28 +106,28 @@ def _is_known(watch: Watch) -> bool:
     return watch.status is not None and all(node.report is not None for node in watch.status.nodes)
 
 
-async def sdk_in_the_loop(told: dict[str, Any]) -> Waiting:
+async def sdk_in_the_loop(settings: dict[str, Any]) -> Waiting:
     """Wait as triggers do of which each makes a client for itself and calls it in the loop."""
     before = resident_kb()
-    tasks = [asyncio.create_task(_sdk_trigger(told, record)) for record in told["records"]]
+    tasks = [asyncio.create_task(_sdk_trigger(settings, record)) for record in settings["records"]]
     return before, lambda: (not task.done() for task in tasks)
 
 
-async def _sdk_trigger(told: dict[str, Any], record: dict[str, Any]) -> None:
+async def _sdk_trigger(settings: dict[str, Any], record: dict[str, Any]) -> None:
     import oci
 
-    fields = told["fields"]
+    fields = settings["fields"]
     config = oci.config.from_file(fields["config_file"], fields["profile"])
     client = oci.data_science.DataScienceClient(config, service_endpoint=fields["endpoint"])
     while True:
         for run_id in record["ref"]["run_ids"]:
             client.get_job_run(run_id)
-        await asyncio.sleep(told["interval"])
+        await asyncio.sleep(settings["interval"])
 
 
-async def nothing(told: dict[str, Any]) -> Waiting:
-    """Tell how late a loop is that has nothing to do: what this machine allows."""
-    del told
+async def nothing(settings: dict[str, Any]) -> Waiting:
+    """Measure how late a loop is that has nothing to do: what this machine allows."""
+    del settings
     return resident_kb(), lambda: ()
 
 

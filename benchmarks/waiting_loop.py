@@ -42,9 +42,9 @@ class WaitingLoop(Comparison):
 
     def _late(self, mode: str, count: int) -> float:
         with waiting_program(self.gangs, mode, count=count, seconds=SECONDS) as measure, self._slow():
-            told = measure()
-        assert told["alive"] == count
-        return percentile(told["waiting"], SHARE) * 1000
+            measured = measure()
+        assert measured["alive"] == count
+        return percentile(measured["waiting"], SHARE) * 1000
 
     @contextmanager
     def _slow(self) -> Iterator[None]:

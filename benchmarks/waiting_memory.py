@@ -32,9 +32,9 @@ class WaitingMemory(Comparison):
     gangs: IdleGangs
 
     def ours(self) -> float:
-        told = drive(self.gangs, "triggerer", seconds=SETTLED_S)
-        assert told["alive"] == GANGS
-        return float(told["all_kb"] - told["before_kb"]) / GANGS
+        measured = drive(self.gangs, "triggerer", seconds=SETTLED_S)
+        assert measured["alive"] == GANGS
+        return float(measured["all_kb"] - measured["before_kb"]) / GANGS
 
     def peer(self) -> float:
         with ads_watch(self.gangs) as pid:

@@ -18,8 +18,8 @@ class WaitingMemoryBesideSdk(WaitingMemory):
     target = f"at most {TARGET_KB:.0f} KB"
 
     def peer(self) -> float:
-        told = drive(self.gangs, "sdk_in_the_loop", count=CLIENTS, seconds=SECONDS)
-        return float(told["all_kb"] - told["before_kb"]) / CLIENTS
+        measured = drive(self.gangs, "sdk_in_the_loop", count=CLIENTS, seconds=SECONDS)
+        return float(measured["all_kb"] - measured["before_kb"]) / CLIENTS
 
     def met(self, samples: Samples) -> bool:
         return max(samples.ours) <= TARGET_KB

@@ -47,10 +47,10 @@ with DAG(
     def last_model(*, inlet_events) -> dict[str, object]:
         """Return the newest model and its epoch, as the last success recorded them; before the first there is none."""
         # An event that was made by hand names no model.
-        told = [event.extra for event in inlet_events[nightly_demand] if event.extra.get("checkpoint_uri")]
-        if not told:
+        saved = [event.extra for event in inlet_events[nightly_demand] if event.extra.get("checkpoint_uri")]
+        if not saved:
             return {"checkpoint_uri": "", "epoch": 0}
-        return {"checkpoint_uri": told[-1]["checkpoint_uri"], "epoch": told[-1]["step"]}
+        return {"checkpoint_uri": saved[-1]["checkpoint_uri"], "epoch": saved[-1]["step"]}
 
     DistributedTrainingOperator(
         task_id="train",

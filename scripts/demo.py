@@ -259,10 +259,10 @@ def up(place: Place, console: Console) -> None:
         process.terminate()
         process.wait()
         raise
-    told = json.loads(place.note.read_text())
+    note = json.loads(place.note.read_text())
     lines = (
-        f"Airflow    {told['url']}/dags/{DAG_ID}   user {told['user']}   password {told['password']}",
-        f"emulator   {told['emulator']}",
+        f"Airflow    {note['url']}/dags/{DAG_ID}   user {note['user']}   password {note['password']}",
+        f"emulator   {note['emulator']}",
         f"{DAG_ID} runs now; `make down` ends everything",
     )
     console.print("\n".join(lines), highlight=False, soft_wrap=True)
@@ -308,7 +308,7 @@ def _write_private(path: Path, text: str) -> None:
 # Command line
 
 
-def _told_to_end(number: int, _frame: object) -> NoReturn:
+def _terminated(number: int, _frame: object) -> NoReturn:
     # Once is enough: a second Ctrl-C must not interrupt the cleanup.
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
@@ -327,7 +327,7 @@ def main() -> int:
     args = parser.parse_args()
     console = Console()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _told_to_end)
+        signal.signal(number, _terminated)
     try:
         COMMANDS[args.command](Place(args.folder.resolve()), console)
     except (DemoError, ServiceError, AirflowApiError) as error:

@@ -19,7 +19,7 @@ from pathlib import Path
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-class Told(BaseException):
+class Terminated(BaseException):
     """A signal asks us to end."""
 
 
@@ -88,14 +88,14 @@ def outlast(_number: int, _frame: object) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
-def told(number: int, _frame: object) -> None:
+def terminate(number: int, _frame: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Told(number)
+    raise Terminated(number)
 
 
 def main() -> int:
     grace_s, parent, *command = sys.argv[1:]
-    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGUSR1, outlast)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # our parent blocked it meanwhile
@@ -110,7 +110,7 @@ def main() -> int:
         while signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN and descendants(os.getpid()):
             reap()
             time.sleep(0.2)
-    except Told:
+    except Terminated:
         pass
     finally:
         end_all(float(grace_s))

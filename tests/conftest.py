@@ -44,8 +44,8 @@ os.environ.update(
 for _name in [name for name in os.environ if name.startswith(("OCI_", "AIRFLOW_CONN_"))]:
     del os.environ[_name]
 
-from scripts.emulator_process import Access, EmulatorProcess  # noqa: E402
-from scripts.sweeper import sweep_after_us  # noqa: E402
+from scripts.emulator_process import Access, EmulatorProcess  # noqa: E402 - after the environment
+from scripts.sweeper import sweep_after_us  # noqa: E402 - the same
 from tests.skips import pytest_configure  # noqa: E402, F401  a hook
 
 if TYPE_CHECKING:

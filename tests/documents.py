@@ -55,6 +55,16 @@ def block(document: str, number: int) -> Block:
     return blocks_in((ROOT / document).read_text(), document)[number]
 
 
+def modules_named_in(text: str) -> list[str]:
+    """Return the files of Python that a document names in code with their folder, less the test after `::`."""
+    spans = [span.strip("`") for span in (match[0] for match in _CODE.finditer(_FENCE.sub("", text)))]
+    return [
+        path
+        for path in (span.partition("::")[0] for span in spans)
+        if re.fullmatch(r"[\w./-]+/\w+\.py", path)
+    ]
+
+
 def prose(text: str) -> str:
     """Return a document without its code, in which brackets are no links and signs of a number no headings."""
     return _CODE.sub("code", _FENCE.sub("", text))

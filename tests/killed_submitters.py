@@ -8,6 +8,7 @@ Prints how it ended: -9, or 0 where the submission took fewer requests.
 from __future__ import annotations
 
 import http.client
+import importlib
 import json
 import logging
 import os
@@ -15,6 +16,13 @@ import signal
 import sys
 import threading
 from typing import Any
+
+NEEDED = (
+    "oci.data_science",
+    "airflow_provider_ocidist.backends.oci_data_science",
+    "airflow_provider_ocidist.gangs.submission",
+    "tests.training_jobs",
+)
 
 
 def main() -> None:
@@ -29,11 +37,8 @@ def main() -> None:
 
 
 def _import_everything() -> None:
-    import oci.data_science  # noqa: F401
-
-    from airflow_provider_ocidist.backends import oci_data_science  # noqa: F401
-    from airflow_provider_ocidist.gangs import submission  # noqa: F401
-    from tests import training_jobs  # noqa: F401
+    for name in NEEDED:
+        importlib.import_module(name)
 
 
 def _submit_and_be_killed(case: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ connection. Every case is a process of its own, forked from one that has importe
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import json
 import os
 import random
@@ -21,6 +22,11 @@ LIMIT = 100
 """Seconds after which a case that does not end shows where its threads are."""
 FURTHEST = 30_000
 """Lines: those of about three looks."""
+NEEDED = (
+    "airflow.providers.common.compat.sdk",
+    "airflow_provider_ocidist.backends.oci_data_science",
+    "airflow_provider_ocidist.operators.training_task",
+)
 
 
 def main() -> None:
@@ -36,10 +42,8 @@ def main() -> None:
 
 
 def _import_everything() -> None:
-    from airflow.providers.common.compat.sdk import AirflowFailException  # noqa: F401
-
-    from airflow_provider_ocidist.backends import oci_data_science  # noqa: F401
-    from airflow_provider_ocidist.operators import training_task  # noqa: F401
+    for name in NEEDED:
+        importlib.import_module(name)
 
 
 def _wait_and_be_killed(case: dict[str, Any]) -> None:
@@ -58,7 +62,7 @@ def _wait_and_be_killed(case: dict[str, Any]) -> None:
     record = RunRecord.from_json(case["record"])
     _signal_at_line(random.Random(case["seed"]))
     try:
-        task.resume({"ti": ti}, record.to_json())  # type: ignore[typeddict-item]
+        task.resume({"ti": ti}, record.to_json())
     except AirflowFailException as error:
         os._exit(0 if "killed" in str(error) else 3)
     except BaseException as error:

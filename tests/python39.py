@@ -62,7 +62,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def oci_emulator_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OciEmulator]:
     """As `airflow_provider_ocidist.testing` has it, in a process whose Python is new enough."""
     with EmulatorProcess(tmp_path_factory.mktemp("oci-emulator")) as access:
-        yield OciEmulator(access)  # type: ignore[arg-type]  # the same fields, as read from its file
+        yield OciEmulator(access)
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ class KnownGangs(RecordedGangs):
 
     def attempts(self, plan: Plan, noted: Sequence[Attempt] = ()) -> list[Attempt]:
         self.model._do("attempts", plan.key.name, list(noted))
-        return sorted([*self.model.recorded, *noted], key=lambda each: each.age)
+        return sorted([*self.model.recorded, *noted], key=lambda each: each.order)
 
     def find(self, plan: Plan) -> list[RunRef]:
         refs = self.model.existing.values()

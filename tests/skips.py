@@ -71,7 +71,7 @@ class SkippedFiles:
             self._reasons[words_of(report)] += 1
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        session.config.workeroutput[FILES] = dict(self._reasons)  # type: ignore[attr-defined]  # xdist's
+        session.config.workeroutput[FILES] = dict(self._reasons)
 
 
 class SkipReport:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import re
 import shutil
 import subprocess
 import sys
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -113,3 +117,44 @@ def test_the_package_itself_imports_nothing():
 def test_the_command_line_starts_without_airflow_and_oci():
     program = f"import sys, {PACKAGE}.cli; print(*sys.modules)"
     assert not {"airflow", "oci", "torch", "starlette"} & set(in_a_new_interpreter(program).split())
+
+
+EXCEPTION = re.compile(r"# ?(?:noqa\b(?:: ?[A-Z]+\d+(?:, ?[A-Z]+\d+)*)?|type: ?ignore\b(?:\[[^]]*\])?)")
+
+
+def without_a_reason(source: str) -> Iterator[str]:
+    """Yield the comments that except a line from a check and do not say why, in a word at least."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        is_exception = token.type == tokenize.COMMENT and EXCEPTION.match(token.string)
+        if is_exception and not re.search(r"[A-Za-z]{2}", EXCEPTION.sub("", token.string)):
+            yield f"{token.start[0]}: {token.string}"
+
+
+@pytest.mark.parametrize(
+    "comment, is_bare",
+    [
+        ("# noqa", True),
+        ("# noqa: S311", True),
+        ("# noqa: PTH100, PTH118 -", True),
+        ("# type: ignore[misc]", True),
+        ("# type: ignore[misc]  # noqa: S311", True),
+        ("# noqa: S311 - jitter", False),
+        ("# type: ignore[misc]  # found by its name", False),
+        ("# another comment", False),
+    ],
+)
+def test_an_exception_from_a_check_is_bare_without_a_reason(comment: str, is_bare: bool):
+    assert bool(list(without_a_reason(f"x = 1  {comment}\n"))) == is_bare
+
+
+@pytest.mark.parametrize("folder", [PACKAGE, "benchmarks", "dags_examples", "scripts", "tests"])
+def test_every_exception_from_a_check_has_its_reason(folder: str):
+    texts = {file: file.read_text() for file in sorted((ROOT / folder).rglob("*.py"))}
+    assert texts
+    excepted = {file: text for file, text in texts.items() if EXCEPTION.search(text)}
+    bare = [
+        f"{file.relative_to(ROOT)}:{each}"
+        for file, text in excepted.items()
+        for each in without_a_reason(text)
+    ]
+    assert bare == []

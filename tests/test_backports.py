@@ -56,7 +56,7 @@ class Hinted:
     nested: tuple[Colour | None, ...] = ()
     limited: Annotated[int, "at least 1"] | None = None
     literal: Literal["a|b", "c"] = "c"
-    old: Optional[int] = None  # noqa: UP045
+    old: Optional[int] = None  # noqa: UP045 - as others write it
     part: Part | None = None
     parts: tuple[Part, ...] = ()
     table: dict[str, int | None] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import os
@@ -10,13 +11,19 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
-from benchmarks import pages, run
+import benchmarks
+from benchmarks import import_cost, pages, run
 from benchmarks.comparison import CONFIDENCE, FEWEST, Comparison, Interval, Samples, coverage
 from benchmarks.conditions import BUSY, Conditions
 from benchmarks.known_rows import known_rows
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize("values", range(1, 12))
@@ -138,3 +145,19 @@ def test_conditions_name_the_moment_the_commit_and_the_machine() -> None:
     assert all(now[name] for name in ("date", "commit", "machine"))
     assert now["load"] >= 0
     assert os.uname().nodename not in now["machine"]
+
+
+def test_what_rows_name_of_this_project_is_there() -> None:
+    # Rows are measured seldom: what moves away would be missed hours later.
+    modules = [
+        importlib.import_module(f"benchmarks.{item.name}") for item in iter_modules(benchmarks.__path__)
+    ]
+    named = {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Path) and value.is_relative_to(ROOT) and ".venv" not in str(value)
+    }
+    assert len(named) >= 4
+    assert [path for path in named if not path.exists() and path.name != "results.json"] == []
+    assert [name for name in import_cost.OURS if not find_spec(f"airflow_provider_ocidist.{name}")] == []

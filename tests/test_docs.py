@@ -35,7 +35,16 @@ from airflow_provider_ocidist.job import (
     TrainingJob,
 )
 from airflow_provider_ocidist.job_file import parsing
-from tests.documents import DOCUMENTS, ROOT, blocks, broken_links, links, name_of, uneven_rows
+from tests.documents import (
+    DOCUMENTS,
+    ROOT,
+    blocks,
+    broken_links,
+    links,
+    modules_named_in,
+    name_of,
+    uneven_rows,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -87,6 +96,22 @@ def test_a_link_is_broken_where_its_file_or_its_heading_is_not_there(link, leads
     text = "# A heading, with `code` and signs!\n## Twice\n## Twice\n```bash\n# in a block\n```\n"
     shown = f"{text}See [it]({link}), and not `[this](nowhere.md)`.\n"
     assert broken_links(shown, ROOT / "page.md") == ([] if leads else [link])
+
+
+ON_A_NODE = {"ocidist/node.py"}
+"""Modules that are named as they are in the artifact."""
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_each_module_that_a_page_names_is_where_it_says(path):
+    above = (ROOT, ROOT / "airflow_provider_ocidist", ROOT / "tests", ROOT / "dags_examples", path.parent)
+    named = set(modules_named_in(path.read_text())) - ON_A_NODE
+    assert {module for module in named if not any((folder / module).is_file() for folder in above)} == set()
+
+
+def test_a_module_is_named_by_its_folder_and_file():
+    text = "`agent/a.py`, `b/test_c.py::test_it`, `watch.py`, `launchers/<kind>.py`\n```text\n`a/b.py`\n```\n"
+    assert modules_named_in(text) == ["agent/a.py", "b/test_c.py"]
 
 
 def test_every_page_is_in_the_index():

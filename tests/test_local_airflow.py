@@ -119,7 +119,7 @@ def test_the_children_of_an_orphaned_service_live_until_it_is_stopped(tmp_path, 
     assert processes_of(tmp_path) == {}
 
 
-def test_a_service_ends_when_whoever_started_it_is_killed(tmp_path):
+def test_a_service_ends_when_the_process_that_started_it_is_killed(tmp_path):
     starter = f"""
 import os, sys, time
 from pathlib import Path

@@ -167,7 +167,7 @@ def test_blocks_around_lines_are_filled_in_as_a_whole(job_of, folder):
     assert (job.nodes, job.program.args) == (4, ("0", "1", "2"))
 
 
-def test_what_cannot_be_filled_in_is_told_with_path_and_line(job_of, folder):
+def test_what_cannot_be_filled_in_is_reported_with_path_and_line(job_of, folder):
     (folder / "jobs" / "job.yaml").write_text(
         'name: x\nnodes: "{{ params.nods }}"\nimage: "{{ nothing }}"\nenv: {A: "{{ unclosed"}\n'
     )

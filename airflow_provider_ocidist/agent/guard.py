@@ -47,7 +47,7 @@ def _living() -> Iterator[tuple[int, int]]:
 
 def _state_and_parent(pid: int) -> tuple[str, int]:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
             # The command's name, in parentheses, may contain blanks and parentheses.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
@@ -68,16 +68,16 @@ def main(arguments: list[str]) -> int:
     pipe, command = int(arguments[0]), arguments[1:]
     os.set_inheritable(pipe, False)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    told_to_end: list[int] = []
+    asked_to_end: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # A handler rather than SIG_IGN, which the command would inherit.
-        signal.signal(number, lambda number, _: told_to_end.append(number))
+        signal.signal(number, lambda number, _: asked_to_end.append(number))
     child = _start(command)
     threading.Thread(target=_kill_when_closed, args=(pipe,), daemon=True).start()
     status = _reap_until(child)
     # Some launchers exit at once on SIGTERM, and leave programs running that save a last checkpoint: the agent
     # ends those by closing the pipe.
-    _end_leftovers(grace=float("inf") if told_to_end else LEFTOVER_GRACE)
+    _end_leftovers(grace=float("inf") if asked_to_end else LEFTOVER_GRACE)
     return os.waitstatus_to_exitcode(status)
 
 

@@ -28,7 +28,7 @@ class LogLine:
 
 
 LOG_LINES = 20_000
-"""Beyond the first thousand of each search, of all gangs in one look: some tens of MB."""
+"""Lines that one look reads of all gangs, beyond the first thousand of each search: some tens of MB."""
 
 
 @dataclass(frozen=True, slots=True)

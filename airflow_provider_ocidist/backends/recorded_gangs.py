@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken
-from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged, place_of
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
 from airflow_provider_ocidist.work_dir.attempt_index import AttemptIndex, work_dir_of
@@ -49,7 +49,7 @@ class RecordedGangs:
         `noted`: what the task itself has kept of its attempts, whose records may lie elsewhere than the plan's.
         Raises BackendError when the records cannot be read.
         """
-        return self.recorded(plan.key, place_of(plan), noted)
+        return self.recorded(plan.key, Place.of(plan), noted)
 
     def recorded(self, key: RunKey, place: Place | None, noted: Sequence[Attempt]) -> list[Attempt]:
         """Return what `attempts` does, for a task whose gangs are put in `place`; None: as the connection says."""

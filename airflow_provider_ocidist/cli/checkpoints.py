@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli import note
 from airflow_provider_ocidist.cli.connection import add_connection, connection_of
-from airflow_provider_ocidist.cli.status import age_of
+from airflow_provider_ocidist.cli.status import age_text
 from airflow_provider_ocidist.cli.terminal import (
     FINE,
     WRONG,
@@ -202,7 +202,7 @@ def _row(item: Item) -> list[str]:
     step = "" if manifest is None or manifest.step is None else str(manifest.step)
     loss = "" if manifest is None or manifest.loss is None else f"{manifest.loss:.4g}"
     attempt = f"g{manifest.generation}-a{manifest.attempt}" if manifest else ""
-    age = "" if item.saved_at is None else age_of(time.time() - item.saved_at)
+    age = "" if item.saved_at is None else age_text(time.time() - item.saved_at)
     why = item.fault or (manifest.proof if manifest else "")
     return [item.folder, step, loss, size_text(item.size), age, attempt, str(item.state), why]
 
@@ -277,7 +277,7 @@ def _prune(options: argparse.Namespace) -> int:
 
 def _selection(options: argparse.Namespace) -> Any:
     from airflow_provider_ocidist.model.job import Best, Duration
-    from airflow_provider_ocidist.storage.catalog import Selection
+    from airflow_provider_ocidist.storage.catalog import PruneRule
     from airflow_provider_ocidist.storage.retention import Retention
 
     if options.keep < 1:
@@ -295,7 +295,7 @@ def _selection(options: argparse.Namespace) -> Any:
     except ValueError:
         raise Unusable(f"--older-than {options.older_than}: write seconds, or 90s, 15m, 2h, 30d") from None
     rule = Retention(keep=options.keep, every=options.keep_every, best=best)
-    return Selection(rule=rule, older_than=age, remains=options.remains)
+    return PruneRule(rule=rule, older_than=age, remains=options.remains)
 
 
 # fetch and export

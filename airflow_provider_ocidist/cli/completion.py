@@ -13,7 +13,7 @@ Completer = Callable[..., Iterable[str]]
 
 def complete_with(argument: argparse.Action, completer: Completer) -> None:
     """Set the completer of an argument for argcomplete; argparse itself ignores it."""
-    argument.completer = completer  # type: ignore[attr-defined]
+    argument.completer = completer  # type: ignore[attr-defined]  # only argcomplete knows it
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def _files(prefix: str, endings: tuple[str, ...]) -> list[str]:
     folder, _, beginning = prefix.rpartition("/")
     place = f"{folder}/" if folder or prefix.startswith("/") else ""
     try:
-        found = sorted(os.scandir(os.path.expanduser(place) or "."), key=lambda each: each.name)  # noqa: PTH111
+        found = sorted(os.scandir(os.path.expanduser(place) or "."), key=lambda each: each.name)  # noqa: PTH111 - Path raises for unknown users
     except OSError:
         return []
     return [

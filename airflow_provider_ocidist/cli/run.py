@@ -88,10 +88,10 @@ def _key(job: TrainingJob) -> RunKey:
 def _submit(backend: Backend, job: TrainingJob, key: RunKey) -> RunRecord:
     from airflow_provider_ocidist.gangs.submission import GangSubmitter
 
-    return GangSubmitter(backend, job, _Words(), None, threading.Event()).adopt_or_submit(key, None)
+    return GangSubmitter(backend, job, _SubmissionLog(), None, threading.Event()).adopt_or_submit(key, None)
 
 
-class _Words:
+class _SubmissionLog:
     """A submission's log, on the terminal."""
 
     def info(self, msg: Any, /, *args: Any) -> None:

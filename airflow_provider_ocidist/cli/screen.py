@@ -62,7 +62,7 @@ class Screen:
         return _ShownWatch(backend, record, self)
 
     def info(self, msg: Any, /, *args: Any) -> None:
-        self.words(str(msg) % args, "bold")
+        self.message(str(msg) % args, "bold")
 
     def warning(self, msg: Any, /, *args: Any) -> None:
         """Show a warning, unless the same was just shown: an outage is reported once, not every two seconds."""
@@ -71,9 +71,9 @@ class Screen:
         subject = text.partition(" (")[0]
         if now - self._warned.get(subject, -SAME_WARNING_AFTER) >= SAME_WARNING_AFTER:
             self._warned[subject] = now
-            self.words(text, "yellow")
+            self.message(text, "yellow")
 
-    def words(self, text: str, style: str) -> None:
+    def message(self, text: str, style: str) -> None:
         say(text, style, stderr=True)
 
     def line(self, line: LogLine) -> None:
@@ -113,7 +113,7 @@ class JsonScreen(Screen):
 
     takes_status = True
 
-    def words(self, text: str, style: str) -> None:  # noqa: ARG002 - JSON has no colours
+    def message(self, text: str, style: str) -> None:  # noqa: ARG002 - JSON has no colours
         print_json_line({"event": "message", "time": time.time(), "text": text})
 
     def line(self, line: LogLine) -> None:
@@ -181,7 +181,7 @@ class LiveScreen(Screen):
     ) -> None:
         self._live.stop()
 
-    def words(self, text: str, style: str) -> None:
+    def message(self, text: str, style: str) -> None:
         self._console.print(styled(text, style), soft_wrap=True)
 
     def warning(self, msg: Any, /, *args: Any) -> None:
@@ -189,7 +189,7 @@ class LiveScreen(Screen):
         super().warning(msg, *args)
 
     def line(self, line: LogLine) -> None:
-        self.words(log_text(line), colour_of(line.rank))
+        self.message(log_text(line), colour_of(line.rank))
 
     def show(self, status: RunStatus | None) -> None:
         # The watch keeps the last status: another object is another answer.

@@ -179,7 +179,7 @@ def _print_gangs(found: list[dict[str, Any]]) -> None:
     rows = [["NAME", "STATE", "NODES", "AGE", "STEP", "NEWEST CHECKPOINT", "JOB"]]
     for gang in found:
         step = "" if gang["step"] is None else str(gang["step"])
-        age = age_of(now - gang["submitted_at"])
+        age = age_text(now - gang["submitted_at"])
         checkpoint = (gang["checkpoint_uri"] or "").rpartition("/")[2]
         rows.append([gang["name"], gang["state"], str(gang["nodes"]), age, step, checkpoint, gang["job_id"]])
     title, *lines = columns(rows)
@@ -190,7 +190,7 @@ def _print_gangs(found: list[dict[str, Any]]) -> None:
             say(gang["problem"], "yellow", stderr=True)
 
 
-def age_of(seconds: float) -> str:
+def age_text(seconds: float) -> str:
     """Return a time span in its largest unit: `3 d`, `2 h`, `40 s`."""
     for length, unit in UNITS:
         if seconds >= length:

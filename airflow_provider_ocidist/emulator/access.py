@@ -116,13 +116,13 @@ def _of_runai(access: Access) -> list[Client]:
     """Return the Airflow connection to the control plane of Run:ai, where one was started."""
     if access.runai is None:
         return []
-    told = access.runai
+    runai = access.runai
     value = {
         "conn_type": "runai",
-        "host": told["url"],
-        "login": told["client_id"],
-        "password": told["client_secret"],
-        "extra": {"project": told["project"]},
+        "host": runai["url"],
+        "login": runai["client_id"],
+        "password": runai["client_secret"],
+        "extra": {"project": runai["project"]},
     }
     return [Client("Run:ai", f"export AIRFLOW_CONN_RUNAI_DEFAULT='{json.dumps(value)}'")]
 

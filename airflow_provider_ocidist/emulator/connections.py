@@ -73,7 +73,7 @@ class Connection(HttpToolsProtocol):
         self._bytes_without_body = 0
         self._in_body = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(cast("asyncio.Transport", Corked(transport, self.loop)))
         # A silent new connection is treated as an idle one.
         self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE_S, self.timeout_keep_alive_handler)

@@ -196,7 +196,7 @@ def hide_par(text: str) -> str:
 
 def rule_of(kind: type[Rule], details: Mapping[str, Any]) -> Rule:
     """Build a rule from JSON. Raises 400 for a field that it does not have."""
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # each kind is a dataclass
     unknown = set(details) - known
     if unknown:
         raise invalid(f"Unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}.")

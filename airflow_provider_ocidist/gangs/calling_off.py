@@ -20,12 +20,11 @@ Said = list[str]
 def call_off(
     backend: Backend, key: RunKey, place: Place | None, noted: Sequence[Attempt], ending: Ending, number: int
 ) -> list[str]:
-    """End whatever may live of the task of a key, for its try of this number gives up and nobody comes after it.
+    """Cancel what may live of a task, except gangs of later tries: try `number` gives up, and none follows.
 
-    By the service or a stop request, whichever can be reached; nothing that a later try waits for. `place`: where
-    the task's job puts its gangs; None where the job cannot be read: then as the connection says. `noted`: what the
-    task itself has kept of its attempts. Returns what may live all the same, each with the way to end it.
-    Raises no BackendError.
+    By the service or a stop request, whichever can be reached. `place`: where the task's job puts its gangs; None where
+    the job cannot be read: then as the connection says. `noted`: the attempts that Airflow's task state names. Returns
+    what may live all the same, each with the way to end it. Raises no BackendError.
     """
     stop = StopRequest(cause=ending.cause, message=ending.message)
     places = [place, *(each.place for each in noted)]

@@ -168,7 +168,7 @@ def _waited_in_vain(node: NodeStatus, status: RunStatus) -> Finding | None:
 
 
 def _has_failed(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
-    if verdict.end(node, record.expects, readable=status.reports_readable) is not verdict.End.FAILED:
+    if verdict.end(node, record.expects, readable=status.reports_readable) is not verdict.NodeEnd.FAILED:
         return False
     # A listing of the run directory may be stale: a missing report counts once all nodes have ended.
     silent = node.state is NodeState.SUCCEEDED and node.report is None

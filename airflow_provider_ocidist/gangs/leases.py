@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 RENEWALS = 6
 """Renewals per lease: five may fail before the nodes give up."""
 ATTEMPTS = 60
-"""The same while the store refuses: sooner than the next renewal, yet no load on a store that is down."""
+"""Attempts per lease while the store refuses: more often than renewals, yet no load on a store that is down."""
 AT_A_TIME = 6
 PAUSE = 1.0
 """Seconds without a request after the store has refused a whole batch of renewals."""
@@ -63,7 +63,7 @@ class Renewals:
         return True
 
 
-class Kept(Protocol):
+class Leased(Protocol):
     """A gang with a lease."""
 
     @property
@@ -80,11 +80,11 @@ class LeaseKeeper:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[int, Leased] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def keep(self, gang: Kept) -> None:
+    def keep(self, gang: Leased) -> None:
         """Renew the gang's lease from now on; do nothing if it has none. Does not block."""
         if gang.lease_due_at == math.inf:
             return
@@ -97,7 +97,7 @@ class LeaseKeeper:
                 self._thread = thread
 
     @contextlib.contextmanager
-    def keeping(self, gang: Kept) -> Iterator[None]:
+    def keeping(self, gang: Leased) -> Iterator[None]:
         """Renew the gang's lease meanwhile."""
         self.keep(gang)
         try:
@@ -105,7 +105,7 @@ class LeaseKeeper:
         finally:
             self.leave(gang)
 
-    def leave(self, gang: Kept) -> None:
+    def leave(self, gang: Leased) -> None:
         """Stop renewing. Does not block."""
         with self._changed:
             self._kept.pop(id(gang), None)

@@ -31,7 +31,7 @@ FAILURES = 3
 IDLE = 60.0
 """Seconds without a gang after which the thread ends."""
 
-Outcome = Action | Exception
+ActionOrError = Action | Exception
 
 
 class Source(Protocol):
@@ -101,14 +101,14 @@ class Followed(Turn):
     """A gang that a task waits for."""
 
     watch: Watch = field(kw_only=True)
-    publish: Callable[[Outcome], object] = field(kw_only=True)
+    publish: Callable[[ActionOrError], object] = field(kw_only=True)
 
 
 class Poller:
     """Looks at gangs until each needs an action. One thread, whatever their number.
 
-    Errors are waited out: after a refusal the credentials are read again. Only after failing for long enough to give a
-    gang up does the poller return the error to its task, which asks once more by itself, ends the gang, and fails.
+    Errors are waited out: after a refusal the credentials are read again. When requests have failed for so long
+    that a gang is given up, its task gets the error: it asks once more by itself, ends the gang, and fails.
     """
 
     def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:
@@ -124,10 +124,10 @@ class Poller:
         self._wakes_at = 0.0
         self._read_at = self._renewed_at = clock()
 
-    async def until_action(self, watch: Watch, interval: float) -> Outcome:
+    async def until_action(self, watch: Watch, interval: float) -> ActionOrError:
         """Return the next action for a gang, once there is one; `interval`: seconds between two looks."""
         loop = asyncio.get_running_loop()
-        published: asyncio.Future[Outcome] = loop.create_future()
+        published: asyncio.Future[ActionOrError] = loop.create_future()
         followed = self.follow(
             watch, interval, lambda outcome: loop.call_soon_threadsafe(_settle, published, outcome)
         )
@@ -136,8 +136,8 @@ class Poller:
         finally:
             self.leave(followed)
 
-    def follow(self, watch: Watch, interval: float, publish: Callable[[Outcome], object]) -> Followed:
-        """Look at a gang from now on; `tell` is called in the poller's thread, at most once. Does not block."""
+    def follow(self, watch: Watch, interval: float, publish: Callable[[ActionOrError], object]) -> Followed:
+        """Look at a gang from now on; `publish` is called in the poller's thread, at most once. Does not block."""
         followed = Followed(interval, self._clock() + GATHERING, watch=watch, publish=publish)
         with self._changed:
             self._followed[id(followed)] = followed
@@ -240,7 +240,7 @@ class Poller:
             return False
         return True
 
-    def _publish(self, followed: Followed, outcome: Outcome) -> None:
+    def _publish(self, followed: Followed, outcome: ActionOrError) -> None:
         with self._changed:
             wanted = self._followed.pop(id(followed), None) is not None
         self._keeper.leave(followed.watch)
@@ -255,6 +255,6 @@ def _shortest(due: Iterable[Followed]) -> float:
     return min(each.interval for each in due)
 
 
-def _settle(published: asyncio.Future[Outcome], outcome: Outcome) -> None:
+def _settle(published: asyncio.Future[ActionOrError], outcome: ActionOrError) -> None:
     if not published.done():
         published.set_result(outcome)

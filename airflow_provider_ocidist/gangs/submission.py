@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import near, now_at
@@ -26,9 +26,10 @@ from airflow_provider_ocidist.gangs.calling_off import call_off
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Fail, decide
 from airflow_provider_ocidist.gangs.watch import TaskLog
-from airflow_provider_ocidist.model.attempts import Attempt, End, generation_of, newest, place_of
+from airflow_provider_ocidist.model.attempts import Attempt, End, Place, generation_of, newest
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
 from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.refusal import CAUSES
 from airflow_provider_ocidist.model.run import (
@@ -49,16 +50,9 @@ LONGEST_NOTE = 60_000
 END_WITHIN = 1800.0
 """Seconds that a left-over gang has to end, including `limits.stop_grace` and its last checkpoint."""
 CLAIM_PATIENCE = 1.5
-"""Seconds of the five that Airflow leaves a process which it kills; a gang must not live on for want of an answer."""
+"""Seconds of the five that Airflow leaves a process which it kills; a gang must not live on because no answer
+comes."""
 LEFT_OVER = "left over from before this task was cleared or retried"
-
-
-class Notes(Protocol):
-    """Airflow's task state store (3.3); it survives retries and clears."""
-
-    def get(self, key: str) -> Any: ...
-
-    def set(self, key: str, value: Any) -> None: ...
 
 
 class Canceller:
@@ -72,15 +66,15 @@ class Canceller:
     def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
         """End the live ones. Raises BackendError, also when stopped, or if nodes still live after `within` seconds."""
         deadline = time.monotonic() + within
-        told_at: dict[str, float] = {}
+        cancelled_at: dict[str, float] = {}
         while live := self._living(refs):
             if time.monotonic() > deadline:
                 raise _still_alive(live, within)
             for ref, _ in live:
-                if time.monotonic() - told_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
+                if time.monotonic() - cancelled_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
                     self._log.warning("ending %s, %s", ref.key.name, why)
                     if self._cancel(ref):
-                        told_at[ref.job_id] = time.monotonic()
+                        cancelled_at[ref.job_id] = time.monotonic()
             self._pause()
         for ref in refs:
             if not ref.complete:
@@ -153,7 +147,7 @@ class GangSubmitter:
         backend: Backend,
         job: TrainingJob,
         log: TaskLog,
-        notes: Notes | None,
+        notes: TaskStateStore | None,
         stop: threading.Event,
         *,
         plans: Iterable[Plan] = (),
@@ -164,7 +158,7 @@ class GangSubmitter:
         self._log = log
         self._notes = notes
         self._stop = stop
-        self._ender = Canceller(backend, log, stop)
+        self._canceller = Canceller(backend, log, stop)
         self._candidates = Candidates(backend, job, log)
         self._plans = {(plan.key, 0): plan for plan in plans}
         self._chosen: dict[RunKey, int] = {}
@@ -224,7 +218,7 @@ class GangSubmitter:
         if adopted is not None and (number > 1 or any(adopted.run_ids)):
             # Claim before ending the others: one of them may be a later try's.
             self._claim(adopted, number)
-        self._ender.end([ref for ref in found if ref is not adopted], LEFT_OVER)
+        self._canceller.end([ref for ref in found if ref is not adopted], LEFT_OVER)
         if adopted is not None:
             whole = self._plan(adopted.key, tries, self._choice(adopted.key, known))
             return self._submit(whole, task_deadline, found, number)
@@ -250,13 +244,13 @@ class GangSubmitter:
         return self.calling_off(key, number, why)()
 
     def calling_off(self, key: RunKey, number: int, why: BaseException) -> Callable[[], list[str]]:
-        """Return what does so later, also while this try waits for an answer: it asks Airflow nothing any more."""
+        """Return what does so later, also while this try waits for an answer; it asks nothing of Airflow."""
         try:
             draft = self._plan(key, Tries(number=number, max_tries=key.generation))
         except JobFileError:
             draft = None
         noted, ending = noted_in(self._notes, draft, self._log), _given_up(why)
-        place = place_of(draft) if draft else None
+        place = Place.of(draft) if draft else None
         return lambda: call_off(self._backend, key, place, noted, ending, number)
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
@@ -342,7 +336,8 @@ class GangSubmitter:
         action = decide(RunRecord.of(ref, self._job, plan.expects), status, at)
         if isinstance(action, Fail):
             seen = any(attempt.key == ref.key and attempt.end is not None for attempt in known)
-            # A failure that nobody waited for: where another gang would only meet it again, the task fails of it.
+            # Nobody waited for this failure yet. If another gang would fail in the same way, the task fails with
+            # it.
             if seen or not status.ended or MEANINGS[action.cause].retry is not Retry.NEVER:
                 return False
         elif status.ended and any(state is not NodeState.SUCCEEDED for state in states):
@@ -372,7 +367,7 @@ class GangSubmitter:
         self._notes.set(NOTE, value)
 
 
-def noted_in(notes: Notes | None, draft: Plan | None, log: TaskLog) -> list[Attempt]:
+def noted_in(notes: TaskStateStore | None, draft: Plan | None, log: TaskLog) -> list[Attempt]:
     """Return the attempts that Airflow has noted of a task; `draft`: any plan of it, None where its job is unknown."""
     noted = notes.get(NOTE) if notes is not None else None
     if not isinstance(noted, dict):
@@ -395,9 +390,9 @@ def _attempts_in(noted: Mapping[str, Any], draft: Plan | None) -> list[Attempt]:
 
 
 def call_off_noted(
-    backend: Backend, key: RunKey, number: int, why: BaseException, notes: Notes | None, log: TaskLog
+    backend: Backend, key: RunKey, number: int, why: BaseException, notes: TaskStateStore | None, log: TaskLog
 ) -> list[str]:
-    """Do what `GangSubmitter.call_off` does for a task whose job cannot be read, by what is noted and recorded."""
+    """Do what `GangSubmitter.call_off` does, for a task whose job cannot be read: by its noted attempts."""
     return call_off(backend, key, None, noted_in(notes, None, log), _given_up(why), number)
 
 

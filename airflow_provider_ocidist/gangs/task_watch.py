@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.backports import UTC, Self
-from airflow_provider_ocidist.gangs.log_cursor import LogFollower
+from airflow_provider_ocidist.gangs.log_follower import LogFollower
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
 from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.masking import masked_text

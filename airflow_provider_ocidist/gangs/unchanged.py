@@ -1,7 +1,7 @@
 """How long something has looked the same, as measured by the watcher. Pure.
 
 No two machines' clocks are compared: a value is only ever compared with itself at the look before, and the time between
-is the watcher's own. The next watcher adds to what one has measured, since it is a duration.
+is the watcher's own. The next watcher continues the measurement, which is a duration and not a time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _has_failed(each: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
     if each.state is NodeState.SUCCEEDED and each.report is None:
         # Its report may just not be listed yet.
         return False
-    return verdict.end(each, record.expects, readable=status.reports_readable) is verdict.End.FAILED
+    return verdict.end(each, record.expects, readable=status.reports_readable) is verdict.NodeEnd.FAILED
 
 
 def _is_training(status: RunStatus) -> bool:

@@ -49,7 +49,7 @@ class ReportOutcome(Enum):
     NO_AGENT = auto()
 
 
-class End(Enum):
+class NodeEnd(Enum):
     """How a node's part has ended."""
 
     WELL = auto()
@@ -59,7 +59,7 @@ class End(Enum):
     FAILED = auto()
 
 
-class Checkpoint(Enum):
+class Saved(Enum):
     """Which checkpoint exists."""
 
     OWN = auto()
@@ -91,12 +91,12 @@ class Unread:
 
 
 _ENDS = {
-    ReportOutcome.EXIT_0: End.WELL,
-    ReportOutcome.FAILURE: End.FAILED,
-    ReportOutcome.NOT_DONE: End.UNSAID,
-    ReportOutcome.NOTHING: End.FAILED,
-    ReportOutcome.UNREADABLE: End.UNREAD,
-    ReportOutcome.NO_AGENT: End.WELL,
+    ReportOutcome.EXIT_0: NodeEnd.WELL,
+    ReportOutcome.FAILURE: NodeEnd.FAILED,
+    ReportOutcome.NOT_DONE: NodeEnd.UNSAID,
+    ReportOutcome.NOTHING: NodeEnd.FAILED,
+    ReportOutcome.UNREADABLE: NodeEnd.UNREAD,
+    ReportOutcome.NO_AGENT: NodeEnd.WELL,
 }
 """For nodes that are SUCCEEDED at the service; all others have failed."""
 
@@ -114,26 +114,26 @@ def report_outcome(node: NodeStatus, expects: Expectations, *, readable: bool) -
     return ReportOutcome.EXIT_0 if over else ReportOutcome.NOT_DONE
 
 
-def end(node: NodeStatus, expects: Expectations, *, readable: bool) -> End | None:
+def end(node: NodeStatus, expects: Expectations, *, readable: bool) -> NodeEnd | None:
     """Return how a node's part has ended; None while it lives."""
     if not node.state.terminal:
         return None
     if node.state is not NodeState.SUCCEEDED:
-        return End.FAILED
+        return NodeEnd.FAILED
     return _ENDS[report_outcome(node, expects, readable=readable)]
 
 
-def checkpoint_of(record: RunRecord, status: RunStatus) -> Checkpoint:
+def checkpoint_of(record: RunRecord, status: RunStatus) -> Saved:
     """Return which checkpoint exists, by the reports and, if they do not say, by the store."""
     if not status.checkpoint_readable:
-        return Checkpoint.UNREADABLE
+        return Saved.UNREADABLE
     if status.checkpoint_problem is not None:
-        return Checkpoint.DAMAGED
+        return Saved.DAMAGED
     if own_checkpoint(record, status):
-        return Checkpoint.OWN
+        return Saved.OWN
     if status.checkpoint is None:
-        return Checkpoint.NONE
-    return Checkpoint.COMPLETE if _was_complete(status, status.checkpoint) else Checkpoint.FORMER
+        return Saved.NONE
+    return Saved.COMPLETE if _was_complete(status, status.checkpoint) else Saved.FORMER
 
 
 def own_checkpoint(record: RunRecord, status: RunStatus) -> bool:
@@ -167,12 +167,14 @@ def outcome(record: RunRecord, status: RunStatus) -> Success | GangFailure | Unr
     """Judge a gang whose nodes have all ended at the service without a failure."""
     ends = {end(node, record.expects, readable=status.reports_readable) for node in status.nodes}
     found = checkpoint_of(record, status)
-    if End.UNREAD in ends or found is Checkpoint.UNREADABLE:
+    if NodeEnd.UNREAD in ends or found is Saved.UNREADABLE:
         return Unread()
-    if found is Checkpoint.DAMAGED:
+    if found is Saved.DAMAGED:
         return GangFailure(Cause.USER, str(status.checkpoint_problem))
-    unsaid = [node.rank for node in status.nodes if end(node, record.expects, readable=True) is End.UNSAID]
-    if record.expects.checkpoint and found in (Checkpoint.NONE, Checkpoint.FORMER):
+    unsaid = [
+        node.rank for node in status.nodes if end(node, record.expects, readable=True) is NodeEnd.UNSAID
+    ]
+    if record.expects.checkpoint and found in (Saved.NONE, Saved.FORMER):
         return _without_checkpoint(status, unsaid)
     missing = [] if unsaid else _missing_outputs(record, status)
     if missing:

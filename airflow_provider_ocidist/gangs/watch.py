@@ -21,7 +21,7 @@ from airflow_provider_ocidist.errors import (
 )
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Action, Cancel, Wait, decide, unread
 from airflow_provider_ocidist.gangs.leases import Renewals
-from airflow_provider_ocidist.gangs.log_cursor import LogFollower
+from airflow_provider_ocidist.gangs.log_follower import LogFollower
 from airflow_provider_ocidist.gangs.pace import Pace
 from airflow_provider_ocidist.gangs.spending import Spending
 from airflow_provider_ocidist.gangs.unchanged import observe
@@ -347,7 +347,7 @@ class PollResult:
 
 
 def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> PollResult:
-    """Look at gangs of one backend in as few calls as it allows; what befalls one does not touch the others."""
+    """Look at gangs of one backend in as few calls as it allows; an error of one does not affect the others."""
     outcomes: dict[Watch, Action | Exception] = {}
     statuses: dict[Watch, RunStatus] = {}
     lines: dict[Watch, LogPart] = {}

@@ -21,7 +21,7 @@ class RunaiHook(OciHook):
     conn_type = "runai"
     hook_name = "NVIDIA Run:ai"
 
-    def get_conn(self) -> Client:  # type: ignore[override]
+    def get_conn(self) -> Client:  # type: ignore[override]  # the client of another service
         """Return a client of the control plane. Raises BackendError where the connection lacks a field."""
         from airflow_provider_ocidist.backends.runai.client import Client
         from airflow_provider_ocidist.backends.runai.options import Fields

@@ -40,7 +40,7 @@ def get_fs(conn_id: str | None, storage_options: Mapping[str, Any] | None = None
     )
 
 
-class BucketNames(AbstractFileSystem):  # type: ignore[misc]
+class BucketNames(AbstractFileSystem):
     """Parses names as in any bucket; ocifs, which would otherwise do it, requires a namespace in each."""
 
     protocol = ("oci",)
@@ -52,7 +52,7 @@ class OciPath(CloudPath):
     __slots__ = ()
 
     @property
-    def parser(self) -> WrappedFileSystemFlavour:  # type: ignore[override]
+    def parser(self) -> WrappedFileSystemFlavour:  # type: ignore[override]  # a type that upath keeps to itself
         return _PARSER
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ocifs import OCIFileSystem
 
 
-class ObjectStorage(OCIFileSystem):  # type: ignore[misc]
+class ObjectStorage(OCIFileSystem):
     """Object Storage of one tenancy; names need no namespace."""
 
     protocol = ("oci",)

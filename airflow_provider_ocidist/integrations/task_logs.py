@@ -62,7 +62,7 @@ class OciTaskLogs:
         if self.delete_local:
             shutil.rmtree(local.parent, ignore_errors=True)
 
-    def stream(self, relative_path: str, ti: Any) -> tuple[list[str], list[Generator[str]]]:  # noqa: ARG002
+    def stream(self, relative_path: str, ti: Any) -> tuple[list[str], list[Generator[str]]]:  # noqa: ARG002 - Airflow's
         """Return the places and the lines of the logs of one attempt, including its trigger's."""
         try:
             # Not `attempt=10.log`, which begins with `attempt=1` too.

@@ -277,7 +277,8 @@ def _with_absolute_source(job: TrainingJob, base_dir: str | Path, problems: list
         return job
     if not is_uri(base_dir) and str(base_dir):
         # Links stay as written; an unknown user stays, so that the rules report it.
-        place = os.path.abspath(os.path.join(base_dir, os.path.expanduser(source)))  # noqa: PTH100, PTH111, PTH118
+        written = os.path.join(base_dir, os.path.expanduser(source))  # noqa: PTH111, PTH118 - Path raises
+        place = os.path.abspath(written)  # noqa: PTH100 - Path.resolve follows links
     elif source.startswith(("/", "~")):
         return job
     elif not str(base_dir):

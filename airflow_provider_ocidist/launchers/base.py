@@ -76,11 +76,11 @@ class Launcher(ABC):
         """Return the programs that must be found on `PATH`."""
         return ()
 
-    def logs_in(self, options: LauncherOptions, nodes: int) -> bool:  # noqa: ARG002
+    def logs_in(self, options: LauncherOptions, nodes: int) -> bool:  # noqa: ARG002 - most need no logins
         """Return whether the first node starts the processes of the others, by logins."""
         return False
 
-    def files(self, options: LauncherOptions, placement: Placement) -> Mapping[str, str]:  # noqa: ARG002
+    def files(self, options: LauncherOptions, placement: Placement) -> Mapping[str, str]:  # noqa: ARG002 - most need none
         """Return the text files that the command reads, by name in `placement.folder`."""
         return {}
 
@@ -88,7 +88,7 @@ class Launcher(ABC):
         """Return the folder of the processes' log files, with a folder for each run; None without any."""
         return None
 
-    def hides_output(self, options: LauncherOptions) -> bool:  # noqa: ARG002
+    def hides_output(self, options: LauncherOptions) -> bool:  # noqa: ARG002 - most show it
         """Return whether that output is in those files alone."""
         return False
 

@@ -11,7 +11,7 @@ from airflow_provider_ocidist.model.job import LauncherOptions, Program
 class Command(Launcher):
     """`program.script` itself; the launcher's own arguments come before it, as in `numactl -l ./train`."""
 
-    def command(self, program: Program, options: LauncherOptions, placement: Placement) -> list[str]:  # noqa: ARG002
+    def command(self, program: Program, options: LauncherOptions, placement: Placement) -> list[str]:  # noqa: ARG002 - same for all
         interpreter = [sys.executable] if program.module else []
         return [*options.args, *interpreter, *program_command(program)]
 

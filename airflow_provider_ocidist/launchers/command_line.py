@@ -169,7 +169,7 @@ def _python(interpreter: str, words: Sequence[str]) -> Command:
     if module and len(rest) == 1:
         raise ValueError("names no module after -m")
     if module and rest[1] == OLD_LAUNCHER:
-        raise ValueError(f"calls {OLD_LAUNCHER}, which is no more: write torchrun")
+        raise ValueError(f"calls {OLD_LAUNCHER}, which no longer exists: write torchrun")
     if module and rest[1] in MODULES:
         return _launched(MODULES[rest[1]], rest[2:])
     if rest[0].startswith("-") and not module:

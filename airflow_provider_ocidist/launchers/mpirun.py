@@ -48,13 +48,13 @@ OWN_REPORT = re.compile(
 class Mpirun(Launcher):
     """`mpirun` of Open MPI; each process also gets the variables that torch reads."""
 
-    def logs_in(self, options: LauncherOptions, nodes: int) -> bool:  # noqa: ARG002
+    def logs_in(self, options: LauncherOptions, nodes: int) -> bool:  # noqa: ARG002 - no option says
         return nodes > 1
 
     def tools(self, options: LauncherOptions, nodes: int) -> tuple[str, ...]:
         return ("mpirun", *(ssh.TOOLS if self.logs_in(options, nodes) else ()))
 
-    def files(self, options: LauncherOptions, placement: Placement) -> Mapping[str, str]:  # noqa: ARG002
+    def files(self, options: LauncherOptions, placement: Placement) -> Mapping[str, str]:  # noqa: ARG002 - none matters
         if placement.nodes == 1:
             # mpirun would log in to its own node if it did not recognize the address.
             return {HOSTS: f"localhost slots={placement.processes_per_node}\n"}
@@ -108,7 +108,7 @@ def _through_ssh(placement: Placement) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """Become the program, as one rank of it."""
     ranks = {name: os.environ[source] for name, source in RANKS.items() if source in os.environ}
-    os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, **ranks})  # noqa: S606
+    os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, **ranks})  # noqa: S606 - that is the point
 
 
 LAUNCHER = Mpirun()

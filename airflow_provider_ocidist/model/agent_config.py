@@ -43,7 +43,7 @@ class AgentConfig:
     checkpoints: Checkpoints | None = None
     """`uri` is complete: checkpoints are written to `<uri>/<name>/`."""
     checkpoints_stem: str | None = None
-    """What the URIs of this task's checkpoints begin with, where it goes on after a clear; a generation follows."""
+    """URIs of this task's checkpoints less the generation at their end; None unless it resumes after a clear."""
     generation: int = 0
     """This one; those before it have smaller numbers."""
     attempt: int = 0
@@ -62,7 +62,8 @@ class AgentConfig:
     one_run: bool = False
     """Whether all nodes are one run to the service: they share its log, and the first that fails ends it for all."""
     ends_others: bool = False
-    """Whether the platform ends all other nodes when one fails, or when node 0 succeeds: such a node waits for them."""
+    """Whether the platform ends all other nodes when one fails, or when node 0 succeeds: the first to end waits for
+    them."""
     reports: bool = True
     """Whether it is certain that an agent reads this; where not, a node's silence means nothing."""
     require_training: bool = False

@@ -21,6 +21,15 @@ class Place:
     compartment_id: str | None = None
     region: str | None = None
 
+    @classmethod
+    def of(cls, plan: Plan) -> Place:
+        return cls(
+            backend=plan.backend,
+            run_dir=plan.run_dir,
+            compartment_id=plan.compartment_id,
+            region=plan.region,
+        )
+
     @property
     def digest(self) -> str:
         """Names the place in eight hexadecimal digits."""
@@ -28,7 +37,7 @@ class Place:
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def is_that_of(self, plan: Plan) -> bool:
-        return self.digest == place_of(plan).digest and self.region in (None, plan.region)
+        return self.digest == Place.of(plan).digest and self.region in (None, plan.region)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +57,7 @@ class Attempt:
     place: Place
     tries: Tries | None = None
     ref: RunRef | None = None
-    """None: it is unknown whether its creation was answered."""
+    """None: its creation was not answered, as far as is known."""
     end: End | None = None
     """None: a node of it may live."""
     candidate: str = ""
@@ -57,13 +66,14 @@ class Attempt:
     @classmethod
     def of(cls, plan: Plan, ref: RunRef | None = None) -> Attempt:
         """Return the record of an attempt; that of an existing gang holds its place."""
-        place = place_of(plan)
+        place = Place.of(plan)
         if ref is not None:
             place = replace(place, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
         return cls(key=plan.key, place=place, tries=plan.tries, ref=ref, candidate=plan.candidate)
 
     @property
-    def age(self) -> tuple[int, int]:
+    def order(self) -> tuple[int, int]:
+        """What is greater for a later one."""
         return self.key.generation, self.key.attempt
 
     def is_that_of(self, plan: Plan) -> bool:
@@ -83,25 +93,19 @@ class Attempt:
         return codec.decode(cls, value)
 
 
-def place_of(plan: Plan) -> Place:
-    return Place(
-        backend=plan.backend, run_dir=plan.run_dir, compartment_id=plan.compartment_id, region=plan.region
-    )
-
-
 def newest(known: Iterable[Attempt]) -> Attempt | None:
-    return max(known, key=lambda attempt: (*attempt.age, attempt.ref is not None), default=None)
+    return max(known, key=lambda attempt: (*attempt.order, attempt.ref is not None), default=None)
 
 
 def merged(*records: Iterable[Attempt]) -> list[Attempt]:
     """Return each attempt at each place once, from its most complete record; the oldest first."""
     found: dict[tuple[object, ...], Attempt] = {}
     for attempt in (attempt for some in records for attempt in some):
-        name = (*attempt.age, attempt.place.digest)
+        name = (*attempt.order, attempt.place.digest)
         before = found.get(name)
         if before is None or _known(attempt) >= _known(before):
             found[name] = attempt
-    return sorted(found.values(), key=lambda attempt: attempt.age)
+    return sorted(found.values(), key=lambda attempt: attempt.order)
 
 
 def _known(attempt: Attempt) -> tuple[bool, int]:

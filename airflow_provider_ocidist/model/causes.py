@@ -12,13 +12,13 @@ class Retry(StrEnum):
     """What a retry may hope for."""
 
     NEVER = "NEVER"
-    """The same training would fail of it again."""
+    """The same training would fail again in the same way."""
     AFTER_CLEAR = "AFTER_CLEAR"
     """Somebody ended the run on purpose, and clears the task to train again."""
     AT_ONCE = "AT_ONCE"
-    """It is gone with the node that had it, or now that somebody waits again."""
+    """The fault is gone: with the node that had it, or because a task waits again."""
     WITH_TIME = "WITH_TIME"
-    """Only time mends it: each pause is longer than the one before."""
+    """Only waiting helps: each pause is longer than the one before."""
     AS_USUAL = "AS_USUAL"
     """After the task's own `retry_delay`."""
 

@@ -110,9 +110,8 @@ class Dependencies:
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """What the container starts instead of the agent; an image of ours may start the agent by itself all the same.
-
-    The service alone shows nodes that do not report: no progress, checkpoints, hangs or causes.
+    """What the container starts instead of the agent; the entrypoint of an image may still be the agent. Of nodes
+    without an agent only the service's state is known: no progress, checkpoints, hangs or causes.
     """
 
     __pydantic_config__ = STRICT
@@ -244,8 +243,9 @@ class Limits:
     capacity_timeout: SecondsOrZero | None = None
     """How long an Airflow task that finds no machine asks again, before it fails. 0: it fails at once. None: 1 hour."""
     join_timeout: Seconds = 600.0
-    """From a node's start until it has found all the others. One that still fetches code or data is waited for as long
-    as it gets further at least once in this time, and a store that does not answer is asked again for as long."""
+    """From a node's start until it has found all the others. They wait longer for a node that still fetches code or
+    data, as long as it makes progress at least once in this time. A store that does not answer is tried again for
+    this long."""
     hang_timeout: Seconds | None = 1800.0
     """Without a line of output, progress or checkpoint on any node."""
     idle: Seconds | None = None

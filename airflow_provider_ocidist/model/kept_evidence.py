@@ -14,8 +14,8 @@ KEY = "ocidist_evidence"
 """In Airflow's task state store (3.3)."""
 
 
-class Notes(Protocol):
-    """What Airflow's task state store offers."""
+class TaskStateStore(Protocol):
+    """Airflow's (3.3); it survives retries and clears."""
 
     def get(self, key: str) -> Any: ...
 
@@ -49,7 +49,7 @@ class Kept:
 NOTHING = Kept()
 
 
-def read(notes: Notes | None, subject: str) -> Kept:
+def read(notes: TaskStateStore | None, subject: str) -> Kept:
     """Return the saved evidence of a subject: one try of a task and what it waits for."""
     try:
         found = notes.get(KEY) if notes is not None else None
@@ -60,7 +60,7 @@ def read(notes: Notes | None, subject: str) -> Kept:
     return NOTHING
 
 
-def write(notes: Notes | None, subject: str, kept: Kept) -> bool:
+def write(notes: TaskStateStore | None, subject: str, kept: Kept) -> bool:
     """Save it; return whether that worked: otherwise the evidence begins anew."""
     if notes is None:
         return False

@@ -107,7 +107,7 @@ class NodeReport:
     progress: Progress | None = None
     usage: Usage | None = None
     moved: int | None = None
-    """Grows as long as the node gets further with what comes before the training; None: an older agent."""
+    """Grows while the node makes progress before the training; None: an older agent."""
     checkpoint: CheckpointRef | None = None
     """Newest complete checkpoint that this node has written, or started from."""
     starts_from: str | None = None
@@ -117,7 +117,7 @@ class NodeReport:
     spent_before: float | None = None
     """Node-seconds of the task's earlier attempts since its last clear, as node 0 has counted them."""
     restarts: tuple[Restart, ...] = ()
-    """Of this run so far, the first one first; their number is that of the launch, from 0."""
+    """Of this run so far, oldest first; how many there are is the number of the launch, from 0."""
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()

@@ -148,7 +148,7 @@ class Plan:
     """Seconds without a lease renewal after which the nodes end a run; None: never."""
     compartment_id: str | None = None
     region: str | None = None
-    """Of the connection; None where only its profile names one."""
+    """The connection's; None if only its profile names one."""
     tries: Tries | None = None
     """Which try of the task asks; None where no Airflow task does."""
     machine: Mapping[str, str] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class RunRef:
     """Of a node for an hour; None: not known."""
 
     def sharing_texts(self) -> RunRef:
-        """Return the same with the texts that many have in common held once: a thousand wait in one process."""
+        """Return an equal reference whose texts are shared with other gangs': a thousand wait in one process."""
         shared = ("backend", "compartment_id", "log_group_id", "log_id", "topology")
         texts: dict[str, Any] = {
             name: sys.intern(text) for name in shared if (text := getattr(self, name)) is not None
@@ -257,7 +257,7 @@ class NodeStatus:
     report_is_newest: bool = True
     """False where the node has written a newer one: of many gangs, not every report is always read."""
     sign: str | None = None
-    """Another one after each write of the report, read or not; None: by the report itself."""
+    """Changes with each write of the report, whether that was read or not; None: compare the report itself."""
 
     @property
     def beat(self) -> str | None:
@@ -349,7 +349,7 @@ class Unchanged:
     """Digest of how it looks."""
     seconds: float = 0.0
     unread: float = 0.0
-    """Seconds since, in which it may have changed unread."""
+    """The last of these seconds, in which it may have changed without being read."""
 
 
 ENDING_LIMIT = 1800.0

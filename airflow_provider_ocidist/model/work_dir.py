@@ -49,7 +49,7 @@ def end_of(record: str) -> str:
     return f"{record.removesuffix('.json')}.end.json"
 
 
-def age_of(name: str) -> tuple[int, int] | None:
+def order_in(name: str) -> tuple[int, int] | None:
     """Return generation and attempt whose record a file is, by its name; None: it is no record."""
     generation, _, rest = name.removeprefix("g").partition("-a")
     attempt, _, place = rest.removesuffix(".json").partition("-")

@@ -140,7 +140,7 @@ def _retry_kinds() -> tuple[Any, Any]:
     """Return what decides on another attempt, and what waits before it; made once, for the SDK is imported late."""
     from oci.retry import retry, retry_checkers
 
-    class Checker(retry_checkers.TimeoutConnectionAndServiceErrorRetryChecker):  # type: ignore[misc]
+    class Checker(retry_checkers.TimeoutConnectionAndServiceErrorRetryChecker):
         def should_retry(self, exception: Any = None, response: Any = None, **state: Any) -> bool:
             if never_heals(exception):
                 return False
@@ -148,7 +148,7 @@ def _retry_kinds() -> tuple[Any, Any]:
                 return False
             return bool(super().should_retry(exception, response, **state))
 
-    class Strategy(retry.ExponentialBackOffWithDecorrelatedJitterRetryStrategy):  # type: ignore[misc]
+    class Strategy(retry.ExponentialBackOffWithDecorrelatedJitterRetryStrategy):
         def __init__(self, *, urgent: bool, **details: Any) -> None:
             super().__init__(**details)
             self._urgent = urgent
@@ -178,7 +178,7 @@ def _adapter(pool_size: int) -> Any:
     """Return the SDK's transport with a larger pool; the SDK itself mounts it for https only."""
     from oci.base_client import OCIHTTPAdapter
 
-    class Adapter(OCIHTTPAdapter):  # type: ignore[misc]
+    class Adapter(OCIHTTPAdapter):
         def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
             if (
                 isinstance(request.body, (bytes, str, type(None)))

@@ -215,7 +215,7 @@ class Caller:
         if is_content:
             signed["content-type"] = "application/octet-stream"
             signed["content-length"] = str(len(body))
-        asked = request.Request(url, data=body, headers=signed, method=method)  # noqa: S310
+        asked = request.Request(url, data=body, headers=signed, method=method)  # noqa: S310 - a service's endpoint
         try:
             return self._opener.open(asked, timeout=self.timeout)
         except HTTPError as error:

@@ -1,4 +1,4 @@
-"""Outcome: how a training task ends, and what it publishes."""
+"""TryOutcome: how a training task ends, and what it publishes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ErrorLog(TaskLog, Protocol):
     def error(self, msg: Any, /, *args: Any) -> object: ...
 
 
-class Outcome:
+class TryOutcome:
     """Publishes what one try of a task has created, and how it has ended."""
 
     def __init__(self, context: Context, job: TaskJob, connection: TaskConnection, log: ErrorLog) -> None:

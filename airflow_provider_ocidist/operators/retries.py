@@ -26,14 +26,14 @@ class TrainingRetries(RetryPolicy):
         exception: BaseException,
         try_number: int,
         max_tries: int,  # noqa: ARG002 - Airflow's signature
-        context: Context | None = None,  # noqa: ARG002
+        context: Context | None = None,  # noqa: ARG002 - Airflow's signature
     ) -> RetryDecision:
         if not isinstance(exception, TrainingFailed | BackendError):
             return RetryDecision.default()
         cause = exception.cause
         retry = MEANINGS[cause].retry
         if retry.hopeless:
-            return RetryDecision.fail(f"{cause}: the same again would fail again")
+            return RetryDecision.fail(f"{cause}: a retry would fail in the same way")
         if retry is Retry.AT_ONCE:
             return RetryDecision.retry(timedelta(0), f"{cause}: nothing to wait for")
         if retry is Retry.WITH_TIME:

@@ -30,7 +30,7 @@ from airflow_provider_ocidist.model.refusal import CAUSES
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.operators.gang_ending import GangEnding
 from airflow_provider_ocidist.operators.job_arguments import JobArguments
-from airflow_provider_ocidist.operators.outcomes import ErrorLog, Outcome, failure_of
+from airflow_provider_ocidist.operators.outcomes import ErrorLog, TryOutcome, failure_of
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 from airflow_provider_ocidist.triggers.training import CAN_KILL, DistributedTrainingTrigger, PauseTrigger
 
@@ -73,7 +73,7 @@ class TrainingTry:
     job: TaskJob
     publishes_checkpoint: bool
     """Whether the job is one that trains."""
-    outcome: Outcome = field(init=False)
+    outcome: TryOutcome = field(init=False)
     ending: GangEnding = field(init=False)
     _ref: RunRef | None = field(init=False, default=None)
     _said_why_it_waits: bool = field(init=False, default=False)
@@ -84,7 +84,7 @@ class TrainingTry:
         self._log = self.operator.log
         self._may_defer = self.operator.deferrable
         self._number: int = self.context["ti"].try_number
-        self.outcome = Outcome(self.context, self.job, self.connection, self._log)
+        self.outcome = TryOutcome(self.context, self.job, self.connection, self._log)
         self.outcome.has_another = self._has_another
         self.ending = GangEnding(self._number, self.stop, self.connection, self._log)
 

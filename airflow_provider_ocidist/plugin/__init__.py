@@ -39,7 +39,7 @@ class TrainingPlugin(AirflowPlugin):
     ]
 
     @property
-    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]  # Airflow has a list
         """The routes; every component of Airflow loads plugins, only the API server reads these."""
         from airflow_provider_ocidist.plugin.app import make_app
 

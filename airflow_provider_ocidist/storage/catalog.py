@@ -21,7 +21,7 @@ PIECE = 8 << 20
 READERS = 8
 
 
-class State(StrEnum):
+class FolderState(StrEnum):
     """What a folder in a place for checkpoints is."""
 
     WHOLE = "whole"
@@ -40,7 +40,7 @@ class Item:
 
     folder: str
     """Relative to the place."""
-    state: State
+    state: FolderState
     files: Mapping[str, Entry] = field(repr=False)
     """By name relative to the folder."""
     manifest: Manifest | None = None
@@ -61,14 +61,15 @@ class Item:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
-    """Which of the whole checkpoints a person wants to be rid of: those that no rule keeps and that are old enough."""
+class PruneRule:
+    """Which whole checkpoints a person wants to delete: those that `rule` does not keep and that are old enough."""
 
     rule: Retention
     older_than: float = 0.0
     """Seconds since the publication."""
     remains: bool = False
-    """Whether what is damaged, unfinished or unproved goes too, if it is as old; at least an hour: uploads go on."""
+    """Whether to delete damaged, unfinished and unproved folders too, if they are as old, and at least an hour:
+    uploads go on."""
 
 
 def places(store: Store) -> list[str]:
@@ -92,8 +93,8 @@ def items(store: Store) -> list[Item]:
     folders = _folders(store.list())
     with concurrent.futures.ThreadPoolExecutor(READERS, "manifest") as pool:
         found = [item for item in pool.map(lambda each: _item(store, *each), folders.items()) if item]
-    whole = [item for item in found if item.state is State.WHOLE]
-    rest = [item for item in found if item.state is not State.WHOLE]
+    whole = [item for item in found if item.state is FolderState.WHOLE]
+    rest = [item for item in found if item.state is not FolderState.WHOLE]
     whole.sort(key=lambda item: item.manifest.order if item.manifest else (), reverse=True)
     return whole + sorted(rest, key=lambda item: item.folder)
 
@@ -113,33 +114,35 @@ def _folders(entries: Sequence[Entry]) -> dict[str, dict[str, Entry]]:
 
 def _item(store: Store, folder: str, files: Mapping[str, Entry]) -> Item | None:
     if folder.startswith(f"{UNPROVED}/"):
-        return Item(folder=folder, state=State.UNPROVED, files=files, fault="nothing proved that it is whole")
+        return Item(
+            folder=folder, state=FolderState.UNPROVED, files=files, fault="nothing proved that it is whole"
+        )
     if MANIFEST not in files:
-        return Item(folder=folder, state=State.UNFINISHED, files=files, fault=f"it has no {MANIFEST}")
+        return Item(folder=folder, state=FolderState.UNFINISHED, files=files, fault=f"it has no {MANIFEST}")
     try:
         manifest = Manifest.from_json(store.read(f"{folder}/{MANIFEST}"))
     except CheckpointError as error:
-        return Item(folder=folder, state=State.DAMAGED, files=files, fault=str(error))
+        return Item(folder=folder, state=FolderState.DAMAGED, files=files, fault=str(error))
     except FileNotFoundError:
         # Retention has just deleted it.
         return None
     fault = fault_of(manifest, files)
-    state = State.DAMAGED if fault else State.WHOLE
+    state = FolderState.DAMAGED if fault else FolderState.WHOLE
     return Item(folder=folder, state=state, files=files, manifest=manifest, fault=fault)
 
 
-def selected(found: Sequence[Item], selection: Selection, now: float) -> list[Item]:
+def selected(found: Sequence[Item], selection: PruneRule, now: float) -> list[Item]:
     """Return what a person may delete; never the newest whole checkpoint, nor what its program needs beside it.
 
     `now` is a Unix time, in seconds. Where no whole checkpoint is left, remains stay too: they are all there is.
     """
-    whole = [item for item in found if item.state is State.WHOLE]
+    whole = [item for item in found if item.state is FolderState.WHOLE]
     manifests = [item.manifest for item in whole if item.manifest is not None]
     if not manifests:
         return []
     gone = superfluous(manifests, selection.rule, max(each.fence for each in manifests))
     unkept = [item for item in whole if any(item.manifest is each for each in gone)]
-    rest = [item for item in found if item.state is not State.WHOLE] if selection.remains else []
+    rest = [item for item in found if item.state is not FolderState.WHOLE] if selection.remains else []
     return [
         *_older(unkept, now - selection.older_than),
         *_older(rest, now - max(selection.older_than, ABANDONED_AFTER_S)),

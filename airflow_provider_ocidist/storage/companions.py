@@ -101,7 +101,7 @@ def _number(name: str) -> int | None:
 
 def _numbers(name: str) -> set[int]:
     placed = place(name)
-    return {placed.step, placed.epoch} - {None} if placed else set()  # type: ignore[return-value]
+    return {number for number in (placed.step, placed.epoch) if number is not None} if placed else set()
 
 
 def companions_at(uri: str, reference: CheckpointRef, access: OciAccess | None = None) -> list[CheckpointRef]:

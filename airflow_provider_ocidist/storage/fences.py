@@ -23,7 +23,7 @@ def claimed(store: Store) -> Fence | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
-        place = store.place_of(FILE)
+        place = store.uri_of(FILE)
         raise DamagedFence(
             f"{place} does not say which attempt saves there ({error}): delete it once no node is left that does",
             uri=place,
@@ -34,7 +34,7 @@ def _fence_in(text: bytes) -> Fence:
     """Return what `claim` wrote. Raises TypeError or ValueError when it is anything else."""
     found = codec.read(Fence, text)
     if not found.is_possible:
-        raise ValueError("its numbers are none of attempts")
+        raise ValueError("its numbers are not those of an attempt")
     return found
 
 
@@ -53,7 +53,7 @@ def claim(store: Store, fence: Fence) -> None:
             return
         if store.write_if(FILE, json.dumps(codec.encode(fence)).encode(), etag):
             return
-    raise StorageError(f"{store.place_of(FILE)} changes all the time", uri=store.uri, retryable=True)
+    raise StorageError(f"{store.uri_of(FILE)} changes all the time", uri=store.uri, retryable=True)
 
 
 def _holds(store: Store, fence: Fence) -> bool:

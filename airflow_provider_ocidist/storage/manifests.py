@@ -97,7 +97,7 @@ class Manifest:
             if not (
                 manifest.fence.is_possible and manifest.sequence >= 0 and math.isfinite(manifest.created_at)
             ):
-                raise CheckpointError("its place in the order of checkpoints is none")
+                raise CheckpointError("its number in the order of checkpoints is not valid")
         except (ValueError, TypeError, KeyError, AttributeError, StorageError) as error:
             raise CheckpointError(f"the manifest is corrupt: {error}") from error
         return manifest

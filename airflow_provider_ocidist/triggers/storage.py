@@ -124,9 +124,10 @@ class Deliveries:
     """Decides from successive listings when a delivery of new data is complete. Pure."""
 
     def __init__(self, reported: str | None, settle: float) -> None:
-        """`told`: digest of the last reported listing; None: the first listing is not reported. `settle` is in seconds.
+        """`reported`: digest of the last reported listing; None: the first listing is not reported.
 
-        Of a listing that another process reported only the digest is known: then any difference counts.
+        Only the digest is known of a listing that another process reported: then any difference counts.
+        `settle` is in seconds.
         """
         self.reported = reported
         self._settle = settle
@@ -167,7 +168,7 @@ class NewDataTrigger(BaseEventTrigger):
     def __init__(
         self, uri: str, conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 60.0, settle: float = 120.0
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
         self.uri = uri
         self.conn_id = conn_id
         self.poll_interval = poll_interval
@@ -254,7 +255,7 @@ class CheckpointTrigger(BaseTrigger):
     """
 
     def __init__(self, uri: str, conn_id: str, after_step: int, poll_interval: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
         self.uri = uri
         self.conn_id = conn_id
         self.after_step = after_step

@@ -55,7 +55,7 @@ class DistributedTrainingTrigger(BaseTrigger):
     def __init__(
         self, conn_id: str, record: Mapping[str, Any], owner: Mapping[str, Any], poll_interval: float
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
         self.conn_id = conn_id
         self._gang: str | Watch = json.dumps(record)
         """Its record as text until a watch exists, to save memory: a thousand triggers wait in one process."""
@@ -221,7 +221,7 @@ class PauseTrigger(BaseTrigger):
     """
 
     def __init__(self, until: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
         self.until = until
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place
 from airflow_provider_ocidist.model.run import RunKey
-from airflow_provider_ocidist.model.work_dir import ATTEMPTS, age_of, end_of, record_of
+from airflow_provider_ocidist.model.work_dir import ATTEMPTS, end_of, order_in, record_of
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -40,11 +40,11 @@ class AttemptIndex:
         with _reading():
             store, prefix = self._folder(key)
             names = _names(store, prefix)
-            begun = {name: age for name in names if (age := age_of(name))}
+            begun = {name: order for name in names if (order := order_in(name))}
             last = max(begun.values(), default=None)
             wanted = [name for name, age in begun.items() if end_of(name) not in names or age == last]
             records = in_parallel(lambda name: _attempt(store, prefix, name, names), wanted)
-        return sorted(records, key=lambda attempt: attempt.age)
+        return sorted(records, key=lambda attempt: attempt.order)
 
     def unknown(self, key: RunKey, known: Iterable[Attempt]) -> list[Attempt]:
         """Return the attempts of a task that are open and not among those known, oldest first.
@@ -55,9 +55,9 @@ class AttemptIndex:
             store, prefix = self._folder(key)
             names = _names(store, prefix)
             old = {_name(attempt.key, attempt.place) for attempt in known}
-            new = [name for name in names - old if age_of(name) and end_of(name) not in names]
+            new = [name for name in names - old if order_in(name) and end_of(name) not in names]
             records = in_parallel(lambda name: _attempt(store, prefix, name, names), new)
-        return sorted(records, key=lambda attempt: attempt.age)
+        return sorted(records, key=lambda attempt: attempt.order)
 
     def write(self, attempt: Attempt) -> None:
         """Record an attempt, or what is known of it now. Raises BackendError."""
@@ -103,7 +103,7 @@ def _decoded(cls: type[Kind], store: Store, name: str) -> Kind:
         return codec.read(cls, store.read(name))
     except (ValueError, TypeError, LookupError) as error:
         raise BackendError(
-            f"{store.place_of(name)} is no record of an attempt: see that its run has ended, then remove it",
+            f"{store.uri_of(name)} is no record of an attempt: see that its run has ended, then remove it",
             cause=Cause.CONFIG,
         ) from error
 

@@ -32,9 +32,7 @@ def claim(store: Store, prefix: str, number: int) -> int:
             return holder
         if store.write_if(prefix + CLAIM, str(number).encode(), etag):
             return number
-    raise StorageError(
-        f"{store.place_of(prefix + CLAIM)} changes all the time", uri=store.uri, retryable=True
-    )
+    raise StorageError(f"{store.uri_of(prefix + CLAIM)} changes all the time", uri=store.uri, retryable=True)
 
 
 def _etag(store: Store, prefix: str) -> str | None:

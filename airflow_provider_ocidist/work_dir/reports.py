@@ -19,9 +19,9 @@ from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 log = logging.getLogger(__name__)
 
 FEW = 10
-"""Gangs: so many are read whole, whenever they are looked at."""
+"""Up to so many gangs, every changed report is read at each look."""
 READS_PER_S = 2.0
-"""Of reports of more gangs than that, which only show that a node is alive."""
+"""Reports read per second if there are more gangs, of nodes that are only known to be alive."""
 SAVED_READS = 60
 FIRST_READS = 200
 """Reports of which nothing was read yet, in one look."""
@@ -86,7 +86,7 @@ class _RunDir:
 
     @property
     def read_at(self) -> float:
-        """When the report that was read longest ago was the newest."""
+        """When the stalest of the reports that were read was last known to be the newest."""
         return min((known.at for known in self.known.values()), default=0.0)
 
 
@@ -106,7 +106,7 @@ class Reports:
         self._read_at = clock()
 
     def read(self, wanted: Mapping[str, bool]) -> dict[str, dict[int, Reported]]:
-        """Return what lies in run directories, by rank; directories that cannot be read now are not among them.
+        """Return the reports in run directories, by rank; a directory that cannot be read now is left out.
 
         `wanted` returns for each directory whether all that has changed in it must be read.
         """
@@ -200,7 +200,7 @@ class Reports:
         except (StorageError, BackendError, OSError) as error:
             log.warning("%s: %s cannot be read now: %s", run_dir, entry.name, error)
             return True
-        report = _report_in(store.place_of(entry.name), text)
+        report = _report_in(store.uri_of(entry.name), text)
         self._dirs[run_dir].known[entry.name] = Reported(report, entry.etag, now)
         return False
 

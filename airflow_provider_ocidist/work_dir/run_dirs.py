@@ -18,7 +18,8 @@ class RunDirs:
     def at(self, run_dir: str) -> tuple[Store, str]:
         """Return the store that holds a run directory, and what its names begin with there.
 
-        In a bucket many can so be listed in one go; elsewhere that would walk through all that lies beside them.
+        In a bucket, one store for all of them allows one listing; in another store a listing would walk through
+        everything beside them.
         Raises StorageError or BackendError.
         """
         place, name = _place_of(run_dir)

@@ -43,7 +43,7 @@ class PlainTrigger(BaseTrigger):
     """Polls until all nodes have ended."""
 
     def __init__(self, ref: Mapping[str, Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
         self.ref = dict(ref)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

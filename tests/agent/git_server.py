@@ -104,7 +104,7 @@ def serve(root: Path, **settings: Any) -> Iterator[GitServer]:
     """Serve the repositories below a folder."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     state = GitServer(root=root, url=f"http://127.0.0.1:{server.server_port}", **settings)
-    server.state = state  # type: ignore[attr-defined]
+    server.state = state
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

@@ -221,14 +221,14 @@ def test_launch_commands_are_taken_apart(
         ("", (), "OCI__LAUNCH_CMD is not set: name the program in it"),
     ],
 )
-def test_a_command_that_cannot_be_run_is_told_with_where_it_stands(
+def test_a_command_that_cannot_be_run_is_reported_with_where_it_stands(
     command: str, arguments: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(AgentError, match=message):
         told(JOB | {"OCI__LAUNCH_CMD": command}, *arguments)
 
 
-def test_a_missing_meeting_place_is_told_with_its_remedy() -> None:
+def test_a_missing_meeting_place_is_reported_with_its_remedy() -> None:
     homeless = JOB | {"OCIDIST_WORK_DIR": ""}
     with pytest.raises(AgentError, match=r"OCIDIST_WORK_DIR is not set.*name one in the job's env"):
         told(homeless)
@@ -262,7 +262,7 @@ def test_a_worker_does_not_take_an_older_gangs_main_node_for_its_own(store: Stor
     assert json.loads(store.read(ads_meeting.MAIN_FILE))["MASTER_ADDR"] == "10.0.0.1"
 
 
-def test_a_main_node_of_another_image_is_told_apart(store: Store) -> None:
+def test_a_main_node_of_another_image_is_refused(store: Store) -> None:
     writer = threading.Timer(0.3, lambda: store.write(ads_meeting.MAIN_FILE, b'{"MASTER_ADDR": "10.0.0.1"}'))
     writer.start()
     with pytest.raises(AgentError, match="all nodes must run this image"):

@@ -131,7 +131,7 @@ def test_after_a_clear_the_newest_life_that_had_a_checkpoint_is_gone_on_from(tmp
     assert [found and found.step for found in map(again, (1, 2, 13))] == [None, 30, 10]
 
 
-def test_deepspeed_is_told_which_checkpoint_to_go_on_from(tmp_path: Path) -> None:
+def test_deepspeed_gets_the_name_of_the_checkpoint_to_go_on_from(tmp_path: Path) -> None:
     saved = tmp_path / "global_step8"
     saved.mkdir()
     (saved / "mp_rank_00_model_states.pt").write_bytes(b"weights")

@@ -90,7 +90,7 @@ def test_an_archive_is_unpacked(project: Path, tmp_path: Path, name: str) -> Non
         ("git+https://github.com/a/b@main", "git+https://github.com/a/b", "main"),
     ],
 )
-def test_git_urls_are_told_from_their_branches(source, url, ref) -> None:
+def test_git_urls_are_distinguished_from_their_branches(source, url, ref) -> None:
     match = GIT_URL.fullmatch(source)
     assert match
     assert (match["url"], match["ref"] or match["at"]) == (url, ref)
@@ -217,7 +217,7 @@ def test_a_program_in_a_zip_stays_executable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["code.zip", "code.tar"])
-def test_an_archive_that_does_not_fit_is_refused_and_damaged_ones_are_told(
+def test_an_archive_that_does_not_fit_is_refused_and_damaged_ones_are_reported(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = tmp_path / name

@@ -68,7 +68,7 @@ def _parent_is_guard(pid: int) -> bool:
     )
 
 
-def test_a_rank_that_is_stopped_is_a_hang_and_its_state_is_told(tmp_path: Path) -> None:
+def test_a_rank_that_is_stopped_is_a_hang_and_its_state_is_reported(tmp_path: Path) -> None:
     script = (
         "import os, time\nprint(f'process {os.getpid()} ')\nwhile True:\n    time.sleep(0.2)\n    print('.')"
     )

@@ -585,7 +585,7 @@ def test_a_node_that_hides_while_the_main_looks_still_counts_as_sharing(
     assert nodes_apart(tmp_path, "run", 0, 3) == ()
 
 
-def test_marks_tell_which_folders_are_shared_and_do_not_stay(tmp_path: Path) -> None:
+def test_marks_show_which_folders_are_shared_and_do_not_stay(tmp_path: Path) -> None:
     shared, own = tmp_path / "shared", tmp_path / "own"
     for rank, folder in enumerate((shared, shared, own)):
         show_folder(folder, "run", rank)

@@ -62,7 +62,7 @@ def ranked(text: str, rank: int) -> str:
         ),
     ],
 )
-def test_the_cause_is_told(code, output, oom_killed, cause, message) -> None:
+def test_the_cause_is_reported(code, output, oom_killed, cause, message) -> None:
     failure = diagnose(code, output, None, oom_killed)
     assert (failure.cause, failure.message, failure.exit_code) == (cause, message, code)
 

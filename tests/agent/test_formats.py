@@ -130,9 +130,7 @@ def test_a_file_with_room_that_nobody_has_written_to_is_doubtful(tmp_path: Path)
     assert found == Reading(BROKEN, "it has a hole that was never written", is_doubtful=True)
 
 
-def test_a_file_system_that_tells_of_no_holes_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_that_shows_no_holes_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*_: object) -> int:
         raise OSError("not supported")
 
@@ -254,7 +252,7 @@ def test_an_archive_of_several_models_is_none_of_torch(tmp_path: Path) -> None:
     assert says(tmp_path, "a.zip", archive(members)) is WHOLE
 
 
-def test_an_archive_whose_pickle_is_too_large_cannot_be_told(
+def test_an_archive_whose_pickle_is_too_large_cannot_be_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = torch_archive({"0": 30})
@@ -321,7 +319,7 @@ def test_what_of_json_has_a_certain_end(tmp_path: Path, text: bytes, found: Says
     assert says(tmp_path, "a.json", text) is found
 
 
-def test_json_that_is_too_large_to_be_looked_through_cannot_be_told(
+def test_json_that_is_too_large_to_be_looked_through_cannot_be_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(formats, "LONGEST_HEADER", 10)
@@ -369,7 +367,7 @@ def test_a_header_that_does_not_say_where_tensors_end_is_broken_with_a_reason(
     ],
     ids=["objects", "times", "records"],
 )
-def test_arrays_whose_size_does_not_follow_from_the_header_cannot_be_told(
+def test_arrays_whose_size_does_not_follow_from_the_header_cannot_be_judged(
     tmp_path: Path, data: bytes
 ) -> None:
     assert says(tmp_path, "a.npy", data) is NOTHING
@@ -378,7 +376,7 @@ def test_arrays_whose_size_does_not_follow_from_the_header_cannot_be_told(
 # Pickles
 
 
-def test_a_pickle_that_is_too_large_cannot_be_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_that_is_too_large_cannot_be_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = pickle.dumps({"x": 1}, 4)
     monkeypatch.setattr(pickles, "LARGEST", len(data))
     assert says(tmp_path, "a.pkl", data) is WHOLE
@@ -392,7 +390,7 @@ def test_a_pickle_of_a_protocol_that_nobody_knows_is_no_pickle(tmp_path: Path) -
     assert says(tmp_path, "a.pt", b"\x80\x01" + b"." * 20) is BROKEN
 
 
-def test_bytes_after_a_pickle_that_are_none_cannot_be_told(tmp_path: Path) -> None:
+def test_bytes_after_a_pickle_that_are_none_cannot_be_judged(tmp_path: Path) -> None:
     assert says(tmp_path, "a.pkl", pickle.dumps([1], 4) + b"\x00\x01") is not WHOLE
 
 

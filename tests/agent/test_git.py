@@ -160,7 +160,7 @@ def failure(source: str, tmp_path: Path, secret: str | None = None) -> AgentErro
         ("project.git#--upload-pack=touch x", "is no branch, tag or commit"),
     ],
 )
-def test_what_is_not_there_is_told_apart(served: Path, tmp_path: Path, path: str, says: str) -> None:
+def test_what_is_not_there_is_distinguished(served: Path, tmp_path: Path, path: str, says: str) -> None:
     with serve(served) as server:
         error = failure(f"{server.url}/{path}", tmp_path)
     assert error.cause is Cause.CONFIG
@@ -187,7 +187,7 @@ def test_without_git_the_message_says_what_to_do(tmp_path: Path) -> None:
     assert caught.value.cause is Cause.CONFIG
 
 
-def test_a_node_that_is_told_to_stop_does_not_wait_for_the_network(served: Path, tmp_path: Path) -> None:
+def test_a_node_that_is_asked_to_stop_does_not_wait_for_the_network(served: Path, tmp_path: Path) -> None:
     switch = StopSwitch()
     switch.ask(Stop(message="enough"))
     with serve(served) as server, pytest.raises(Stopped):

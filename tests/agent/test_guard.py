@@ -207,7 +207,7 @@ def test_a_signal_for_the_training_does_not_end_the_guard(number: signal.Signals
         assert guarded.ended() == 4
 
 
-def test_who_saves_after_a_launcher_that_was_told_to_end_has_the_time_that_the_agent_gives() -> None:
+def test_who_saves_after_a_launcher_that_was_asked_to_end_has_the_time_that_the_agent_gives() -> None:
     # The launcher ends at once; what it started takes longer than what is left behind otherwise may.
     script = (
         "trap 'exit 0' TERM; (trap '' TERM; echo ready; sleep 2.5; echo saved) & while :; do sleep 0.05; done"

@@ -106,7 +106,7 @@ def test_a_store_that_never_answers_holds_no_beat_up(
     assert time.monotonic() - began < STUCK / 2
 
 
-def test_a_throttled_node_still_tells_the_others_to_stop(
+def test_a_throttled_node_still_asks_the_others_to_stop(
     emulator: Access, run_dir: str, heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("airflow_provider_ocidist.oci_client.clients._RETRY_AFTER_LIMIT_S", 0.1)

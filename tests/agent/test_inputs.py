@@ -104,7 +104,7 @@ def test_one_that_cannot_be_had_ends_the_others_and_shows_no_signature(
     assert not any(secret in str(caught.value) for secret in ("good", "pass"))
 
 
-def test_what_does_not_fit_is_told_with_what_is_needed(
+def test_what_does_not_fit_is_reported_with_what_is_needed(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = disk.shutil.disk_usage("/")._replace(free=1000)
@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_told_with_what_is_needed(
     assert caught.value.cause is Cause.DATA
 
 
-def test_a_full_disk_is_told_from_other_failures(tmp_path: Path) -> None:
+def test_a_full_disk_is_distinguished_from_other_failures(tmp_path: Path) -> None:
     small = Path("/dev/full")
     with pytest.raises(OSError, match="No space left") as caught, small.open("wb", buffering=0) as file:
         file.write(b"x")

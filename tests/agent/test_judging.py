@@ -210,7 +210,7 @@ def test_what_does_not_change_is_read_once(saving: Saving, monkeypatch: pytest.M
 
         def noted(path: Path, *more: object, real: object = getattr(judging, verb)) -> object:
             read.append(path.name)
-            return real(path, *more)  # type: ignore[operator]
+            return real(path, *more)
 
         monkeypatch.setattr(judging, verb, noted)
     saving.write("step-1.dat")
@@ -308,9 +308,9 @@ def test_another_kind_is_not_measured_by_this_one(saving: Saving) -> None:
     ids=["of the step", "of ranks", "of both"],
 )
 def test_numbers_in_the_names_of_files_are_those_of_steps_or_of_ranks(saving: Saving, names: object) -> None:
-    first_whole(saving, "step-1", *names(1))  # type: ignore[operator]
+    first_whole(saving, "step-1", *names(1))
     for step in (2, 3, 100):
-        *some, last = names(step)  # type: ignore[operator]
+        *some, last = names(step)
         saving.save(f"step-{step}", *some)
         assert re.match(r"it lacks .*\.bin, which the whole one before has", saving.doubts()[f"step-{step}"])
         saving.save(f"step-{step}", last)

@@ -269,7 +269,7 @@ def test_a_header_that_was_cut_off_is_broken_and_ends_no_looking(tmp_path: Path,
     assert read_file(tmp_path / "step-1.npy").says is Says.BROKEN
 
 
-def test_records_of_numpy_prove_nothing_by_a_header_that_does_not_tell_their_size(tmp_path: Path) -> None:
+def test_records_of_numpy_prove_nothing_by_a_header_that_lacks_their_size(tmp_path: Path) -> None:
     (tmp_path / "step-1.npy").write_bytes(
         b"\x93NUMPY\x01\x00\x2e\x00{'descr': [('a', '<i4')], 'shape': (1000,)}   \n"
     )

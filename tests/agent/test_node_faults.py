@@ -132,7 +132,7 @@ def test_a_fault_of_a_watch_stops_neither_beats_nor_other_watches(tmp_path: Path
     heartbeat = Heartbeat(open_store(str(tmp_path)), report, StopSwitch())
     heartbeat.interval = 0.02
     looked: list[int] = []
-    heartbeat.watches += [lambda: 1 / 0, lambda: looked.append(1)]  # type: ignore[list-item, func-returns-value]
+    heartbeat.watches += [lambda: 1 / 0, lambda: looked.append(1)]
     heartbeat.start()
     until(lambda: len(looked) > 5)
     written = heartbeat.written_at

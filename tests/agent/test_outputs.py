@@ -92,7 +92,7 @@ def test_after_a_failure_only_what_is_always_wanted_is_kept_and_marked(tmp_path:
     assert not (tmp_path / "never").exists()
 
 
-def test_faults_of_preparation_are_told_before_the_training_starts(tmp_path: Path) -> None:
+def test_faults_of_preparation_are_reported_before_the_training_starts(tmp_path: Path) -> None:
     for number, (changes, says) in enumerate(
         [
             ({"outputs": (Output(path="out", uri="/to/${ABSENT}"),)}, "'ABSENT'"),

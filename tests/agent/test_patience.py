@@ -81,7 +81,7 @@ def _down() -> None:
     raise StoreUnavailable("down")
 
 
-def test_a_node_that_is_told_to_stop_asks_no_more() -> None:
+def test_a_node_that_is_asked_to_stop_asks_no_more() -> None:
     ended = threading.Event()
     ended.set()
     with pytest.raises(StoreUnavailable):

@@ -277,7 +277,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def running(watch: PeerWatch, look: Callable[[float], str | None]) -> threading.Thread:
-    watch.look = look  # type: ignore[method-assign]
+    watch.look = look
     before = set(threading.enumerate())
     watch.start()
     (thread,) = [each for each in set(threading.enumerate()) - before if each.name == "peers"]

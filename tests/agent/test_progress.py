@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from airflow_provider_ocidist.agent.monitor.metrics import read_lines, read_record, read_scalars
+from airflow_provider_ocidist.agent.monitor.metrics import OutputReader, read_record, read_scalars
 from airflow_provider_ocidist.agent.monitor.progress import CURVE_POINTS, ProgressMeter
 from airflow_provider_ocidist.agent.monitor.steps import LATE, Unplaced
 from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles, find, read_records, scalars_of
@@ -82,7 +82,7 @@ from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles, find,
     ],
 )
 def test_lines_are_read(line, found) -> None:
-    assert read_lines(line) == ([found] if found else [])
+    assert OutputReader().read(line) == ([found] if found else [])
 
 
 EPOCH_STYLES = {
@@ -330,7 +330,7 @@ def test_the_losses_of_a_long_training_are_thinned_evenly(tmp_path: Path) -> Non
     assert all(loss == pytest.approx(1 / step, rel=1e-4) for step, loss in points)
 
 
-def test_a_loss_told_twice_is_one_point(tmp_path: Path) -> None:
+def test_a_loss_reported_twice_is_one_point(tmp_path: Path) -> None:
     meter = ProgressMeter(tmp_path / "own")
     meter.saw(b"step 1 loss 9\nstep 1 loss 8\nstep 2 loss 7\n")
     assert meter.progress.losses == ((1, 9.0), (2, 7.0))

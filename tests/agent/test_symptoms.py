@@ -38,7 +38,7 @@ PREFIXES = (
 
 
 @pytest.mark.parametrize("cause, name, error", list(recorded()))
-def test_each_error_is_told_from_the_others(cause: str, name: str, error: str) -> None:
+def test_each_error_is_distinguished_from_the_others(cause: str, name: str, error: str) -> None:
     symptom = symptom_of(error.replace("\n", " "))
     assert symptom is not None
     process = ProcessFailure(rank=5, local_rank=1, exit_code=1)
@@ -90,7 +90,7 @@ def test_what_nccls_watchdog_says_explains_the_abort_that_follows() -> None:
     assert "Watchdog caught collective operation timeout" in failure.message
 
 
-def test_a_crash_in_native_code_is_told_with_its_last_words() -> None:
+def test_a_crash_in_native_code_is_reported_with_its_last_words() -> None:
     failure = diagnose(
         -6, "step 4\nFatal Python error: pymalloc_free: bad ID\n\nCurrent thread\n", None, None
     )

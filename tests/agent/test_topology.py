@@ -110,7 +110,7 @@ TRAINJOB = {
     ],
     ids=["PyTorchJob", "TrainJob", "elastic", "PyTorchJob 1.3", "Indexed Job", "OCI", "static"],
 )
-def test_each_platform_tells_a_node_its_place(environ, found) -> None:
+def test_each_platform_gives_a_node_its_place(environ, found) -> None:
     assert identity_of(environ, 4) == found
 
 

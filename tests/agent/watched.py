@@ -37,7 +37,7 @@ class Watched:
                 announced=self.meter.announced,
             ),
             fence=Fence(attempt=1),
-            shards=shards,  # type: ignore[arg-type]
+            shards=shards,
             on_published=self.published.append,
         )
         self.looked = 0
@@ -47,7 +47,7 @@ class Watched:
             self.looked += 1
             return look()
 
-        self.uploader._look = counted  # type: ignore[assignment, method-assign]
+        self.uploader._look = counted
 
     @property
     def steps(self) -> list[int | None]:

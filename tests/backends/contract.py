@@ -178,7 +178,7 @@ class Contract:
     @pytest.fixture
     def ends(self, home: Home) -> Iterator[Callable[[RunRef], RunRef]]:
         refs: list[RunRef] = []
-        yield lambda ref: refs.append(ref) or ref  # type: ignore[func-returns-value]
+        yield lambda ref: refs.append(ref) or ref
         for ref in refs:
             home.connect().cancel(ref)
 

@@ -60,7 +60,7 @@ def test_a_gang_trains_in_an_image_without_a_single_package(
     assert open_store(results, backend.access).read("model.txt") == b"trained"
 
 
-def test_an_old_python_is_told_to_be_one() -> None:
+def test_an_old_python_is_reported_as_one() -> None:
     program = START_SCRIPT.replace("sys.version_info", "(3, 8, 1)")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -81,7 +81,7 @@ def states(backend: OciDataScience, key: RunKey, compartment_id: str) -> set[str
 
 
 @pytest.mark.parametrize("case", range(12))
-def test_what_gives_up_for_good_leaves_nothing_that_is_neither_told_to_end_nor_named(
+def test_what_gives_up_for_good_leaves_nothing_that_is_neither_asked_to_end_nor_named(
     impatient: OciDataScience, emulator: Access, faults: Callable[..., None], case: int
 ) -> None:
     print("seed", SEED + case)

@@ -83,7 +83,7 @@ def test_two_nodes_train_to_a_checkpoint_and_each_line_arrives_once(
     since = [0.0, 0.0]
 
     def ended(status: RunStatus) -> bool:
-        # Read on from the newest line, as whoever reconnects does: lines of that second come again.
+        # Read on from the newest line, as a process that reconnects does: lines of that second come again.
         for line in backend.logs(ref, since):
             assert seen.setdefault(line.id, line.text) == line.text
             since[line.rank] = max(since[line.rank], line.time)
@@ -98,7 +98,7 @@ def test_two_nodes_train_to_a_checkpoint_and_each_line_arrives_once(
     assert sorted(line.time for line in whole) == [line.time for line in whole]
 
 
-def test_whoever_submits_and_how_often_there_is_one_gang(home: Home, backend: KubernetesBackend) -> None:
+def test_any_submitters_any_number_of_times_make_one_gang(home: Home, backend: KubernetesBackend) -> None:
     plan = backend.plan(home.job(seconds=0.1), a_key())
     with ThreadPoolExecutor(4) as pool:
         refs = list(pool.map(lambda _: connected(home).submit(plan), range(4)))
@@ -275,7 +275,7 @@ def test_many_gangs_are_looked_at_in_one_list_of_each_kind(home: Home, backend: 
     refs = [backend.submit(backend.plan(job, a_key())) for _ in range(5)]
     asked: list[str] = []
     ask = backend._api.get
-    backend._api.get = lambda path, **query: asked.append(path) or ask(path, **query)  # type: ignore[method-assign]
+    backend._api.get = lambda path, **query: asked.append(path) or ask(path, **query)
     found = backend.status(refs)
     assert all(states(status) == [NodeState.PENDING] * 2 for status in found)
     assert len(asked) == 3

@@ -86,7 +86,7 @@ def pack(uri: str) -> dict[str, str]:
         ),
     ],
 )
-def test_a_limit_of_the_service_is_told_by_its_path(job: dict[str, Any], problem: str) -> None:
+def test_a_limit_of_the_service_is_reported_by_its_path(job: dict[str, Any], problem: str) -> None:
     assert problem in problems_of(**job)
 
 
@@ -100,7 +100,7 @@ def test_code_that_no_artifact_can_hold_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("section", ["env", "main_env"])
-def test_an_environment_that_is_too_large_is_told_by_the_plan(section: str) -> None:
+def test_an_environment_that_is_too_large_is_reported_by_the_plan(section: str) -> None:
     connection = {"compartment_id": "c", "project_id": "p", "work_dir": "oci://b@n/w"}
     job = parsing.build({"name": "x", "program": GIT, "backend": BACKEND, section: {"A": "x" * 20_000}})
     with pytest.raises(JobFileError, match="the service allows 20000"):

@@ -103,7 +103,7 @@ def test_two_nodes_train_to_a_checkpoint_and_each_line_arrives_once(
     assert backend.logs(ref, [after, after]) == []
 
 
-def test_whoever_submits_and_how_often_there_is_one_gang(
+def test_any_submitters_any_number_of_times_make_one_gang(
     backend: Local, ends: Callable[[RunRef], RunRef]
 ) -> None:
     plan = backend.plan(a_job(seconds=60), a_key())

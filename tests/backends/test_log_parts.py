@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs.log_cursor import LogFollower
+from airflow_provider_ocidist.gangs.log_follower import LogFollower
 from tests.training_jobs import a_job, a_key, wait_until
 
 LINES = 4500
@@ -20,7 +20,7 @@ for number in range({LINES}):
 """
 
 
-def test_a_long_log_is_told_whole_and_once_though_each_look_reads_only_some(
+def test_a_long_log_is_logged_whole_and_once_though_each_look_reads_only_some(
     fields: dict[str, Any], ends: Any, tmp_path: Path
 ) -> None:
     backend = OciDataScience.connect(fields)

@@ -73,7 +73,7 @@ def test_a_file_system_is_found_by_its_address_and_path(search: OciAccess) -> No
         ("10.0.0.1", "/twice", "2 resources of type Export are found for /twice"),
     ],
 )
-def test_what_is_not_found_once_is_told_with_the_way_out(
+def test_what_is_not_found_once_is_reported_with_the_way_out(
     search: OciAccess, address: str, export: str, message: str
 ) -> None:
     with pytest.raises(BackendError, match=f"{message}; write <mount target's OCID>:<export's OCID>"):

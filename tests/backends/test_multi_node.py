@@ -82,7 +82,7 @@ def lines() -> Iterator[Lines]:
 LOGGER = logging.getLogger("multi_node")
 
 
-def test_three_nodes_train_in_one_run_and_each_line_is_told_once_as_its_nodes(
+def test_three_nodes_train_in_one_run_and_each_line_is_logged_once_as_its_nodes(
     backend: OciDataScience, ends: Ends, lines: Lines
 ) -> None:
     key, job = a_key(), multi_node(3, 1.0)
@@ -99,7 +99,7 @@ def test_three_nodes_train_in_one_run_and_each_line_is_told_once_as_its_nodes(
     assert [(node["rank"], node["state"], node["exit_code"]) for node in result.nodes] == [
         (rank, "SUCCEEDED", 0) for rank in range(3)
     ]
-    to_the_end(backend, watch.record, LOGGER)  # whoever comes later repeats no line
+    to_the_end(backend, watch.record, LOGGER)  # a later watch repeats no line
     for rank in range(3):
         told = [text for text in lines.texts if text.startswith(f"[node {rank}] step ")]
         assert [text.split()[3] for text in told] == ["1/2", "2/2"], lines.texts

@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
-from airflow_provider_ocidist.gangs.log_cursor import LogFollower
+from airflow_provider_ocidist.gangs.log_follower import LogFollower
 from airflow_provider_ocidist.model.run import NodeState, Plan, RunRef
 from airflow_provider_ocidist.oci_client import clients
 from scripts.emulator_process import Access
@@ -200,7 +200,7 @@ def test_a_gang_costs_no_request_that_is_not_needed(
     assert sent[-5:] == [("POST", "artifact"), *[("POST", "jobRuns")] * 4]
 
 
-def test_what_was_begun_is_found_and_used_by_whoever_comes_next(
+def test_what_was_begun_is_found_and_used_by_the_next_try(
     backend: OciDataScience, fields: Any, ends: Any
 ) -> None:
     plan = backend.plan(a_job(seconds=5), a_key())
@@ -378,13 +378,15 @@ def test_each_log_line_of_every_node_arrives_once(backend: OciDataScience, ends:
     ref = ends(backend.submit(backend.plan(a_job(seconds=2), a_key())))
     follower = LogFollower([ref.submitted_at] * 2)
     lines = []
+    ended = False
     for _ in range(200):
-        (status,) = backend.status([ref])
-        lines += follower.new_lines(backend, ref, time.time())
-        if status.ended:
+        now = time.time()
+        lines += follower.take(backend.logs(ref, follower.since(now)), now)
+        if ended:
             break
+        (status,) = backend.status([ref])
+        ended = status.ended
         time.sleep(0.2)
-    lines += follower.new_lines(backend, ref, time.time())
     for rank in range(2):
         steps = [line.text for line in lines if line.rank == rank and line.text.startswith("step ")]
         assert [text.split()[1] for text in steps] == ["1/4", "2/4", "3/4", "4/4"]

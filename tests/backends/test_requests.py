@@ -70,7 +70,7 @@ def test_roles_have_their_environment_in_the_job_runs() -> None:
     assert (config.main_env, config.worker_env) == ({}, {})
 
 
-def test_in_one_run_the_agent_is_told_the_environment_of_the_roles() -> None:
+def test_in_one_run_the_agent_gets_the_environment_of_the_roles() -> None:
     plan = a_plan({"topology": "multi_node"}, main_env={"A": "main"}, worker_env={"A": "worker"})
     (group,) = job_of(plan)["jobNodeConfigurationDetails"]["jobNodeGroupConfigurationDetailsList"]
     config = AgentConfig.from_env(group["jobConfigurationDetails"]["environmentVariables"])
@@ -98,7 +98,7 @@ def test_the_variables_of_ads_follow_the_job_that_an_operator_has_changed() -> N
 
 
 @pytest.mark.parametrize("image", [{}, IMAGE], ids=["conda", "image"])
-def test_workers_of_a_job_of_ads_are_told_the_main_nodes_run(image: dict[str, Any]) -> None:
+def test_workers_of_a_job_of_ads_get_the_main_nodes_run(image: dict[str, Any]) -> None:
     plan = a_plan({"contract": "ads_job", "topology": "job_runs"}, nodes=3, **image)
     told = [run.get("MAIN_JOB_RUN_OCID") for run in runs_of(plan)]
     assert told == [None, MAIN_RUN, MAIN_RUN]
@@ -191,7 +191,7 @@ def test_defined_tags_are_on_the_job_and_on_its_runs() -> None:
     assert [body["definedTags"] for body in bodies] == [tags] * 3
 
 
-def test_a_published_conda_environment_is_told_by_its_parts() -> None:
+def test_a_published_conda_environment_is_reported_by_its_parts() -> None:
     backend = {"conda_uri": "oci://packs@ns/gpu/train_v1"}
     told = environment_of(a_plan(backend, {"region": "eu-frankfurt-1"}))
     assert {name: value for name, value in told.items() if name.startswith("CONDA_")} == {

@@ -65,7 +65,7 @@ class Clock:
 
 @dataclass
 class Asker:
-    """Looks at runs again and again, as whoever waits for one gang or for many does."""
+    """Looks at runs again and again, as a wait for one gang or for many does."""
 
     service: Service
     alone: bool

@@ -26,7 +26,7 @@ def listening(clock: ServiceClock) -> Callable[[Any], None]:
     client = SimpleNamespace(base_client=SimpleNamespace(session=SimpleNamespace(hooks=hooks)))
     assert clock.heeding(client) is client
     (hook,) = hooks["response"]
-    return hook  # type: ignore[no-any-return]
+    return hook
 
 
 @pytest.mark.parametrize("seed", range(20))

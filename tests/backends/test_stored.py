@@ -54,7 +54,7 @@ def verdict(
     ref = ends(backend.submit(plan))
     status = wait_until(backend, ref, lambda status: status.ended)
     record = RunRecord.of(ref, job, plan.expects)
-    assert backend.open(ref.job_id).expects == plan.expects, "whoever finds it again judges alike"
+    assert backend.open(ref.job_id).expects == plan.expects, "a process that finds it again judges alike"
     return decide(record, status, time.time()), record, status
 
 

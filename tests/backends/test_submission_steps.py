@@ -216,7 +216,7 @@ def test_containers_find_agent_and_code_in_the_run_directory(backend: OciDataSci
 
 
 @pytest.mark.parametrize("uploads", [True, False])
-def test_code_that_cannot_be_read_is_told_and_the_job_removed_again(
+def test_code_that_cannot_be_read_is_reported_and_the_job_removed_again(
     backend: OciDataScience, tmp_path: Path, uploads: bool
 ) -> None:
     plan = dataclasses.replace(a_plan(backend), code=str(tmp_path / "code.zip"))
@@ -229,7 +229,7 @@ def test_code_that_cannot_be_read_is_told_and_the_job_removed_again(
     assert all(state in ("DELETING", "DELETED") for state in jobs_named(backend, plan).values())
 
 
-def test_more_code_than_an_artifact_holds_is_told(
+def test_more_code_than_an_artifact_holds_is_reported(
     backend: OciDataScience, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = a_plan(backend)
@@ -248,7 +248,7 @@ def test_more_code_than_an_artifact_holds_is_told(
 
 
 @pytest.mark.parametrize("lease", [100.0, None])
-def test_a_work_directory_that_is_not_there_is_told_with_the_remedy_and_the_job_removed(
+def test_a_work_directory_that_is_not_there_is_reported_with_the_remedy_and_the_job_removed(
     fields: dict[str, Any], emulator: Access, lease: float | None
 ) -> None:
     backend = OciDataScience.connect({**fields, "work_dir": f"oci://nowhere@{emulator.namespace}/work"})
@@ -380,7 +380,7 @@ def test_runs_asked_for_twice_are_the_same(backend: OciDataScience) -> None:
     assert set(runs_of(backend, job_id, plan)) == set(first.values())
 
 
-def test_whoever_is_stopped_creates_no_run(backend: OciDataScience) -> None:
+def test_a_stopped_submitter_creates_no_run(backend: OciDataScience) -> None:
     stop = threading.Event()
     submission, job_id, plan = begun(backend, stop=stop)
     stop.set()

@@ -175,7 +175,7 @@ def test_a_run_whose_creation_is_answered_too_late_is_cancelled(
     assert backend._client.get_job_run(run.id).data.lifecycle_state == "CANCELED"
 
 
-def test_each_worker_of_a_job_of_ads_is_told_the_run_of_the_main_node(
+def test_each_worker_of_a_job_of_ads_gets_the_run_of_the_main_node(
     backend: OciDataScience, never_starts: None
 ) -> None:
     options = {**BACKEND, "contract": "ads_job", "topology": "job_runs"}
@@ -200,7 +200,7 @@ def test_each_worker_of_a_job_of_ads_is_told_the_run_of_the_main_node(
 @pytest.mark.parametrize(
     "status, code", [(429, "TooManyRequests"), (400, "LimitExceeded"), (503, "ServiceUnavailable")]
 )
-def test_a_try_after_one_whose_every_run_was_refused_is_not_told_to_stop(
+def test_a_try_after_one_whose_every_run_was_refused_is_not_asked_to_stop(
     fields: dict[str, Any], emulator: Access, faults: Callable[..., None], status: int, code: str
 ) -> None:
     """What calls off the nodes of the refused attempt must not reach those of the next."""

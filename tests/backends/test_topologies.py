@@ -267,7 +267,7 @@ def test_the_node_that_failed_by_itself_explains_the_failed_run() -> None:
     assert action == Fail(Cause.USER, "node 1: boom (exit code 1)")
 
 
-def test_a_node_that_fell_silent_explains_the_failed_run_before_those_that_were_told_to_stop() -> None:
+def test_a_node_that_fell_silent_explains_the_failed_run_before_those_that_were_asked_to_stop() -> None:
     silent = a_report(2)
     told = [done(rank, 143, ago=0.5, message="stopped by SIGTERM") for rank in (0, 1)]
     action = verdict(status(a_run("FAILED", "a node was lost"), *told, silent))
@@ -314,7 +314,7 @@ def entry(message: str) -> dict[str, Any]:
         ("python: No module named x", 0, "python: No module named x"),
     ],
 )
-def test_a_line_of_a_shared_log_is_told_as_its_nodes(message: str, rank: int, text: str) -> None:
+def test_a_line_of_a_shared_log_is_logged_as_its_nodes(message: str, rank: int, text: str) -> None:
     line = log_line([0, 1, 2], entry(message))
     assert (line.rank, line.text) == (rank, text)
 

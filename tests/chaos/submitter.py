@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import oci.data_science  # noqa: F401 - imported here, not in the part that is killed
-import oci.object_storage  # noqa: F401
+import oci.object_storage  # noqa: F401 - as above
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
@@ -28,7 +28,7 @@ from airflow_provider_ocidist.model.run import RunKey
 
 
 class FileNotes:
-    """A task state store that outlives whoever writes it."""
+    """A task state store that outlives its writer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -36,7 +36,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[Postgres | None]:
 
 
 @pytest.mark.timeout(600 + 60 * KILLS)
-def test_whoever_is_killed_each_task_trains_once_and_leaves_nothing_behind(
+def test_whatever_is_killed_each_task_trains_once_and_leaves_nothing_behind(
     database: Postgres | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def say(line: str) -> None:

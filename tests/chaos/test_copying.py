@@ -75,7 +75,7 @@ def stage(emulator: Access, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         slow = emulator.airflow_env("oci_slow", endpoint=proxy.url)
         env = {**emulator.airflow_env(), **slow, "XDG_CACHE_HOME": str(home / "cache")}
         with LocalAirflow(home, dags=Path(__file__).parent / "copy_dags", env=env) as airflow:
-            for dag_id in ("copy_worker", "copy_blocking", "copy_deferred", "copy_what_is_told"):
+            for dag_id in ("copy_worker", "copy_blocking", "copy_deferred", "copy_what_is_named"):
                 airflow.api.wait_for_dag(dag_id)
             access = access_of(fields)
             make_tree(home / "tree", {f"{number:03}": 2000 for number in range(FILES)})
@@ -163,9 +163,9 @@ def test_items_may_come_from_a_task_before_as_a_list_one_by_one_and_as_json(
 ) -> None:
     make_tree(tmp_path / "s", {"a": 5, "b": 5})
     conf = {"source": f"{tmp_path}/s", "target": f"{stage.bucket}/told"}
-    run = stage.api.trigger("copy_what_is_told", conf)
-    stage.api.wait_for_run("copy_what_is_told", run, timeout=120)
-    assert stage.api.dag_run("copy_what_is_told", run)["state"] == "success"
+    run = stage.api.trigger("copy_what_is_named", conf)
+    stage.api.wait_for_run("copy_what_is_named", run, timeout=120)
+    assert stage.api.dag_run("copy_what_is_named", run)["state"] == "success"
     for task_id in ("copy", "copy_json"):
-        assert stage.xcom("copy_what_is_told", run, task_id=task_id)["files"] == 2
+        assert stage.xcom("copy_what_is_named", run, task_id=task_id)["files"] == 2
     assert read_store(open_store(f"{stage.bucket}/told", stage.access)).keys() == {"a", "b"}

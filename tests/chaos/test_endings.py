@@ -92,7 +92,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_whoever_acts_upon_a_task_ends_its_nodes(stage: Stage, path: str) -> None:
+def test_every_action_upon_a_task_ends_its_nodes(stage: Stage, path: str) -> None:
     for action in ACTIONS:
         stage.start(f"{path}, {action}", f"chaos_{path}")
     for action in ACTIONS:

@@ -182,7 +182,7 @@ def test_a_list_can_be_replaced_by_json(folder, given, expected):
     assert load("good.yaml", options).program.args == expected
 
 
-def test_a_section_can_be_replaced_by_json_and_what_is_none_is_told(folder, capsys):
+def test_a_section_can_be_replaced_by_json_and_what_is_none_is_reported(folder, capsys):
     options = argparse.Namespace(set=['env={"A": "1", "B": "x=y"}', "env.C={{ params.c }}"])
     env = load("good.yaml", options, templates=True).env
     assert {"A": "1", "B": "x=y", "C": "{{ params.c }}"}.items() <= env.items()
@@ -361,7 +361,7 @@ def test_where_the_connection_is_missing_it_is_named(folder, capsys):
     assert not (folder / "info.yaml").exists()
 
 
-def test_a_connection_that_is_not_set_is_told_with_those_that_are(folder, capsys, monkeypatch):
+def test_a_connection_that_is_not_set_is_reported_with_those_that_are(folder, capsys, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_OCI_PROD", "{}")
     assert main(["plan", "good.yaml", "--conn-id", "oci_prd"]) == 2
     message = capsys.readouterr().err

@@ -30,7 +30,7 @@ backend: {shape: VM.Standard.E4.Flex, ocpus: 1, memory_gb: 8}
         ({"a": {}}, {"a": {"b": False}}, [Difference("a.b", None, False)]),
     ],
 )
-def test_differences_are_told_by_their_path(old, new, expected):
+def test_differences_are_reported_by_their_path(old, new, expected):
     assert list(differences(old, new)) == expected
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_ocidist.cli.screen import Screen, summary
-from airflow_provider_ocidist.cli.status import age_of, state_of
+from airflow_provider_ocidist.cli.status import age_text, state_of
 from airflow_provider_ocidist.cli.terminal import columns, styled
 from airflow_provider_ocidist.gangs.pace import Pace
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
@@ -52,7 +52,7 @@ def test_the_summary_says_step_loss_speed_time_and_checkpoint():
     assert summary("run", None, Pace(), 5) == "run | 0:05 | no checkpoint yet"
 
 
-def test_one_outage_is_told_once(capsys):
+def test_one_outage_is_reported_once(capsys):
     screen = Screen()
     assert not screen.takes_status
     for request in ("a", "b"):
@@ -78,8 +78,8 @@ def test_columns_begin_at_the_same_place():
     assert columns([["a", "bb"], ["ccc", "d"]]) == ["a    bb", "ccc  d"]
 
 
-def test_ages_are_told_in_their_largest_unit():
-    assert [age_of(seconds) for seconds in (-1, 59, 3599, 7200, 200_000)] == [
+def test_ages_are_shown_in_their_largest_unit():
+    assert [age_text(seconds) for seconds in (-1, 59, 3599, 7200, 200_000)] == [
         "0 s",
         "59 s",
         "59 min",

@@ -36,7 +36,7 @@ class Programs:
     variables: Mapping[str, str]
 
     def start(self, *command: str | Path, folder: Path | None = None) -> subprocess.Popen[str]:
-        # Not PYTHONDONTWRITEBYTECODE and the like of whoever runs the tests: nothing is compiled yet.
+        # Not PYTHONDONTWRITEBYTECODE and the like of the person who runs the tests: nothing is compiled yet.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         path = f"{self.environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return subprocess.Popen(

@@ -253,7 +253,7 @@ def _kill_worker_of(task: dict[str, Any]) -> None:
 
 
 @defers
-def test_a_restarted_triggerer_cancels_nothing_and_tells_no_line_twice(stage: Stage) -> None:
+def test_a_restarted_triggerer_cancels_nothing_and_logs_no_line_twice(stage: Stage) -> None:
     stage.start("triggerer restarts")
     ref = stage.ref("triggerer restarts")
     (first,) = _trigger_logs(stage, ref, 1)
@@ -568,7 +568,7 @@ def test_no_secret_of_the_connection_is_on_the_page(stage: Stage) -> None:
     assert "key_file" not in told
 
 
-def test_the_event_of_an_outlet_tells_of_the_checkpoint(stage: Stage) -> None:
+def test_the_event_of_an_outlet_names_the_checkpoint(stage: Stage) -> None:
     stage.wait_for_task("watched", "success")
     uri = stage.api.xcom(*stage.run("watched"), "train", "checkpoint_uri")
     events = stage.api.call("GET", "/assets/events", params={"source_dag_id": "train_watched"})[

@@ -93,7 +93,7 @@ def test_what_cannot_be_copied_is_refused_at_once(cloud):
     assert refusal(cloud.objects.copy_object, *cloud.place, details) == (404, "BucketNotFound")
 
 
-def test_a_work_request_tells_how_far_it_is():
+def test_a_work_request_shows_how_far_it_is():
     with Emulator(options=Options(copy_s=0.8)) as slow:
         cloud = Cloud.of(slow.access)
         cloud.objects.put_object(*cloud.place, "a", b"1")

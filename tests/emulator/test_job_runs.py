@@ -66,7 +66,7 @@ def test_a_python_program_runs_to_success(cloud):
 @pytest.mark.parametrize(
     "program,code", [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)]
 )
-def test_the_exit_code_is_told(cloud, program, code):
+def test_the_exit_code_is_reported(cloud, program, code):
     run = cloud.run(program)
     assert run.lifecycle_state == "FAILED"
     assert run.lifecycle_details == f"Job run artifact execution failed with exit code {code}."

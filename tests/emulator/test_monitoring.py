@@ -184,7 +184,7 @@ def test_metrics_survive_a_restart(folder):
         cloud = Cloud.of(emulator.access)
         client = cloud.client(oci.monitoring.MonitoringClient)
         details = models.SummarizeMetricsDataDetails(query="gpu.power[1m].sum()", namespace="training")
-        ask = lambda: client.summarize_metrics_data(cloud.access.compartment_id, details).data  # noqa: E731
-        assert values(ask()) == [[3.0]]
+        asked = (cloud.access.compartment_id, details)
+        assert values(client.summarize_metrics_data(*asked).data) == [[3.0]]
         cloud.control("POST", "/reset")
-        assert ask() == []
+        assert client.summarize_metrics_data(*asked).data == []

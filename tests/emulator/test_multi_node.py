@@ -126,7 +126,7 @@ def test_the_nodes_file_grows_as_nodes_come_up(cloud):
     assert told == {0: [1, 2], 1: [2]}
 
 
-def test_a_log_line_tells_its_node(cloud):
+def test_a_log_line_names_its_node(cloud):
     run = cloud.wait(cloud.start(multi_node_job(cloud, "import os; print(os.environ['NODE_RANK'])")))
     entries = cloud.log(run.id)
     assert {entry["subject"]: entry["data"]["message"] for entry in entries} == {"node-0": "0", "node-1": "1"}

@@ -45,7 +45,7 @@ def test_one_node_of_a_gang_finds_no_host(cloud):
 
 
 @pytest.mark.parametrize("code,state", [(0, "SUCCEEDED"), (9, "FAILED")])
-def test_a_node_ends_as_told_without_running_its_program(cloud, code, state):
+def test_a_node_ends_as_its_rule_says_without_running_its_program(cloud, code, state):
     rule(cloud, exit_code=code, after_s=0.3)
     run = cloud.run("print('not run')")
     assert run.lifecycle_state == state

@@ -134,7 +134,7 @@ def raw(cloud, method: str, path: str) -> tuple[int, bytes]:
         return answer.status, answer.read()
 
 
-def test_what_is_not_there_is_told_apart(cloud):
+def test_what_is_not_there_is_distinguished(cloud):
     namespace, bucket = cloud.place
     assert refusal(cloud.objects.get_object, namespace, bucket, "x") == (404, "ObjectNotFound")
     assert refusal(cloud.objects.get_object, namespace, "x", "x") == (404, "BucketNotFound")

@@ -46,7 +46,7 @@ def test_files_are_put_listed_read_and_removed(files, root, tmp_path):
     assert not files.exists(f"{root}/dir/big.bin")
 
 
-def test_info_tells_size_etag_and_time(files, root):
+def test_info_has_size_etag_and_time(files, root):
     files.pipe(f"{root}/o", b"hello")
     info = files.info(f"{root}/o")
     assert (info["size"], info["type"]) == (5, "file")

@@ -119,7 +119,7 @@ def test_other_hosts_are_reached_when_asked_for(echo):
             assert tunnel.recv(100) == b""
 
 
-def test_a_host_that_cannot_be_reached_is_told():
+def test_a_host_that_cannot_be_reached_is_reported():
     with Emulator(options=Options(pass_through=True)) as emulator, socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         request = b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % unused.getsockname()[1]

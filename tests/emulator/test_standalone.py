@@ -155,14 +155,14 @@ def test_a_folder_of_its_own_is_removed_at_the_end():
     assert not folder.exists()
 
 
-def test_a_port_in_use_is_told_in_a_line():
+def test_a_port_in_use_is_reported_in_a_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert "in use" in refused("--port", port)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1"])
-def test_it_serves_this_machine_only_unless_told_twice(host):
+def test_it_serves_this_machine_only_unless_asked_twice(host):
     assert f"add --host {host} --expose" in refused("--host", host)
 
 
@@ -192,16 +192,16 @@ def test_the_control_api_is_closed_to_other_machines(peer):
     assert not is_own_user({"client": peer, "server": ("127.0.0.1", 2)})
 
 
-def test_a_folder_that_cannot_be_written_is_told_in_a_line(tmp_path):
+def test_a_folder_that_cannot_be_written_is_reported_in_a_line(tmp_path):
     (tmp_path / "file").write_text("")
     assert "cannot be used" in refused("--state", str(tmp_path / "file" / "state"))
 
 
-def test_a_ready_file_that_cannot_be_written_is_told_in_a_line(tmp_path):
+def test_a_ready_file_that_cannot_be_written_is_reported_in_a_line(tmp_path):
     assert "ready file" in refused("--quiet", "--ready", str(tmp_path / "none" / "ready"))
 
 
-def test_a_folder_of_another_version_is_told_in_a_line(folder):
+def test_a_folder_of_another_version_is_reported_in_a_line(folder):
     with Emulator(state=folder):
         pass
     with closing(sqlite3.connect(folder / "state.sqlite3")) as store:
@@ -227,7 +227,7 @@ def test_the_ready_file_goes_with_the_emulator(folder):
 
 
 @pytest.mark.parametrize("broken", ["installation.json", "api_key.pem", "state.sqlite3"])
-def test_a_folder_that_cannot_be_read_is_told_with_its_place_and_the_remedy(folder, broken):
+def test_a_folder_that_cannot_be_read_is_reported_with_its_place_and_the_remedy(folder, broken):
     with Emulator(state=folder):
         pass
     (folder / broken).write_text("{" * 5000)

@@ -152,7 +152,7 @@ def test_what_the_page_asks_is_not_recorded(cloud):
     assert ui(cloud, "/calls") == {"calls": [], "last": None, "total": 0}
 
 
-def test_a_jobs_runs_are_told_with_times_and_states(cloud):
+def test_a_jobs_runs_are_reported_with_times_and_states(cloud):
     job_id = cloud.job("import sys; sys.exit(3)", environment_variables={"A": "b"})
     runs = [cloud.start(job_id, display_name=f"{HOSTILE}-{rank}") for rank in range(2)]
     for run_id in runs:
@@ -237,7 +237,7 @@ def test_a_job_without_logging_has_no_lines(cloud):
     assert ui(cloud, f"/jobs/{job_id}/logs")["lines"] == []
 
 
-def test_nodes_of_a_multi_node_run_are_told_apart(cloud):
+def test_nodes_of_a_multi_node_run_are_distinguished(cloud):
     group = models.JobNodeGroupConfigurationDetails(
         name="workers",
         replicas=2,

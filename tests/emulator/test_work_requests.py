@@ -81,7 +81,7 @@ def test_a_project_with_jobs_stays(cloud):
     assert refusal(cloud.jobs.create_job, cloud.job_details())[0] == 404
 
 
-def test_work_requests_are_listed_filtered_and_tell_their_story(cloud):
+def test_work_requests_are_listed_filtered_and_show_their_steps(cloud):
     projects = [project(cloud) for _ in range(3)]
     ids = [cloud.jobs.delete_project(each).headers["opc-work-request-id"] for each in projects]
     for request_id in ids:

@@ -247,7 +247,7 @@ def test_new_data_start_a_training_on_them(stage: Stage) -> None:
     assert stage.model("fed").step == 200
 
 
-def test_openlineage_is_told_what_a_training_reads_and_writes(stage: Stage) -> None:
+def test_openlineage_gets_what_a_training_reads_and_writes(stage: Stage) -> None:
     stage.wait("fed")
     run = stage.xcom("fed", "train", "run")
     begun, ended = (told_of(stage, "retrain_on_new_data.train", kind) for kind in ("START", "COMPLETE"))
@@ -287,7 +287,7 @@ def uris(datasets: list[dict[str, Any]]) -> list[str]:
     return [f"{dataset['namespace']}/{dataset['name']}" for dataset in datasets]
 
 
-def test_a_model_that_is_not_there_in_time_is_told_of_by_mail(stage: Stage) -> None:
+def test_a_model_that_is_not_there_in_time_is_reported_by_mail(stage: Stage) -> None:
     run_id = stage.runs["late"][1]
     deadline = time.monotonic() + PATIENCE_S
     while not (subjects := [subject for subject, body in map(read, stage.mails) if run_id in body]):

@@ -38,23 +38,23 @@ def record(nodes: int = 2, **changes: object) -> RunRecord:
         run_dir="oci://b@n/work/x",
         submitted_at=START,
     )
-    return replace(RunRecord(ref=ref), **changes)  # type: ignore[arg-type]
+    return replace(RunRecord(ref=ref), **changes)
 
 
 def report(rank: int, **changes: object) -> NodeReport:
     base = NodeReport(
         rank=rank, phase=Phase.TRAINING, address="127.0.0.1", started_at=START, heartbeat_at=START
     )
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)
 
 
 def node(rank: int, state: NodeState, **changes: object) -> NodeStatus:
-    return replace(NodeStatus(rank=rank, run_id=f"run{rank}", state=state), **changes)  # type: ignore[arg-type]
+    return replace(NodeStatus(rank=rank, run_id=f"run{rank}", state=state), **changes)
 
 
 def gang(*states: NodeState, **changes: object) -> RunStatus:
     nodes = tuple(node(rank, state) for rank, state in enumerate(states))
-    return replace(RunStatus(nodes=nodes), **changes)  # type: ignore[arg-type]
+    return replace(RunStatus(nodes=nodes), **changes)
 
 
 def trained(rank: int, **changes: object) -> NodeStatus:
@@ -167,7 +167,7 @@ def test_a_gang_that_finished_before_the_cancel_took_hold_has_succeeded() -> Non
     assert decide(record(ending=ending), status, START + 5) == Succeed()
 
 
-def test_a_node_that_does_not_hear_the_cancel_is_told_again_after_a_while() -> None:
+def test_a_node_that_does_not_hear_the_cancel_is_cancelled_again_after_a_while() -> None:
     ending = Ending(cause=Cause.USER, message="x", since=START)
     status = gang(NodeState.RUNNING, NodeState.CANCELED)
     assert decide(record(ending=ending), status, START + 14) == Wait()
@@ -298,7 +298,7 @@ def cause_of(action: Action) -> Cause:
     return action.cause if isinstance(action, Fail) else action.ending.cause
 
 
-def test_nodes_that_end_for_ever_are_told_to_end_and_then_given_up_with_their_names() -> None:
+def test_nodes_that_end_for_ever_are_asked_to_end_and_then_given_up_with_their_names() -> None:
     status = gang(NodeState.ENDING, NodeState.SUCCEEDED)
     assert watched(record(), (START, status), (START + 1800, status)) == Wait()
     action = watched(record(), (START, status), (START + 1801, status))
@@ -318,7 +318,7 @@ def test_an_ending_that_an_older_version_has_begun_is_limited_too() -> None:
     assert (again.ending.first, again.ending.since) == (START, START + 1799)
 
 
-def test_a_node_that_was_told_to_stop_says_by_whom() -> None:
+def test_a_node_that_was_asked_to_stop_says_by_whom() -> None:
     told = node(
         0, NodeState.FAILED, report=report(0, message="told to stop by SIGTERM"), details="exit code 143"
     )

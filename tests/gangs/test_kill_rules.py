@@ -251,7 +251,7 @@ def test_an_outage_is_no_refusal_and_is_waited_out_for_a_day_like_any_other(cloc
 
 
 @pytest.mark.parametrize("error", OUTAGES, ids=repr)
-def test_what_asks_to_wait_or_does_not_answer_is_an_outage_for_whoever_waits(error: Exception) -> None:
+def test_what_asks_to_wait_or_does_not_answer_is_an_outage_for_every_wait(error: Exception) -> None:
     assert refusal_in(error) is None
     wrapped = StorageError("the bucket")
     wrapped.__cause__ = error
@@ -387,7 +387,7 @@ def test_a_handler_waits_for_one_and_a_half_seconds(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("claimed, ends", [(0, True), (3, True), (4, False)])
 def test_a_kill_ends_the_gang_unless_a_later_try_waits_for_it(claimed: int, ends: bool) -> None:
     service = Service(None, claimed=claimed)
-    killer = killer_of(service, REF, 3, LOG)  # type: ignore[arg-type]
+    killer = killer_of(service, REF, 3, LOG)
     assert service.made_ready == 1, "connections are made before they are needed"
     assert killer.kill(20)
     assert len(service.endings) == int(ends)
@@ -398,8 +398,8 @@ def test_what_cannot_be_made_ready_now_is_said_and_may_do_later(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = Service(None)
-    service.ready_to_cancel = lambda _: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
-    killer = killer_of(service, REF, 1, LOG)  # type: ignore[arg-type]
+    service.ready_to_cancel = lambda _: (_ for _ in ()).throw(error)
+    killer = killer_of(service, REF, 1, LOG)
     assert f"a cancel is not possible now: {error}" in caplog.text
     assert killer.kill(20)
     assert len(service.endings) == 1
@@ -418,7 +418,7 @@ def give_up(
     reconnect: Callable[[], object] = lambda: None,
 ) -> None:
     end_before_giving_up(
-        service,  # type: ignore[arg-type]
+        service,
         REF,
         number,
         why or ValueError("boom"),

@@ -122,7 +122,7 @@ def test_a_task_that_is_refused_for_good_ends_its_gang_and_may_be_retried(
     faults(path="/20190101/jobRuns.*", method="GET", status=status, code="Refused")
     context = Context()
     with pytest.raises(GaveUp, match="no state of its nodes from the service for") as caught:
-        task(conn_id).resume(context, record.to_json())  # type: ignore[arg-type]
+        task(conn_id).resume(context, record.to_json())
     assert caught.value.retryable
     assert context.pushed["failure"]["cause"] == "SERVICE"
     assert stop_requested(idle, record)
@@ -136,7 +136,7 @@ def test_where_the_service_refuses_everything_the_nodes_are_asked_to_stop(
     record = idle.records[CASES + 3]
     faults(path="/20190101/.*", status=401, code="NotAuthenticated")
     with pytest.raises(GaveUp):
-        task(conn_id).resume(Context(), record.to_json())  # type: ignore[arg-type]
+        task(conn_id).resume(Context(), record.to_json())
     assert stop_requested(idle, record)
     httpx.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
     assert ends(idle, [record]) == [False]
@@ -149,7 +149,7 @@ def test_a_task_that_fails_for_a_reason_nobody_thought_of_ends_its_gang(
     failing = task(conn_id)
     monkeypatch.setattr(TrainingTry, "_until_end", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        failing.resume(Context(), record.to_json())  # type: ignore[arg-type]
+        failing.resume(Context(), record.to_json())
     assert ends(idle, [record]) == [True]
 
 
@@ -158,7 +158,7 @@ def test_a_task_that_is_killed_before_it_waits_ends_its_gang(idle: IdleGangs, co
     killed = task(conn_id)
     killed.on_kill()
     with pytest.raises(AirflowFailException, match="killed"):
-        killed.resume(Context(), record.to_json())  # type: ignore[arg-type]
+        killed.resume(Context(), record.to_json())
     assert ends(idle, [record]) == [True]
 
 
@@ -173,7 +173,7 @@ def test_a_task_that_is_killed_while_it_looks_ends_its_gang_and_defers_no_more(
         "airflow_provider_ocidist.hooks.task_context.mask_secrets_of_nodes", lambda *_: killed.on_kill()
     )
     with pytest.raises(AirflowFailException, match="killed"):
-        killed.resume(Context(), record.to_json())  # type: ignore[arg-type]
+        killed.resume(Context(), record.to_json())
     assert ends(idle, [record]) == [True]
 
 
@@ -202,9 +202,9 @@ def test_a_try_that_may_have_an_earlier_ones_gang_waits_out_what_passes(
     monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
     retryable = status not in (401, 403, 404)
     error = BackendError("not now", status_code=status, retryable=retryable)
-    assert try_of(task(conn_id), 2)._brought_about(Service(error, error), a_key(), None) == "the gang"  # type: ignore[arg-type]
+    assert try_of(task(conn_id), 2)._brought_about(Service(error, error), a_key(), None) == "the gang"
     with pytest.raises(BackendError, match="not now"):
-        try_of(task(conn_id), 1)._brought_about(Service(error), a_key(), None)  # type: ignore[arg-type]
+        try_of(task(conn_id), 1)._brought_about(Service(error), a_key(), None)
 
 
 class Silent(Service):
@@ -251,9 +251,9 @@ def test_a_try_that_is_killed_while_the_service_does_not_answer_ends_what_earlie
     ],
     ids=["capacity", "quota", "killed", "refused", "still alive"],
 )
-def test_what_is_no_fault_of_the_moment_is_told_at_once(conn_id: str, error: BackendError) -> None:
+def test_what_is_no_fault_of_the_moment_is_reported_at_once(conn_id: str, error: BackendError) -> None:
     with pytest.raises(BackendError, match="no machine"):
-        try_of(task(conn_id), 2)._brought_about(Service(error), a_key(), None)  # type: ignore[arg-type]
+        try_of(task(conn_id), 2)._brought_about(Service(error), a_key(), None)
 
 
 def test_credentials_that_cannot_be_loaded_for_a_moment_cost_no_gang(
@@ -262,8 +262,8 @@ def test_credentials_that_cannot_be_loaded_for_a_moment_cost_no_gang(
     record = idle.records[CASES + 7]
     waiting = task(conn_id)
     backend = waiting._training()._connection.backend(record.ref.backend)
-    access = backend.access  # type: ignore[attr-defined]
-    backend.access = replace(access, config_file="/nowhere")  # type: ignore[attr-defined]
+    access = backend.access
+    backend.access = replace(access, config_file="/nowhere")
 
     def looked(_: TrainingTry, watch: Watch) -> dict[str, Any]:
         assert watch.look(1e9) == Wait()
@@ -273,7 +273,7 @@ def test_credentials_that_cannot_be_loaded_for_a_moment_cost_no_gang(
         return {}
 
     monkeypatch.setattr(TrainingTry, "_until_end", looked)
-    assert waiting.resume(Context(), record.to_json()) == {}  # type: ignore[arg-type]
+    assert waiting.resume(Context(), record.to_json()) == {}
     assert ends(idle, [record]) == [False]
 
 
@@ -331,7 +331,7 @@ def test_a_gang_that_nobody_can_reach_is_left_to_its_lease_and_named(
     ref = idle.records[0].ref
     why = ValueError("boom")
     kills.end_before_giving_up(
-        Unreachable(),  # type: ignore[arg-type]
+        Unreachable(),
         ref,
         1,
         why,
@@ -380,7 +380,7 @@ def test_a_try_after_which_none_comes_ends_what_earlier_ones_have_left_and_no_ot
     error = Overtaken("overtaken", 9) if overtaken else BackendError("not now", status_code=status)
     left = Left(error, dice.choice([(), ("g0-a1 may live: end it with ocidist cancel OCID",)]))
     with pytest.raises(BackendError) as caught:
-        try_of(task(conn_id), number)._brought_about(left, replace(a_key(), generation=max_tries), None)  # type: ignore[arg-type]
+        try_of(task(conn_id), number)._brought_about(left, replace(a_key(), generation=max_tries), None)
     # What is refused for good is not tried again by Airflow; what was waited out is.
     is_last = number > max_tries or status == 400
     expected = [number] if number > 1 and is_last and not overtaken else []

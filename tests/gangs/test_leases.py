@@ -1,4 +1,4 @@
-"""Whoever waits for a gang shows it to the nodes, often enough and no more."""
+"""A process that waits for a gang shows that to the nodes, often enough and no more."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEASE = 7200.0
 class Place(OciDataScience):
     """A backend that only notes when it was asked to renew; a store that is down."""
 
-    directories = property(lambda self: self)  # type: ignore[assignment]
+    directories = property(lambda self: self)
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -150,7 +150,7 @@ def test_a_renewal_that_fails_for_a_reason_nobody_thought_of_is_tried_again() ->
     assert said == ["'x'; will renew the lease (limits.lease) later"]
 
 
-def test_a_submitted_gang_has_its_first_renewal_and_whoever_keeps_it_renews_it_at_once(
+def test_a_submitted_gang_has_its_first_renewal_and_its_keeper_renews_it_at_once(
     backend: OciDataScience, ends: Callable[[RunRef], RunRef]
 ) -> None:
     job = a_job(nodes=1, seconds=60)
@@ -202,7 +202,7 @@ def test_a_lease_that_cannot_be_kept_is_refused(written: Any, told: str) -> None
         parsing.build({"name": "x", "program": {"script": "a.py"}, "limits": {"lease": written}})
 
 
-def test_a_work_dir_that_cannot_be_written_is_told_before_there_is_a_node(
+def test_a_work_dir_that_cannot_be_written_is_reported_before_there_is_a_node(
     backend: OciDataScience, emulator: Access
 ) -> None:
     plan = backend.plan(a_job(nodes=1, limits={"lease": "2h"}), a_key())

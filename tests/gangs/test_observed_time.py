@@ -94,7 +94,7 @@ class World(Late):
             submitted_at=START,
         )
         limits = {"deadline": START + 7200, "start_deadline": START + 600, "lost_timeout": 60.0}
-        return replace(RunRecord(ref=ref, hang_timeout=900.0), **{**limits, **changes})  # type: ignore[arg-type]
+        return replace(RunRecord(ref=ref, hang_timeout=900.0), **{**limits, **changes})
 
     def watched(self, record: RunRecord, until: float) -> tuple[Action, float]:
         """Watch until there is something to do, or until a true time; observers follow one another."""

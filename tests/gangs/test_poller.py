@@ -25,7 +25,7 @@ from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp
 from airflow_provider_ocidist.gangs import poller as poller_module
 from airflow_provider_ocidist.gangs.decisions import Fail, Wait
-from airflow_provider_ocidist.gangs.log_cursor import LogFollower
+from airflow_provider_ocidist.gangs.log_follower import LogFollower
 from airflow_provider_ocidist.gangs.poller import Poller, Schedule, Turn
 from airflow_provider_ocidist.gangs.watch import Watch, look_together
 from airflow_provider_ocidist.model import evidence
@@ -109,7 +109,7 @@ def test_a_service_that_cannot_answer_for_a_week_is_still_asked_again():
 class Gangs(Backend):
     """A backend whose answers the test sets."""
 
-    directories = property(lambda self: self)  # type: ignore[assignment]
+    directories = property(lambda self: self)
 
     def __init__(self) -> None:
         self.looks: list[list[str]] = []
@@ -145,7 +145,7 @@ class Gangs(Backend):
     def refresh(self, *, anew: bool) -> None:
         self.reconnected.append(anew)
 
-    connect = plan = submit = cancel = delete = None  # type: ignore[assignment]
+    connect = plan = submit = cancel = delete = None
 
 
 Gangs.__abstractmethods__ = frozenset()
@@ -158,7 +158,7 @@ def gangs(monkeypatch: pytest.MonkeyPatch) -> Gangs:
 
 
 class Task:
-    """Whoever waits for a gang."""
+    """A process that waits for a gang."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ def until(true: Callable[[], object], seconds: float = 20) -> None:
         time.sleep(0.01)
 
 
-def test_only_the_gang_that_needs_something_is_told_of_and_once(gangs: Gangs) -> None:
+def test_only_the_gang_that_needs_something_is_reported_and_once(gangs: Gangs) -> None:
     poller = Poller(gangs)
     tasks = [Task(poller, gangs, f"gang-{number}") for number in range(5)]
     until(lambda: len(gangs.looks) >= 3)
@@ -302,14 +302,14 @@ def test_refusals_among_answers_never_add_up(gangs: Gangs, hours: Hours, seed: i
         gangs.error = answers[len(gangs.looks)] if len(gangs.looks) < len(answers) else None
         return status(refs)
 
-    gangs.status = answer  # type: ignore[method-assign]
+    gangs.status = answer
     poller = Poller(gangs)
     tasks = [Task(poller, gangs, f"gang-{number}", 0.001, clock=hours) for number in range(2)]
     until(lambda: len(gangs.looks) > len(answers), 60)
     assert [task.outcomes for task in tasks] == [[], []], f"seed {seed}"
 
 
-def test_a_look_that_fails_for_a_reason_nobody_thought_of_is_told_in_the_end(
+def test_a_look_that_fails_for_a_reason_nobody_thought_of_is_reported_in_the_end(
     gangs: Gangs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gangs, "status", lambda _: 1 / 0)
@@ -388,7 +388,7 @@ def test_a_state_that_cannot_be_made_out_harms_only_its_own_compartment(gangs: G
     assert found[2][1] == Wait()
 
 
-def test_whoever_leaves_is_looked_at_no_more_and_the_thread_ends_when_all_have_left(
+def test_a_gang_that_leaves_is_looked_at_no_more_and_the_thread_ends_when_all_have_left(
     gangs: Gangs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poller_module, "IDLE", 0.2)
@@ -436,7 +436,7 @@ def test_each_line_comes_once_though_it_is_late_or_its_node_was_silent_for_an_ho
     follower, seen = LogFollower([1000.0, 1000.0]), []
     for now in range(1000, 5400, 10):
         log.now = float(now)
-        seen += [each.id for each in follower.new_lines(log, None, float(now))]  # type: ignore[arg-type]
+        seen += [each.id for each in follower.take(log.logs(None, follower.since(now)), float(now))]
     assert Counter(seen) == Counter(each.id for each, _ in log.lines)
     assert sum(map(len, follower._seen)) < 200
 

@@ -232,7 +232,7 @@ def test_a_gang_whose_job_somebody_deleted_is_made_again_and_heeds_no_old_word(
     assert {node.state for node in status.nodes} == {NodeState.SUCCEEDED}, status
 
 
-def test_whoever_still_creates_a_gang_that_was_cleared_finds_no_job_for_its_nodes(
+def test_a_try_that_still_creates_a_gang_that_was_cleared_finds_no_job_for_its_nodes(
     backend: OciDataScience, fields: dict[str, Any], ends: Ends
 ) -> None:
     key, job = a_key(), a_job(nodes=3, seconds=60)

@@ -167,7 +167,7 @@ def test_a_failure_that_nobody_waited_for_is_not_met_again_where_it_is_one_for_g
     is_for_good = cause in (Cause.USER, Cause.OOM, Cause.DATA, Cause.CONFIG, Cause.BUDGET)
     assert submit(model, key, number=2).ref.key.attempt == (1 if is_for_good else 2)
     assert (model.done("claim") == [key.name]) == is_for_good
-    # Once a try has seen the end, whoever comes then has it made again.
+    # Once a try has seen the end, the next try has it made again.
     recorded(model, ref, end=end(succeeded=False))
     assert submit(model, key, number=3).ref.key.attempt == 2
 
@@ -443,7 +443,7 @@ def after_looks(model: Model, ref: RunRef, looks: int) -> None:
             model.end(ref)
         return status(refs)
 
-    model.status = counted  # type: ignore[method-assign]
+    model.status = counted
 
 
 def test_a_gang_that_takes_its_time_to_end_is_cancelled_again_every_15_s(
@@ -488,7 +488,7 @@ def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
         ender(model).end([ref], "it is old", within=7)
 
 
-def test_whoever_is_stopped_waits_no_longer(model: Model) -> None:
+def test_a_stopped_submitter_waits_no_longer(model: Model) -> None:
     stop = threading.Event()
     stop.set()
     ref = model.has(a_key(), [LIVE])
@@ -648,7 +648,7 @@ def test_a_claim_that_cannot_be_read_in_time_lets_no_gang_live_on(
         answer.wait(60)
         return 9
 
-    model.claimed_by = unreadable  # type: ignore[method-assign]
+    model.claimed_by = unreadable
     began = time.monotonic()
     end_unless_claimed(model, ref, 1, LOG)
     assert time.monotonic() - began < 30
@@ -816,7 +816,7 @@ def test_an_answer_that_takes_too_long_is_no_claim_of_any_try(
         answer.wait(60)
         return 9
 
-    model.claimed_by = slow  # type: ignore[method-assign]
+    model.claimed_by = slow
     end_unless_claimed(model, ref, 0, LOG)
     assert model.done("cancel") == [ref.job_id]
     assert [thread.daemon for thread in asking] == [True], "a process that is killed does not wait for it"

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs import log_cursor
+from airflow_provider_ocidist.gangs import log_follower
 from airflow_provider_ocidist.gangs.task_watch import LineMoments, TaskWatch
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.log_cursor import LogCursor
@@ -43,7 +43,7 @@ class TaskLog:
 class Place(Backend):
     """A gang that writes lines, some of them found late; and its run directory."""
 
-    directories = property(lambda self: self)  # type: ignore[assignment]
+    directories = property(lambda self: self)
 
     def __init__(self, *lines: LogLine) -> None:
         self.lines = list(lines)
@@ -66,7 +66,7 @@ class Place(Backend):
     def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
         raise NotImplementedError
 
-    def connect(self) -> Any:  # type: ignore[override]
+    def connect(self) -> Any:
         raise NotImplementedError
 
     def plan(self, *_: Any) -> Plan:
@@ -75,7 +75,7 @@ class Place(Backend):
     def submit(self, *_: Any) -> RunRef:
         raise NotImplementedError
 
-    cancel = delete = forget = reconnect = renew  # type: ignore[assignment]
+    cancel = delete = forget = reconnect = renew
 
 
 def a_line(number: int, rank: int = 0, at: float | None = None) -> LogLine:
@@ -101,7 +101,7 @@ def texts(*logs: TaskLog) -> Counter[str]:
     return Counter(text for log in logs for _, text in log.lines)
 
 
-def test_the_next_process_tells_only_what_is_new_and_what_was_found_late() -> None:
+def test_the_next_process_logs_only_what_is_new_and_what_was_found_late() -> None:
     place = Place(*(a_line(number, number % NODES) for number in range(1, 100)))
     first, told_first = a_watch(place)
     look(first, at=100)
@@ -115,15 +115,15 @@ def test_the_next_process_tells_only_what_is_new_and_what_was_found_late() -> No
     assert set(texts(told_first, told_second).values()) == {1}
 
 
-def test_a_chatty_gang_leaves_a_note_of_bounded_size_and_no_line_is_told_twice(
+def test_a_chatty_gang_leaves_a_note_of_bounded_size_and_no_line_is_logged_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(log_cursor, "MOST_IDS", 50)
+    monkeypatch.setattr(log_follower, "MOST_IDS", 50)
     place = Place(*(a_line(number, number % NODES, at=number / 100) for number in range(1, 5000)))
     first, told_first = a_watch(place)
     look(first, at=50)
     first.save_cursor()
-    assert sum(map(len, place.load_cursor(first.record.ref).lines)) <= 50  # type: ignore[union-attr]
+    assert sum(map(len, place.load_cursor(first.record.ref).lines)) <= 50
     place.lines.append(a_line(6000, at=49.98))
     second, told_second = a_watch(place)
     second.go_on()
@@ -134,7 +134,7 @@ def test_a_chatty_gang_leaves_a_note_of_bounded_size_and_no_line_is_told_twice(
 
 
 def test_a_node_that_is_behind_one_that_writes_much_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_cursor, "MOST_IDS", 50)
+    monkeypatch.setattr(log_follower, "MOST_IDS", 50)
     place = Place(*(a_line(number, at=number / 100) for number in range(1, 5000)))
     first, told_first = a_watch(place)
     look(first, at=50)
@@ -149,7 +149,7 @@ def test_a_node_that_is_behind_one_that_writes_much_loses_nothing(monkeypatch: p
     assert set(texts(told_first, told_second).values()) == {1}
 
 
-def test_a_line_that_is_found_late_is_told_by_the_next_process_however_long_nobody_looked() -> None:
+def test_a_line_that_is_found_late_is_logged_by_the_next_process_however_long_nobody_looked() -> None:
     place = Place(*(a_line(number) for number in range(1, 100)))
     first, _ = a_watch(place)
     look(first, at=100)
@@ -163,7 +163,7 @@ def test_a_line_that_is_found_late_is_told_by_the_next_process_however_long_nobo
     assert len(told.lines) == 301
 
 
-def test_what_several_processes_write_at_once_is_told_as_several_lines() -> None:
+def test_what_several_processes_write_at_once_is_logged_as_several_lines() -> None:
     watch, told = a_watch(Place(*(LogLine(f"id-{number}", BEGAN + 1, 0, "ready") for number in range(8))))
     look(watch, at=10)
     assert len({at for at, _ in told.lines}) == 8
@@ -202,7 +202,7 @@ def test_how_far_the_log_has_come_is_noted_with_each_renewal_if_it_has_come_furt
     assert place.notes == 1
 
 
-def test_lines_are_told_under_the_time_at_which_their_node_wrote_them() -> None:
+def test_lines_are_logged_under_the_time_at_which_their_node_wrote_them() -> None:
     watch, told = a_watch(Place(a_line(1), a_line(2, 1)))
     look(watch, at=60)
     times = [datetime.fromisoformat(at or "").timestamp() for at, _ in told.lines]
@@ -302,7 +302,7 @@ def test_a_triggerer_that_stops_leaves_word_and_the_next_goes_on_from_there(
         log = TaskLog()
         logs.append(log)
         monkeypatch.setattr(DistributedTrainingTrigger, "log", log)
-        watching = asyncio.create_task(anext(trigger.run()))  # type: ignore[arg-type]
+        watching = asyncio.create_task(anext(trigger.run()))
         deadline = time.monotonic() + 60
         while not enough(log) and time.monotonic() < deadline and not watching.done():
             await asyncio.sleep(0.1)

@@ -85,7 +85,7 @@ def report(rank: int, told: str, checkpoint: str, outputs: str) -> NodeReport | 
         "not done": {"phase": Phase.SAVING, "exit_code": None, "finished_at": None},
     }
     change = changes.get(told)
-    return None if change is None else replace(base, **change)  # type: ignore[arg-type]
+    return None if change is None else replace(base, **change)
 
 
 def status_of(service: str, told: str, checkpoint: str, outputs: str) -> RunStatus:
@@ -120,7 +120,7 @@ def record(wanted: bool = True, outputs: str = "none wanted", **changes: object)
         submitted_at=NOW,
     )
     expects = Expectations(checkpoint=wanted, outputs=() if outputs == "none wanted" else (OUTPUT,))
-    return replace(RunRecord(ref=ref, expects=expects), **changes)  # type: ignore[arg-type]
+    return replace(RunRecord(ref=ref, expects=expects), **changes)
 
 
 def short(action: Action) -> str:
@@ -304,7 +304,7 @@ def test_a_short_run_that_shows_nothing_is_warned_of_and_where_that_is_asked_for
         trained_for=took,
         checkpoint=FORMER if sign == "former" else None,
     )
-    told = replace(bare, **SIGNS.get(sign, {}))  # type: ignore[arg-type]
+    told = replace(bare, **SIGNS.get(sign, {}))
     status = RunStatus(nodes=(NodeStatus(rank=0, run_id="run0", state=NodeState.SUCCEEDED, report=told),))
     known = record(expects=Expectations(training=required))
     action = decide(known, status, NOW)

@@ -119,7 +119,7 @@ class Late(Backend):
             raise answer
         return [answer]
 
-    connect = plan = submit = logs = cancel = delete = None  # type: ignore[assignment]
+    connect = plan = submit = logs = cancel = delete = None
 
 
 Late.__abstractmethods__ = frozenset()
@@ -173,7 +173,7 @@ def test_reports_that_cannot_be_read_are_waited_for_from_the_first_look_that_fai
     assert watch.record.unread_since is None
 
 
-def test_the_last_lines_are_told_though_the_log_fails_at_the_end_and_has_some_late(
+def test_the_last_lines_are_logged_though_the_log_fails_at_the_end_and_has_some_late(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(watch_module, "LAST_LINES_AFTER", 0.01)
@@ -190,7 +190,7 @@ def test_the_last_lines_are_told_though_the_log_fails_at_the_end_and_has_some_la
     assert backend.asked[-1] == [second.time]
 
 
-def test_a_line_that_is_found_only_after_the_end_is_told_once(
+def test_a_line_that_is_found_only_after_the_end_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(watch_module, "LAST_LINES_AFTER", 0.01)

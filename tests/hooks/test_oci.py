@@ -52,13 +52,13 @@ def test_numbers_in_a_uri_are_numbers(hook_of):
         _ = hook_of("oci://?max_attempts=many").access
 
 
-def test_wrong_credentials_are_told_of(emulator: Access, hook_of):
+def test_wrong_credentials_are_reported(emulator: Access, hook_of):
     connected, message = hook_of(emulator.connection_fields(profile="NONE")).test_connection()
     assert not connected
     assert "profile NONE" in message
 
 
-def test_a_misspelt_field_is_told_of(emulator: Access, hook_of):
+def test_a_misspelt_field_is_reported(emulator: Access, hook_of):
     connected, message = hook_of(emulator.connection_fields(compartmentid="x")).test_connection()
     assert not connected
     assert "compartmentid (did you mean compartment_id?)" in message
@@ -82,7 +82,7 @@ def test_a_secret_that_airflow_would_show_is_refused_with_its_other_name(hook_of
         _ = hook_of({name: "canary-123"}).fields
 
 
-def test_a_secret_that_airflow_was_told_to_hide_may_have_the_name_of_oci(hook_of, monkeypatch):
+def test_a_secret_that_airflow_is_set_to_hide_may_have_the_name_of_oci(hook_of, monkeypatch):
     from airflow.sdk._shared.secrets_masker import _secrets_masker
 
     masker = _secrets_masker()

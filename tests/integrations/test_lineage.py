@@ -85,7 +85,7 @@ class TestEvents:
     def names(datasets) -> list[str]:
         return [f"{dataset.namespace} {dataset.name}" for dataset in datasets]
 
-    def test_a_training_tells_what_it_will_write_before_it_has(self):
+    def test_a_training_reports_what_it_will_write_before_it_has(self):
         told = lineage_of_training(parsing.build(JOB), PLAN)
         assert self.names(told.inputs) == ["oci://data@space corpus"]
         assert self.names(told.outputs) == ["oci://b@n w/checkpoints/gpt", "oci://models@space gpt"]
@@ -95,7 +95,7 @@ class TestEvents:
         about = told.job_facets["ocidist_training"]
         assert (about.nodes, about.topology) == (2, "job_runs")
 
-    def test_a_success_tells_what_was_written(self):
+    def test_a_success_reports_what_was_written(self):
         result = {
             "checkpoint": {"uri": "oci://b@n/c/step-8", "step": 8},
             "outputs": ["oci://models@space/gpt/out/"],
@@ -108,7 +108,7 @@ class TestEvents:
         query = told.run_facets["externalQuery"]
         assert (query.externalQueryId, query.source) == ("run-0", "https://console/run")
 
-    def test_a_failure_tells_its_cause_and_what_is_left(self):
+    def test_a_failure_reports_its_cause_and_what_is_left(self):
         failure = Failure(
             cause=Cause.USER, message="boom", remedy="x", rank=1, checkpoint_uri="oci://b@n/c/step-4"
         )
@@ -116,14 +116,14 @@ class TestEvents:
         assert self.names(told.outputs) == ["oci://b@n c/step-4"]
         assert told.run_facets["ocidist_training"].failure == {"cause": "USER", "message": "boom", "rank": 1}
 
-    def test_an_asset_is_told_of_as_the_dataset_that_a_training_writes(self):
+    def test_an_asset_is_reported_as_the_dataset_that_a_training_writes(self):
         from airflow.providers.openlineage.utils.utils import translate_airflow_asset
         from airflow.sdk import Asset
 
         dataset = translate_airflow_asset(Asset("oci://models@space/gpt/out/"), None)
         assert (dataset.namespace, dataset.name) == ("oci://models@space", "gpt/out")
 
-    def test_a_copy_tells_sources_and_targets_once_each(self):
+    def test_a_copy_names_sources_and_targets_once_each(self):
         told = lineage_of_copy([("oci://a@n/x", "oci://b@n/y"), ("oci://a@n/x", "/mnt/y")])
         assert self.names(told.inputs) == ["oci://a@n x"]
         assert self.names(told.outputs) == ["oci://b@n y", "file /mnt/y"]

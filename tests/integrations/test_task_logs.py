@@ -76,14 +76,14 @@ def test_the_log_of_the_trigger_is_read_too_and_that_of_another_attempt_is_not(l
     assert read(logs) == [NAME, f"{NAME}.trigger.7.log"]
 
 
-def test_the_local_copy_is_deleted_where_airflow_is_told_to(logs):
+def test_the_local_copy_is_deleted_where_airflow_is_set_to(logs):
     logs.delete_local = True
     logs.upload(write(logs, "one\n"))
     assert not (logs.local_folder / NAME).exists()
     assert read(logs) == ["one"]
 
 
-def test_an_unreadable_place_is_told_of_where_the_log_would_be(logs):
+def test_an_unreadable_place_is_reported_where_the_log_would_be(logs):
     broken = OciTaskLogs("oci://logging@no-such-bucket/x", conn_id=None, local_folder=logs.local_folder)
     sources, lines = broken.stream(NAME, None)
     assert lines == []

@@ -295,7 +295,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_wrong_input_is_told_in_words_with_its_line(problems, text):
+def test_wrong_input_is_reported_in_words_with_its_line(problems, text):
     found = problems(MINIMAL + text)
     assert len(found) == len(WRONG[text])
     assert all(line.startswith(expected) for line, expected in zip(found, WRONG[text], strict=True)), found
@@ -511,7 +511,7 @@ def test_an_override_makes_the_sections_that_it_needs(folder):
     assert (job.env, job.checkpoints) == ({"A": "1"}, Checkpoints(keep=5))
 
 
-def test_a_wrong_override_is_told_as_such_and_not_with_a_line_of_the_file(problems):
+def test_a_wrong_override_is_reported_as_such_and_not_with_a_line_of_the_file(problems):
     found = problems(
         FULL, overrides={"nodes": "many", "limits.max_runtim": 3, "inputs.7.target": "x", "name.x": 1}
     )

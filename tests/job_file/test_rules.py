@@ -128,7 +128,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("values, problem", WRONG, ids=[item[1][:50] for item in WRONG])
-def test_what_is_wrong_is_told_once_with_its_path(build, values, problem):
+def test_what_is_wrong_is_reported_once_with_its_path(build, values, problem):
     with pytest.raises(JobFileError) as caught:
         build(**values)
     assert [str(item)[: len(problem)] for item in caught.value.problems] == [problem]

@@ -44,7 +44,7 @@ def flags(*args: str) -> set[str]:
     return {part.partition("=")[0] for part in command(*args)[3:-3] if part.startswith("--")}
 
 
-def test_each_node_is_told_which_it_is() -> None:
+def test_each_node_gets_its_own_rank() -> None:
     assert command() == [
         sys.executable,
         "-m",
@@ -88,7 +88,7 @@ def test_a_single_process_needs_no_group() -> None:
 
 
 @pytest.mark.parametrize("gpus, told", [(0, "true"), (4, None), (None, None)])
-def test_accelerate_is_told_where_there_is_no_gpu(gpus, told) -> None:
+def test_accelerate_gets_a_variable_where_there_is_no_gpu(gpus, told) -> None:
     assert LAUNCHER.defaults(replace(TOPOLOGY, gpus=gpus)).get("ACCELERATE_USE_CPU") == told
 
 

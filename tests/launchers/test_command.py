@@ -38,7 +38,7 @@ def test_a_module_is_run_by_the_nodes_interpreter() -> None:
     assert built == [sys.executable, "-m", "pkg.train"]
 
 
-def test_it_is_told_where_it_stands_and_on_processors_too() -> None:
+def test_it_gets_its_place_and_on_processors_too() -> None:
     told = {**LAUNCHER.defaults(TOPOLOGY), **LAUNCHER.environment(TOPOLOGY)}
     assert {name: told[name] for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")} == {
         "MASTER_ADDR": "10.0.0.1",

@@ -82,7 +82,7 @@ def test_a_module_is_run_as_one() -> None:
 
 
 @pytest.mark.parametrize("gpus, told", [(0, "cpu"), (4, None), (None, None)])
-def test_deepspeed_is_told_where_there_is_no_gpu(gpus, told) -> None:
+def test_deepspeed_gets_a_variable_where_there_is_no_gpu(gpus, told) -> None:
     assert LAUNCHER.defaults(replace(TOPOLOGY, gpus=gpus)).get("DS_ACCELERATOR") == told
 
 

@@ -44,7 +44,7 @@ def test_hosts_are_known_by_their_keys_and_the_first_alone_may_come_in() -> None
     assert "PasswordAuthentication no" in files["sshd_config"]
 
 
-def test_deepspeed_logs_in_only_where_it_was_told_to() -> None:
+def test_deepspeed_logs_in_only_where_it_was_asked_to() -> None:
     program = Program(script="x.py")
     assert not LAUNCHER.logs_in(LauncherOptions(), 2)
     assert LAUNCHER.tools(LauncherOptions(), 2) == ()

@@ -46,9 +46,9 @@ class Task:
         latest = newest(each for each in self.known if each.key.generation == self.generation)
         failed = latest is not None and latest.end is not None and not latest.end.succeeded
         number = (latest.key.attempt + failed) if latest else 1
-        place_of = an_attempt(self.generation, number)
+        made = an_attempt(self.generation, number)
         seen = End(succeeded=end, number=self.number) if end is not None else latest and latest.end
-        record = Attempt(key=place_of.key, place=place_of.place, tries=now, end=seen)
+        record = Attempt(key=made.key, place=made.place, tries=now, end=seen)
         self.known = merged(self.known, [record])
         self.story.append(f"try {self.number} of {self.max_tries}: generation {self.generation}, {end}")
 

@@ -11,7 +11,7 @@ def test_every_cause_has_its_row() -> None:
     assert all(row.remedy for row in MEANINGS.values())
 
 
-def test_exit_codes_tell_causes_apart_and_are_never_success() -> None:
+def test_exit_codes_distinguish_causes_and_are_never_success() -> None:
     own = [row.exit_code for row in MEANINGS.values() if row.exit_code is not None]
     assert len(own) == len(set(own))
     assert all(0 < exit_code_of(cause) < 126 for cause in Cause)

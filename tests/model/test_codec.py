@@ -94,7 +94,7 @@ def test_what_is_no_object_is_a_type_error():
 
     for value in (5, {"ref": 5}, None):
         with pytest.raises(TypeError):
-            RunRecord.from_json(value)  # type: ignore[arg-type]
+            RunRecord.from_json(value)
 
 
 @dataclass(frozen=True, kw_only=True)

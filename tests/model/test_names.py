@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_ocidist.model.run import RunKey
-from airflow_provider_ocidist.model.work_dir import age_of, end_of, record_of
+from airflow_provider_ocidist.model.work_dir import end_of, order_in, record_of
 
 SEED = random.randrange(10_000)
 LETTERS = "abcXYZ019-_.é ~gG"
@@ -54,12 +54,12 @@ def test_a_record_names_its_attempt_and_its_end_does_not(case: int) -> None:
     dice = random.Random(SEED + case)
     age = dice.randrange(100), dice.randrange(1, 100)
     record = record_of(*age, f"{dice.randrange(16**8):08x}")
-    assert age_of(record) == age
-    assert age_of(end_of(record)) is None
+    assert order_in(record) == age
+    assert order_in(end_of(record)) is None
 
 
 @pytest.mark.parametrize(
     "name", ["", "g1-a1.json", "g1-a1-.json", "g1-a1-x", "1-a1-x.json", "g01-a1-x.json", "g1-a1-x.json.new"]
 )
 def test_another_file_among_the_records_is_none(name: str) -> None:
-    assert age_of(name) is None
+    assert order_in(name) is None

@@ -110,7 +110,7 @@ def test_errors_of_other_origin_pass_through():
         (404, None, "", Cause.CONFIG, False),
     ],
 )
-def test_service_errors_tell_cause_status_code_and_request(status, code, message, cause, retryable):
+def test_service_errors_name_cause_status_code_and_request(status, code, message, cause, retryable):
     error = mapped(service_error(status, code, message))
     assert (error.cause, error.retryable) == (cause, retryable)
     assert (error.status_code, error.code, error.request_id) == (status, code, "ABC")
@@ -119,7 +119,7 @@ def test_service_errors_tell_cause_status_code_and_request(status, code, message
     assert "opc-request-id ABC" in str(error)
 
 
-def test_a_wrong_clock_is_told_from_a_wrong_key():
+def test_a_wrong_clock_is_distinguished_from_a_wrong_key():
     from email.utils import formatdate
 
     now = time.time()
@@ -162,7 +162,7 @@ def test_a_config_file_that_cannot_be_used_is_named(tmp_path, text):
     assert str(tmp_path / "config") in str(raised(OciAccess(config_file=str(tmp_path / "config"))))
 
 
-def test_a_key_that_is_no_key_is_reported(emulator, access):  # noqa: F811
+def test_a_key_that_is_no_key_is_reported(emulator, access):
     given = oci.config.from_file(access.config_file, access.profile)
     fields = {name: given[name] for name in ("tenancy", "user", "fingerprint", "region")}
     error = raised(OciAccess(auth="api_key", key_content="no key", **fields))
@@ -184,11 +184,11 @@ def test_a_machine_without_principal_says_so_soon(monkeypatch):
     assert time.monotonic() - started < 30
 
 
-def test_a_config_file_works(access):  # noqa: F811
+def test_a_config_file_works(access):
     assert namespace(access)
 
 
-def test_an_api_key_without_a_file_works(emulator, access):  # noqa: F811
+def test_an_api_key_without_a_file_works(emulator, access):
     given = oci.config.from_file(access.config_file, access.profile)
     fields = {name: given[name] for name in ("tenancy", "user", "fingerprint", "region")}
     key = Path(given["key_file"]).expanduser().read_text()
@@ -197,7 +197,7 @@ def test_an_api_key_without_a_file_works(emulator, access):  # noqa: F811
     ) == namespace(access)
 
 
-def test_a_session_token_works_by_itself_and_by_its_profile(access, tmp_path):  # noqa: F811
+def test_a_session_token_works_by_itself_and_by_its_profile(access, tmp_path):
     config = oci.config.from_file(access.config_file)
     signer = oci.signer.Signer.from_config(config)
     session = requests.post(f"{access.endpoint}/_emulator/sessions", json={}, auth=signer, timeout=10).json()
@@ -213,7 +213,7 @@ def test_a_session_token_works_by_itself_and_by_its_profile(access, tmp_path):  
     assert raised(replace(access, config_file=str(tmp_path / "config"))).status_code == 401
 
 
-def test_the_endpoint_may_end_in_a_slash_and_the_region_be_absent(access, tmp_path):  # noqa: F811
+def test_the_endpoint_may_end_in_a_slash_and_the_region_be_absent(access, tmp_path):
     given = Path(access.config_file).read_text()
     (tmp_path / "config").write_text(
         "".join(line for line in given.splitlines(True) if not line.startswith("region"))
@@ -221,7 +221,7 @@ def test_the_endpoint_may_end_in_a_slash_and_the_region_be_absent(access, tmp_pa
     assert namespace(replace(access, config_file=str(tmp_path / "config"), endpoint=f"{access.endpoint}/"))
 
 
-def test_a_wrong_key_is_one_clear_error(access, tmp_path):  # noqa: F811
+def test_a_wrong_key_is_one_clear_error(access, tmp_path):
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -239,33 +239,33 @@ def test_a_wrong_key_is_one_clear_error(access, tmp_path):  # noqa: F811
 # Retries and time
 
 
-def test_passing_faults_are_retried(unruly, proxy):  # noqa: F811
+def test_passing_faults_are_retried(unruly, proxy):
     proxy.faults = [Fault(status=503), Fault(status=429), Fault(lose_answer=True)]
     assert namespace(unruly)
     assert len(proxy.seen) == 4
 
 
-def test_retries_end(unruly, proxy):  # noqa: F811
+def test_retries_end(unruly, proxy):
     proxy.faults = [Fault(status=500, times=100)]
     error = raised(replace(unruly, max_attempts=3))
     assert (error.status_code, error.retryable) == (500, True)
     assert len(proxy.seen) == 3
 
 
-def test_retry_after_is_heeded(unruly, proxy):  # noqa: F811
+def test_retry_after_is_heeded(unruly, proxy):
     proxy.faults = [Fault(status=429, retry_after="2")]
     started = time.monotonic()
     assert namespace(unruly)
     assert time.monotonic() - started >= 2
 
 
-def test_refusals_are_not_retried(unruly, proxy):  # noqa: F811
+def test_refusals_are_not_retried(unruly, proxy):
     proxy.faults = [Fault(status=400, times=100)]
     raised(unruly)
     assert len(proxy.seen) == 1
 
 
-def test_one_failing_client_does_not_stop_another(access, unruly, proxy):  # noqa: F811
+def test_one_failing_client_does_not_stop_another(access, unruly, proxy):
     """The SDK's circuit breaker is shared by the whole process by default."""
     proxy.faults = [Fault(status=503, times=1000)]
     failing = client(replace(unruly, max_attempts=1), "object_storage")
@@ -277,7 +277,7 @@ def test_one_failing_client_does_not_stop_another(access, unruly, proxy):  # noq
     assert failing.get_namespace().data
 
 
-def test_an_unreachable_endpoint_is_named_within_seconds(access):  # noqa: F811
+def test_an_unreachable_endpoint_is_named_within_seconds(access):
     for endpoint in ("http://127.0.0.1:9", "http://no-such-host.invalid"):
         started = time.monotonic()
         error = raised(replace(access, endpoint=endpoint, max_attempts=8))
@@ -286,7 +286,7 @@ def test_an_unreachable_endpoint_is_named_within_seconds(access):  # noqa: F811
         assert error.retryable
 
 
-def test_a_server_that_speaks_something_else_is_one_error(access):  # noqa: F811
+def test_a_server_that_speaks_something_else_is_one_error(access):
     listener = socket.create_server(("127.0.0.1", 0))
 
     def answer():
@@ -304,7 +304,7 @@ def test_a_server_that_speaks_something_else_is_one_error(access):  # noqa: F811
     assert "connection to http://127.0.0.1" in str(error)
 
 
-def test_many_threads_find_connections_enough(access):  # noqa: F811
+def test_many_threads_find_connections_enough(access):
     shared = client(replace(access, pool_size=16), "object_storage")
     for scheme in ("http://x", "https://x"):
         adapter = shared.base_client.session.get_adapter(scheme)
@@ -328,14 +328,14 @@ def sent_headers(adapter, body):
 @pytest.mark.parametrize(
     "service", ["data_science", "object_storage", "logging_search", "secrets", "identity"]
 )
-def test_every_service_has_a_client_with_our_limits(access, service):  # noqa: F811
+def test_every_service_has_a_client_with_our_limits(access, service):
     made = client(access, service)
     assert made.base_client.endpoint.startswith(access.endpoint)
     assert made.base_client.timeout == (10.0, 60.0)
     assert isinstance(made.base_client.circuit_breaker_strategy, oci.circuit_breaker.NoCircuitBreakerStrategy)
 
 
-def test_without_endpoint_the_region_decides(access):  # noqa: F811
+def test_without_endpoint_the_region_decides(access):
     made = client(replace(access, endpoint=None, region="eu-frankfurt-1"), "data_science")
     assert made.base_client.endpoint == "https://datascience.eu-frankfurt-1.oci.oraclecloud.com/20190101"
 

@@ -33,14 +33,14 @@ def pem(form: Any, protection: Any = None) -> str:
     return KEY.private_bytes(serialization.Encoding.PEM, form, protection).decode()
 
 
-def caller_of(access: OciAccess) -> Caller:  # noqa: F811
+def caller_of(access: OciAccess) -> Caller:
     config = oci.config.from_file(access.config_file, access.profile)
     key_id = "/".join(config[name] for name in ("tenancy", "user", "fingerprint"))
     signer = Signer(lambda: (key_id, Path(config["key_file"]).read_text()))
     return Caller(signer, str(access.endpoint), access.max_attempts)
 
 
-def store_at(uri: str, access: OciAccess) -> OciStore:  # noqa: F811
+def store_at(uri: str, access: OciAccess) -> OciStore:
     client = ObjectStorageClient(caller_of(access))
     place = locations.parse(uri)
     return OciStore(client, str(place.namespace), place.bucket, place.path)
@@ -84,8 +84,8 @@ def test_domains_are_those_of_the_sdk() -> None:
 
 
 def test_large_objects_go_in_parts_and_come_back_checked(
-    access: OciAccess,  # noqa: F811
-    bucket: str,  # noqa: F811
+    access: OciAccess,
+    bucket: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -101,7 +101,7 @@ def test_large_objects_go_in_parts_and_come_back_checked(
     assert (tmp_path / "back.bin").read_bytes() == content
 
 
-def test_passing_faults_are_ridden_out(unruly: OciAccess, proxy: UnrulyProxy, bucket: str) -> None:  # noqa: F811
+def test_passing_faults_are_ridden_out(unruly: OciAccess, proxy: UnrulyProxy, bucket: str) -> None:
     store = store_at(bucket, unruly)
     proxy.faults = [Fault(status=503, times=2), Fault(status=429)]
     store.write("x", b"1" * 100_000)
@@ -113,7 +113,7 @@ def test_passing_faults_are_ridden_out(unruly: OciAccess, proxy: UnrulyProxy, bu
 
 
 def test_a_key_that_was_replaced_is_read_again_also_where_nothing_is_tried_twice(
-    access: OciAccess,  # noqa: F811
+    access: OciAccess,
 ) -> None:
     key_file = oci.config.from_file(access.config_file, access.profile)["key_file"]
     new = caller_of(access).signer.key_id, Path(key_file).read_text()
@@ -122,7 +122,7 @@ def test_a_key_that_was_replaced_is_read_again_also_where_nothing_is_tried_twice
     assert ObjectStorageClient(caller).get_namespace().data
 
 
-def test_refusals_read_as_those_of_the_sdk(emulator: Access, access: OciAccess) -> None:  # noqa: F811
+def test_refusals_read_as_those_of_the_sdk(emulator: Access, access: OciAccess) -> None:
     store = store_at(f"oci://no-such-bucket@{emulator.namespace}/x", access)
     for use in (store.read, store.exists, store.delete, lambda _: store.list()):
         with pytest.raises(StorageError, match="or these credentials may not see it") as caught:
@@ -134,7 +134,7 @@ def test_refusals_read_as_those_of_the_sdk(emulator: Access, access: OciAccess) 
 def test_where_the_sdk_is_missing_a_node_speaks_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "oci" else found(name))
-    access = OciAccess(auth="resource_principal", endpoint="http://127.0.0.1:9")  # noqa: F811
+    access = OciAccess(auth="resource_principal", endpoint="http://127.0.0.1:9")
     monkeypatch.setenv("OCI_RESOURCE_PRINCIPAL_VERSION", "2.2")
     monkeypatch.setenv("OCI_RESOURCE_PRINCIPAL_RPST", "token")
     monkeypatch.setenv("OCI_RESOURCE_PRINCIPAL_PRIVATE_PEM", pem(serialization.PrivateFormat.PKCS8))
@@ -145,6 +145,6 @@ def test_where_the_sdk_is_missing_a_node_speaks_without_it(monkeypatch: pytest.M
     assert caught.value.cause is Cause.CONFIG
 
 
-def test_a_secret_is_read_without_the_sdk(emulator: Access, access: OciAccess) -> None:  # noqa: F811
+def test_a_secret_is_read_without_the_sdk(emulator: Access, access: OciAccess) -> None:
     bundle = SecretsClient(caller_of(access)).get_secret_bundle(emulator.secret_id).data
     assert base64.b64decode(bundle.secret_bundle_content.content).decode() == emulator.secret_value

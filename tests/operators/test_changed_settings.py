@@ -121,7 +121,7 @@ def stage(emulator: Access, fields: dict[str, Any]) -> Iterator[Stage]:
 @pytest.fixture
 def ended(stage: Stage) -> Iterator[Callable[[RunRef], RunRef]]:
     refs: list[RunRef] = []
-    yield lambda ref: refs.append(ref) or ref  # type: ignore[func-returns-value]
+    yield lambda ref: refs.append(ref) or ref
     for ref in refs:
         stage.backend().cancel(ref)
 
@@ -182,7 +182,7 @@ def _cut_off(stage: Stage, key: RunKey, notes: Notes | None, chance: random.Rand
 
     backend.gangs._submission = dies
     # A process that is killed ends nothing.
-    backend.gangs._clean_up = lambda *_: {}  # type: ignore[method-assign]
+    backend.gangs._clean_up = lambda *_: {}
     gang = GangSubmitter(backend, a_job(**stage.job), logging.getLogger("test"), notes, threading.Event())
     with pytest.raises(Killed):
         gang.adopt_or_submit(key, None)

@@ -193,7 +193,7 @@ def test_it_is_a_teardown_but_not_of_the_training_as_its_setup() -> None:
     assert (plain.training, plain.conn_id, plain.trigger_rule) == ("train", "oci_other", "all_done")
 
 
-def test_a_run_in_the_compartment_of_its_job_is_found_by_what_the_training_told(
+def test_a_run_in_the_compartment_of_its_job_is_found_by_what_the_training_published(
     backend: OciDataScience, started: Callable[..., RunRef], run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, other = started(), started(task_id="other")
@@ -216,7 +216,7 @@ def test_a_mapped_end_minds_the_state_of_a_training_that_is_not_mapped(run_id: s
 
 
 @pytest.mark.parametrize("known", [{}, {"train_0": "failed", "train_1": "running"}])
-def test_a_training_that_the_dag_run_does_not_have_is_told_of(run_id: str, known: dict[str, str]) -> None:
+def test_a_training_that_the_dag_run_does_not_have_is_reported(run_id: str, known: dict[str, str]) -> None:
     with pytest.raises(AirflowException, match="has no task train, or none of this map index"):
         end().execute(context(run_id, map_index=3, **known))
 

@@ -23,8 +23,7 @@ def operator_of(*args: object, **kwargs: object):
             job=JOB,
             nodes=2,
         )
-        def train(data: str, epochs: int = 1, **more: object) -> dict[str, Unknown] | None:  # noqa: F821
-            # The annotation names what only the DAG file knows.
+        def train(data: str, epochs: int = 1, **more: object) -> dict[str, Unknown] | None:  # noqa: F821 - known in the DAG file only
             print(data, epochs, more)
             return None
 

@@ -261,8 +261,8 @@ def test_lines_in_a_tasks_log_show_no_secret_that_shows_itself() -> None:
     said: list[str] = []
     logger = SimpleNamespace(info=lambda text, *args: said.append(text % args), warning=lambda *_: None)
     watch = Watch.__new__(Watch)
-    watch._log = logger  # type: ignore[assignment]
-    watch.write_line(SimpleNamespace(rank=3, text="login with --hf-token hunter22, step 3"))  # type: ignore[arg-type]
+    watch._log = logger
+    watch.write_line(SimpleNamespace(rank=3, text="login with --hf-token hunter22, step 3"))
     assert said == ["[node 3] login with --hf-token ***, step 3"]
 
 

@@ -29,7 +29,7 @@ def ref(nodes: int = 2, **changes: object) -> RunRef:
         checkpoints_uri="oci://bucket@ns/work/checkpoints/x",
         log_group_id="ocid1.loggroup.oc1.iad.logs",
     )
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)
 
 
 def record(gang: RunRef | None = None, **changes: object) -> TaskRecord:
@@ -41,7 +41,7 @@ def record(gang: RunRef | None = None, **changes: object) -> TaskRecord:
         started_at=START - 5,
         ref=gang or ref(),
     )
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)
 
 
 def node(rank: int, state: NodeState = NodeState.RUNNING, **changes: object) -> NodeStatus:
@@ -62,7 +62,7 @@ def node(rank: int, state: NodeState = NodeState.RUNNING, **changes: object) -> 
         run_id=f"ocid1.datasciencejobrun.oc1.iad.run{rank}",
         state=state,
         started_at=START + 60,
-        report=replace(report, **changes),  # type: ignore[arg-type]
+        report=replace(report, **changes),
     )
 
 

@@ -72,7 +72,7 @@ def test_what_belongs_to_a_dag_takes_the_right_to_see_it(app):
         assert len(checks) == (3 if "{dag_id}" in route.path else 0), route.path
 
 
-def test_the_list_tells_what_tasks_handed_on_to_those_only_who_may_read_it(app, monkeypatch):
+def test_the_list_shows_what_tasks_handed_on_to_those_only_who_may_read_it(app, monkeypatch):
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
     from airflow.api_fastapi.core_api import security
     from airflow.models.dag import DagModel

@@ -46,7 +46,7 @@ def test_a_manifest_is_read_once_and_a_retired_checkpoint_leaves_the_list(tmp_pa
     assert read == []
 
 
-def test_what_cannot_be_read_is_told_and_what_was_known_stays(tmp_path):
+def test_what_cannot_be_read_is_reported_and_what_was_known_stays(tmp_path):
     published(tmp_path, 10)
     listed = CheckpointList()
     listed.read(str(tmp_path / "target"), ACCESS)

@@ -124,7 +124,7 @@ async def test_a_service_that_fails_leaves_what_was_seen_before_and_says_why(mon
     )
 
 
-async def test_of_an_error_that_is_not_ours_only_the_kind_is_told():
+async def test_of_an_error_that_is_not_ours_only_the_kind_is_reported():
     look = await Looks(Service(error=RuntimeError("password=hunter2"))).at("oci_default", GANG)
     assert look.problem == "RuntimeError; see the API server's log"
 
@@ -195,7 +195,7 @@ def test_a_silent_node_is_searched_for_once_from_the_beginning():
     assert len(service.searches) < 10
 
 
-def test_of_nodes_that_share_a_run_only_the_wanted_ones_lines_are_told():
+def test_of_nodes_that_share_a_run_only_the_wanted_ones_lines_are_shown():
     service = Service()
     service.log = [line(rank, START + second) for second in range(5) for rank in range(2)]
     tail = tail_of(service, ref(run_ids=("one", "one")), 1, START + 10)

@@ -28,7 +28,7 @@ def test_a_running_gang_shows_progress_nodes_and_checkpoints():
     json.dumps(view, allow_nan=False)
 
 
-def test_the_losses_are_those_of_the_checkpoints_and_of_the_node_that_tells_most():
+def test_the_losses_are_those_of_the_checkpoints_and_of_the_node_that_reports_most():
     assert task_view(record(), running(), NOW)["losses"] == [[1, 9.0], [20, 4.0], [30, 3.0], [40, 2.5]]
 
 
@@ -49,7 +49,7 @@ def test_a_failure_names_the_node_its_cause_the_remedy_and_its_last_lines():
     assert not view["going_on"]
 
 
-def test_what_the_task_told_of_its_failure_comes_first():
+def test_what_the_task_published_of_its_failure_comes_first():
     told = {
         "cause": "DEADLINE",
         "message": "not finished within 45 s",
@@ -129,13 +129,13 @@ def test_a_task_that_has_created_nothing_yet_will_have_news():
     assert task_view(replace(record(), ref=None, state="queued"), Look(), NOW)["going_on"]
 
 
-def test_a_node_without_a_report_is_shown_as_the_service_tells_it():
+def test_a_node_without_a_report_is_shown_as_the_service_has_it():
     silent = NodeStatus(rank=0, run_id="r", state=NodeState.PENDING, details="waiting for capacity")
     (shown,) = task_view(record(ref(1)), Look(at=NOW, status=RunStatus(nodes=(silent,))), NOW)["nodes"]
     assert (shown["state"], shown["details"]) == ("PENDING", "waiting for capacity")
 
 
-def test_a_row_of_the_list_tells_the_end_of_a_run():
+def test_a_row_of_the_list_shows_the_end_of_a_run():
     row = run_row(record(state="success", result={"checkpoint": {"step": 9, "loss": 0.5}}))
     assert (row["task"]["dag_id"], row["nodes"], row["step"], row["loss"]) == ("nightly", 2, 9, 0.5)
 

@@ -151,7 +151,7 @@ def test_a_run_that_was_deleted_is_named(backend: OciDataScience, started: Calla
 
 
 @pytest.mark.parametrize("run", [None, "None", "", "{{ nothing }}", {"job_id": "x"}, "[1, 2]"])
-def test_what_names_no_run_is_told_with_its_remedy(run: Any) -> None:
+def test_what_names_no_run_is_reported_with_its_remedy(run: Any) -> None:
     with pytest.raises(AirflowFailException, match=r'which names no run .*train.output\["run"\]'):
         sensor(run).execute(context())
 

@@ -150,7 +150,7 @@ class Network:
         self.on_done: Any = None
 
     def call(self, place: str, operation: str, work: Any, *args: Any, read_timeout: float = 60.0) -> Any:
-        """Do one request of whoever runs now."""
+        """Do one request of the process that runs now."""
         world, task = self.world, self.world.current
         if task is None:
             return work(*args)

@@ -295,7 +295,7 @@ class Machines:
 
 
 def here() -> Machine:
-    """Return the machine of whoever runs now."""
+    """Return the machine of the process that runs now."""
     from tests.simulation import runtime
 
     assert runtime.WORLD.current is not None
@@ -305,7 +305,7 @@ def here() -> Machine:
 def training_model(real: type) -> type:
     """Return the agent's own Training, with a model in place of the processes below it."""
 
-    class Training(real):  # type: ignore[misc]
+    class Training(real):
         def __init__(
             self, command: Any, environ: Any, working_dir: Path, output: Any, *rest: Any, **more: Any
         ):

@@ -96,7 +96,7 @@ class Task:
         self.error: BaseException | None = None
         self.joiners: deque[Waiter] = deque()
         self.loop: Any = None
-        # Its end leads to the hub, not to whoever has begun it.
+        # Its end leads to the hub, not to the one that has begun it.
         self.greenlet = greenlet(self._run, parent=process.world.hub)
         self.first = Waiter(self)
         self.locals: dict[int, dict[str, Any]] = {}
@@ -319,7 +319,7 @@ def now_time() -> float:
 
 
 def now_monotonic() -> float:
-    # On its own scale, so that whoever mixes it with Unix time is found out.
+    # On its own scale, so that code which mixes it with Unix time is found out.
     return real_time.monotonic() if _task() is None else 5000.0 + WORLD.now
 
 

@@ -118,11 +118,11 @@ def test_several_sources_go_into_one_folder() -> None:
         (None, "None is no list of"),
     ],
 )
-def test_what_is_wrong_is_told_with_the_number_of_its_item(data: Any, expected: str) -> None:
+def test_what_is_wrong_is_reported_with_the_number_of_its_item(data: Any, expected: str) -> None:
     assert any(expected in problem for problem in problems_of(data))
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     assert len(problems_of([{"source": "/a"}, 3, {"source": "/a", "target": "/b", "mode": "x"}])) == 3
     assert problems_of([], mode="x") == ["all items, mode: must be one of all, changed, not 'x'"]
 
@@ -130,7 +130,7 @@ def test_all_problems_are_told_at_once() -> None:
 # Before anything is copied
 
 
-def test_what_is_not_there_is_told_of_all_items_before_anything_is_copied(tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported_of_all_items_before_anything_is_copied(tmp_path: Path) -> None:
     make_tree(tmp_path / "a", {"x": 5})
     (tmp_path / "file").write_bytes(b"")
     places = {"a": "b", "no": "c", "a/": "file"}
@@ -234,7 +234,7 @@ def test_a_pattern_that_would_read_what_it_writes_is_refused(tmp_path: Path) -> 
 # Copies
 
 
-def test_many_items_arrive_and_each_is_told_of(access: OciAccess, bucket: str, tmp_path: Path) -> None:
+def test_many_items_arrive_and_each_is_reported(access: OciAccess, bucket: str, tmp_path: Path) -> None:
     for number in range(10):
         make_tree(tmp_path / f"s{number}", {"x": 100, "sub/y": 50})
     told: list[str] = []
@@ -268,7 +268,7 @@ def test_what_is_handed_on_stays_small(tmp_path: Path) -> None:
     assert (value["files"], len(value["items"]), value["items_left_out"]) == (130, 100, 30)
 
 
-def test_one_line_tells_how_far_all_items_are(
+def test_one_line_shows_how_far_all_items_are(
     unruly: OciAccess, proxy: UnrulyProxy, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "LOGGED_EVERY_S", 0.2)
@@ -308,13 +308,13 @@ def test_the_two_sides_may_have_credentials_of_their_own(
     assert store.read("y") == b"123"
 
 
-def test_a_query_and_a_password_in_a_web_address_are_not_told() -> None:
+def test_a_query_and_a_password_in_a_web_address_are_not_shown() -> None:
     assert locations.shown("https://me:secret@host/x?signature=secret") == "https://host/x"
     item = read_items({"https://me:secret@host/x?sig=secret": "/t"}, CopyRules())[0]
     assert "secret" not in item.shown
 
 
-def test_the_token_of_a_preauthenticated_request_is_not_told() -> None:
+def test_the_token_of_a_preauthenticated_request_is_not_shown() -> None:
     address = "https://objectstorage.eu-frankfurt-1.oraclecloud.com/p/TOKEN-x_1/n/ns/b/bucket/o/file"
     bare = address.replace("TOKEN-x_1", "***")
     assert locations.shown(address) == bare
@@ -342,7 +342,7 @@ def test_verify_finds_a_byte_that_turned_at_the_target(tmp_path: Path) -> None:
     assert (report.files, report.unverified) == (1, ())
 
 
-def test_verify_tells_what_could_be_compared_by_size_only(tmp_path: Path) -> None:
+def test_verify_reports_what_could_be_compared_by_size_only(tmp_path: Path) -> None:
     make_tree(tmp_path / "s", {"x": 50})
     report = copy(f"{tmp_path}/s/", f"memory://{tmp_path.name}/t", verify=True)
     assert report.unverified == ("x",)

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_ocidist.job import Best
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.storage import catalog, checkpoints
-from airflow_provider_ocidist.storage.catalog import Item, Selection, State
+from airflow_provider_ocidist.storage.catalog import FolderState, Item, PruneRule
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest, ManifestFile
 from airflow_provider_ocidist.storage.retention import ABANDONED_AFTER_S, Retention
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -63,7 +63,7 @@ def test_everything_that_lies_there_is_listed_with_what_it_is(place):
 
 def test_a_manifest_that_is_no_manifest_is_damage(place):
     (place / "checkpoint-30" / MANIFEST).write_text("{")
-    assert listed(place)["checkpoint-30"].state is State.DAMAGED
+    assert listed(place)["checkpoint-30"].state is FolderState.DAMAGED
 
 
 def test_the_places_of_several_tasks_are_found_below_a_work_directory(place, tmp_path):
@@ -115,10 +115,10 @@ def drawn(draw: random.Random) -> list[Item]:
             attempt=draw.randint(1, 3),
             sequence=sequence,
         )
-        found.append(Item(folder=f"c{sequence}", state=State.WHOLE, files={}, manifest=manifest))
+        found.append(Item(folder=f"c{sequence}", state=FolderState.WHOLE, files={}, manifest=manifest))
     whole = sorted(found, key=lambda item: item.manifest.order if item.manifest else (), reverse=True)
     rest = [
-        Item(folder=f"r{number}", state=draw.choice([State.UNFINISHED, State.UNPROVED]), files={})
+        Item(folder=f"r{number}", state=draw.choice([FolderState.UNFINISHED, FolderState.UNPROVED]), files={})
         for number in range(draw.randint(0, 3))
     ]
     return whole + rest
@@ -131,9 +131,9 @@ def test_the_newest_whole_one_and_what_the_rule_keeps_are_never_chosen(number):
     found = drawn(draw)
     keep, age = draw.randint(1, 4), draw.choice([0.0, 2 * DAY])
     best = draw.choice([None, Best()])
-    selection = Selection(rule=Retention(keep=keep, best=best), older_than=age, remains=draw.random() < 0.5)
+    selection = PruneRule(rule=Retention(keep=keep, best=best), older_than=age, remains=draw.random() < 0.5)
     chosen = catalog.selected(found, selection, NOW)
-    whole = [item for item in found if item.state is State.WHOLE]
+    whole = [item for item in found if item.state is FolderState.WHOLE]
     assert not [item for item in whole[:keep] if item in chosen]
     assert all(item.saved_at is not None and item.saved_at <= NOW - age for item in chosen)
     losses = [
@@ -146,7 +146,7 @@ def test_the_newest_whole_one_and_what_the_rule_keeps_are_never_chosen(number):
 
 def test_all_that_no_rule_keeps_and_that_is_old_enough_is_chosen(place):
     items = catalog.items(open_store(str(place)))
-    chosen = catalog.selected(items, Selection(rule=Retention(keep=1)), now=items[0].saved_at + 10)
+    chosen = catalog.selected(items, PruneRule(rule=Retention(keep=1)), now=items[0].saved_at + 10)
     assert [item.folder for item in chosen] == ["checkpoint-20", "checkpoint-10"]
 
 
@@ -154,7 +154,7 @@ def test_remains_younger_than_an_hour_may_be_an_upload_that_goes_on(place):
     (place / "checkpoint-40").mkdir()
     half = place / "checkpoint-40" / "model.bin"
     half.write_bytes(b"half")
-    selection = Selection(rule=Retention(keep=3), remains=True)
+    selection = PruneRule(rule=Retention(keep=3), remains=True)
     written = half.stat().st_mtime
     items = catalog.items(open_store(str(place)))
     assert catalog.selected(items, selection, now=written + ABANDONED_AFTER_S - 1) == []
@@ -167,7 +167,7 @@ def test_where_nothing_is_whole_nothing_is_chosen(place):
         manifest.unlink()
     items = catalog.items(open_store(str(place)))
     assert len(items) == 3
-    assert catalog.selected(items, Selection(rule=Retention(keep=1), remains=True), now=NOW * 100) == []
+    assert catalog.selected(items, PruneRule(rule=Retention(keep=1), remains=True), now=NOW * 100) == []
 
 
 def test_a_deleted_one_is_gone_and_the_others_are_as_before(place):

@@ -135,7 +135,7 @@ def test_mode_changed_holds_for_a_single_file(access: OciAccess, bucket: str, tm
     (tmp_path / "x").write_bytes(b"124")
     assert copy(str(tmp_path / "x"), f"{bucket}/y", access=access, mode="changed").files == 1
     with pytest.raises(StorageError, match="mode is 'some'"):
-        copy(str(tmp_path / "x"), f"{bucket}/y", access=access, mode="some")  # type: ignore[arg-type]
+        copy(str(tmp_path / "x"), f"{bucket}/y", access=access, mode="some")
 
 
 # From the web
@@ -377,15 +377,15 @@ def test_lanes_open_while_that_pays_and_close_when_it_does_not() -> None:
     assert (full.lanes, full.hold > 0) == (64, True)
 
 
-def test_lanes_run_everything_and_tell_the_first_error() -> None:
+def test_lanes_run_everything_and_report_the_first_error() -> None:
     lanes = Lanes(64)
     done = []
     for number in range(500):
-        lanes.put(lambda number=number: done.append(number))  # type: ignore[misc]
+        lanes.put(lambda number=number: done.append(number))
     while lanes.pending:
         lanes.reap(0.1)
     assert sorted(done) == list(range(500))
-    lanes.put(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    lanes.put(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         lanes.reap(5)
     lanes.close()

@@ -68,7 +68,7 @@ FILES = {
 @pytest.mark.parametrize("reads_back", [True, False])
 @pytest.mark.parametrize("downloads", [True, False])
 @pytest.mark.parametrize("tells_size", [True, False])
-def test_all_arrives_as_it_is_and_is_told(
+def test_all_arrives_as_it_is_and_is_reported(
     ordered: bool, reads_back: bool, downloads: bool, tells_size: bool
 ) -> None:
     source, target = Shelf("mem://s", FILES), Shelf("mem://t")
@@ -252,7 +252,7 @@ def test_a_file_that_vanishes_is_an_error_that_names_it(size: int, downloads: bo
     entries = source.list()
     del source.files["x"]
     if downloads and not takes:
-        source.checksum = lambda _: None  # type: ignore[method-assign]
+        source.checksum = lambda _: None
     with pytest.raises(StorageError, match=r"^mem://s/x vanished while it was copied$") as caught:
         engine(source, target).run(entries)
     assert caught.value.uri == "mem://s/x"
@@ -367,7 +367,7 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def test_the_end_is_told_also_after_an_error() -> None:
+def test_the_end_is_reported_also_after_an_error() -> None:
     told: list[TransferProgress] = []
     source = Shelf("mem://s", FILES)
     source.before = _raiser("pieces", StorageError("no"))
@@ -399,7 +399,7 @@ def test_a_part_that_goes_piece_by_piece_counts_for_a_mebibyte(reads_back: bool,
     budget = Budget(1, 3 << 20)
     charges: list[int] = []
     take = budget.memory.take
-    budget.memory.take = lambda amount, timeout: charges.append(amount) or take(amount, timeout)  # type: ignore[method-assign,func-returns-value]
+    budget.memory.take = lambda amount, timeout: charges.append(amount) or take(amount, timeout)
     copy(source, target, part_size=3 << 20, budget=budget)
     assert set(charges) == {charge}
 
@@ -409,7 +409,7 @@ def test_the_smallest_file_counts_for_16_kib() -> None:
     budget = Budget(1, 1 << 20)
     charges: list[int] = []
     take = budget.memory.take
-    budget.memory.take = lambda amount, timeout: charges.append(amount) or take(amount, timeout)  # type: ignore[method-assign,func-returns-value]
+    budget.memory.take = lambda amount, timeout: charges.append(amount) or take(amount, timeout)
     copy(source, target, part_size=1 << 20, budget=budget)
     assert sorted(charges) == [16 << 10, 16 << 10, 20 << 10]
 
@@ -472,7 +472,7 @@ def test_of_a_part_only_what_is_missing_is_moved() -> None:
         assert reads == [(0, PART), (PART + 400, PART - 400), (2 * PART, PART)]
 
 
-def test_a_later_attempt_is_told_of_the_very_same_source() -> None:
+def test_a_later_attempt_is_given_the_very_same_source() -> None:
     source, target = Shelf("mem://s", {"x": content(2 * PART), "one": content(PART)}), Shelf("mem://t")
     (entry,) = [entry for entry in source.list() if entry.name == "x"]
     copy(source, target, resume=True)
@@ -520,7 +520,7 @@ def test_what_may_succeed_when_it_is_tried_again_is_an_interruption(
     assert is_interruption(error) is expected
 
 
-def test_each_file_is_told_when_it_has_arrived() -> None:
+def test_each_file_is_reported_when_it_has_arrived() -> None:
     source, target = Shelf("mem://s", FILES), Shelf("mem://t")
     arrived: list[tuple[Entry, Copied]] = []
     found = copy(source, target, on_arrival=lambda entry, copied: arrived.append((entry, copied)))

@@ -109,7 +109,7 @@ def test_small_contents_are_plain_and_large_ones_come_from_the_system() -> None:
 
 def progress(**changed: float) -> TransferProgress:
     fields = {"files_done": 1, "files_total": 2, "bytes_done": 30, "bytes_total": 90, "seconds": 3.0}
-    return TransferProgress(**{**fields, **changed})  # type: ignore[arg-type]
+    return TransferProgress(**{**fields, **changed})
 
 
 def test_the_time_that_is_left_follows_from_the_rate_so_far() -> None:
@@ -120,7 +120,7 @@ def test_the_time_that_is_left_follows_from_the_rate_so_far() -> None:
     assert progress(bytes_done=100).eta == 0
 
 
-def test_all_that_is_counted_is_told() -> None:
+def test_all_that_is_counted_is_reported() -> None:
     told: list[TransferProgress] = []
     counting = Meter(told.append)
     assert counting.moved == 0
@@ -140,7 +140,9 @@ def test_all_that_is_counted_is_told() -> None:
     assert 0 <= found.seconds < 60
 
 
-def test_progress_is_told_at_most_four_times_a_second_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_at_most_four_times_a_second_and_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [1000.0]
     monkeypatch.setattr(meter.time, "monotonic", lambda: now[0])
     told: list[TransferProgress] = []
@@ -334,7 +336,7 @@ def test_no_more_threads_are_added_than_tasks_wait() -> None:
 def test_tasks_are_begun_in_the_order_in_which_they_came() -> None:
     running, begun = Lanes(1), []
     for number in range(100):
-        running.put(lambda number=number: begun.append(number))  # type: ignore[misc]
+        running.put(lambda number=number: begun.append(number))
     drain(running)
     running.close()
     assert begun == list(range(100))
@@ -360,15 +362,15 @@ def test_the_first_error_is_raised_and_all_are_counted() -> None:
 def test_who_waits_for_the_end_is_woken_by_it_and_by_an_error() -> None:
     running, gate = Lanes(4), threading.Event()
     for _ in range(3):
-        running.put(lambda: gate.wait(60) and None)  # type: ignore[func-returns-value]
+        running.put(lambda: gate.wait(60) and None)
     threading.Timer(0.1, gate.set).start()
     began = time.monotonic()
     while running.pending:
         running.reap(50)
     assert time.monotonic() - began < 30
     still = threading.Event()
-    running.put(lambda: still.wait(60) and None)  # type: ignore[func-returns-value]
-    running.put(lambda: 1 / 0)  # type: ignore[arg-type,return-value]
+    running.put(lambda: still.wait(60) and None)
+    running.put(lambda: 1 / 0)
     began = time.monotonic()
     with pytest.raises(ZeroDivisionError):
         running.reap(50)
@@ -403,7 +405,7 @@ def test_a_signal_of_a_task_that_was_reaped_ends_no_wait_for_the_next() -> None:
 
 def test_to_look_without_waiting_takes_no_time() -> None:
     running, gate = Lanes(1), threading.Event()
-    running.put(lambda: gate.wait(60) and None)  # type: ignore[func-returns-value]
+    running.put(lambda: gate.wait(60) and None)
     began = time.monotonic()
     running.reap(0)
     running.reap(0.01)
@@ -524,7 +526,7 @@ def test_without_checksums_a_copy_that_is_not_older_counts_as_the_same(
     assert changes.proven(source, source.list(), target, None) == set()
 
 
-def test_a_source_that_tells_no_size_is_never_unchanged() -> None:
+def test_a_source_of_unknown_size_is_never_unchanged() -> None:
     source, target = shelves({"x": b"12"}, {"x": b"12"})
     source.tells_size = False
     assert changes.unchanged(source, source.list(), target, None) == set()

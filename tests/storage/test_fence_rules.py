@@ -1,4 +1,4 @@
-"""Who may save to a place: the latest attempt that has claimed it, whoever writes between a look and a claim."""
+"""Who may save to a place: the latest attempt that has claimed it, whatever is written between a look and a claim."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Busy(LocalStore):
         self._do("read")
         return super().read(name)
 
-    def stat(self, name: str) -> object:  # type: ignore[override]
+    def stat(self, name: str) -> object:
         self._do("stat")
         return super().stat(name)
 
@@ -60,7 +60,7 @@ def write(store: LocalStore, fence: Fence) -> None:
     claim(LocalStore(store.folder), fence)
 
 
-def test_a_place_that_nobody_has_claimed_is_told_from_one_of_the_lowest(store: Busy) -> None:
+def test_a_place_that_nobody_has_claimed_is_distinguished_from_one_of_the_lowest(store: Busy) -> None:
     assert claimed(store) is None
     claim(store, LOWEST)
     assert claimed(store) == LOWEST == Fence(generation=0, attempt=0)
@@ -124,7 +124,7 @@ def test_a_claim_that_cannot_be_understood_permits_nothing_and_is_named_with_the
     LocalStore(store.folder).write("fence.json", content)
     with pytest.raises(DamagedFence, match="delete it once no node is left that does") as caught:
         claim(store, at(1))
-    place = store.place_of("fence.json")
+    place = store.uri_of("fence.json")
     assert str(caught.value).startswith(f"{place} does not say which attempt saves there (")
     assert caught.value.uri == place
     assert not caught.value.retryable
@@ -142,7 +142,7 @@ def test_what_a_later_version_adds_to_a_claim_is_no_damage(store: Busy) -> None:
 @pytest.mark.parametrize("verb", ["read", "stat", "write"])
 @pytest.mark.parametrize("other", [at(1), at(2), at(3)])
 @pytest.mark.parametrize("first", [None, at(1)])
-def test_whoever_claims_at_whatever_moment_the_highest_holds(
+def test_of_claims_at_any_moment_the_highest_holds(
     store: Busy, verb: str, other: Fence, first: Fence | None
 ) -> None:
     if first:
@@ -169,7 +169,7 @@ def test_a_place_that_never_rests_is_an_error_that_may_pass(
     monkeypatch.setattr(store, "write_if", lambda *_: store.done.append("write") and False)
     with pytest.raises(StorageError) as caught:
         claim(store, at(1))
-    assert str(caught.value) == f"{store.place_of('fence.json')} changes all the time"
+    assert str(caught.value) == f"{store.uri_of('fence.json')} changes all the time"
     assert caught.value.retryable
     assert caught.value.uri == store.uri
     assert store.done.count("write") == fences._TRIES == 20

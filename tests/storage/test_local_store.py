@@ -300,7 +300,7 @@ def test_what_is_of_another_source_is_begun_anew(store: LocalStore, change: dict
     first = store.upload("x", 6, 2, MINE)
     first.write(0, 0, b"ab")
     first.suspend()
-    other = store.upload("x", 6, 2, replace(MINE, **change))  # type: ignore[arg-type]
+    other = store.upload("x", 6, 2, replace(MINE, **change))
     assert list(other.missing(0, 6)) == [(0, 6)]
     other.write(0, 0, b"123456")
     other.commit()
@@ -523,7 +523,7 @@ def test_what_the_system_says_is_one_error_with_the_place(number: int, reason: s
     assert caught.value.__cause__ is error
 
 
-def test_an_error_without_a_number_is_told_by_its_words() -> None:
+def test_an_error_without_a_number_is_reported_by_its_words() -> None:
     with pytest.raises(StorageError, match=r"^/x/y: odd things$"):
         fail(OSError("Odd things"))
 

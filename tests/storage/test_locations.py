@@ -42,7 +42,7 @@ def test_oci_uris_name_bucket_namespace_and_path(uri, bucket, namespace, path, i
         ("https://host/x.zip", "fsspec", "https://host/x.zip", False),
     ],
 )
-def test_other_places_are_told_apart(uri, kind, path, is_folder):
+def test_other_places_are_distinguished(uri, kind, path, is_folder):
     place = locations.parse(uri)
     assert (place.kind, place.path, place.is_folder) == (kind, path, is_folder)
 

@@ -289,7 +289,7 @@ def test_without_a_journal_nobody_could_go_on_so_nothing_is_left(store: OciStore
     assert left_open(store) == []
 
 
-def test_parts_that_cannot_be_given_up_are_told(
+def test_parts_that_cannot_be_given_up_are_reported(
     store: OciStore, proxy: UnrulyProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     upload = begun(store, origin())

@@ -14,7 +14,7 @@ def progress(**changes):
     return TransferProgress(**{**values, "seconds": 3.0, **changes})
 
 
-def test_one_line_tells_files_bytes_rate_and_time_left():
+def test_one_line_has_files_bytes_rate_and_time_left():
     assert (
         describe("stage data", progress()) == "stage data: 12/40 files, 120 MB of 400 MB, 40 MB/s, 7 s left"
     )

@@ -74,7 +74,7 @@ def test_list_shows_files_of_subfolders_below_a_prefix(store):
     assert [entry.size for entry in store.list()] == [3, 3, 5, 2, 1]
 
 
-def test_entries_tell_when_they_were_written(store):
+def test_entries_have_the_time_of_their_last_write(store):
     before = time.time()
     store.write("x", b"1")
     (entry,) = store.list()
@@ -387,7 +387,7 @@ def test_a_server_of_another_kind_that_is_not_there_may_be_there_later() -> None
     ["", "nosuch://bucket/x", "oci:///x", "oci://@ns/x", "oci:/b@ns/x", "s3:b/x", "https:host/x", "a\0b"],
     ids=ascii,
 )
-def test_a_uri_that_names_no_place_is_told_from_a_place_that_is_not_there(uri: str) -> None:
+def test_a_uri_that_names_no_place_is_distinguished_from_a_place_that_is_not_there(uri: str) -> None:
     with pytest.raises(Unopenable) as caught:
         open_store(uri)
     assert not caught.value.retryable

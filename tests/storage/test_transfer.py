@@ -389,7 +389,7 @@ def test_memory_stays_bounded(tmp_path):
     assert int(done.stdout) < 30
 
 
-def test_progress_is_told_now_and_then_and_at_the_end(unruly, proxy, bucket, tmp_path):
+def test_progress_is_reported_now_and_then_and_at_the_end(unruly, proxy, bucket, tmp_path):
     tree = make_tree(tmp_path / "s", {f"{number:02}": 1000 for number in range(60)})
     proxy.faults = [Fault(method="PUT", delay_s=0.05, times=1000)]
     told = []
@@ -437,7 +437,7 @@ def test_a_web_server_is_a_source_for_files_of_any_size(web, tmp_path):
         copy(f"{url}/missing", str(tmp_path / "missing"))
 
 
-def test_a_source_that_does_not_tell_its_size_is_copied_to_its_end(tmp_path):
+def test_a_source_of_unknown_size_is_copied_to_its_end(tmp_path):
     import http.server
 
     content = os.urandom(2 * PART + 7)

@@ -49,7 +49,7 @@ def summary(folder: Path) -> dict[str, float]:
     return json.loads((folder / "outputs" / "summary.json").read_text())
 
 
-def test_it_learns_goes_on_and_tells(tmp_path: Path) -> None:
+def test_it_learns_goes_on_and_reports(tmp_path: Path) -> None:
     first = gpt(tmp_path, "--steps", "30", "--checkpoint-every", "10")
     assert first.returncode == 0, first.stderr
     assert "step 30/30 loss " in first.stdout

@@ -72,7 +72,7 @@ def resumed(run: Any, error: str, *, try_number: int = 1, **arguments: Any) -> t
     ti = Ti(run)
     ti.try_number = try_number
     told = {"error": error, "traceback": ["KeyError: 'x'"]}
-    return task.resume_execution("__fail__", told, {"ti": ti, "outlet_events": SimpleNamespace()}), ti  # type: ignore[arg-type]
+    return task.resume_execution("__fail__", told, {"ti": ti, "outlet_events": SimpleNamespace()}), ti
 
 
 def test_the_worker_goes_on_waiting_where_the_trigger_broke(started: Callable[[float], RunRef]) -> None:
@@ -138,5 +138,5 @@ def test_the_time_of_the_task_still_counts_from_its_start(started: Callable[[flo
         task_id="train", job="job.yaml", execution_timeout=timedelta(seconds=100)
     )
     ti = Ti(ref.to_json())
-    record = task._training()._begun({"ti": ti})._left_behind(ref)  # type: ignore[typeddict-item]
+    record = task._training()._begun({"ti": ti})._left_behind(ref)
     assert record.deadline == pytest.approx(ti.start_date.timestamp() + 100)

@@ -37,7 +37,7 @@ def test_what_is_there_at_first_is_no_news():
     assert not deliveries.complete(listing(a="1"), 100)
 
 
-def test_a_delivery_is_told_of_once_and_only_when_it_has_come_to_rest():
+def test_a_delivery_is_reported_once_and_only_when_it_has_come_to_rest():
     deliveries = Deliveries(None, settle=10)
     deliveries.complete(listing(), 0)
     assert not deliveries.complete(listing(a="1"), 5)
@@ -54,7 +54,7 @@ def test_a_replaced_file_is_news_and_a_removed_one_is_not():
     assert deliveries.complete(listing(a="2"), 2)
 
 
-def test_what_landed_while_nobody_looked_is_told_of():
+def test_what_landed_while_nobody_looked_is_reported():
     before = listing(a="1")
     deliveries = Deliveries(before.digest, settle=0)
     assert deliveries.complete(listing(a="1", b="1"), 0)
@@ -78,7 +78,7 @@ def watched(uri: str, memory: Memory | None = None) -> NewDataTrigger:
     path, arguments = NewDataTrigger(uri, poll_interval=0.05, settle=0.2).serialize()
     assert path == "airflow_provider_ocidist.triggers.storage.NewDataTrigger"
     made = NewDataTrigger(**arguments)
-    made.asset_state_store = memory  # type: ignore[assignment]
+    made.asset_state_store = memory
     return made
 
 
@@ -121,7 +121,7 @@ def test_a_relative_place_without_a_work_dir_is_refused(monkeypatch):
         NewDataTrigger("incoming")._listing()
 
 
-def test_an_event_does_not_tell_what_opens_a_web_address():
+def test_an_event_does_not_show_what_opens_a_web_address():
     address = "https://objectstorage.us-ashburn-1.oraclecloud.com/p/the-secret/n/ns/b/bucket/o"
     store = SimpleNamespace(list=list, uri=address)
     opener: Any = SimpleNamespace(hook=SimpleNamespace(uri=str), open=lambda _: store)

@@ -137,7 +137,7 @@ def test_the_event_is_the_record_as_it_is_by_then(trigger: Trigger, ref: RunRef)
     assert trigger.shared.model.done("cancel") == []
 
 
-def test_whoever_owns_nothing_watches_without_a_log_of_a_try(ref: RunRef, trigger: Trigger) -> None:
+def test_a_watcher_without_an_owner_has_no_log_of_a_try(ref: RunRef, trigger: Trigger) -> None:
     watcher = a_trigger(ref, owner={})
     run(first(watcher.run()))
     ((watch, _),) = watcher.shared.watches
@@ -178,7 +178,7 @@ def test_no_event_comes_before_the_executor_has_seen_that_the_task_deferred(
     assert slept[-1] == 0.0
 
 
-def test_the_secrets_of_nodes_are_masked_where_their_lines_are_told(
+def test_the_secrets_of_nodes_are_masked_where_their_lines_are_logged(
     trigger: Trigger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[Backend, RunRef]] = []
@@ -217,7 +217,7 @@ def test_a_users_cancel_ends_the_gang(
     assert f"{ref.key.name}: cancelled because its task was killed" in caplog.text
 
 
-def test_on_an_airflow_that_tells_of_no_kills_a_cancel_ends_nothing(
+def test_on_an_airflow_that_announces_no_kills_a_cancel_ends_nothing(
     trigger: Trigger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CAN_KILL", False)

@@ -29,7 +29,7 @@ async def events_of(*triggers: DistributedTrainingTrigger) -> list[Any]:
 
 
 @pytest.mark.parametrize("exit_code", [0, 3])
-def test_both_tell_the_same_end_and_neither_touches_the_gang(
+def test_both_report_the_same_end_and_neither_touches_the_gang(
     exit_code: int, backend: OciDataScience, conn_id: str, emulator: Access, ends: Callable[[RunRef], RunRef]
 ) -> None:
     job = a_job(

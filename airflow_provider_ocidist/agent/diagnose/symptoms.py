@@ -39,7 +39,7 @@ LAST_WORDS = re.compile(
     r"|Fatal Python error: (?!Aborted|Terminated|Segmentation fault|Bus error|Floating point|Illegal inst)[^\n]*)"
 )
 LIBRARY = r"gloo/|NCCL|nccl|TCPStore|C10d|c10d|Dist\w+Error|Rendezvous\w+Error"
-"""Words of torch's own transports: a refused connection to another service is the program's own affair."""
+"""Words of torch's own transports: any other refused connection is the program's error."""
 
 _HOST_MEMORY = (
     "take a shape with more memory, a smaller batch, or fewer processes or data loaders on each node"

@@ -95,7 +95,7 @@ def await_main(store: Store, switch: StopSwitch, timeout: float) -> str:
     while (found := _read(store)) is None or found == first:
         if time.monotonic() > deadline:
             raise TopologyTimeout(
-                f"no main node has announced itself in {store.place_of(MAIN_FILE)} within {timeout:.0f} s: "
+                f"no main node has announced itself in {store.uri_of(MAIN_FILE)} within {timeout:.0f} s: "
                 "see the log of the job run of rank 0, or raise OCI__TIMEOUT"
             )
         switch.pause(LOOK_S)
@@ -103,7 +103,7 @@ def await_main(store: Store, switch: StopSwitch, timeout: float) -> str:
         return str(json.loads(found)[GANG_KEY])
     except (ValueError, TypeError, KeyError) as error:
         raise AgentError(
-            f"{store.place_of(MAIN_FILE)} was written by another program: all nodes must run this image",
+            f"{store.uri_of(MAIN_FILE)} was written by another program: all nodes must run this image",
             cause=Cause.CONFIG,
         ) from error
 

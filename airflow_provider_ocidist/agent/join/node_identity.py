@@ -1,4 +1,4 @@
-"""Place: the variables by which a platform describes a node to itself.
+"""NodeIdentity: the variables by which a platform describes a node to itself.
 
 | platform | it sets |
 | --- | --- |
@@ -43,7 +43,9 @@ class NodeIdentity:
 
 
 def identity_of(environ: Mapping[str, str], nodes: int) -> NodeIdentity:
-    """Return the node's place. Raises AgentError for an unusable rank, or another number of nodes."""
+    """Return what the platform says of this node. Raises AgentError for an unusable rank, or another number of
+    nodes.
+    """
     rank = _rank(environ, nodes)
     _check_count(environ, nodes)
     addresses = _addresses(environ, nodes)

@@ -331,7 +331,7 @@ def _at_work(report: NodeReport | None, heard: dict[int, tuple[float, float]]) -
 def placement_of(
     config: AgentConfig, reports: Sequence[NodeReport], place: NodeIdentity, environ: Mapping[str, str]
 ) -> Placement:
-    """Return this node's place among all the nodes."""
+    """Return this node's placement among all the nodes."""
     address = reports[place.rank].address
     # Another for each launch: what is left of the one before must not join.
     restarts = len(reports[place.rank].restarts)

@@ -106,11 +106,6 @@ class OutputReader:
         return found
 
 
-def read_lines(output: bytes) -> list[Metrics]:
-    """Return the metrics of the lines of a separate piece of output."""
-    return OutputReader().read(output)
-
-
 def _read_line(line: bytes) -> Metrics:
     place = _bar(line) or _within_epoch(line) or _step(line)
     is_record = not place and _is_record(line)

@@ -23,7 +23,7 @@ class EpochCounter:
         """Interval between two counts."""
         self._length: int | None = None
         self.begins_early = False
-        """Whether the first or second epoch was the first that was seen, so that the steps are those of all."""
+        """Whether counting began in the first or second epoch: only then are the steps those of all epochs."""
 
     def step(self, epoch: int, count: int, length: int | None = None) -> int | None:
         """Return the step; None for a line that is behind: another process's, or another loop's.

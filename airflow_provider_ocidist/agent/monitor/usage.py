@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 INTERVAL = 10.0
 GPU_INTERVAL = 30.0
-"""Seconds between two calls of nvidia-smi, which takes up to one itself."""
+"""Seconds between two calls of nvidia-smi, each of which takes up to a second."""
 GPU_QUERY = (
     "--query-gpu=utilization.gpu,utilization.memory,memory.used,memory.total",
     "--format=csv,noheader,nounits",
@@ -37,13 +37,13 @@ class UsageMeter:
     def __init__(
         self,
         guard_pid: int,
-        tell: Callable[[Usage], object],
+        publish: Callable[[Usage], object],
         gpu_at_work: Callable[[], object],
         interval: float = INTERVAL,
     ) -> None:
         """`gpu_at_work` is called whenever the GPUs are seen computing. `interval`: seconds between two samples."""
         self.guard_pid = guard_pid
-        self.tell = tell
+        self.publish = publish
         self.gpu_at_work = gpu_at_work
         self._closing = threading.Event()
         self._smi = shutil.which("nvidia-smi")
@@ -62,7 +62,7 @@ class UsageMeter:
     def _run(self) -> None:
         while not self._closing.wait(self._interval):
             try:
-                self.tell(self.look())
+                self.publish(self.look())
             except Exception as error:  # these numbers are optional
                 logger.debug("usage: %s: %s", type(error).__name__, error)
 

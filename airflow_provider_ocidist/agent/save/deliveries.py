@@ -95,14 +95,14 @@ class ShardRequest:
 class RequestBoard:
     """The main node's current request."""
 
-    call: ShardRequest | None = None
+    request: ShardRequest | None = None
     closed: bool = False
-    """Whether there will be no further call."""
+    """Whether there will be no further request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardReply:
-    """A node's answer to a call."""
+    """A node's answer to a request."""
 
     files: tuple[ManifestFile, ...] | None = None
     """The uploaded files; None: not all yet."""
@@ -125,7 +125,7 @@ def show_folder(folder: Path, run_name: str, rank: int) -> None:
 def nodes_apart(folder: Path, run_name: str, rank: int, nodes: int) -> tuple[int, ...]:
     """Return the ranks of the nodes that have a checkpoint folder of their own; remove the marks of all others."""
     others = [other for other in range(nodes) if other != rank]
-    # PollResult up by name: a network file system may return an old listing.
+    # Looked up by name: a network file system may return an old listing.
     apart = tuple(other for other in others if not _is_marked(folder, run_name, other))
     # Our own is removed last: a node that does not see it removes its own.
     for seen in [*(other for other in others if other not in apart), rank]:
@@ -176,7 +176,7 @@ class ShardCollector:
         self.apart = tuple(apart)
         self.access = access
         self._own = OwnFiles(folder, pattern)
-        self._calls: dict[tuple[Path, Signature], ShardRequest] = {}
+        self._requests: dict[tuple[Path, Signature], ShardRequest] = {}
 
     def open(self) -> None:
         """Release the other nodes at once where all share the folder: all files are here."""
@@ -210,10 +210,10 @@ class ShardCollector:
         """
         from airflow_provider_ocidist.storage.checkpoints import seal, send_part
 
-        call = self._call(item, uri, step, fence, sequence)
+        request = self._request_for(item, uri, step, fence, sequence)
         stale = self._own.stale(item.path)
-        own = send_part(item.path, call.uri, leave_out=stale, access=self.access)
-        files = union({self.rank: own, **self._await(call)})
+        own = send_part(item.path, request.uri, leave_out=stale, access=self.access)
+        files = union({self.rank: own, **self._await(request)})
         if signature(item.path) != item.signature:
             raise StorageError(f"{item.path} changed while the other nodes sent their parts")
         absent = missing([file.path for file in files], _metadata(item.path))
@@ -223,7 +223,7 @@ class ShardCollector:
         if together.says is Says.BROKEN:
             raise IncompleteCheckpoint(f"of what the nodes have sent, {together.why}")
         return seal(
-            call.uri,
+            request.uri,
             item.path.name,
             files,
             step=step,
@@ -236,22 +236,24 @@ class ShardCollector:
         )
 
     def close(self) -> None:
-        """Release the other nodes: there will be no further call."""
+        """Release the other nodes: there will be no further request."""
         try:
             _write(self.store, BOARD_FILE, RequestBoard(closed=True))
         except (OcidistError, OSError) as error:
             logger.warning("the end of the checkpoints cannot be announced to the others: %s", error)
 
-    def _call(self, item: Candidate, uri: str, step: int | None, fence: Fence, sequence: int) -> ShardRequest:
-        """Return the call for an entry; a retry repeats the first, so that no file is uploaded twice."""
+    def _request_for(
+        self, item: Candidate, uri: str, step: int | None, fence: Fence, sequence: int
+    ) -> ShardRequest:
+        """Return the request for an entry; a retry repeats the first, so that no file is uploaded twice."""
         from airflow_provider_ocidist.storage.checkpoints import reserve
 
-        call = self._calls.get((item.path, item.signature))
-        if call is None:
+        request = self._requests.get((item.path, item.signature))
+        if request is None:
             names, written = self._own.names(item.path), bool(_metadata(item.path))
             has_shards = any(may_have_others(name) for name in names)
-            call = ShardRequest(
-                number=len(self._calls) + 1,
+            request = ShardRequest(
+                number=len(self._requests) + 1,
                 name=item.path.name,
                 uri=reserve(
                     uri, item.path.name, step=step, fence=fence, sequence=sequence, access=self.access
@@ -266,37 +268,37 @@ class ShardCollector:
                 leave_out=tuple(sorted(name for name in names if not is_shard(name))),
                 companions=not written and not has_shards,
             )
-        _write(self.store, BOARD_FILE, RequestBoard(call=call))
-        self._calls[item.path, item.signature] = call
-        return call
+        _write(self.store, BOARD_FILE, RequestBoard(request=request))
+        self._requests[item.path, item.signature] = request
+        return request
 
-    def _await(self, call: ShardRequest) -> dict[int, Sequence[ManifestFile]]:
+    def _await(self, request: ShardRequest) -> dict[int, Sequence[ManifestFile]]:
         signs = PeerLiveness(self.store)
         found: dict[int, Sequence[ManifestFile]] = {}
         claim_until = time.monotonic() + CLAIM_LIMIT
         while True:
-            for rank in set(call.ranks) - set(found):
-                files = self._part_of(rank, call, signs, overdue=time.monotonic() > claim_until)
+            for rank in set(request.ranks) - set(found):
+                files = self._part_of(rank, request, signs, overdue=time.monotonic() > claim_until)
                 if files is not None:
                     found[rank] = files
-            if len(found) == len(call.ranks):
+            if len(found) == len(request.ranks):
                 return found
             time.sleep(LOOK_INTERVAL)
 
     def _part_of(
-        self, rank: int, call: ShardRequest, signs: PeerLiveness, *, overdue: bool
+        self, rank: int, request: ShardRequest, signs: PeerLiveness, *, overdue: bool
     ) -> Sequence[ManifestFile] | None:
         # In this order: a node writes its part before it reports its end.
         gone = signs.ended(rank)
-        part = _read(self.store, _part_name(call, rank), ShardReply)
-        if call.companions and ((part and part.fault) or (part is None and overdue) or (gone and part)):
-            logger.warning("node %d has not sent its companions of %s", rank, call.name)
+        part = _read(self.store, _part_name(request, rank), ShardReply)
+        if request.companions and ((part and part.fault) or (part is None and overdue) or (gone and part)):
+            logger.warning("node %d has not sent its companions of %s", rank, request.name)
             return ()
         if part and part.fault:
             raise IncompleteCheckpoint(f"node {rank} cannot send its part: {part.fault}")
         if part and part.files is not None:
             return part.files
-        if gone and part is None and not call.everywhere:
+        if gone and part is None and not request.everywhere:
             return ()  # it had no files; the metadata would name them
         if gone and part:
             raise IncompleteCheckpoint(f"node {rank} has ended before it had sent its part")
@@ -310,7 +312,7 @@ class ShardCollector:
 
 
 class ShardUploader:
-    """Sends this node's shards of each checkpoint that the main node calls for."""
+    """Sends this node's shards of each checkpoint that the main node asks for."""
 
     def __init__(
         self,
@@ -347,7 +349,7 @@ class ShardUploader:
         self._thread.start()
 
     def finish(self, moment: Moment, patience: Patience) -> Undelivered | None:
-        """Answer the main node's last calls; return why that failed, if it did.
+        """Answer the main node's last requests; return why that failed, if it did.
 
         A node without shards does not wait.
         """
@@ -371,14 +373,14 @@ class ShardUploader:
             logger.exception("unexpected")
 
     def _watch(self) -> bool:
-        """Answer calls while the training runs; return whether the main node has closed the board."""
+        """Answer requests while the training runs; return whether the main node has closed the board."""
         while not self._training_ended.wait(LOOK_INTERVAL):
             self._look()
             if time.monotonic() >= self._look_again_at:
                 board = self._board()
                 if board.closed:
                     return True
-                self._answer(board.call)
+                self._answer(board.request)
         return False
 
     def _serve_to_the_end(self) -> None:
@@ -389,7 +391,7 @@ class ShardUploader:
                 board = self._board()
                 if board.closed:
                     return
-                self._answer(board.call)
+                self._answer(board.request)
             time.sleep(LOOK_INTERVAL)
 
     def _look(self) -> None:
@@ -412,85 +414,85 @@ class ShardUploader:
             logger.debug("the main node's board cannot be read: %s", error)
             return RequestBoard()
 
-    def _answer(self, call: ShardRequest | None) -> None:
-        if call is None or self.rank not in call.ranks or call.number in self._answered:
+    def _answer(self, request: ShardRequest | None) -> None:
+        if request is None or self.rank not in request.ranks or request.number in self._answered:
             return
         try:
-            part = self._part_of(call)
+            part = self._part_of(request)
             if part:
-                self._reply(call, part)
-                self._answered.add(call.number)
+                self._reply(request, part)
+                self._answered.add(request.number)
                 self._tries, self._pause = 0, FIRST_PAUSE
         except (OcidistError, OSError) as error:
-            self._failed(call, error)
+            self._failed(request, error)
 
-    def _part_of(self, call: ShardRequest) -> ShardReply | None:
-        """Return the answer to a call; None while there is none yet."""
-        path = self.folder / call.name
-        if not any(_is_asked_for(name, call) for name in self._own.names(path)):
-            return self._nothing(call)
-        if call.number not in self._claimed:
-            self._reply(call, ShardReply())
-            self._claimed.add(call.number)
-        if not self._training_ended.is_set() and not self._is_at_rest(path, call):
+    def _part_of(self, request: ShardRequest) -> ShardReply | None:
+        """Return the answer to a request; None while there is none yet."""
+        path = self.folder / request.name
+        if not any(_is_asked_for(name, request) for name in self._own.names(path)):
+            return self._nothing(request)
+        if request.number not in self._claimed:
+            self._reply(request, ShardReply())
+            self._claimed.add(request.number)
+        if not self._training_ended.is_set() and not self._is_at_rest(path, request):
             return None
-        fault = self._fault(path, call)
+        fault = self._fault(path, request)
         if fault is None:
-            return ShardReply(files=self._send(path, call))
+            return ShardReply(files=self._send(path, request))
         return ShardReply(fault=fault) if self._training_ended.is_set() else None
 
-    def _fault(self, path: Path, call: ShardRequest) -> str | None:
+    def _fault(self, path: Path, request: ShardRequest) -> str | None:
         """Return why a part is not proved complete, None when it is."""
         running = self._moment is Moment.RUNNING
         written = inside(path, open_for_writing()) if running else ()
         if written:
             return f"{written[0]} is still open for writing"
-        for name in self._wanted(path, call):
+        for name in self._wanted(path, request):
             reading = read_file(path / name)
             if reading.says is Says.BROKEN and not (reading.is_doubtful and self._moment is Moment.EXITED):
                 return f"its processes have not written all of {name}: {reading.why}"
-            if reading.says is Says.NOTHING and self._moment is Moment.CUT_OFF and not call.written:
+            if reading.says is Says.NOTHING and self._moment is Moment.CUT_OFF and not request.written:
                 return f"its processes were ended, and nothing shows that they had written all of {name}"
         return None
 
-    def _wanted(self, path: Path, call: ShardRequest) -> list[str]:
-        leave_out = self._left_out(path, call)
+    def _wanted(self, path: Path, request: ShardRequest) -> list[str]:
+        leave_out = self._left_out(path, request)
         return [name for name in scan(path) if name not in leave_out]
 
-    def _left_out(self, path: Path, call: ShardRequest) -> set[str]:
+    def _left_out(self, path: Path, request: ShardRequest) -> set[str]:
         """Return what this node does not send."""
-        others = {name for name in scan(path) if not is_companion(name)} if call.companions else set()
-        return self._own.stale(path) | set(call.leave_out) | others
+        others = {name for name in scan(path) if not is_companion(name)} if request.companions else set()
+        return self._own.stale(path) | set(request.leave_out) | others
 
-    def _is_at_rest(self, path: Path, call: ShardRequest) -> bool:
+    def _is_at_rest(self, path: Path, request: ShardRequest) -> bool:
         since = self._changed_at.get(path, time.monotonic())
-        return time.monotonic() - since >= (LOOK_INTERVAL if call.written else QUIET)
+        return time.monotonic() - since >= (LOOK_INTERVAL if request.written else QUIET)
 
-    def _nothing(self, call: ShardRequest) -> ShardReply | None:
-        if call.number in self._claimed:
-            return ShardReply(fault=f"the program has deleted {call.name} there")
-        if not call.everywhere:
+    def _nothing(self, request: ShardRequest) -> ShardReply | None:
+        if request.number in self._claimed:
+            return ShardReply(fault=f"the program has deleted {request.name} there")
+        if not request.everywhere:
             return ShardReply(files=())
         return (
-            ShardReply(fault=f"the program has not written {call.name} there; {REMEDY}")
+            ShardReply(fault=f"the program has not written {request.name} there; {REMEDY}")
             if self._training_ended.is_set()
             else None
         )
 
-    def _send(self, path: Path, call: ShardRequest) -> tuple[ManifestFile, ...]:
+    def _send(self, path: Path, request: ShardRequest) -> tuple[ManifestFile, ...]:
         from airflow_provider_ocidist.storage.checkpoints import send_part
 
         before = signature(path)
-        leave_out = self._left_out(path, call)
-        files = send_part(path, call.uri, leave_out=leave_out, access=self.access)
+        leave_out = self._left_out(path, request)
+        files = send_part(path, request.uri, leave_out=leave_out, access=self.access)
         if signature(path) != before:
             raise StorageError(f"{path} changed while it was read", uri=str(path))
-        logger.info("sent %d files of %s", len(files), call.name)
+        logger.info("sent %d files of %s", len(files), request.name)
         return files
 
-    def _failed(self, call: ShardRequest, error: Exception) -> None:
+    def _failed(self, request: ShardRequest, error: Exception) -> None:
         logger.warning(
-            "the shards of %s cannot be sent: %s; trying again in %.0f s", call.name, error, self._pause
+            "the shards of %s cannot be sent: %s; trying again in %.0f s", request.name, error, self._pause
         )
         self._look_again_at = time.monotonic() + min(
             self._pause, 5.0 if self._training_ended.is_set() else 60.0
@@ -499,12 +501,12 @@ class ShardUploader:
         self._tries += 1
         is_hopeless = self._patience.left <= 0 or (self._tries >= LAST_TRIES and not passes(error))
         if self._training_ended.is_set() and is_hopeless:
-            self._answered.add(call.number)
+            self._answered.add(request.number)
             with contextlib.suppress(OcidistError, OSError):
-                self._reply(call, ShardReply(fault=str(error)))
+                self._reply(request, ShardReply(fault=str(error)))
 
-    def _reply(self, call: ShardRequest, part: ShardReply) -> None:
-        _write(self.store, _part_name(call, self.rank), part)
+    def _reply(self, request: ShardRequest, part: ShardReply) -> None:
+        _write(self.store, _part_name(request, self.rank), part)
 
 
 class OwnFiles:
@@ -548,8 +550,8 @@ class PeerLiveness:
         return now - since > GONE_AFTER
 
 
-def _is_asked_for(name: str, call: ShardRequest) -> bool:
-    return call.written or is_shard(name) or (call.companions and is_companion(name))
+def _is_asked_for(name: str, request: ShardRequest) -> bool:
+    return request.written or is_shard(name) or (request.companions and is_companion(name))
 
 
 def _stamps(path: Path) -> dict[str, tuple[int, int]]:
@@ -572,8 +574,8 @@ def _metadata(path: Path) -> dict[str, bytes]:
     return found
 
 
-def _part_name(call: ShardRequest, rank: int) -> str:
-    return f"{SHARDS}/{call.number}/{rank}.json"
+def _part_name(request: ShardRequest, rank: int) -> str:
+    return f"{SHARDS}/{request.number}/{rank}.json"
 
 
 def _write(store: Store, name: str, value: RequestBoard | ShardReply) -> None:
@@ -587,7 +589,7 @@ def _read(store: Store, name: str, kind: type[T]) -> T | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
-        raise StorageError(f"{store.place_of(name)} cannot be read: {error}") from error
+        raise StorageError(f"{store.uri_of(name)} cannot be read: {error}") from error
 
 
 def _few(names: Sequence[str]) -> str:

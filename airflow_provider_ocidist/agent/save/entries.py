@@ -56,7 +56,7 @@ class Candidate:
     placed: Placed
     signature: Signature
     begun_ns: int
-    """The earliest time at which it can have been begun, by its files."""
+    """The earliest time at which its save can have begun, by its files."""
 
     @property
     def step(self) -> int | None:
@@ -69,17 +69,17 @@ class Candidate:
 
 def scan(path: Path) -> dict[str, Stamp]:
     """Return the files of an entry. Raises FileNotFoundError when one vanishes meanwhile."""
-    status = os.stat(path)  # noqa: PTH116
+    status = os.stat(path)
     if not stat.S_ISDIR(status.st_mode):
         return {path.name: _stamp_of(status)}
     # Runs each second for each file: strings are ten times as fast as Path.
-    files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]  # noqa: PTH118
-    below = len(os.path.join(path, ""))  # noqa: PTH118
+    files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+    below = len(os.path.join(path, ""))
     return {file[below:]: _stamp(file) for file in files}
 
 
 def _stamp(file: str) -> Stamp:
-    return _stamp_of(os.stat(file))  # noqa: PTH116
+    return _stamp_of(os.stat(file))
 
 
 def _stamp_of(status: os.stat_result) -> Stamp:

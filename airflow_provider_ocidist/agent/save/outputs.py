@@ -159,7 +159,7 @@ def _copy(parcel: OutputCopy, access: OciAccess, cancel: threading.Event | None)
     from airflow_provider_ocidist.storage.transfer import copy
 
     folder = parcel.uri.rstrip("/") or "/"
-    tell = progress_lines(logger.info, f"the output {parcel.path}", every=15.0)
-    report = copy(str(parcel.source), f"{folder}/", access=access, on_progress=tell, cancel=cancel)
+    log_progress = progress_lines(logger.info, f"the output {parcel.path}", every=15.0)
+    report = copy(str(parcel.source), f"{folder}/", access=access, on_progress=log_progress, cancel=cancel)
     logger.info("copied %s to %s: %d files, %d bytes", parcel.path, folder, report.files, report.bytes)
     return join(folder, parcel.source.name) if parcel.source.is_file() else folder

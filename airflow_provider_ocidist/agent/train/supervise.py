@@ -58,7 +58,7 @@ class Ended:
     killed: bool
     """Whether it had to be killed, having ignored SIGTERM."""
     oom_killed: bool | None
-    """Whether the kernel killed anything for want of memory meanwhile; None if unknown."""
+    """Whether the kernel killed anything for lack of memory meanwhile; None if unknown."""
 
 
 class Output:
@@ -238,7 +238,7 @@ class Training:
 
 
 def _count_oom_kills() -> int | None:
-    """Return how many processes were killed for want of memory: in our container, else on this machine."""
+    """Return how many processes were killed for lack of memory: in our container, else on this machine."""
     for file in OOM_COUNTERS:
         try:
             lines = Path(file).read_text().splitlines()

@@ -36,7 +36,8 @@ def _mapped(error: Exception, doing: str) -> BackendError | None:
             cause=Cause.CONFIG,
         )
     origin = type(error).__module__.partition(".")[0]
-    if isinstance(getattr(error, "status", None), int) and origin == "kubernetes" and error.status:  # type: ignore[attr-defined]
+    status = getattr(error, "status", None)
+    if origin == "kubernetes" and isinstance(status, int) and status:
         return _answer(error, doing)
     if type(error).__name__ == "ConfigException" or origin == "yaml":
         return BackendError(f"{doing}: the kubeconfig cannot be used: {_line(error)}", cause=Cause.CONFIG)

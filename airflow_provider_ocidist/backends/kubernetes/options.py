@@ -55,7 +55,7 @@ class PodOptions(BackendOptions):
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that a machine must have."""
     tolerations: tuple[Mapping[str, Any], ...] = ()
-    """In Kubernetes' form, as all that follows without a type of its own."""
+    """In Kubernetes' form, as every key below that has no type of its own."""
     affinity: Mapping[str, Any] = field(default_factory=dict)
     """In Kubernetes' form."""
     security_context: Mapping[str, Any] = field(default_factory=dict)

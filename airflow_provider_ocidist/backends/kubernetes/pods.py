@@ -37,7 +37,7 @@ class PodPlan:
 
 
 def variable(name: str, value: str) -> dict[str, Any]:
-    """Return an entry of `env`; Kubernetes would replace `$(NAME)` in it, and nobody asked for that."""
+    """Return an entry of `env`; its `$` are escaped, since Kubernetes would replace `$(NAME)`."""
     return {"name": name, "value": value.replace("$(", "$$(")}
 
 

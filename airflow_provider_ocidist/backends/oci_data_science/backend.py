@@ -383,7 +383,7 @@ def _status_of(
         return RunStatus(nodes=by_service)
     if reported is None:
         return RunStatus(nodes=by_service, reports_readable=False)
-    reports = {rank: told.report for rank, told in reported.items() if told.report is not None}
+    reports = {rank: each.report for rank, each in reported.items() if each.report is not None}
     nodes = TOPOLOGIES[ref.topology].nodes(ref, runs, reports)
     return RunStatus(nodes=tuple(signed(node, reported.get(node.rank)) for node in nodes))
 

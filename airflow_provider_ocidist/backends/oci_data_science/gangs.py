@@ -33,7 +33,9 @@ NEIGHBOURS = 3
 
 
 class Gangs(RecordedGangs):
-    """What exists for the tasks of one connection, found and created side by side; by lists what no record leads to."""
+    """What exists for the tasks of one connection, found and created side by side; lists find what no record leads
+    to.
+    """
 
     def __init__(
         self,

@@ -54,8 +54,9 @@ class LogSearches:
     def lines_of(self, place: str, since: Mapping[str, float], pages: int | None = None) -> Searched:
         """Return the entries of each run of `since`, by its id, from its Unix time on; older ones may be among them.
 
-        `pages` bounds what is read for recent runs, and again for those that were read to a time before: one page for
-        each search, and so many more for all of them. Unread entries are always the newest of a run.
+        `pages` bounds what is read for recent runs, and separately for runs that were read up to an earlier time:
+        one page for each search, and so many more for all searches together. Unread entries are always the newest
+        of a run.
         """
         now = time.time()
         found = Searched({run_id: [] for run_id in since})

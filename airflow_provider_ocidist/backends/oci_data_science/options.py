@@ -24,8 +24,8 @@ class OciDataScienceOptions(BackendOptions):
     project_id: str | None = None
     """OCID of the Data Science project."""
     subnet_id: str | None = None
-    """Nodes talk through it: it must allow traffic within itself. None: the connection's, else egress, and a network of
-    their own for the nodes of a `multi_node` run, are managed by the service."""
+    """Nodes talk through it: it must allow traffic within itself. None: the connection's. Without any, the service
+    manages egress, and a network of their own for the nodes of a `multi_node` run."""
     managed_network: bool = False
     """Leave the network to the service, even where the connection names a subnet."""
     shape: str | None = None

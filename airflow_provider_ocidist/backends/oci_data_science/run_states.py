@@ -66,7 +66,7 @@ class RunStates:
         self._known: dict[str, RunSummary] = {}
         self._absent: dict[str, Absent] = {}
         self._pages: dict[str | None, int] = {}
-        """Of the last lists by state, by compartment: fewer runs than these are asked for one by one."""
+        """Pages of the last lists by state, by compartment: fewer runs than these are asked for one by one."""
 
     def of_job(
         self, compartment_id: str | None, job_id: str, run_ids: Iterable[str]

@@ -132,7 +132,7 @@ class Runai(OpensById, ListsGangs, Backend):
         return ref
 
     def _adopted(self, plan: Plan) -> RunRef | None:
-        """Return the gang that exists under the plan's name. Raises BackendError where that is somebody else's."""
+        """Return the gang that exists under the plan's name. Raises BackendError where that is another's."""
         (request,) = plan.requests
         for workload in self._named(request.body["name"]):
             found = self._opened(workload)

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.emulator.nodes.life import NodeEnd
 
 class _Name(str, Enum):
     __str__ = str.__str__
-    __format__ = str.__format__  # type: ignore[assignment]
+    __format__ = str.__format__  # type: ignore[assignment]  # str takes no keyword, Enum does
 
 
 class State(_Name):

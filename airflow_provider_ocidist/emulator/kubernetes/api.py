@@ -124,7 +124,7 @@ class Call:
             raise statuses.bad_request(f"the object provided is unrecognized: {error}") from error
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # found by its name
     """Reads times as texts, as JSON has them."""
 
 
@@ -234,9 +234,9 @@ class Api:
         if call.path in ("/healthz", "/livez", "/readyz"):
             return Response(b"ok", media_type="text/plain")
         call.user = _impersonated(call, self._users.of(call.request.headers.get("authorization", "")))
-        told = self._discovered(call)
-        if told is not None:
-            return told
+        discovered = self._discovered(call)
+        if discovered is not None:
+            return discovered
         if call.method == "POST" and (review := self._review(call)) is not None:
             return await review(call)
         target = self._paths.target(call.path)
@@ -256,9 +256,9 @@ class Api:
             return _json(discovery.VERSION)
         if parts[0] in ("api", "apis") and len(parts) == 1:
             if discovery.AGGREGATED in call.accept:
-                told = discovery.aggregated(kinds, core=parts[0] == "api")
+                groups = discovery.aggregated(kinds, core=parts[0] == "api")
                 return _json(
-                    told, media_type="application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+                    groups, media_type="application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
                 )
             return _json(discovery.versions(self.url) if parts[0] == "api" else discovery.group_list(kinds))
         if parts[0] == "apis" and len(parts) == 2 and parts[1] in discovery.groups(kinds):
@@ -307,8 +307,8 @@ class Api:
 
     async def _who_am_i(self, call: Call) -> Response:
         review = await call.body()
-        told = {"username": call.user.name, "groups": list(call.user.groups)}
-        return _json({**review, "metadata": {}, "status": {"userInfo": told}}, 201)
+        user = {"username": call.user.name, "groups": list(call.user.groups)}
+        return _json({**review, "metadata": {}, "status": {"userInfo": user}}, 201)
 
     def _authorize(self, call: Call, target: Target) -> None:
         resource = target.kind.plural + (f"/{target.subresource}" if target.subresource else "")
@@ -354,11 +354,11 @@ class Api:
     async def _get(self, call: Call, target: Target) -> Response:
         if call.flag("watch"):
             return self._watch(call, target)
-        return self._told(
+        return self._object_answer(
             call, target.kind, self._cluster.get(target.kind.name, target.namespace, target.name)
         )
 
-    def _told(self, call: Call, kind: Kind, obj: Obj, status: int = 200) -> Response:
+    def _object_answer(self, call: Call, kind: Kind, obj: Obj, status: int = 200) -> Response:
         if "as=Table" in call.accept:
             return _json(tables.table(kind, [obj], obj["metadata"]["resourceVersion"]), status)
         return _json(obj, status)
@@ -388,8 +388,8 @@ class Api:
         page, more = self._page(call, found)
         metadata = {"resourceVersion": str(version), **more}
         if "as=Table" in call.accept:
-            told = tables.table(kind, page, str(version))
-            return _json({**told, "metadata": metadata})
+            table = tables.table(kind, page, str(version))
+            return _json({**table, "metadata": metadata})
         items = page if kind.is_custom else [_bare(obj) for obj in page]
         body = {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata}
         return _json({**body, "items": items})
@@ -448,7 +448,7 @@ class Api:
     async def _create(self, call: Call, target: Target) -> Response:
         obj = self._checked(call, target, await call.body())
         made = self._cluster.create(obj, dry_run=call.dry_run)
-        return self._told(call, target.kind, made, 201)
+        return self._object_answer(call, target.kind, made, 201)
 
     def _checked(self, call: Call, target: Target, body: Any) -> Obj:
         """Return the object of a request. Raises 400 for one that is not of the path's kind and place."""
@@ -486,7 +486,7 @@ class Api:
     async def _update(self, call: Call, target: Target) -> Response:
         obj = self._checked(call, target, await call.body())
         part = "status" if target.subresource == "status" else None
-        return self._told(call, target.kind, self._cluster.update(obj, part, dry_run=call.dry_run))
+        return self._object_answer(call, target.kind, self._cluster.update(obj, part, dry_run=call.dry_run))
 
     async def _patch(self, call: Call, target: Target) -> Response:
         form = call.request.headers.get("content-type", "").partition(";")[0].strip()
@@ -495,7 +495,7 @@ class Api:
         kind, part = target.kind, "status" if target.subresource == "status" else None
         if form == APPLY and self._cluster.find(kind.name, target.namespace, target.name) is None:
             made = self._cluster.create(self._checked(call, target, patch), dry_run=call.dry_run)
-            return self._told(call, kind, made, 201)
+            return self._object_answer(call, kind, made, 201)
         asked = (patch.get("metadata") or {}).get("resourceVersion") if isinstance(patch, dict) else None
 
         def change(obj: Obj) -> Obj:
@@ -507,7 +507,7 @@ class Api:
         changed = self._cluster.modify(
             kind.name, target.namespace, target.name, change, part, dry_run=call.dry_run
         )
-        return self._told(call, kind, changed)
+        return self._object_answer(call, kind, changed)
 
     def _patching(self, kind: Kind, form: str, patch: Any) -> Callable[[Obj], Any]:
         """Return what applies a patch. Raises 400, 415."""
@@ -528,11 +528,11 @@ class Api:
         obj = self._removed(call, target.kind, target.namespace, target.name, options)
         gone = self._cluster.find(target.kind.name, target.namespace, target.name)
         if gone is not None or target.kind.name in ("Pod", "Namespace"):
-            return self._told(call, target.kind, obj)
+            return self._object_answer(call, target.kind, obj)
         details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural}
-        told = {name: value for name, value in details.items() if value}
+        given = {name: value for name, value in details.items() if value}
         success = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
-        return _json({**success, "details": {**told, "uid": obj["metadata"]["uid"]}})
+        return _json({**success, "details": {**given, "uid": obj["metadata"]["uid"]}})
 
     def _removed(self, call: Call, kind: Kind, namespace: str, name: str, options: Obj) -> Obj:
         grace = options.get("gracePeriodSeconds")

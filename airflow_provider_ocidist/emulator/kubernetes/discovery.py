@@ -63,13 +63,13 @@ def _all(kinds: Iterable[Kind]) -> list[Kind]:
 def group(name: str, kinds: Sequence[Kind]) -> Obj:
     """Answer /apis/{group}."""
     found = dict.fromkeys(kind.version for kind in _all(kinds) if kind.group == name)
-    told = [{"groupVersion": f"{name}/{version}", "version": version} for version in found]
+    versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in found]
     return {
         "kind": "APIGroup",
         "apiVersion": "v1",
         "name": name,
-        "versions": told,
-        "preferredVersion": told[0],
+        "versions": versions,
+        "preferredVersion": versions[0],
     }
 
 

@@ -45,7 +45,7 @@ def _node_status(settings: ClusterSettings) -> Obj:
 
 
 def _definition(kind: Kind) -> Obj:
-    """Return what tells that a kind is installed; to change it changes nothing."""
+    """Return the CustomResourceDefinition of a kind, by which clients see that it is installed; read-only."""
     names = {
         "plural": kind.plural,
         "singular": kind.singular,

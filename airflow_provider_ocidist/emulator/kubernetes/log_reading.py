@@ -70,8 +70,8 @@ def _waits(container: str, pod: str, reason: str) -> str:
         "ErrImagePull": "image can't be pulled",
         "ImagePullBackOff": "trying and failing to pull image",
     }.get(reason, reason)
-    told = f"is waiting to start: {what}"
-    return f'container "{container}" in pod "{pod}" {told}'
+    why = f"is waiting to start: {what}"
+    return f'container "{container}" in pod "{pod}" {why}'
 
 
 def _container(name: str, pod: Obj) -> str:

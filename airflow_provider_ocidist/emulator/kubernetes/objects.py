@@ -42,7 +42,7 @@ Admission = Callable[["Cluster", Obj, "Obj | None"], None]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change. Whoever receives it must not alter the objects."""
+    """One change. Its receivers must not alter the objects."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED"]
     object: Obj

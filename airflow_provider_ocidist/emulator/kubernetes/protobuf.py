@@ -83,12 +83,12 @@ def decode(data: bytes) -> Obj:
     try:
         if not data.startswith(MAGIC):
             raise ValueError("it does not begin as Kubernetes' protobuf does")
-        told = _message(data[len(MAGIC) :], envelope)
-        kind = told["type"]["kind"]
+        unknown = _message(data[len(MAGIC) :], envelope)
+        kind = unknown["type"]["kind"]
         if kind not in KINDS:
             text = f"the emulator reads {kind} as JSON and YAML only, not as protobuf"
             raise KubernetesError(415, "UnsupportedMediaType", text)
-        return {**told["type"], **_message(told.get("raw", b""), KINDS[kind])}
+        return {**unknown["type"], **_message(unknown.get("raw", b""), KINDS[kind])}
     except (ValueError, IndexError, KeyError) as error:
         raise KubernetesError(400, "BadRequest", f"the body is no protobuf: {error}") from error
 

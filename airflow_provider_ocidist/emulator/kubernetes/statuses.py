@@ -87,12 +87,12 @@ def refused_by_webhook(webhook: str, why: str) -> KubernetesError:
 def unprocessable(kind: str, name: str, problems: Sequence[Problem]) -> KubernetesError:
     """`kind` has its group, such as `Job.batch`."""
     texts = [str(problem) for problem in problems]
-    told = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    said = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     causes = [{"reason": _cause(each), "message": each.text, "field": each.path} for each in problems]
     name_of_kind, _, group = kind.partition(".")
     details = {"name": name, "group": group, "kind": name_of_kind, "causes": causes}
     return KubernetesError(
-        422, "Invalid", f'{kind} "{name}" is invalid: {told}', {key: v for key, v in details.items() if v}
+        422, "Invalid", f'{kind} "{name}" is invalid: {said}', {key: v for key, v in details.items() if v}
     )
 
 

@@ -45,9 +45,9 @@ def _columns(kind: Kind) -> Sequence[tuple[str, str]]:
 def _row(kind: Kind, obj: Obj) -> Obj:
     if kind.name == "Event":
         return _shown(_event(obj), obj)
-    told = _pod(obj) if kind.name == "Pod" else [str(_at(obj, path)) for _, path in kind.columns]
+    cells = _pod(obj) if kind.name == "Pod" else [str(_at(obj, path)) for _, path in kind.columns]
     metadata = obj["metadata"]
-    return _shown([metadata["name"], *told, age(metadata["creationTimestamp"])], obj)
+    return _shown([metadata["name"], *cells, age(metadata["creationTimestamp"])], obj)
 
 
 def _shown(cells: Sequence[str], obj: Obj) -> Obj:
@@ -81,7 +81,7 @@ def _pod(pod: Obj) -> list[str]:
 
 
 def _reason(pod: Obj, statuses: Sequence[Obj]) -> str:
-    """Return what the column Status says: the most telling of all reasons."""
+    """Return what the column Status says: the most specific of all reasons."""
     if "deletionTimestamp" in pod["metadata"]:
         return "Terminating"
     for index, init in enumerate(pod["status"].get("initContainerStatuses") or []):

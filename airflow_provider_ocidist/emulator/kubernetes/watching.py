@@ -43,7 +43,7 @@ async def lines(cluster: Cluster, watch: Watch, cut: asyncio.Event) -> AsyncIter
         loop.call_soon_threadsafe(queue.put_nowait, event)
 
     try:
-        # In this order: what changes in between is found in both, and told once.
+        # In this order: what changes in between is found in both, and sent once.
         begins = cluster.version if watch.version is None else watch.version
         initial = [] if watch.version is not None else _initial(cluster, watch)
         end = _subscribe(cluster, watch, begins, put, initial)
@@ -88,7 +88,7 @@ async def _follow(
             event = await _next(queue, cutting, min(left, max(0.0, marks - time.monotonic())))
             if event is not None:
                 version = max(version, event.version)
-                if line := _told(watch, event):
+                if line := _seen_by_client(watch, event):
                     yield line
             elif watch.bookmarks and time.monotonic() >= marks:
                 yield _bookmark(cluster, watch, version, {})
@@ -114,7 +114,7 @@ async def _next(queue: asyncio.Queue[Event], cutting: asyncio.Future[Any], secon
                 await getting
 
 
-def _told(watch: Watch, event: Event) -> bytes | None:
+def _seen_by_client(watch: Watch, event: Event) -> bytes | None:
     """Return an event as the client sees it: an object that no longer fits is one that was deleted."""
     if watch.namespace and event.object["metadata"].get("namespace") != watch.namespace:
         return None

@@ -26,7 +26,7 @@ OLD_ROOT = ".ocidist-old-root"
 MOUNT_FAILED = 125
 
 
-def main(emulator: int, view: dict, command: list[str]) -> int:  # type: ignore[type-arg]
+def main(emulator: int, view: dict, command: list[str]) -> int:  # type: ignore[type-arg]  # `Any` is in typing, which loads slowly
     """Run the command to its end and return its exit code; 128 + N when signal N killed it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -49,7 +49,7 @@ def _prctl(option: int, value: int) -> None:
         """Not Linux: the process group is all that can be ended."""
 
 
-def _become(view: dict, command: list[str]) -> None:  # type: ignore[type-arg]
+def _become(view: dict, command: list[str]) -> None:  # type: ignore[type-arg]  # `Any` is in typing, which loads slowly
     os.setsid()
     if view["mounts"]:
         try:
@@ -71,7 +71,7 @@ def _become(view: dict, command: list[str]) -> None:  # type: ignore[type-arg]
         os._exit(126 if isinstance(error, PermissionError) else 127)
 
 
-def _isolate(view: dict) -> None:  # type: ignore[type-arg]
+def _isolate(view: dict) -> None:  # type: ignore[type-arg]  # `Any` is in typing, which loads slowly
     """Give this program a machine name, a view of the file system and a folder of its own."""
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
@@ -83,7 +83,7 @@ def _isolate(view: dict) -> None:  # type: ignore[type-arg]
             ("uid_map", f"{user} {user} 1"),
             ("gid_map", f"{group} {group} 1"),
         ):
-            with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - pathlib loads slowly
+            with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
     if view["hostname"]:
         name = view["hostname"].encode()
@@ -112,30 +112,30 @@ def _make_place(libc: ctypes.CDLL, place: str, ours: set[int], *, is_folder: boo
 
     `ours`: the devices of the folders that cover others so far.
     """
-    if os.path.isdir(place) if is_folder else os.path.isfile(place):  # noqa: PTH112, PTH113
+    if os.path.isdir(place) if is_folder else os.path.isfile(place):
         covered = place
     else:
-        covered = "/mnt" if place.startswith("/mnt/") else os.path.dirname(place)  # noqa: PTH120
-    while not os.path.isdir(covered) and covered != place:  # noqa: PTH112
-        covered = os.path.dirname(covered)  # noqa: PTH120
-    if covered != place and os.stat(covered).st_dev not in ours:  # noqa: PTH116
+        covered = "/mnt" if place.startswith("/mnt/") else os.path.dirname(place)
+    while not os.path.isdir(covered) and covered != place:
+        covered = os.path.dirname(covered)
+    if covered != place and os.stat(covered).st_dev not in ours:
         _cover(libc, covered)
-        ours.add(os.stat(covered).st_dev)  # noqa: PTH116
-    os.makedirs(place if is_folder else os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
-    if not is_folder and not os.path.exists(place):  # noqa: PTH110
+        ours.add(os.stat(covered).st_dev)
+    os.makedirs(place if is_folder else os.path.dirname(place), exist_ok=True)
+    if not is_folder and not os.path.exists(place):
         os.close(os.open(place, os.O_CREAT | os.O_WRONLY))
 
 
 def _cover(libc: ctypes.CDLL, folder: str) -> None:
     """Lay a folder of our own over another; what is in that one is still seen there, but for `/mnt`."""
-    names = [] if folder == "/mnt" else os.listdir(folder)  # noqa: PTH208
-    links = {name: os.readlink(f"{folder}/{name}") for name in names if os.path.islink(f"{folder}/{name}")}  # noqa: PTH114, PTH115
+    names = [] if folder == "/mnt" else os.listdir(folder)
+    links = {name: os.readlink(f"{folder}/{name}") for name in names if os.path.islink(f"{folder}/{name}")}
     opened = {name: os.open(f"{folder}/{name}", os.O_PATH) for name in names if name not in links}
     # The root cannot be covered; it is replaced, once it is complete somewhere else.
     stage = "/mnt" if folder == "/" else folder
     _check(libc.mount(b"tmpfs", stage.encode(), b"tmpfs", 0, b"mode=755"))
     for name, target in links.items():
-        os.symlink(target, f"{stage}/{name}")  # noqa: PTH211
+        os.symlink(target, f"{stage}/{name}")
     for name, file in opened.items():
         _show(libc, f"/proc/self/fd/{file}", f"{stage}/{name}")
         os.close(file)
@@ -144,8 +144,8 @@ def _cover(libc: ctypes.CDLL, folder: str) -> None:
 
 
 def _show(libc: ctypes.CDLL, source: str, seen: str) -> None:
-    if os.path.isdir(source):  # noqa: PTH112
-        os.mkdir(seen)  # noqa: PTH102
+    if os.path.isdir(source):
+        os.mkdir(seen)
     else:
         os.close(os.open(seen, os.O_CREAT | os.O_WRONLY))
     _check(libc.mount(source.encode(), seen.encode(), None, MS_BIND | MS_REC, None))
@@ -154,7 +154,7 @@ def _show(libc: ctypes.CDLL, source: str, seen: str) -> None:
 def _replace_root(libc: ctypes.CDLL, stage: str) -> None:
     """Make a complete folder the root."""
     os.chdir(stage)
-    os.mkdir(OLD_ROOT)  # noqa: PTH102
+    os.mkdir(OLD_ROOT)
     if libc.pivot_root(b".", OLD_ROOT.encode()) != 0:
         # A root that cannot be moved, such as an initial RAM disk. A program then cannot make user namespaces.
         _check(libc.mount(stage.encode(), b"/", None, MS_MOVE, None))
@@ -164,9 +164,9 @@ def _replace_root(libc: ctypes.CDLL, stage: str) -> None:
 
 def _leave_old_root(libc: ctypes.CDLL) -> None:
     """Let go of the root that was replaced, if it was; after all mounts, whose sources lie in it."""
-    if os.path.isdir(f"/{OLD_ROOT}"):  # noqa: PTH112
+    if os.path.isdir(f"/{OLD_ROOT}"):
         libc.umount2(f"/{OLD_ROOT}".encode(), MNT_DETACH)
-        os.rmdir(f"/{OLD_ROOT}")  # noqa: PTH106
+        os.rmdir(f"/{OLD_ROOT}")
 
 
 def _check(result: int) -> None:
@@ -236,7 +236,7 @@ def _kill(pid: int) -> None:
 
 def _children() -> list[int]:
     try:
-        with open(f"/proc/self/task/{os.getpid()}/children") as file:  # noqa: PTH123 - pathlib loads slowly
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return [int(pid) for pid in file.read().split()]
     except OSError:
         return []

@@ -292,7 +292,7 @@ class ControlPlane:
 
 
 class Faulty:
-    """Lets faults befall requests to the control plane, and notes every request."""
+    """Applies faults to requests to the control plane, and records every request."""
 
     def __init__(self, app: ASGIApp, control: Control) -> None:
         self._app = app
@@ -309,7 +309,7 @@ class Faulty:
         effect = NOTHING if path.startswith(CONTROL) else self._effect(scope)
         await asyncio.sleep(effect.latency_s)
         try:
-            await _befall(self._app, effect, scope, receive, noting)
+            await _apply(self._app, effect, scope, receive, noting)
         except ClientDisconnect:
             pass
         finally:
@@ -323,7 +323,7 @@ class Faulty:
         return self._control.faults.decide(scope["method"], scope["raw_path"].decode("latin-1"), "")
 
 
-async def _befall(app: ASGIApp, effect: Effect, scope: Scope, receive: Receive, send: Send) -> None:
+async def _apply(app: ASGIApp, effect: Effect, scope: Scope, receive: Receive, send: Send) -> None:
     fault = effect.end
     if fault is None:
         await app(scope, receive, send)

@@ -54,9 +54,12 @@ _QUERY = re.compile(r"(https?://[^\s?\"'<>]+\?)[^\s\"'<>]+")
 
 def is_secret(name: str, value: Any) -> bool:
     """Return whether what bears this name is a secret."""
-    telling = _NAME.search(name) or (_CAPITAL_KEY.fullmatch(name) and not _NOT.search(name))
+    is_named_so = _NAME.search(name) or (_CAPITAL_KEY.fullmatch(name) and not _NOT.search(name))
     return (
-        isinstance(value, str) and bool(telling) and not _NOT.search(name) and not _ORDINARY.fullmatch(value)
+        isinstance(value, str)
+        and bool(is_named_so)
+        and not _NOT.search(name)
+        and not _ORDINARY.fullmatch(value)
     )
 
 

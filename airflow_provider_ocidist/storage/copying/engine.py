@@ -85,7 +85,7 @@ class Engine:
         return [self.copied[entry.name] for entry in entries]
 
     def _opened(self, entry: Entry, name: str) -> OpenFile:
-        return OpenFile(entry, name, self.source.place_of(entry.name), self.stopped, sha256=self.sha256)
+        return OpenFile(entry, name, self.source.uri_of(entry.name), self.stopped, sha256=self.sha256)
 
     def _start(self, file: OpenFile) -> None:
         entry = file.entry
@@ -118,7 +118,7 @@ class Engine:
     def _origin(self, entry: Entry) -> Origin | None:
         if not self.resume or not entry.etag or entry.size is None:
             return None
-        return Origin(uri=self.source.place_of(entry.name), etag=entry.etag, size=entry.size)
+        return Origin(uri=self.source.uri_of(entry.name), etag=entry.etag, size=entry.size)
 
     def _submit(self, memory: int, work: Callable[..., None], *args: object) -> None:
         charge = max(memory, min(_LEAST_CHARGE, self.part_size))
@@ -250,5 +250,5 @@ def _absence_is_an_error(store: Store, entry: Entry) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        place = store.place_of(entry.name)
+        place = store.uri_of(entry.name)
         raise StorageError(f"{place} vanished while it was copied", uri=place) from error

@@ -84,7 +84,7 @@ class Lanes:
         deadline = time.monotonic() + timeout
         while self._worth_a_look.wait(max(0.0, deadline - time.monotonic())):
             self._worth_a_look.clear()
-            # Without any end, the signal was late: it is of a task that was reaped before.
+            # Otherwise the signal came late, from a task that was reaped before.
             if self._ended:
                 return
 

@@ -169,8 +169,8 @@ class Store(ABC):
             return False
         return True
 
-    def place_of(self, name: str) -> str:
-        """Return where a file is, as messages may show it."""
+    def uri_of(self, name: str) -> str:
+        """Return the URI of a file, without secrets, for messages."""
         return locations.shown(locations.join(self.uri, name))
 
     @abstractmethod
@@ -219,7 +219,7 @@ class Store(ABC):
     def take(self, source: Store, entry: Entry, name: str, stop: threading.Event) -> str | None:
         """Have the place fetch a file by itself, and return its etag. Raises CannotTake when it refuses."""
         del stop
-        raise CannotTake(f"{self.uri} cannot copy {source.place_of(entry.name)} to {name}")
+        raise CannotTake(f"{self.uri} cannot copy {source.uri_of(entry.name)} to {name}")
 
 
 class CannotTake(StorageError):

@@ -46,11 +46,11 @@ class FsspecStore(Store):
             return cls(place.uri, file_system, root)
 
     def read(self, name: str) -> bytes:
-        with fsspec_errors(self.place_of(name)):
+        with fsspec_errors(self.uri_of(name)):
             return bytes(self.file_system.cat_file(self._path(name)))
 
     def write(self, name: str, data: Buffer) -> str | None:
-        with fsspec_errors(self.place_of(name)):
+        with fsspec_errors(self.uri_of(name)):
             self._make_folder(name)
             if self._protocols & _WHOLE_WRITES:
                 self.file_system.pipe_file(self._path(name), bytes(data))
@@ -78,30 +78,30 @@ class FsspecStore(Store):
         return sorted(wanted, key=lambda entry: entry.name)
 
     def delete(self, name: str) -> None:
-        with fsspec_errors(self.place_of(name)), contextlib.suppress(FileNotFoundError):
+        with fsspec_errors(self.uri_of(name)), contextlib.suppress(FileNotFoundError):
             self.file_system.rm_file(self._path(name))
 
     def stat(self, name: str) -> Entry:
-        with fsspec_errors(self.place_of(name)):
+        with fsspec_errors(self.uri_of(name)):
             self.file_system.invalidate_cache()
             info = self.file_system.info(self._path(name))
         if info.get("type") == "directory":
-            raise FileNotFoundError(self.place_of(name))
+            raise FileNotFoundError(self.uri_of(name))
         return self._entry(self._path(name), info)
 
     def chunks(self, entry: Entry, size: int) -> Iterator[bytes]:
         options = {"block_size": size, "cache_type": "none"}  # large reads in order need no cache
         with (
-            fsspec_errors(self.place_of(entry.name)),
+            fsspec_errors(self.uri_of(entry.name)),
             self.file_system.open(self._path(entry.name), "rb", **options) as stream,
         ):
             while data := _read_fully(stream, size):
                 yield data
 
     def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:  # noqa: ARG002 - contract
-        with fsspec_errors(self.place_of(name)):
+        with fsspec_errors(self.uri_of(name)):
             self._make_folder(name)
-            return FsspecUpload(self.file_system, self._path(name), self.place_of(name))
+            return FsspecUpload(self.file_system, self._path(name), self.uri_of(name))
 
     def _found(self, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield all files below a folder that is there."""

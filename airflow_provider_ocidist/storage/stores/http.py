@@ -128,7 +128,7 @@ class HttpStore(Store):
 
     def _probe(self, name: str) -> Remote:
         """Request the first byte: the answer has size, version, and whether there are ranges."""
-        url, place = self.url_of(name), self.place_of(name)
+        url, place = self.url_of(name), self.uri_of(name)
         answer = self.ask(url, {"range": "bytes=0-0"}, place)
         try:
             _check(answer, place, {200, 206, 416})
@@ -144,7 +144,7 @@ class HttpDownload(Download):
     def __init__(self, store: HttpStore, name: str, remote: Remote, part_size: int) -> None:
         self.store = store
         self.name = name
-        self.place = store.place_of(name)
+        self.place = store.uri_of(name)
         self.remote = remote
         self.part_size = part_size
 

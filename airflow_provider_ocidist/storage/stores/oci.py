@@ -40,7 +40,8 @@ CONNECTIONS = 64
 """Kept open per store: as many as a copy may use at a time. The SDK's own pool keeps 10."""
 _FIELDS = "name,size,etag,timeModified,md5"
 _WORTH_A_WORK_REQUEST = 1 << 20
-"""Bytes. Below, reading and writing takes two requests, and a copy by the service as many and its queue."""
+"""Bytes. Below that, reading and writing takes two requests; a copy by the service takes two as well, and waits in
+its queue."""
 
 UPLOADS_A_PAGE = 1000
 
@@ -75,16 +76,16 @@ class OciStore(Store):
             return cls(client, namespace, place.bucket, place.path)
 
     def read(self, name: str) -> bytes:
-        with storage_errors(self.place_of(name)):
+        with storage_errors(self.uri_of(name)):
             return b"".join(OciDownload(self, Entry(name=name, size=None), LARGEST_RANGE).all_pieces())
 
     def write(self, name: str, data: Buffer) -> str | None:
-        with storage_errors(self.place_of(name)):
+        with storage_errors(self.uri_of(name)):
             return self._put(name, data, {})
 
     def write_if(self, name: str, data: Buffer, etag: str | None) -> bool:
         condition = {"if-none-match": "*"} if etag is None else {"if-match": etag}
-        with storage_errors(self.place_of(name)):
+        with storage_errors(self.uri_of(name)):
             try:
                 self._put(name, data, condition)
             except BackendError as error:
@@ -95,7 +96,7 @@ class OciStore(Store):
         return True
 
     def _put(self, name: str, data: Buffer, headers: Mapping[str, str]) -> str | None:
-        place, path = self.place_of(name), self.http.object_path(self.object_name(name))
+        place, path = self.uri_of(name), self.http.object_path(self.object_name(name))
         md5 = base64.b64encode(checksums.md5_of([data])).decode()
         with oci_errors(f"writing {place}"):
             return self.http.put(path, data, {"content-md5": md5, **headers}).get("etag")
@@ -139,21 +140,21 @@ class OciStore(Store):
         return [each for each in entries if each.name and not each.name.endswith("/")], page.next_start_with
 
     def delete(self, name: str) -> None:
-        with storage_errors(self.place_of(name)), deleting(self.place_of(name)):
+        with storage_errors(self.uri_of(name)), deleting(self.uri_of(name)):
             self.client.delete_object(*self.bucket, self.object_name(name))
 
     def stat(self, name: str) -> Entry:
         # Not HEAD: its 404 has no body, so a missing bucket would look like a missing object.
-        with storage_errors(self.place_of(name)), oci_errors(f"looking for {self.place_of(name)}"):
+        with storage_errors(self.uri_of(name)), oci_errors(f"looking for {self.uri_of(name)}"):
             wanted = self.object_name(name)
             page = self.client.list_objects(*self.bucket, prefix=wanted, limit=1, fields=_FIELDS)
             for item in page.data.objects:
                 if item.name == wanted:
                     return self._entry(item)
-        raise FileNotFoundError(self.place_of(name))
+        raise FileNotFoundError(self.uri_of(name))
 
     def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:  # noqa: ARG002 - contract
-        with storage_errors(self.place_of(name)):
+        with storage_errors(self.uri_of(name)):
             return OciUpload(self, name, part_size, origin)
 
     def open_uploads(self, prefix: str = "") -> Sequence[OpenUpload]:
@@ -179,7 +180,7 @@ class OciStore(Store):
                     return found
 
     def abort_upload(self, upload: OpenUpload) -> None:
-        place = self.place_of(upload.name)
+        place = self.uri_of(upload.name)
         with storage_errors(place):
             try:
                 with oci_errors(f"giving up an upload of {place}"):
@@ -189,7 +190,7 @@ class OciStore(Store):
                     raise
 
     def download(self, entry: Entry, part_size: int) -> Download:
-        with storage_errors(self.place_of(entry.name)):
+        with storage_errors(self.uri_of(entry.name)):
             return OciDownload.begin(self, entry, part_size)
 
     def checksum(self, entry: Entry) -> Checksum | None:
@@ -210,7 +211,7 @@ class OciStore(Store):
 
     def take(self, source: Store, entry: Entry, name: str, stop: threading.Event) -> str | None:
         assert isinstance(source, OciStore)
-        with storage_errors(self.place_of(name)):
+        with storage_errors(self.uri_of(name)):
             return copy_object(source, entry, self, name, stop)
 
     @property

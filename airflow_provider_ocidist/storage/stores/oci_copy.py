@@ -22,7 +22,7 @@ def copy_object(
     source: OciStore, entry: Entry, target: OciStore, name: str, stop: threading.Event
 ) -> str | None:
     """Have an object copied and return the copy's etag. Raises CannotTake when the service refuses."""
-    place = target.place_of(name)
+    place = target.uri_of(name)
     request = _ask(source, entry, target, name)
     _wait(target, request, place, stop)
     before, after = head_of(source, entry.name), head_of(target, name)
@@ -46,7 +46,7 @@ def _ask(source: OciStore, entry: Entry, target: OciStore, name: str) -> str:
         destination_bucket=bucket,
         destination_object_name=target.object_name(name),
     )
-    place = target.place_of(name)
+    place = target.uri_of(name)
     try:
         with oci_errors(f"copying to {place}"):
             headers = source.client.copy_object(*source.bucket, details).headers
@@ -61,7 +61,7 @@ def _ask(source: OciStore, entry: Entry, target: OciStore, name: str) -> str:
 
 
 def _changed(source: OciStore, entry: Entry) -> StorageError:
-    place = source.place_of(entry.name)
+    place = source.uri_of(entry.name)
     return StorageError(f"{place} changed while it was copied", uri=place)
 
 

@@ -36,7 +36,7 @@ class OciDownload(Download):
     def __init__(self, store: OciStore, entry: Entry, part_size: int) -> None:
         self.store = store
         self.entry = entry
-        self.place = store.place_of(entry.name)
+        self.place = store.uri_of(entry.name)
         self.part_size = part_size
         self.headers: Mapping[str, str] = {}
 
@@ -109,7 +109,7 @@ class OciDownload(Download):
 
 def head_of(store: OciStore, name: str) -> Mapping[str, str]:
     """Return the headers of an object. Raises FileNotFoundError when it is not there."""
-    place = store.place_of(name)
+    place = store.uri_of(name)
     try:
         with oci_errors(f"reading {place}"):
             headers: Mapping[str, str] = store.client.head_object(

@@ -35,7 +35,7 @@ class OciUpload(Upload):
     def __init__(self, store: OciStore, name: str, part_size: int, origin: Origin | None = None) -> None:
         self.store = store
         self.object_name = store.object_name(name)
-        self.place = store.place_of(name)
+        self.place = store.uri_of(name)
         self.part_size = part_size
         self.etags: dict[int, str] = {}
         self.digests: dict[int, bytes] = {}

@@ -105,7 +105,7 @@ DISRUPTED = [
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_a_pod_tells_state_cause_and_sentence(found: Any, state: NodeState, cause: Cause, words: str) -> None:
+def test_a_pod_shows_state_cause_and_sentence(found: Any, state: NodeState, cause: Cause, words: str) -> None:
     node = looked_at(found)
     assert (node.state, node.cause) == (state, cause)
     assert words is None or words in str(node.details)

@@ -114,7 +114,7 @@ def report(ref: RunRef, rank: int, phase: Phase = Phase.TRAINING, **changes: Any
 # once
 
 
-def test_whoever_submits_and_how_often_there_is_one_workload(plane: Plane, fields: dict[str, Any]) -> None:
+def test_any_submitters_any_number_of_times_make_one_workload(plane: Plane, fields: dict[str, Any]) -> None:
     plan = Runai.connect(fields).plan(a_job(), a_key())
     with ThreadPoolExecutor(4) as pool:
         refs = list(pool.map(lambda _: Runai.connect(fields).submit(plan), range(4)))

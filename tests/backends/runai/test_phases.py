@@ -12,8 +12,8 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState
 
 PHASES = tuple(
-    "Creating Initializing Resuming Pending Deleting Running Updating Stopped Stopping Degraded Failed Completed "  # noqa: SIM905
-    "Terminating Unknown".split()
+    "Creating Initializing Resuming Pending Deleting Running Updating Stopped Stopping Degraded Failed "  # noqa: SIM905 - one list
+    "Completed Terminating Unknown".split()
 )
 
 

@@ -23,7 +23,7 @@ worker = copying_dag("copy_worker", **RETRIES)
 blocking = copying_dag("copy_blocking", run_on="platform", deferrable=False, **RETRIES)
 deferred = copying_dag("copy_deferred", run_on="platform", deferrable=True)
 
-with DAG(dag_id="copy_what_is_told", schedule=None, catchup=False, params=PARAMS) as told:
+with DAG(dag_id="copy_what_is_named", schedule=None, catchup=False, params=PARAMS) as named:
 
     @task
     def items(source: str, target: str) -> list[dict[str, str]]:

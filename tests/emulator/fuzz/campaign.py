@@ -268,7 +268,7 @@ class Campaign:
             bucket=ready["bucket"],
             ids=ids,
             key_id=f"{config['tenancy']}/{config['user']}/{config['fingerprint']}",
-            key=key,  # type: ignore[arg-type]  # the emulator makes RSA keys
+            key=key,
         )
 
     def _idle(self) -> None:

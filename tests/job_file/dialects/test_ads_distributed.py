@@ -342,7 +342,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("path, value, message", WRONG)
-def test_a_wrong_value_is_told_by_its_path_in_the_file(path, value, message):
+def test_a_wrong_value_is_reported_by_its_path_in_the_file(path, value, message):
     assert problems_of({path: value}) == [f"{path}: {message}"]
 
 
@@ -351,7 +351,7 @@ def test_a_wrong_value_is_told_by_its_path_in_the_file(path, value, message):
     [f"{CLUSTER}.image", f"{CLUSTER}.main", f"{RUNTIME}.entryPoint"],
     ids=["image", "main", "entryPoint"],
 )
-def test_what_is_missing_is_told_once(path):
+def test_what_is_missing_is_reported_once(path):
     assert problems_of(remove=[path]) == [f"{path}: is needed"]
 
 

@@ -191,7 +191,7 @@ def test_the_maximum_runtime_is_in_minutes():
         ({"env": ["A=1"]}, (), "env.0: must be a section with name and value"),
     ],
 )
-def test_what_is_wrong_is_told_by_its_own_path(runtime, remove, problem):
+def test_what_is_wrong_is_reported_by_its_own_path(runtime, remove, problem):
     assert f"{RUNTIME}.{problem}" in problems_of(remove, **runtime)
 
 

@@ -74,7 +74,7 @@ def test_the_gpu_manifest_gives_its_arguments_to_the_image():
     assert job.container == Container(command=("--backend", "nccl"))
 
 
-def test_the_shell_script_around_a_manifest_is_told_from_yaml():
+def test_the_shell_script_around_a_manifest_is_distinguished_from_yaml():
     text = f"cat <<EOF | kubectl create -n $USER_NAMESPACE -f -\n{CPU.read_text()}EOF\n"
     with pytest.raises(
         JobFileError, match=r"line 1: is a shell script around a job file: keep only the lines between"
@@ -326,7 +326,7 @@ def test_what_cannot_be_had_is_refused_by_path(container, spec, problem):
     assert problems_of(manifest(container, {**container}, **spec))[0].startswith(problem)
 
 
-def test_other_kinds_of_kubeflow_are_told_apart():
+def test_other_kinds_of_kubeflow_are_distinguished():
     with pytest.raises(
         JobFileError, match="job files of kind 'TrainJob' are not supported yet; there are ads, pytorchjob"
     ):

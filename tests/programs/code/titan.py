@@ -63,8 +63,8 @@ use_processors()
 sys.argv[1:] = ["--job.config_file", "titan.toml", "--checkpoint.folder", str(FOLDER)]
 do_without_triton()
 
-from torchtitan.models import llama3  # noqa: E402
-from torchtitan.train import Trainer, main  # noqa: E402
+from torchtitan.models import llama3  # noqa: E402 - after what it reads
+from torchtitan.train import Trainer, main  # noqa: E402 - the same
 
 llama3.llama3_args["tiny"] = llama3.TransformerModelArgs(dim=32, n_layers=2, n_heads=2, vocab_size=64)
 begun = max(FOLDER.glob("step-*"), key=lambda path: int(path.name.partition("-")[2]), default=None)

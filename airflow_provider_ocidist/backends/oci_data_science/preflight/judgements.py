@@ -99,7 +99,7 @@ def lets_nodes_talk(rule: Any, cidr: str) -> bool:
     if str(rule.protocol) not in (ALL_PROTOCOLS, TCP) or rule.source_type not in (None, "CIDR_BLOCK"):
         return False
     try:
-        covers = ipaddress.ip_network(cidr).subnet_of(ipaddress.ip_network(rule.source))  # type: ignore[arg-type]
+        covers = ipaddress.ip_network(cidr).subnet_of(ipaddress.ip_network(rule.source))  # type: ignore[arg-type]  # IPv4 within IPv6 is a TypeError
     except (ValueError, TypeError):
         return False
     ports = rule.tcp_options and rule.tcp_options.destination_port_range

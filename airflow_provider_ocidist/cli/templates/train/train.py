@@ -1,4 +1,4 @@
-"""Learn which of two spirals a point is on: a small training that is distributed in earnest, on CPUs and GPUs alike.
+"""Learn which of two spirals a point is on: a small training that is really distributed, on CPUs and GPUs alike.
 
 It goes on from the newest checkpoint, prints steps that ocidist understands, and leaves its result in outputs/.
 """

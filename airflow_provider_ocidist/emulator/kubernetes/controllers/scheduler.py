@@ -59,7 +59,7 @@ class Scheduler:
             return None
         refusals = _missing_claims(cluster, pod) or self._place(cluster, pod)
         if refusals:
-            _tell(cluster, pod, refusals)
+            _report(cluster, pod, refusals)
         return None
 
     def _place(self, cluster: Cluster, pod: Obj) -> Sequence[str]:
@@ -154,7 +154,7 @@ def _missing_claims(cluster: Cluster, pod: Obj) -> list[str]:
 
 def _sentence(nodes: int, refusals: Sequence[str], other: str = "") -> str:
     """Return the scheduler's sentence, such as `0/2 nodes are available: 2 Insufficient nvidia.com/gpu. ...`."""
-    told = ", ".join(f"{count} {text}" for text, count in sorted(Counter(refusals).items()))
+    counted = ", ".join(f"{count} {text}" for text, count in sorted(Counter(refusals).items()))
     if not nodes:
         return "no nodes available to schedule pods"
     hopeless = any(not text.startswith(("Insufficient", "Too many")) for text in refusals) or other
@@ -164,7 +164,7 @@ def _sentence(nodes: int, refusals: Sequence[str], other: str = "") -> str:
         else "No preemption victims found for incoming pod"
     )
     none = f"0/{nodes} nodes are available:"
-    return f"{none} {other or f'{told}.'} preemption: {none} {nodes} {why}."
+    return f"{none} {other or f'{counted}.'} preemption: {none} {nodes} {why}."
 
 
 def _bind(cluster: Cluster, pod: Obj, node: Obj) -> None:
@@ -177,7 +177,7 @@ def _bind(cluster: Cluster, pod: Obj, node: Obj) -> None:
     happenings.record(cluster, pod, "Scheduled", text, component=COMPONENT)
 
 
-def _tell(cluster: Cluster, pod: Obj, refusals: Sequence[str]) -> None:
+def _report(cluster: Cluster, pod: Obj, refusals: Sequence[str]) -> None:
     _condition(cluster, pod, {"status": "False", "reason": "Unschedulable", "message": refusals[0]})
     happenings.record(cluster, pod, "FailedScheduling", refusals[0], component=COMPONENT, warning=True)
 

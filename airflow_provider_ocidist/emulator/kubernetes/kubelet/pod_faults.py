@@ -29,7 +29,7 @@ UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PodRule:
-    """What befalls some pods, those that run and those that will."""
+    """Faults of some pods, of those that run and of those to come."""
 
     name: str = ".*"
     """Regular expression over all of the pod's name."""
@@ -37,7 +37,7 @@ class PodRule:
     image: str = ".*"
     """With `effect: image`: the same over the image's name."""
     effect: Literal["kill", "oom", "evict", "preempt", "lose_node", "image", "idle"]
-    """Kill the processes; the same for want of memory; evict; preempt; lose the machine; cannot be pulled; the
+    """Kill the processes; the same for lack of memory; evict; preempt; lose the machine; cannot be pulled; the
     containers run without a process until they are ended: thousands fit on one machine."""
     after_s: float = 0.0
     """From when the pod runs, or from now."""

@@ -89,11 +89,11 @@ def conditions(old: Sequence[Mapping[str, Any]], values: Mapping[str, tuple[bool
 
 
 def _condition(old: Mapping[str, Any] | None, name: str, value: bool, reason: str, message: str) -> Obj:
-    told = {"type": name, "status": str(value)}
-    told.update({key: text for key, text in (("reason", reason), ("message", message)) if text})
-    same = old is not None and old.get("status") == told["status"]
+    condition = {"type": name, "status": str(value)}
+    condition.update({key: text for key, text in (("reason", reason), ("message", message)) if text})
+    same = old is not None and old.get("status") == condition["status"]
     since = old["lastTransitionTime"] if same and old is not None else now()
-    return {**told, "lastProbeTime": None, "lastTransitionTime": since}
+    return {**condition, "lastProbeTime": None, "lastTransitionTime": since}
 
 
 def of_pod(inits: Sequence[Progress], mains: Sequence[Progress]) -> dict[str, tuple[bool, str, str]]:

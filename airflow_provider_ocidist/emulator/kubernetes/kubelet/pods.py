@@ -205,13 +205,17 @@ class PodLife:
             return
         try:
             self._machines.cluster.modify(
-                "Pod", metadata["namespace"], metadata["name"], lambda obj: self._told(obj, is_over), "status"
+                "Pod",
+                metadata["namespace"],
+                metadata["name"],
+                lambda obj: self._update_status(obj, is_over),
+                "status",
             )
         except KubernetesError as error:
             if error.code not in (404, 409):
                 raise
 
-    def _told(self, obj: Obj, is_over: bool) -> None:
+    def _update_status(self, obj: Obj, is_over: bool) -> None:
         """Put into a pod's status what is known here."""
         if obj["metadata"]["uid"] != self.pod["metadata"]["uid"]:
             raise KubernetesError(409, "Conflict", "this pod has been replaced by another")

@@ -77,7 +77,7 @@ export function logs(job) {
     place = { ...place, before: found.before };
     lines.prepend(...found.lines.map(draw));
     box.scrollTop = box.scrollHeight - height;
-    tell();
+    showCount();
   }
 
   function add(found) {
@@ -86,10 +86,10 @@ export function logs(job) {
     if (tooMany > 0) place = { ...place, before: null };
     while (tooMany-- > 0) lines.firstElementChild.remove();
     if (follow) box.scrollTop = box.scrollHeight;
-    tell();
+    showCount();
   }
 
-  function tell() {
+  function showCount() {
     earlier.hidden = !place.before;
     const total = lines.childElementCount;
     const hidden = lines.querySelectorAll(":scope > [hidden]").length;
@@ -122,7 +122,7 @@ export function logs(job) {
   function sift() {
     for (const element of lines.children) element.hidden = !fits(element);
     if (follow) box.scrollTop = box.scrollHeight;
-    tell();
+    showCount();
   }
 
   function setFollow(wish) {
@@ -144,7 +144,7 @@ export function logs(job) {
     }
   }
 
-  tell();
+  showCount();
   return { element, show, stop: poll(readOn, 1) };
 }
 

@@ -12,10 +12,10 @@ export async function ask(path, query = {}) {
   try {
     response = await fetch(`${BASE}${path}${given.length ? `?${search}` : ""}`);
   } catch (error) {
-    tell(false);
+    announce(false);
     throw error;
   }
-  tell(true);
+  announce(true);
   return read(response);
 }
 
@@ -33,7 +33,7 @@ async function read(response) {
   return body;
 }
 
-function tell(connected) {
+function announce(connected) {
   for (const listener of listeners) listener(connected);
 }
 

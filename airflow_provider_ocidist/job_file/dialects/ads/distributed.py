@@ -19,7 +19,7 @@ from airflow_provider_ocidist.job_file.dialects.ads.arguments import (
     replicas,
     text,
 )
-from airflow_provider_ocidist.job_file.dialects.ads.environment import tell
+from airflow_provider_ocidist.job_file.dialects.ads.environment import put_variable
 from airflow_provider_ocidist.job_file.dialects.ads.infrastructure import infrastructure, put_name
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Translation, Variable, Variables
 from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown
@@ -134,7 +134,7 @@ def _ephemeral(draft: Draft, cluster: Section) -> None:
     if value is None:
         return
     if value is True or str(value).casefold() in ("1", "true"):
-        tell(draft, cluster.at("ephemeral"), "OCI__EPHEMERAL", text(value))
+        put_variable(draft, cluster.at("ephemeral"), "OCI__EPHEMERAL", text(value))
     else:
         draft.complain(cluster.at("ephemeral"), NOT_EPHEMERAL)
 
@@ -157,7 +157,7 @@ def _certificate(draft: Draft, cluster: Section) -> None:
         ("OCI__CERTIFICATE_KEY_DOWNLOAD_LOCATION", own, "keyDownloadLocation", "key.pem"),
     )
     for name, section, key, default in variables:
-        tell(draft, section.at(key), name, section.value.get(key, default))
+        put_variable(draft, section.at(key), name, section.value.get(key, default))
 
 
 # the program
@@ -179,7 +179,7 @@ def _runtime(draft: Draft, spec: Section) -> tuple[Section, str]:
     kwargs = inner.value.get("kwargs")
     if kwargs:
         # Variables that ADS sets for a program; PyTorch's driver does not turn them into arguments.
-        tell(draft, inner.at("kwargs"), "OCI__ENTRY_SCRIPT_KWARGS", str(kwargs))
+        put_variable(draft, inner.at("kwargs"), "OCI__ENTRY_SCRIPT_KWARGS", str(kwargs))
     return inner, source
 
 
@@ -202,7 +202,7 @@ def _code(draft: Draft, runtime: Section, source: str) -> None:
         "OCI__CODE_DIR": "codeDir",
     }
     for name, key in keys.items():
-        tell(draft, runtime.at(key), name, text(runtime.value.get(key)))
+        put_variable(draft, runtime.at(key), name, text(runtime.value.get(key)))
 
 
 def _script(draft: Draft, runtime: Section, source: str, folder: str) -> None:

@@ -48,7 +48,7 @@ def put(draft: Draft, section: str, variables: Variables, computed: Iterable[str
         draft.paths.setdefault(section, variable.path)
 
 
-def tell(draft: Draft, path: str, name: str, value: Any) -> None:
+def put_variable(draft: Draft, path: str, name: str, value: Any) -> None:
     """Put a variable of ADS that cannot be derived from our form."""
     if value is not None:
         put(draft, "env", {name: Variable(path, value)}, ())

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.job_file.dialects.ads.arguments import (
     put_words,
     words,
 )
-from airflow_provider_ocidist.job_file.dialects.ads.environment import tell
+from airflow_provider_ocidist.job_file.dialects.ads.environment import put_variable
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section
 from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown
 from airflow_provider_ocidist.launchers import command_line
@@ -96,7 +96,7 @@ def _source(draft: Draft, runtime: Section) -> None:
         put_code(draft, git, "url")
         for key, name in (("branch", "OCI__RUNTIME_GIT_BRANCH"), ("commit", "OCI__RUNTIME_GIT_COMMIT")):
             if git.value.get(key):
-                tell(draft, git.at(key), name, str(git.value[key]))
+                put_variable(draft, git.at(key), name, str(git.value[key]))
     elif "scriptPathURI" in runtime.value:
         draft.copy(runtime, {"scriptPathURI": "program.source"})
     else:
@@ -120,7 +120,7 @@ def _launch(draft: Draft, runtime: Section) -> None:
     text = runtime.value.get("command")
     entrypoint_path, entrypoint = _entrypoint(runtime)
     if entrypoint:
-        tell(draft, entrypoint_path, "CODE_ENTRYPOINT", entrypoint)
+        put_variable(draft, entrypoint_path, "CODE_ENTRYPOINT", entrypoint)
     values = _values(draft, runtime)
     arguments = _arguments(draft, runtime, values)
     if text is not None and not isinstance(text, str):
@@ -201,7 +201,7 @@ def _with_deepspeed(draft: Draft, runtime: Section, command: Command) -> Command
     if wanted is not True:
         draft.complain(where, f"must be true or false, not {shown(wanted)}")
         return command
-    tell(draft, where, "OCI__DEEPSPEED", "1")
+    put_variable(draft, where, "OCI__DEEPSPEED", "1")
     if command.launcher not in LAUNCHERS:
         message = (
             "is for the launchers deepspeed, accelerate and torchrun: write one of them before the script"

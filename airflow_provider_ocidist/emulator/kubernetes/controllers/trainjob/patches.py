@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.release import Release
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 
-# Lists of a pod's specification whose entries are merged, with the field that tells them apart.
+# Lists of a pod's specification whose entries are merged, with the field that identifies one.
 _KEYS = {
     "containers": "name",
     "initContainers": "name",

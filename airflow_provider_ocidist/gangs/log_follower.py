@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.backends.base import LogLine
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.model.log_cursor import LogCursor
-from airflow_provider_ocidist.model.run import RunRef
 
 MOST_IDS = 2000
 """Ids of recently logged lines in a saved cursor: 80 KB."""
@@ -72,10 +71,6 @@ class LogFollower:
     def cursor(self) -> tuple[float, ...]:
         """Time of the newest returned line of each node: where another follower may continue. Unix times, by rank."""
         return tuple(self._newest)
-
-    def new_lines(self, backend: Backend, ref: RunRef, now: float) -> list[LogLine]:
-        """Return the lines that were not returned before. Raises BackendError; the next call then returns them."""
-        return self.take(backend.logs(ref, self.since(now)), now)
 
     def since(self, now: float, *, again: bool = False) -> list[float]:
         """Return the time from which to read the lines of each node at `now`. Unix times, by rank.
