@@ -77,6 +77,8 @@ T = TypeVar("T")
 Courier = Union[CheckpointUploader, ShardUploader]
 
 LAYOUT = "ocidist: %(message)s"
+SEEN_LATE = 2.0
+"""Seconds until a platform has seen that a process has ended: a pod that it takes to run is deleted with its log."""
 EXPLANATION_LIMIT = 5.0
 """Seconds to wait for the first failed node's report, before this node's own error is the cause."""
 
@@ -239,7 +241,15 @@ class Node:
         if self.rank == 0:
             claim_checkpoints(self.config, self.access)
         brought = self.brought
-        found = resume(folder, self.config.checkpoints, self.access, self.switch, brought)
+        launched_before = self.config.fence if self.heartbeat.launch else None
+        found = resume(
+            folder,
+            self.config.checkpoints,
+            self.access,
+            self.switch,
+            brought,
+            launched_before=launched_before,
+        )
         found = found or resume_after_clear(folder, self.config, self.access, self.switch, brought)
         if found:
             self.heartbeat.update(checkpoint=found, starts_from=found.digest or found.uri)
@@ -562,6 +572,7 @@ class Node:
                 self.main_rank,
                 self.access,
                 pattern=checkpoints.pattern,
+                launch=self.heartbeat.launch,
             )
         courier.start()
         return courier
@@ -574,6 +585,7 @@ class Node:
             self.apart,
             self.access,
             pattern=checkpoints.pattern,
+            launch=self.heartbeat.launch,
         )
         meter = self.meter
         return CheckpointUploader(
@@ -635,6 +647,8 @@ class Node:
         if self._ends_others(ended.code):
             store, nodes = self.heartbeat.store, self.config.nodes
             await_others_end(store, self.rank, nodes, SAVE_LIMIT, self.switch.signalled)
+            if self.config.ends_others:
+                self.switch.signalled.wait(SEEN_LATE)
         return ended.code
 
     def _ends_others(self, code: int) -> bool:

@@ -28,7 +28,8 @@ def cannot_be_fetched(what: str, error: BaseException, why: str) -> AgentError:
 def patiently(work: Callable[[], T], limit: float, ended: threading.Event) -> T:
     """Return what the work returns; while the store is not available, try again until `ended` is set.
 
-    `limit` is in seconds from the first failure. Raises StoreUnavailable when it is over, and the work's other errors.
+    `limit` is in seconds from the first failure; the last try is at its end. Raises StoreUnavailable when it is over,
+    and the work's other errors.
     """
     since: float | None = None
     pause = FIRST_PAUSE
@@ -38,11 +39,13 @@ def patiently(work: Callable[[], T], limit: float, ended: threading.Event) -> T:
         except StoreUnavailable as error:
             now = time.monotonic()
             since = now if since is None else since
-            if now - since + pause > limit:
+            left = limit - (now - since)
+            if left <= 0:
                 raise StoreUnavailable(
                     f"{error}; tried for {now - since:.0f} s (limits.join_timeout is {limit:.0f} s)"
                 ) from error
-            logger.warning("%s; trying again in %.0f s", error, pause)
-            if ended.wait(pause):
+            wait = min(pause, left)
+            logger.warning("%s; trying again in %.0f s", error, wait)
+            if ended.wait(wait):
                 raise
             pause = min(LONGEST_PAUSE, 2 * pause)

@@ -196,7 +196,11 @@ class GangSubmitter:
         if error.cause not in CAUSES or self._stop.is_set():
             return False
         # Each candidate is an attempt of its own: a token must not stand for two requests.
-        self._backend.gangs.write_off(plan)
+        try:
+            self._backend.gangs.write_off(plan)
+        except BackendError as problem:
+            self._log.warning("%s: no other candidate: its end is not recorded: %s", plan.key.name, problem)
+            return False
         return self._candidates.refuse(plan.key, plan.candidate, error.cause, str(error))
 
     def _adopt_or_submit(self, key: RunKey, task_deadline: float | None, tries: Tries) -> RunRecord:
@@ -212,6 +216,7 @@ class GangSubmitter:
         # Saved before anything is created: after a crash the next try looks at this attempt first.
         to_look_at = _to_look_at(known, key.generation)
         self._note([*to_look_at, Attempt.of(plan)])
+        self._stop_earlier(to_look_at, key.generation, number)
         self._asked = plan
         found = self._backend.gangs.begin(plan, to_look_at)
         adopted = self._adopted(found, plan, known)
@@ -273,6 +278,14 @@ class GangSubmitter:
             end_unless_claimed(self._backend, ref, number, self._log)
             raise BackendError("stopped just when the gang was complete", cause=Cause.CANCELED)
         return RunRecord.of(ref, self._job, plan.expects, self._at_the_service(task_deadline))
+
+    def _stop_earlier(self, known: Sequence[Attempt], generation: int, number: int) -> None:
+        """Leave stop requests for gangs from before a clear: they end also while the service does not answer."""
+        for attempt in known:
+            is_of_a_later_try = attempt.tries is not None and attempt.tries.number > number
+            if attempt.end is None and attempt.key.generation < generation and not is_of_a_later_try:
+                gangs = self._backend.gangs.at(attempt.place)
+                gangs.leave_stop_request(attempt.place.run_dir, attempt.key)
 
     def _give_way(self, draft: Plan, known: Sequence[Attempt], number: int) -> None:
         """Raise Overtaken if a later try has recorded an attempt that lives, or is just being created.

@@ -123,7 +123,7 @@ def _checked(
             "is empty" if document.value is None else "must be a section with keys and values at the top"
         )
         raise JobFileError([Problem("", problem, document.line(""))], source)
-    translation = _translated(document.value)
+    translation = _translated(document.value, _chosen_home(overrides))
     if not translation.readable:
         raise JobFileError(
             [replace(item, line=document.line(item.path)) for item in translation.problems], source
@@ -148,11 +148,17 @@ def _checked(
     return job
 
 
-def _translated(mapping: Mapping[str, Any]) -> Translation:
+def _chosen_home(overrides: Mapping[str, Any]) -> str | None:
+    section = overrides.get("backend")
+    kind = overrides.get("backend.kind", section.get("kind") if isinstance(section, Mapping) else None)
+    return kind if isinstance(kind, str) else None
+
+
+def _translated(mapping: Mapping[str, Any], home: str | None) -> Translation:
     for name in kinds.names(DIALECTS):
         dialect = kinds.load(DIALECTS, name).DIALECT
         if dialect.matches(mapping):
-            translation: Translation = dialect.translate(mapping)
+            translation: Translation = dialect.translate(mapping, home)
             return translation
     if "kind" in mapping and "spec" in mapping:
         known = (
@@ -198,7 +204,7 @@ def _override(
 ) -> list[Problem]:
     """Put values at their paths; return those whose path does not exist."""
     misplaced = []
-    if overrides.get("backend.kind", _kind_in(mapping)) != _kind_in(mapping):
+    if _kind_after(overrides, _kind_in(mapping)) != _kind_in(mapping):
         # What the file says is for another kind.
         mapping["backend"] = {}
     for path, given in overrides.items():
@@ -221,6 +227,13 @@ def _kind_in(mapping: Mapping[str, Any]) -> Any:
     return (
         backend.get("kind", schema.DEFAULT_BACKEND) if isinstance(backend, dict) else schema.DEFAULT_BACKEND
     )
+
+
+def _kind_after(overrides: Mapping[str, Any], kind: Any) -> Any:
+    section = overrides.get("backend")
+    if isinstance(section, Mapping):
+        kind = section.get("kind", kind)
+    return overrides.get("backend.kind", kind)
 
 
 def _entered(holder: Any, part: str) -> Any:
@@ -258,7 +271,14 @@ def _fields(mapping: dict[str, Any], *, templates: bool) -> tuple[TrainingJob, l
     backend = {**backend, "kind": kind}
     chosen, wrong = schema.check(options, backend, at="backend", homes=homes, templates=templates)
     others, faults = candidates.checked(options, backend, homes, templates=templates)
-    return replace(job, backend=replace(chosen, candidates=others)), [*found, *wrong, *faults]
+    return replace(job, backend=_passed_on(replace(chosen, candidates=others))), [*found, *wrong, *faults]
+
+
+def _passed_on(options: BackendOptions) -> BackendOptions:
+    """Return options whose sections of any form, which go to a platform as they are, hold plain values."""
+    values = {item.name: getattr(options, item.name) for item in fields(options)}
+    free = {name: value for name, value in values.items() if isinstance(value, Mapping | tuple)}
+    return replace(options, **{name: yaml_document.plain(value) for name, value in free.items()})
 
 
 def _options_class(kind: Any) -> tuple[type[BackendOptions], list[Problem]]:

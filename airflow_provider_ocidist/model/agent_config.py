@@ -64,6 +64,8 @@ class AgentConfig:
     ends_others: bool = False
     """Whether the platform ends all other nodes when one fails, or when node 0 succeeds: the first to end waits for
     them."""
+    starts_again: bool = False
+    """Whether the platform starts a node again by itself, which then does nothing: a gang is retried whole."""
     reports: bool = True
     """Whether it is certain that an agent reads this; where not, a node's silence means nothing."""
     require_training: bool = False

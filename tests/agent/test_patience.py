@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +76,21 @@ def test_a_store_that_stays_away_is_given_up_with_a_cause_that_a_retry_may_mend(
     ) as caught:
         patiently(work, 0.3, threading.Event())
     assert caught.value.cause is Cause.SERVICE
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_store_that_is_back_before_the_limit_is_asked_again(seed: int) -> None:
+    print("seed", seed)
+    limit = random.Random(seed).uniform(0.4, 1.2)
+    since: list[float] = []
+
+    def work() -> str:
+        since.append(time.monotonic())
+        if time.monotonic() - since[0] < 0.95 * limit:
+            raise StoreUnavailable("down")
+        return "done"
+
+    assert patiently(work, limit, threading.Event()) == "done"
 
 
 def _down() -> None:

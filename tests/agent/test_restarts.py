@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import random
 import re
 import time
 from pathlib import Path
@@ -13,15 +10,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
-from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
-from airflow_provider_ocidist.agent.train.restarts import BUDGETS, refusal
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
 from airflow_provider_ocidist.model.causes import exit_code_of
-from airflow_provider_ocidist.model.report import Restart, StopRequest
+from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.model.report import StopRequest
+from airflow_provider_ocidist.storage.checkpoints import publish
 from tests.agent.gangs import Gang, until
-
-SEED = int(os.environ.get("RESTARTS_SEED", "20261123"))
 
 PROGRAM = """
 import json, os, pathlib, signal, sys, time
@@ -53,84 +48,6 @@ TWICE = Restarts(program=2, hang=2, node=2)
 def gang(root: Path, script: str, **changes: Any) -> Gang:
     limits = Limits(stop_grace=5.0, join_timeout=60.0, hang_timeout=changes.pop("hang_timeout", None))
     return Gang(root, PROGRAM + script, **{"restarts": TWICE, "limits": limits, **changes})
-
-
-# The rule
-
-
-def drawn(draw: random.Random) -> Restart:
-    cause = draw.choice(list(Cause))
-    return Restart(cause=cause, message="m", rank=draw.randint(0, 3), step=draw.choice([None, 1, 2, 3]))
-
-
-@pytest.mark.parametrize("number", range(100))
-def test_no_history_has_more_restarts_of_a_kind_than_allowed_and_none_twice_at_one_step(number: int) -> None:
-    draw = random.Random(f"{SEED}.{number}")
-    print(f"seed {SEED}.{number}")
-    budgets = Restarts(program=draw.randint(0, 4), hang=draw.randint(0, 2), node=draw.randint(0, 2))
-    history: list[Restart] = []
-    for _ in range(20):
-        failure = drawn(draw)
-        why_not = refusal(budgets, history, failure)
-        kind = BUDGETS.get(failure.cause)
-        spent = sum(BUDGETS[each.cause] == kind for each in history)
-        again = any((each.cause, each.step) == (failure.cause, failure.step) for each in history)
-        assert (why_not is None) == (kind is not None and spent < getattr(budgets, kind) and not again)
-        if why_not is None:
-            history.append(failure)
-
-
-def test_a_crash_loop_is_named_as_one_while_the_budget_is_not_spent() -> None:
-    failure = Restart(cause=Cause.USER, message="m", step=40)
-    assert refusal(Restarts(program=9), [failure], failure) == (
-        "it is a crash loop: USER at step 40 for the second time"
-    )
-    unknown = Restart(cause=Cause.OOM, message="m")
-    assert "OOM before its first step" in (refusal(Restarts(program=9), [unknown], unknown) or "")
-
-
-@pytest.mark.parametrize("cause", [Cause.CONFIG, Cause.ABANDONED, Cause.CANCELED, Cause.SERVICE])
-def test_what_another_launch_cannot_mend_is_never_launched_again(cause: Cause) -> None:
-    assert refusal(Restarts(program=9, hang=9, node=9), [], Restart(cause=cause, message="m"))
-
-
-# The switch
-
-
-def test_a_reason_of_an_earlier_launch_ends_no_later_one() -> None:
-    past = Stop(message="past", restarts=(Restart(cause=Cause.USER, message="m"),))
-    switch = StopSwitch()
-    switch.ask(past)
-    switch.rearm(1)
-    switch.ask(past)
-    switch.check()
-    switch.ask(Stop(message="now", restarts=past.restarts * 2))
-    with pytest.raises(Stopped, match="now"):
-        switch.check()
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(["signal", "restart"])))
-def test_a_signal_is_never_forgotten_for_another_launch(order: tuple[str, ...]) -> None:
-    switch = StopSwitch()
-    for what in order:
-        if what == "signal":
-            switch.signalled.set()
-            switch.ask(Stop(message="this node was stopped by SIGTERM"))
-        else:
-            switch.ask(Stop(message="again", restarts=(Restart(cause=Cause.USER, message="m"),)))
-    with pytest.raises(Stopped, match="stopped by"):
-        switch.rearm(1)
-
-
-@pytest.mark.parametrize("launch", range(3))
-@pytest.mark.parametrize("restarts", range(3))
-def test_a_request_concerns_the_launches_before_the_one_that_it_asks_for(launch: int, restarts: int) -> None:
-    failures = (Restart(cause=Cause.USER, message="m"),) * restarts
-    request = StopRequest(cause=Cause.USER, message="m", restarts=failures)
-    assert request.concerns(launch) == (restarts == 0 or launch < restarts)
-
-
-# Real nodes
 
 
 def test_a_program_that_fails_once_is_launched_again_and_succeeds(tmp_path: Path) -> None:
@@ -208,6 +125,95 @@ if launch == 0:
         assert [agent.wait() for agent in some.agents] == [0] * nodes
         for agent in some.agents:
             assert f"launch 1 of node {agent.rank} sees ['step-1.txt']" in agent.stdout.read_text()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_another_launch_goes_on_also_where_the_job_goes_on_from_no_earlier_attempt(
+    tmp_path: Path, nodes: int
+) -> None:
+    script = """
+at(launch)
+if launch == 0 and node == 0:
+    save(1)
+    raise RuntimeError("cut off")
+if launch == 0:
+    time.sleep(1000)
+"""
+    place = tmp_path / "kept"
+    earlier = tmp_path / "step-9.txt"
+    earlier.write_text("of an earlier attempt")
+    publish(earlier, str(place), step=9, fence=Fence(generation=0, attempt=1), sequence=1, proof="a test")
+    kept = Checkpoints(uri=str(place), resume=False)
+    with gang(tmp_path, script, nodes=nodes, checkpoints=kept, attempt=2) as some:
+        assert some.run() == [0] * nodes
+        for agent in some.agents:
+            printed = agent.stdout.read_text()
+            assert f"launch 1 of node {agent.rank} sees ['step-1.txt']" in printed
+            assert "step-9" not in printed
+
+
+def test_no_node_sees_a_checkpoint_of_which_another_node_has_no_part(tmp_path: Path) -> None:
+    script = """
+import pickle
+class Storage:
+    def __init__(self, name):
+        self.relative_path, self.offset, self.length = name, 0, 100
+class Metadata:
+    pass
+at(launch)
+def part(step, node):
+    place = folder / f"step-{step}" / f"__{node}_0.distcp"
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(b"w" * 100)
+if launch == 0:
+    part(1, node)
+if launch == 0 and node == 0:
+    part(2, node)
+    metadata = Metadata()
+    metadata.storage_data = {rank: Storage(f"__{rank}_0.distcp") for rank in range(2)}
+    (folder / "step-2" / ".metadata").write_bytes(pickle.dumps(metadata))
+    time.sleep(5)
+    raise RuntimeError("cut off")
+if launch == 0:
+    time.sleep(1000)
+"""
+    kept = Checkpoints(uri=str(tmp_path / "kept"), required=False)
+    with gang(tmp_path, script, nodes=2, checkpoints=kept) as two:
+        assert two.run() == [0, 0]
+        for agent in two.agents:
+            assert f"launch 1 of node {agent.rank} sees []" in agent.stdout.read_text()
+
+
+def test_the_nodes_of_each_launch_exchange_their_parts_anew(tmp_path: Path) -> None:
+    script = """
+import pickle
+class Storage:
+    def __init__(self, name):
+        self.relative_path, self.offset, self.length = name, 0, 100
+class Metadata:
+    pass
+at(launch)
+place = folder / f"step-{launch + 1}"
+place.mkdir()
+(place / f"__{node}_0.distcp").write_bytes(bytes([launch]) * 100)
+if node == 0:
+    metadata = Metadata()
+    metadata.storage_data = {rank: Storage(f"__{rank}_0.distcp") for rank in range(2)}
+    (place / ".metadata").write_bytes(pickle.dumps(metadata))
+if launch < 2 and node == 0:
+    time.sleep(1)
+    raise RuntimeError(str(launch))
+if launch < 2:
+    time.sleep(1000)
+"""
+    place = tmp_path / "kept"
+    with gang(tmp_path, script, nodes=2, checkpoints=Checkpoints(uri=str(place), keep=9)) as two:
+        assert two.run() == [0, 0]
+    for launch in range(3):
+        for node in range(2):
+            part = place / f"step-{launch + 1}" / f"__{node}_0.distcp"
+            assert part.read_bytes() == bytes([launch]) * 100
+        assert (place / f"step-{launch + 1}" / "manifest.json").exists()
 
 
 def test_what_was_whole_but_not_sent_yet_is_sent_before_the_next_launch(tmp_path: Path) -> None:

@@ -34,12 +34,13 @@ from airflow_provider_ocidist.agent.join.topology import (
     usable_cores,
 )
 from airflow_provider_ocidist.agent.stopping import StopSwitch
-from airflow_provider_ocidist.errors import AgentError, Cause, TopologyTimeout
+from airflow_provider_ocidist.errors import AgentError, Cause, StorageError, TopologyTimeout
 from airflow_provider_ocidist.job import LauncherOptions, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.causes import exit_code_of
 from airflow_provider_ocidist.model.report import NodeReport, Phase
-from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.base import Entry, Store
+from airflow_provider_ocidist.storage.stores.local import LocalStore
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import REPOSITORY, Gang
 
@@ -271,6 +272,36 @@ def test_a_node_that_still_fetches_is_waited_for_beyond_the_timeout(tmp_path: Pa
     heartbeat.switch = Pausing()
     assert [found.rank for found in meet(store, heartbeat, nodes=2, timeout=1.0)] == [0, 1]
     assert len(looks) >= 6
+
+
+def test_nobody_counts_as_silent_while_this_node_cannot_look(tmp_path: Path) -> None:
+    began = time.monotonic()
+    there = open_store(str(tmp_path))
+
+    class Away(LocalStore):
+        """A store that nobody reaches for longer than a node may be silent."""
+
+        def list(self, prefix: str = "") -> list[Entry]:
+            if time.monotonic() < began + 1.6:
+                raise StorageError("unreachable", retryable=True)
+            write(there, report(1))
+            return super().list(prefix)
+
+    heartbeat = Heartbeat(Away(str(tmp_path)), report(0), StopSwitch())
+    assert [found.rank for found in meet(heartbeat.store, heartbeat, nodes=2, timeout=1.0)] == [0, 1]
+
+
+def test_a_node_that_comes_late_itself_looks_twice_before_it_calls_another_silent(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+
+    class Pausing(StopSwitch):
+        def pause(self, seconds: float) -> None:
+            super().pause(seconds)
+            write(store, report(1))
+
+    heartbeat = Heartbeat(store, report(0), Pausing())
+    heartbeat.began_at -= 1000
+    assert [found.rank for found in meet(store, heartbeat, nodes=2, timeout=60.0)] == [0, 1]
 
 
 def test_a_node_that_fetched_and_fell_silent_is_not_waited_for(tmp_path: Path) -> None:

@@ -115,6 +115,19 @@ def test_after_a_clear_the_old_gang_has_ended_before_the_new_one_exists(
     assert new.checkpoints_uri != old.checkpoints_uri
 
 
+def test_after_a_clear_the_old_gang_ends_also_while_the_service_refuses_everything(
+    backend: OciDataScience, emulator: Access, ends: Ends, faults: Callable[..., None]
+) -> None:
+    key, job = a_key(), a_job(nodes=1, seconds=60)
+    old = ends(submit(backend, job, key))
+    wait_until(backend, old, lambda status: all(node.report is not None for node in status.nodes))
+    faults(path="/20190101/.*", status=401, times=10_000)
+    with pytest.raises(BackendError):
+        submit(backend, job, dataclasses.replace(key, generation=1))
+    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    wait_until(backend, old, lambda status: status.ended)
+
+
 def test_nodes_are_waited_for_from_when_they_were_asked_for_and_not_from_when_somebody_began(
     backend: OciDataScience, ends: Ends
 ) -> None:

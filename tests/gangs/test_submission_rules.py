@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -265,14 +266,17 @@ def test_an_attempt_whose_end_nobody_saw_is_looked_at_first(model: Model) -> Non
     assert submit(model, key).ref.job_id == ref.job_id
 
 
-def test_only_what_may_live_and_the_success_of_this_generation_are_looked_at(model: Model) -> None:
+def test_only_what_may_live_and_the_success_of_this_generation_are_looked_at(
+    model: Model, tmp_path: Path
+) -> None:
     key = dataclasses.replace(a_key(), generation=2)
     tries = Tries(number=1, max_tries=2)
     old = dataclasses.replace(key, generation=0)
 
     def put(which: RunKey, **fields: Any) -> Attempt:
+        run_dir = str(tmp_path / which.name)
         ref = RunRef(
-            backend="model", key=which, nodes=1, job_id="j", run_ids=("r",), run_dir="d", submitted_at=1.0
+            backend="model", key=which, nodes=1, job_id="j", run_ids=("r",), run_dir=run_dir, submitted_at=1.0
         )
         return recorded(model, ref, **fields)
 
@@ -288,6 +292,8 @@ def test_only_what_may_live_and_the_success_of_this_generation_are_looked_at(mod
     assert plan.key == success.key
     first = [Attempt.from_json(each) for each in notes.log[0]["attempts"]]
     assert first[:2] == [lives, success]
+    # Of these, what is of an earlier generation is to end in any case.
+    assert [place.parent.name for place in tmp_path.glob("*/stop.json")] == [lives.key.name]
     assert first[2].key == plan.key
 
 

@@ -19,6 +19,7 @@ from tests.simulation.store import BUCKET, NAMESPACE
 DAG_ID, RUN_ID, TASK_ID = "dag", "manual__1", "train"
 CANARY = "canary-Zx81qLmv0"
 OVER = ("success", "failed")
+BUDGETS = ("program", "hang", "node")
 
 
 class Log:
@@ -407,6 +408,11 @@ class Airflow:
                 "stop_grace": scenario.stop_grace,
                 **({"max_runtime": scenario.max_runtime} if scenario.max_runtime else {}),
             },
+            **(
+                {"restarts": dict(zip(BUDGETS, scenario.restarts, strict=True))}
+                if any(scenario.restarts)
+                else {}
+            ),
             "backend": backend,
         }
 

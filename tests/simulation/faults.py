@@ -52,6 +52,8 @@ class Window:
     end: float
     actors: str = ""
     retry_after: float | None = None
+    objects: str = ""
+    """What the name of the object contains; all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +89,15 @@ class Faults:
         self.kinds[kind] += 1
         return True
 
-    def of_call(self, actor: Process, call: str, around: str = "") -> str | None:
-        """Return what goes wrong with this call, if anything does."""
+    def of_call(self, actor: Process, call: str, about: str = "") -> str | None:
+        """Return what goes wrong with this call, if anything does. `about`: the object that it names."""
         now = self.world.now
         for window in self.windows:
             if (
                 window.begin <= now < window.end
                 and call.startswith(window.calls)
                 and actor.name.startswith(window.actors)
+                and window.objects in about
                 and self.fire(f"window/{window.name}", window.kind)
             ):
                 return window.kind
@@ -160,7 +163,7 @@ class Network:
         number = self.calls[name]
         if SHOW_CALLS:
             world.note(actor.name, "%s %s (%d) in %s", name, shown(args), number, task.name)
-        fault = self.faults.of_call(actor, name)
+        fault = self.faults.of_call(actor, name, args[0] if args and isinstance(args[0], str) else "")
         if place in actor.cut_off:
             fault = "unreachable"
         quick = 0.02 + 0.2 * world.chance("latency", actor.name, name, number)

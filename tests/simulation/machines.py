@@ -34,6 +34,8 @@ class Machine:
         self.switch: Any = None
         self.program: Program | None = None
         self.unreachable = False
+        self.stuck_since = 0.0
+        """Since when it fetches without any end; 0: it does not."""
         self.signalled = False
         self.is_over = False
         """Whether its agent has ended by itself."""
@@ -81,6 +83,7 @@ class Machine:
             code = getattr(error, "code", 1)
         self.machines.world.note(self.process.name, "agent exits with %s", code)
         self.is_over = True
+        self.rules.agent_ended(self.gang, int(code))
         if (
             code
             and scenario.swallows
@@ -104,8 +107,9 @@ class Machine:
     def launch(self, working_dir: Path, output: Any, environ: Any) -> Program:
         folder = Path(environ["OCIDIST_CHECKPOINT_DIR"])
         progress = Path(environ["OCIDIST_PROGRESS_FILE"])
-        if self.gang.programs.get(self.rank) is not None:
-            self.gang.broken = None
+        number = int(environ["OCIDIST_RESTARTS"])
+        self.rules.launched(self.gang, self.rank, number)
+        self.gang.begin_launch(number)
         self.program = Program(self.gang, self, self.rank, folder, output, progress)
         return self.program
 
@@ -116,6 +120,7 @@ class Machine:
         stuck = scenario.stuck_fetching == self.rank and self.gang.number == 0
         if stuck and self.machines.faults.fire("fetching never ends", "stuck fetching"):
             self.gang.hurt("a node fetches for ever")
+            self.stuck_since = self.machines.world.now
             seconds = 10 * 3600.0
         self.switch.pause(seconds)
 
@@ -262,6 +267,12 @@ class Machines:
                     self._ended, machine.run, 137, delay=self.world.between(5, 200, "noticed", machine.run.id)
                 )
                 return
+
+    def kill_program(self, rank: int) -> None:
+        """A process of the training is killed; its node lives."""
+        for machine in self.all:
+            if machine.rank == rank and not machine.process.dead and machine.program is not None:
+                machine.program.be_killed()
 
     def cut_off(self, rank: int, seconds: float) -> None:
         """A node reaches neither store nor the others for a while."""

@@ -47,15 +47,51 @@ class Habits:
     """Whether it raises while a save is being written, rather than between two."""
     fails_times: int = 1
     """How many gangs fail like this."""
+    fails_later: tuple[int, ...] = ()
+    """The steps at which a rank raises in the later launches of such a gang; 0: not in that one."""
+    raises: str = "ValueError"
+    """What it raises, of FAULTS."""
     full_at: int = 0
     """The save, counted from 1, at which the disk is full."""
     hangs_at: int = 0
+    hangs_launches: int = 1
+    """How many launches of the first gang hang."""
     nothing_from: int = 0
     """From this gang on it trains nothing either; 0: never."""
     trains_nothing: bool = False
     """Prints an error and exits with 0."""
     silent: bool = False
     """Prints no steps."""
+
+
+FAULTS = {
+    "ValueError": ("program", "ValueError: simulated"),
+    "OutOfMemory": ("program", "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"),
+    "ECC": ("node", "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+}
+"""What a rank may raise: the budget that pays for another launch, and the last line of the traceback."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What has ended a launch, or would have."""
+
+    launch: int
+    budget: str
+    rank: int
+    said: int | None
+    """The step that its rank had reported by then."""
+    kind: str
+
+
+@dataclass(frozen=True)
+class Harm:
+    """What was done to a gang that may rightly end it."""
+
+    at: float
+    why: str
+    passes: bool
+    """Whether another launch makes up for it."""
 
 
 @dataclass(eq=False)
@@ -198,21 +234,46 @@ class Gang:
         self.programs: dict[int, Program] = {}
         self.met: deque[Waiter] = deque()
         self.broken: str | None = None
+        self._broken_now = 0.0
         self.saves = 0
         self.by_step: dict[int, Save] = {}
         self.exits: dict[int, int] = {}
         """By rank: how the program itself has ended."""
         self.restored: dict[int, Save | None] = {}
         self.trained = False
-        self.harm: list[tuple[float, str]] = []
-        """What was done to it that may rightly end it, and when."""
+        self.harm: list[Harm] = []
+        self.faults: list[Fault] = []
+        self.launch = 0
+        self.broken_at = 0.0
+        """When the launch before this one was broken."""
         self.checkpoints_prefix = self.run_prefix = self.job_id = ""
         self.moved: list[float] = []
         """When a program said something, or a checkpoint was published."""
         self.hung_at: float | None = None
 
-    def hurt(self, why: str) -> None:
-        self.harm.append((self.world.now, why))
+    def hurt(self, why: str, *, passes: bool = False) -> None:
+        self.harm.append(Harm(self.world.now, why, passes))
+
+    def fail(self, program: Program, budget: str, kind: str) -> None:
+        """Note a fault of the program for which another launch makes up, where the job allows one."""
+        self.hurt(f"{kind} on rank {program.rank}", passes=True)
+        # All ranks hang together.
+        if budget != "hang" or self.hung_at is None:
+            self.faults.append(Fault(self.launch, budget, program.rank, program.said, kind))
+
+    def breaks(self, why: str) -> None:
+        """Note that the programs cannot go on together."""
+        if self.broken is None:
+            self.broken, self._broken_now = why, self.world.now
+
+    def begin_launch(self, number: int) -> None:
+        """Forget how the launch before has ended; called on every node, the first one counts."""
+        if number <= self.launch:
+            return
+        self.launch, self.broken_at = number, self._broken_now
+        self.broken = self.hung_at = None
+        self.by_step, self.exits, self.restored = {}, {}, {}
+        self.harm = [harm for harm in self.harm if not harm.passes]
 
     def save_at(self, step: int) -> Save:
         save = self.by_step.get(step)
@@ -236,6 +297,9 @@ class Program:
         self, gang: Gang, machine: Any, rank: int, folder: Path, output: Any, progress: Path
     ) -> None:
         self.gang, self.machine, self.rank = gang, machine, rank
+        self.launch = gang.launch
+        self.said: int | None = None
+        """The step that it has reported last."""
         self.folder, self.output, self.progress = folder, output, progress
         self.habits = gang.habits
         self.world: World = gang.world
@@ -262,8 +326,8 @@ class Program:
         self.world.note(self.process.name, "exits with %d", code)
         for act in self.on_end:
             act()
-        if code != 0 and self.gang.broken is None:
-            self.gang.broken = f"rank {self.rank} exited with {code}"
+        if code != 0:
+            self.gang.breaks(f"rank {self.rank} exited with {code}")
         if not self.process.dead:
             self.process.kill("is gone")
 
@@ -299,13 +363,18 @@ class Program:
     def _meet(self) -> bool:
         """Wait for the programs of all nodes, as a rendezvous does."""
         deadline = self.world.now + 120
-        while len([p for p in self.gang.programs.values() if p.exit_code is None]) < self.gang.nodes:
+        while self._here() < self.gang.nodes:
             self._look()
             if self.world.now > deadline:
                 self.say("torch.distributed.DistNetworkError: The client socket has timed out after 120s")
                 self.end(1)
             self.world.sleep(0.5)
         return True
+
+    def _here(self) -> int:
+        """Return how many programs of this launch are there."""
+        programs = self.gang.programs.values()
+        return sum(each.exit_code is None and each.launch == self.launch for each in programs)
 
     def _restore(self) -> int:
         """Go on from what lies in the folder, as the program's own rule has it."""
@@ -371,10 +440,9 @@ class Program:
     def _do_step(self, step: int) -> None:
         habits, gang = self.habits, self.gang
         self.step = step
-        fails = habits.fails_at == step and self.rank == habits.fails_rank % gang.nodes
-        fails = fails and gang.number < habits.fails_times
-        if habits.hangs_at == step and gang.number == 0:
-            gang.hurt("the program hangs")
+        fails = self._fails_at() == step and self.rank == habits.fails_rank % gang.nodes
+        if habits.hangs_at == step and gang.number == 0 and gang.launch < habits.hangs_launches:
+            gang.fail(self, "hang", "a hang")
             gang.hung_at = gang.hung_at or self.world.now
             while gang.broken is None and not (self.signalled and habits.on_sigterm == "saves"):
                 self.world.sleep(1.0)
@@ -385,21 +453,21 @@ class Program:
         gang.trained = True
         if not habits.silent:
             self.say(f"step {step}/{habits.steps} loss {9.9 / (step + 1):.4f}")
+            self.said = step
         if step % habits.save_every == 0 or step == habits.steps:
             if fails:
                 self.process.spawn(self._raise, name="raises", delay=habits.write_seconds * 0.4)
-            elif (
-                habits.fails_in_save
-                and habits.fails_at == step
-                and gang.number < habits.fails_times
-                and self.rank == 0
-            ):
-                pass
             if self.rank == 0 or habits.layout in ("dcp", "hf"):
                 self._save(step)
             else:
                 # The others wait for the save, as at a barrier.
                 self._busy(habits.write_seconds)
+
+    def _fails_at(self) -> int:
+        """Return the step at which a rank raises in this launch; 0: none does."""
+        habits, gang = self.habits, self.gang
+        steps = (habits.fails_at, *habits.fails_later)[gang.launch : gang.launch + 1]
+        return steps[0] if steps and gang.number < habits.fails_times else 0
 
     def _busy(self, seconds: float) -> None:
         end = self.world.now + seconds
@@ -409,10 +477,17 @@ class Program:
         self._look()
 
     def _raise(self) -> None:
-        self.gang.hurt(f"rank {self.rank} raised")
+        budget, text = FAULTS[self.habits.raises]
+        self.gang.fail(self, budget, self.habits.raises)
         self.say('Traceback (most recent call last):\n  File "train.py", line 7, in <module>')
-        self.say("ValueError: simulated")
+        self.say(text)
         self.end(1)
+
+    def be_killed(self) -> None:
+        """Be ended by the kernel, or by a person, at any moment."""
+        if self.exit_code is None:
+            self.gang.fail(self, "program", "SIGKILL")
+            self.end(-9)
 
     # saving
 
@@ -471,7 +546,7 @@ class Program:
                     self.world.note(
                         self.process.name, "no space left on device, after %d of %d bytes", at, len(data)
                     )
-                    self.gang.hurt("the disk is full")
+                    self.gang.fail(self, "program", "a full disk")
                     self.say("OSError: [Errno 28] No space left on device")
                     self.end(1)
                 os.write(descriptor, data[at : at + step])

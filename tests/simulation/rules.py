@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from tests.simulation.airflow_model import CANARY, Airflow
+from tests.simulation.airflow_model import BUDGETS, CANARY, Airflow
 from tests.simulation.faults import Faults
 from tests.simulation.machines import Machines
-from tests.simulation.program import Gang, Save, Truth
+from tests.simulation.program import Fault, Gang, Save, Truth
 from tests.simulation.runtime import Process, World
 from tests.simulation.scenario import Scenario
 from tests.simulation.service import TERMINAL, DataScience, Resource
@@ -18,6 +19,8 @@ MANIFEST = "manifest.json"
 LIVE = ("ACCEPTED", "IN_PROGRESS", "NEEDS_ATTENTION", "CANCELING")
 CANCEL_LIMIT = 60.0
 """Seconds after a kill within which the gang has to be told."""
+GOES_ON_FOR = 25.0
+"""Seconds of that in which nothing may be reached: the pauses between two tries grow to half a minute."""
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
 """What code raises that does not fit what it meets; nothing outside does that."""
 PEERS_SILENT = 14.0
@@ -25,8 +28,6 @@ PEERS_SILENT = 14.0
 GUARD_SLACK = 90.0
 """Seconds that a guard may take beyond its limit: it looks at intervals, and leaves time for stacks."""
 GUARD_INTERVAL = 20.0
-LONGEST_PAUSE = 45.0
-"""Seconds between two tries of a node to fetch, and those that one of them takes."""
 LATE_ANSWER = 60.0
 """Seconds that a request may be on its way: what was checked before it may have changed since."""
 PEER_STUCK = 28.0
@@ -56,9 +57,11 @@ class Rules:
         self.told: dict[int, float] = {}
         """By gang: when it was first told to end."""
         self.told_why: dict[int, str] = {}
-        self.hung: set[int] = set()
-        """Gangs that were said to hang."""
+        self.hung: set[tuple[int, int]] = set()
+        """Gangs that were said to hang, and in which launch."""
         self.unguarded: set[int] = set()
+        self.given_up: set[int] = set()
+        """Gangs of which an agent has ended itself."""
         self.list_pages: dict[str, tuple[float, int]] = {}
         """By worker: when it last read a page, and how many it had read by then in that look."""
         self.announced: set[str] = set()
@@ -103,11 +106,9 @@ class Rules:
             self.leases[folder] = self.world.now
         elif file == "stop.json":
             self._check_cause(folder, stored)
-            for gang in self.machines.gangs.values():
-                if gang.run_prefix == folder:
-                    self._told(
-                        gang, f"stop request by {stored.writer}: {stored.data[:200].decode(errors='replace')}"
-                    )
+            if (gang := self._gang_of(folder)) is not None:
+                how = f"stop request by {stored.writer}: {stored.data[:200].decode(errors='replace')}"
+                (self._launch_ended if _ends_launch(stored) else self._told)(gang, how)
         elif folder.endswith("/nodes"):
             self.reports[name] = self.world.now
             self._check_cause(folder.removesuffix("/nodes"), stored)
@@ -219,6 +220,13 @@ class Rules:
         else:
             self.world.note("RULE", "gang %d rightly told to end (%s): %s", gang.number, how[:60], reason)
 
+    def _launch_ended(self, gang: Gang, how: str) -> None:
+        """A launch of a gang is ended, for another to follow."""
+        if self.reason_to_end(gang) is None:
+            self.violate(
+                "healthy gang ended", f"launch {gang.launch} of gang {gang.number} was well ({how[:120]})"
+            )
+
     def reason_to_end(self, gang: Gang) -> str | None:
         """Return what may rightly end a gang now; None where it is well."""
         looks = (self._harm, self._act, self._late, self._silence, self._refused, self._without_store)
@@ -226,7 +234,7 @@ class Rules:
 
     def _harm(self, gang: Gang) -> str | None:
         if gang.harm:
-            return gang.harm[0][1]
+            return gang.harm[0].why
         if any(code != 0 for code in gang.exits.values()):
             return "a program has failed"
         has_any = self.truth.complete_of(gang.number) or any(gang.restored.values())
@@ -263,7 +271,8 @@ class Rules:
         began = min((run.started for run in runs if run.started is not None), default=now)
         away = any(
             window.calls.startswith("store.")
-            and min(now, window.end) - max(began, window.begin) > self.scenario.join_timeout - LONGEST_PAUSE
+            and ("node ".startswith(window.actors) or window.actors.startswith("node "))
+            and min(now, window.end) - max(began, window.begin) > self.scenario.join_timeout - 5.0
             for window in self.scenario.windows
         )
         return "nothing could be fetched for long" if away and not gang.trained else None
@@ -320,7 +329,8 @@ class Rules:
         ]
 
     def _has_stop(self, gang: Gang) -> bool:
-        return f"{gang.run_prefix}/stop.json" in self.bucket.objects
+        stored = self.bucket.objects.get(f"{gang.run_prefix}/stop.json")
+        return stored is not None and not _ends_launch(stored)
 
     # the guards against cost (I9): each ends a gang within its window, and none while data is on its way
 
@@ -328,7 +338,7 @@ class Rules:
         gang = self._gang_of(run_prefix)
         if gang is None:
             return
-        if b'"HANG"' in stored.data:
+        if _says_hang(stored, gang.launch):
             self._check_hang(gang)
         deadline = self.scenario.max_runtime
         if b'"DEADLINE"' in stored.data and deadline is not None:
@@ -340,9 +350,9 @@ class Rules:
         return next((gang for gang in self.machines.gangs.values() if gang.run_prefix == run_prefix), None)
 
     def _check_hang(self, gang: Gang) -> None:
-        if gang.number in self.hung:
+        if (gang.number, gang.launch) in self.hung:
             return
-        self.hung.add(gang.number)
+        self.hung.add((gang.number, gang.launch))
         moving = [machine for machine in self.machines.all if machine.gang is gang and machine.moves_data]
         if moving:
             self.violate(
@@ -374,6 +384,11 @@ class Rules:
         renewed = self.leases.get(gang.run_prefix)
         if running and not any(program.signalled for program in running):
             windows.append((renewed, 1.25 * scenario.lease, "nobody waits for it"))
+        stuck = [each.stuck_since for each in self.machines.all if each.gang is gang and each.stuck_since]
+        if stuck and gang.nodes > 1:
+            windows.append(
+                (min(stuck), scenario.join_timeout, "a node does not get any further with fetching")
+            )
         for since, limit, why in windows:
             if since is not None and now - since > limit + self._slack(since):
                 self.unguarded.add(gang.number)
@@ -430,14 +445,16 @@ class Rules:
             return
         if before == "deferred" and self.airflow.triggerer.process.dead:
             return
-        watcher = Process(self.world, "rule")
         is_watched = before in ("running", "deferred")
-        watcher.spawn(self._check_told, gangs, self.world.now, is_watched, delay=CANCEL_LIMIT)
+        if not is_watched and self.airflow.kills[-1][1] != "cleared":
+            return  # Nobody comes any more; its lease ends the gang.
+        watcher = Process(self.world, "rule")
+        watcher.spawn(self._check_told, gangs, self.world.now, before == "deferred", delay=CANCEL_LIMIT)
 
-    def _check_told(self, gangs: list[Gang], since: float, is_watched: bool) -> None:
-        # Who begins after the kill has to find its gang at the service first.
-        ways = {"service", "store"} if is_watched else {"service"}
-        if ways <= self._down(since) or any(rate.kind == "kill" for rate in self.scenario.rates):
+    def _check_told(self, gangs: list[Gang], since: float, goes_on: bool) -> None:
+        # A worker has five seconds; a trigger goes on until it has reached one of both.
+        down = self._down(since + GOES_ON_FOR) if goes_on else self._down(since)
+        if {"service", "store"} <= down or any(rate.kind == "kill" for rate in self.scenario.rates):
             return
         for gang in gangs:
             if left := self.live_and_untold(gang):
@@ -533,6 +550,14 @@ class Rules:
         ]
         if not gang.trained and not finished and self.scenario.checkpoints:
             self.violate("success", f"success, though gang {gang.number} trained nothing")
+        if self._is_undisturbed(gang):
+            told, tries = len(result.get("restarts", ())), self.airflow.try_number
+            if told != gang.launch:
+                self.violate(
+                    "launches", f"{gang.launch} launches followed on another, and the task says {told}"
+                )
+            if tries != gang.number + 1:
+                self.violate("launches", f"gang {gang.number} has cost {tries} tries")
         if self.scenario.checkpoints and gang.trained and not bad:
             self._check_last(gang, result.get("checkpoint_uri"))
 
@@ -546,35 +571,100 @@ class Rules:
                 "order", f"success with {handed.label if handed else 'no checkpoint'} instead of {last.label}"
             )
 
+    # launches of one gang
+
+    def launched(self, gang: Gang, rank: int, number: int) -> None:
+        """A launch of the training, counted from 0, begins on a node."""
+        before, where = gang.programs.get(rank), f"launch {number} on node {rank} of gang {gang.number}"
+        self.world.note("RULE", "%s", where)
+        expected = before.launch + 1 if before is not None else 0
+        if number != expected:
+            self.violate("launches", f"{where} is not number {expected}")
+        earlier = [each for each in gang.programs.values() if each.launch < number and each.exit_code is None]
+        if earlier:
+            self.violate(
+                "launches", f"{where}, while launch {earlier[0].launch} goes on on node {earlier[0].rank}"
+            )
+        if number and self.world.now - self.told.get(gang.number, self.world.now) > LATE_ANSWER:
+            self.violate(
+                "launches", f"{where}, though it was told to end ({self.told_why[gang.number][:100]})"
+            )
+        if number > gang.launch:
+            self._check_budgets(gang, number, where)
+
+    def _check_budgets(self, gang: Gang, number: int, where: str) -> None:
+        known = self._faults_before(gang, number)
+        for budget, allowed in self._budgets().items():
+            if (spent := sum(fault.budget == budget for fault in known)) > allowed:
+                self.violate("budget", f"{where}: restarts.{budget} is {allowed}, and {spent} were needed")
+        if number > sum(self.scenario.restarts):
+            self.violate("budget", f"{where}: {self.scenario.restarts} are allowed")
+        if loop := _again(known):
+            self.violate(
+                "crash loop", f"{where}: {loop.kind} after step {loop.said} has ended two launches before"
+            )
+
+    def _budgets(self) -> dict[str, int]:
+        return dict(zip(BUDGETS, self.scenario.restarts, strict=True))
+
+    def _faults_before(self, gang: Gang, number: int) -> list[Fault]:
+        """Return what has ended each launch before this one; none for those in which several things went wrong."""
+        found = ([fault for fault in gang.faults if fault.launch == launch] for launch in range(number))
+        return [faults[0] for faults in found if len(faults) == 1]
+
+    def agent_ended(self, gang: Gang, code: int) -> None:
+        """A node has ended itself: not for a fault that another launch makes up for."""
+        if code == 0 or gang.number in self.given_up or not self._is_undisturbed(gang):
+            return
+        self.given_up.add(gang.number)
+        known = self._faults_before(gang, gang.launch + 1)
+        if len(known) != gang.launch + 1 or _again(known) or 0 in gang.exits.values():
+            return
+        spent = sum(fault.budget == known[-1].budget for fault in known)
+        if spent <= self._budgets()[known[-1].budget]:
+            self.violate(
+                "not launched again",
+                f"gang {gang.number} ended after {known[-1].kind} in launch {gang.launch}, "
+                f"though restarts.{known[-1].budget} is not spent",
+            )
+
+    def _is_undisturbed(self, gang: Gang) -> bool:
+        """Whether nothing has gone wrong but what the program itself does."""
+        scenario = self.scenario
+        befell = {event.what for event in scenario.events} - {"kill_program"}
+        return (
+            not (scenario.windows or scenario.rates or befell or gang.number in self.told)
+            and all(harm.passes for harm in gang.harm)
+            and scenario.max_runtime is None
+        )
+
     # at the restart of a program
 
     def restored(self, gang: Gang, rank: int, save: Save | None) -> None:
         config = self.scenario
-        if (
-            not config.checkpoints
-            or not self.airflow.job()["checkpoints"]["resume"]
-            or not config.habits.resumes
-        ):
+        if not config.checkpoints or not config.habits.resumes:
             return
-        created = min(run.created for run in self.runs_of(gang))
+        if len({*gang.restored.values(), save}) > 1:
+            self.violate("restore", f"nodes of gang {gang.number} went on from different checkpoints")
+        # Another launch of the same attempt goes on in any case.
+        first = 0 if self.airflow.job()["checkpoints"]["resume"] else gang.number
+        began = gang.broken_at if gang.launch else min(run.created for run in self.runs_of(gang))
         there = [
             other
             for folder, (other, since) in self.manifests.items()
             if other is not None
-            and since < created
+            and since < began
             and folder.startswith(gang.checkpoints_prefix + "/")
             and self._is_whole(other)
-            and other.gang < gang.number
+            and first <= other.gang <= gang.number
         ]
         newest = max(there, key=lambda other: other.order, default=None)
         if newest is not None and (save is None or save.order < newest.order):
             self.violate(
                 "order",
-                f"gang {gang.number} went on from {save.label if save else 'nothing'}, though {newest.label} was there",
+                f"launch {gang.launch} of gang {gang.number} went on from {save.label if save else 'nothing'}, "
+                f"though {newest.label} was there",
             )
-        known = set(gang.restored.values())
-        if len(known | {save}) > 1:
-            self.violate("restore", f"nodes of gang {gang.number} went on from different checkpoints")
 
     def called(self, actor: Process, call: str) -> None:
         """Count what a try reads of the compartment."""
@@ -622,6 +712,38 @@ class Rules:
                 self.violate(
                     "multipart", f"the upload of {parts.name.rpartition('/')[2]} by {parts.writer} stays open"
                 )
+
+
+def _ends_launch(stored: Stored) -> bool:
+    """Whether a stop request ends one launch only."""
+    return bool(_content(stored).get("restarts"))
+
+
+def _says_hang(stored: Stored, launch: int) -> bool:
+    """Whether a stop request or report names a hang as the end of this launch."""
+    if b'"HANG"' not in stored.data:
+        return False
+    found = _content(stored)
+    restarts = found.get("restarts") or []
+    last = restarts[launch]["cause"] if len(restarts) > launch else found.get("cause")
+    return bool(last == "HANG")
+
+
+def _content(stored: Stored) -> dict[str, Any]:
+    try:
+        return dict(json.loads(stored.data))
+    except ValueError:
+        return {}
+
+
+def _again(faults: Sequence[Fault]) -> Fault | None:
+    """Return a fault that has ended two launches at the same step."""
+    seen: set[tuple[str, int | None]] = set()
+    for fault in faults:
+        if (fault.kind, fault.said) in seen:
+            return fault
+        seen.add((fault.kind, fault.said))
+    return None
 
 
 def _last(name: str) -> str:

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.simulation.faults import Event, Rate, Window
-from tests.simulation.program import Habits, habits_from
+from tests.simulation.program import FAULTS, Habits, habits_from
+
+LAUNCHED_AGAIN = 0.25
+"""The share of schedules whose jobs allow restarts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,8 @@ class Scenario:
     start_timeout: float = 240.0
     join_timeout: float = 150.0
     stop_grace: float = 20.0
+    restarts: tuple[int, int, int] = (0, 0, 0)
+    """How often a launch may follow on one that a program, a hang, or an error of a node's hardware has ended."""
     habits: Habits = field(default_factory=Habits)
     node_skews: tuple[float, ...] = (0.0,)
     worker_skew: float = 0.0
@@ -86,9 +91,42 @@ def draw(seed: str) -> Scenario:
     kinds = dice.sample(sorted(_KINDS), dice.choice([0, 1, 1, 2, 2, 3, 4]))
     for kind in kinds:
         scenario = replace(scenario, **_KINDS[kind](dice, scenario, length))
+    if dice.random() < LAUNCHED_AGAIN:
+        scenario = replace(scenario, **_launched_again(dice, scenario, length))
     # The store refuses a crowd's triggerer for two minutes: the service is then the one way to end a gang.
     ways = tuple(rate for rate in scenario.rates if not (scenario.crowd and rate.calls == "service.cancel"))
     return replace(scenario, rates=ways)
+
+
+def _launched_again(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Budgets of restarts, and faults of the program in one launch or in several, at the same step or at others."""
+    habits, steps = scenario.habits, range(scenario.habits.steps + 1)
+    fails_at = dice.choice([habits.fails_at, dice.choice(steps[1:])])
+    later = dice.choice([(), (fails_at,), tuple(dice.choice(steps) for _ in range(4))])
+    deaths = [
+        Event(
+            f"process of rank {rank} killed",
+            "kill_program",
+            dice.uniform(10, 2 * length),
+            {"rank": rank % scenario.nodes},
+        )
+        for rank in dice.choice([(), (0,), (1,), (0, 1), (2, 1, 0)])
+    ]
+    habits = replace(
+        habits,
+        fails_at=fails_at,
+        fails_later=later,
+        raises=dice.choice(sorted(FAULTS)),
+        hangs_launches=dice.choice([1, 1, 2]),
+    )
+    budgets = dice.choice([1, 2, 9]), dice.choice([0, 1, 3]), dice.choice([0, 1, 2])
+    return _merge(scenario, restarts=budgets, habits=habits, events=tuple(deaths))
+
+
+def _lasts(habits: Habits) -> Habits:
+    """Return habits of a program that goes on for some minutes, unless it is ended."""
+    calm = replace(habits, fails_at=0, full_at=0, hangs_at=0, trains_nothing=False, steps=40)
+    return replace(calm, step_seconds=max(3.0, habits.step_seconds), save_every=max(4, habits.save_every))
 
 
 def _merge(scenario: Scenario, **more: Any) -> Mapping[str, Any]:
@@ -296,12 +334,17 @@ def _stuck_fetching(dice: random.Random, scenario: Scenario, length: float) -> M
 
 
 def _canceling(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
-    what = dice.choice(["clear", "mark_failed", "kill_worker"])
+    what = dice.choice(["clear", "mark_failed", "kill_worker", "lose", "deadline"])
+    at = dice.uniform(1, length)
+    if what == "deadline":
+        # Somebody waits, and ends the gang.
+        return _merge(scenario, canceling_forever=True, max_runtime=at + 20)
+    details = {"rank": dice.randrange(scenario.nodes)} if what == "lose" else {}
     return _merge(
         scenario,
         canceling_forever=True,
         retries=max(1, scenario.retries),
-        events=(Event(what, what, dice.uniform(1, length), {}),),
+        events=(Event(what, what, at, details),),
     )
 
 
@@ -324,6 +367,7 @@ def _crowded_kill(dice: random.Random, scenario: Scenario, length: float) -> Map
     return _merge(
         scenario,
         deferrable=True,
+        habits=_lasts(scenario.habits),
         crowd=dice.choice([40, 100]),
         windows=(
             Window(
@@ -341,6 +385,7 @@ def _cancel_conflict_without_store(
     return _merge(
         scenario,
         deferrable=True,
+        habits=_lasts(scenario.habits),
         rates=(Rate("409", "service.cancel", 0.5),),
         windows=(
             Window("store out of reach of Airflow", "503", "store.", at - 1, at + 150, actors="worker"),
@@ -415,7 +460,62 @@ def _swallows(dice: random.Random, scenario: Scenario, length: float) -> Mapping
 
 
 def _no_agent(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    if dice.random() < 0.5:
+        # Nothing else than its report could show that it has not trained.
+        return _merge(scenario, no_agent=0, nodes=1, topology="job_runs", checkpoints=False)
     return _merge(scenario, no_agent=dice.randrange(scenario.nodes))
+
+
+def _killed_in_an_upload(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A node is gone while a checkpoint of several parts is on its way."""
+    return _merge(
+        scenario,
+        checkpoints=True,
+        retries=max(2, scenario.retries),
+        habits=replace(
+            scenario.habits, layout=dice.choice(["pt", "rolling", "lightning"]), trains_nothing=False
+        ),
+        rates=(Rate("kill", "store.put_part", 0.4, actors="node 0."),),
+    )
+
+
+def _saves_over(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A program that begins anew, and saves over the parts of all nodes that were fetched for it."""
+    habits = replace(scenario.habits, hangs_at=0, full_at=0, trains_nothing=False, fails_in_save=False)
+    every = dice.choice([1, 2, 3])
+    return _merge(
+        scenario,
+        nodes=max(2, scenario.nodes),
+        topology="job_runs",
+        checkpoints=True,
+        resume=True,
+        retries=max(2, scenario.retries),
+        habits=replace(
+            habits,
+            layout=dice.choice(["dcp", "hf"]),
+            resumes=False,
+            steps=9,
+            save_every=every,
+            fails_at=2 * every + 1,
+            fails_times=1,
+            keeps=0,
+        ),
+    )
+
+
+def _store_refuses_checkpoints(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Where checkpoints lie cannot be written for a while, as in a bucket of their own; all else can."""
+    begin = dice.uniform(0.4, 1.2) * length
+    window = Window(
+        "checkpoints refused",
+        dice.choice(["503", "500", "unreachable"]),
+        "store.put",
+        begin,
+        begin + dice.choice([40.0, 80.0, 120.0, 420.0]),
+        actors="node ",
+        objects="/checkpoints/",
+    )
+    return _merge(scenario, checkpoints=True, windows=(window,))
 
 
 def _trains_nothing_later(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
@@ -438,6 +538,9 @@ def _trains_nothing_later(dice: random.Random, scenario: Scenario, length: float
 _KINDS = {
     "swallowed exit": _swallows,
     "no agent": _no_agent,
+    "killed in an upload": _killed_in_an_upload,
+    "saves over": _saves_over,
+    "checkpoints refused": _store_refuses_checkpoints,
     "nothing at a retry": _trains_nothing_later,
     "flaky": _flaky,
     "flaky again": _flaky,

@@ -150,6 +150,8 @@ def _happen(event: Event, airflow, machines, faults: Faults) -> None:
         machines.lose(**event.details)
     elif event.what == "cut_off":
         machines.cut_off(**event.details)
+    elif event.what == "kill_program":
+        machines.kill_program(**event.details)
     elif event.what == "delete_run":
         for run in list(machines.service.runs.values()):
             if run.state in ("SUCCEEDED", "FAILED", "CANCELED"):

@@ -202,6 +202,8 @@ class Gathering:
         """By rank: when a new heartbeat was seen, on this node's clock."""
         self.moved_at: dict[int, float] = {}
         """The same for its progress."""
+        self.sighted_since = time.monotonic()
+        """Since when this node has been able to look: before, nobody's silence was heard."""
 
     def look(self) -> bool:
         """Read what is new; return whether all are ready."""
@@ -213,8 +215,8 @@ class Gathering:
     def overdue(self, timeout: float) -> bool:
         """Whether a missing node has sent no heartbeat for a minute, or made no progress for `timeout`."""
         latest = time.monotonic() - min(timeout, 60.0)
-        silent = any(self.seen_at.get(rank, -math.inf) < latest for rank in self.awaited)
-        return silent or bool(self.stuck(timeout))
+        heard = (max(self.seen_at.get(rank, -math.inf), self.sighted_since) for rank in self.awaited)
+        return any(at < latest for at in heard) or bool(self.stuck(timeout))
 
     def stuck(self, timeout: float) -> list[int]:
         """Return the known nodes that have made no progress for `timeout`."""
@@ -255,6 +257,7 @@ class Gathering:
             entries = self.store.list(f"{NODES_FOLDER}/")
         except (OcidistError, OSError) as error:
             logger.debug("run directory not readable: %s", error)
+            self.sighted_since = time.monotonic()
             return set()
         names = {entry.name for entry in entries}
         return {rank for rank in self.awaited if report_of(rank) in names}

@@ -18,6 +18,7 @@ from airflow_provider_ocidist.errors import (
 )
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.job import Checkpoints
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
@@ -30,17 +31,21 @@ def resume(
     access: OciAccess,
     switch: StopSwitch,
     brought: set[str] | None = None,
+    *,
+    launched_before: Fence | None = None,
 ) -> CheckpointRef | None:
     """Fetch the newest complete checkpoint into the folder; None when there is none yet.
 
-    `brought`: the names of the fetched entries are added to it.
+    `brought`: the names of the fetched entries are added to it. `launched_before`: this attempt, where it has launched
+    the program before; its own checkpoints count also where the job goes on from no earlier attempt's.
 
     If the newest is damaged, the one before it is fetched. Raises AgentError when all are damaged, as a fresh start
     would lose their content, or when the place cannot be read.
     """
-    if checkpoints.uri is None or not checkpoints.resume:
+    if checkpoints.uri is None or not (checkpoints.resume or launched_before):
         return None
-    return _resume_from(checkpoints.uri, folder, access, switch, brought)
+    only = None if checkpoints.resume else launched_before
+    return _resume_from(checkpoints.uri, folder, access, switch, brought, only)
 
 
 def resume_after_clear(
@@ -70,14 +75,19 @@ def resume_after_clear(
 
 
 def _resume_from(
-    uri: str, folder: Path, access: OciAccess, switch: StopSwitch, brought: set[str] | None
+    uri: str,
+    folder: Path,
+    access: OciAccess,
+    switch: StopSwitch,
+    brought: set[str] | None,
+    only: Fence | None = None,
 ) -> CheckpointRef | None:
     from airflow_provider_ocidist.storage.checkpoints import complete, published
 
     try:
-        found = complete(uri, access)
+        found = [each for each in complete(uri, access) if only in (None, each.fence)]
         # Of these the listing has shown that they are damaged. Another may be published just now.
-        damaged = [] if found else published(uri, access)
+        damaged = [] if found or only else published(uri, access)
         found = complete(uri, access) if damaged else found
         switch.check()
         for reference in found:

@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 LAST_TRIES = 4
-BOARD_FILE = f"{SHARDS}/board.json"
+BOARD_FILE = "board.json"
 LOOK_INTERVAL = 1.0
 IDLE_INTERVAL = 10.0
 """Seconds between looks at the board on a node that has no shards."""
@@ -169,9 +169,14 @@ class ShardCollector:
         access: OciAccess,
         *,
         pattern: str | None = None,
+        launch: int = 0,
     ) -> None:
-        """`store`: the run directory; `apart`: the nodes that have a checkpoint folder of their own."""
+        """`store`: the run directory; `apart`: the nodes that have a checkpoint folder of their own.
+
+        `launch`: the number of this launch of the program, from 0.
+        """
         self.store = store
+        self._place = _place_of(launch)
         self.rank = rank
         self.apart = tuple(apart)
         self.access = access
@@ -238,7 +243,7 @@ class ShardCollector:
     def close(self) -> None:
         """Release the other nodes: there will be no further request."""
         try:
-            _write(self.store, BOARD_FILE, RequestBoard(closed=True))
+            _write(self.store, f"{self._place}/{BOARD_FILE}", RequestBoard(closed=True))
         except (OcidistError, OSError) as error:
             logger.warning("the end of the checkpoints cannot be announced to the others: %s", error)
 
@@ -268,7 +273,7 @@ class ShardCollector:
                 leave_out=tuple(sorted(name for name in names if not is_shard(name))),
                 companions=not written and not has_shards,
             )
-        _write(self.store, BOARD_FILE, RequestBoard(request=request))
+        _write(self.store, f"{self._place}/{BOARD_FILE}", RequestBoard(request=request))
         self._requests[item.path, item.signature] = request
         return request
 
@@ -290,7 +295,7 @@ class ShardCollector:
     ) -> Sequence[ManifestFile] | None:
         # In this order: a node writes its part before it reports its end.
         gone = signs.ended(rank)
-        part = _read(self.store, _part_name(request, rank), ShardReply)
+        part = _read(self.store, f"{self._place}/{_part_name(request, rank)}", ShardReply)
         if request.companions and ((part and part.fault) or (part is None and overdue) or (gone and part)):
             logger.warning("node %d has not sent its companions of %s", rank, request.name)
             return ()
@@ -323,9 +328,14 @@ class ShardUploader:
         access: OciAccess,
         *,
         pattern: str | None = None,
+        launch: int = 0,
     ) -> None:
-        """`store`: the run directory; `pattern`: of the names of checkpoints, where the job has one."""
+        """`store`: the run directory; `pattern`: of the names of checkpoints, where the job has one.
+
+        `launch`: the number of this launch of the program, from 0.
+        """
         self.folder = folder
+        self._place = _place_of(launch)
         self.pattern = pattern
         self.store = store
         self.rank = rank
@@ -409,7 +419,7 @@ class ShardUploader:
     def _board(self) -> RequestBoard:
         self._look_again_at = time.monotonic() + (0.0 if self._has_shards else IDLE_INTERVAL)
         try:
-            return _read(self.store, BOARD_FILE, RequestBoard) or RequestBoard()
+            return _read(self.store, f"{self._place}/{BOARD_FILE}", RequestBoard) or RequestBoard()
         except (OcidistError, OSError) as error:
             logger.debug("the main node's board cannot be read: %s", error)
             return RequestBoard()
@@ -506,7 +516,7 @@ class ShardUploader:
                 self._reply(request, ShardReply(fault=str(error)))
 
     def _reply(self, request: ShardRequest, part: ShardReply) -> None:
-        _write(self.store, _part_name(request, self.rank), part)
+        _write(self.store, f"{self._place}/{_part_name(request, self.rank)}", part)
 
 
 class OwnFiles:
@@ -575,7 +585,12 @@ def _metadata(path: Path) -> dict[str, bytes]:
 
 
 def _part_name(request: ShardRequest, rank: int) -> str:
-    return f"{SHARDS}/{request.number}/{rank}.json"
+    return f"{request.number}/{rank}.json"
+
+
+def _place_of(launch: int) -> str:
+    """Return where the nodes of one launch exchange requests and replies: those of another mean nothing to it."""
+    return f"{SHARDS}/launch-{launch}" if launch else SHARDS
 
 
 def _write(store: Store, name: str, value: RequestBoard | ShardReply) -> None:

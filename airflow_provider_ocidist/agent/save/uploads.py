@@ -148,6 +148,9 @@ class CheckpointUploader:
             self._thread.join(LOOK_INTERVAL)
         # A last error explains more than the timeout does.
         self._thread.join(LOOK_INTERVAL)
+        if self.ledger and self.shards and self.shards.apart:
+            # The other nodes cannot go on from what only this one has.
+            self.ledger.forget([path.name for path in (*self._waiting, *self._lost)])
         if self.error:
             return Undelivered(self._why(self.error), cause_of(self.error))
         if self._thread.is_alive():

@@ -29,6 +29,7 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     Obj,
     node_status,
     unix_time,
+    was_restarted,
 )
 from airflow_provider_ocidist.backends.node_config import expectations
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
@@ -193,10 +194,9 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
         name = _name_of(ref)
         obj, pods = seen.objects.get(name), seen.pods.get(name, {})
         self._pods[ref.job_id] = pods
-        last = self._last.setdefault(ref.job_id, {})
-        last.update(pods)
+        pods, last = self._first_pods(ref, pods, reported or {})
         gang = GONE if obj is None else self.operator.read(obj)
-        of_all = list(seen.warnings.get((self.operator.kind, name), ()))
+        of_all = [text for subject in self.operator.subjects(name) for text in seen.warnings.get(subject, ())]
 
         def node(rank: int) -> NodeStatus:
             latest, pod = (reported or {}).get(rank), pods.get(rank)
@@ -217,6 +217,23 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
 
         nodes = tuple(node(rank) for rank in range(ref.nodes))
         return RunStatus(nodes=nodes, reports_readable=reported is not None, at=at)
+
+    def _first_pods(
+        self, ref: RunRef, pods: Mapping[int, Obj], reported: Mapping[int, Reported]
+    ) -> tuple[Mapping[int, Obj], Mapping[int, Obj]]:
+        """Return the pods of the nodes by rank, and how each was seen last, also when it is gone.
+
+        A pod with which the operator has replaced that of a node which had begun is not that node.
+        """
+        last = self._last.setdefault(ref.job_id, {})
+
+        def is_another(rank: int, pod: Obj) -> bool:
+            before = last.get(rank, pod)["metadata"].get("uid")
+            return self.operator.replaces_pods and rank in reported and before != pod["metadata"].get("uid")
+
+        own = {rank: pod for rank, pod in pods.items() if not is_another(rank, pod)}
+        last.update(own)
+        return own, last
 
     def now(self) -> float:
         return self._api.now()
@@ -245,10 +262,24 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
 
     def _lines(self, ref: RunRef, rank: int, since: float, limit: int) -> tuple[list[LogLine], bool]:
         """Return the lines of a node since a Unix time, and whether there are more."""
-        pod = self._pod_name(ref, rank)
+        pod = self._pod(ref, rank)
         if pod is None:
             return [], False
-        path = f"/api/v1/namespaces/{ref.compartment_id}/pods/{pod}/log"
+        container = self.operator.container
+        if was_restarted(pod, container):
+            found, cut = self._lines_of(ref, rank, pod, since, limit, previous="true")
+            if cut:
+                return found, cut
+            more, cut = self._lines_of(ref, rank, pod, since, limit)
+            return [*found, *more], cut
+        return self._lines_of(ref, rank, pod, since, limit)
+
+    def _lines_of(
+        self, ref: RunRef, rank: int, pod: Obj, since: float, limit: int, previous: str | None = None
+    ) -> tuple[list[LogLine], bool]:
+        """Return the lines of one start of a node's container; `previous`: "true" for the one before this."""
+        name = str(pod["metadata"]["name"])
+        path = f"/api/v1/namespaces/{ref.compartment_id}/pods/{name}/log"
         try:
             content = self._api.text(
                 path,
@@ -256,6 +287,7 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
                 timestamps="true",
                 sinceTime=since_time(since),
                 limitBytes=limit,
+                previous=previous,
             )
         except BackendError as error:
             # 400: its container has not started; 404: the pod is gone, and its log with it.
@@ -263,14 +295,14 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
                 return [], False
             raise
         cut = len(content) >= limit
-        return lines_of(content, pod, rank, since, cut=cut), cut
+        return lines_of(content, name, rank, since, cut=cut), cut
 
-    def _pod_name(self, ref: RunRef, rank: int) -> str | None:
+    def _pod(self, ref: RunRef, rank: int) -> Obj | None:
         pods = self._pods.get(ref.job_id)
         if pods is None:
             name = _name_of(ref)
             pods = self._pods[ref.job_id] = self._look([ref])[str(ref.compartment_id)].pods.get(name, {})
-        return str(pods[rank]["metadata"]["name"]) if rank in pods else None
+        return pods.get(rank)
 
     # find without a plan
 

@@ -30,7 +30,6 @@ from airflow_provider_ocidist.storage.locations import join
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 CONFIG_MAP, SECRET = "CreateConfigMap", "CreateSecret"
-QUEUE = "kueue.x-k8s.io/queue-name"
 UID = "<uid of the object created before>"
 """Stands in a plan for the one value that only the API server can give."""
 
@@ -67,7 +66,7 @@ def make_plan(
     metadata = {"name": name, "namespace": namespace, **object_metadata(job, options, pods)}
     queued = {
         **metadata,
-        "labels": {**metadata["labels"], **({QUEUE: options.queue} if options.queue else {})},
+        "labels": {**metadata["labels"], **({names.QUEUE: options.queue} if options.queue else {})},
     }
     body = operator.manifest(job, pods, variables, queued)
     topology = operator.topology(job)
@@ -157,6 +156,7 @@ def _agent_config(
         price=price,
         **roles,
         ends_others=operator.ends_others and job.nodes > 1,
+        starts_again=operator.replaces_pods,
         reports=job.container is None,
         oci_endpoint=endpoint,
     )

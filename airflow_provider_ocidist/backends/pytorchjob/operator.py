@@ -10,8 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.kubernetes import names, pods
-from airflow_provider_ocidist.backends.kubernetes.operator import Operator, RoleVariables
-from airflow_provider_ocidist.backends.kubernetes.plans import QUEUE
+from airflow_provider_ocidist.backends.kubernetes.merging import merged
+from airflow_provider_ocidist.backends.kubernetes.operator import (
+    Operator,
+    RoleVariables,
+    why_suspended,
+)
 from airflow_provider_ocidist.backends.kubernetes.states import (
     Gang,
     GangState,
@@ -92,7 +96,7 @@ class PyTorchJobs(Operator):
             if name in found:
                 return Gang(state, sentence(found[name]))
         if "Suspended" in found:
-            return Gang(GangState.SUSPENDED, _why_suspended(obj))
+            return Gang(GangState.SUSPENDED, why_suspended(obj, "spec.runPolicy.suspend"))
         return Gang(GangState.ACTIVE if found else GangState.NEW)
 
     def cleans_up(self, obj: Obj) -> bool:
@@ -119,13 +123,6 @@ def _is_elastic(pod: Obj) -> bool:
     )
 
 
-def _why_suspended(obj: Obj) -> str:
-    queue = ((obj.get("metadata") or {}).get("labels") or {}).get(QUEUE)
-    if queue:
-        return f"suspended: it waits in the queue {queue} of Kueue until there is room for all of its nodes"
-    return "suspended: it waits until somebody resumes it (spec.runPolicy.suspend: false)"
-
-
 def _processes(job: TrainingJob, options: PyTorchJobOptions) -> dict[str, Any]:
     """Return the processes of a node, which only programs without an agent read from the operator's variables."""
     count = job.launcher.processes_per_node or options.gpus_of_node
@@ -142,14 +139,16 @@ def _run_policy(options: PyTorchJobOptions) -> dict[str, Any]:
         **({"backoffLimit": limit} if limit is not None else {}),
         **({"ttlSecondsAfterFinished": round(options.ttl)} if options.ttl is not None else {}),
         **({"suspend": True} if options.suspend else {}),
+        **({"schedulingPolicy": dict(options.scheduling_policy)} if options.scheduling_policy else {}),
     }
 
 
 def _replicas(
     job: TrainingJob, options: PyTorchJobOptions, plan: pods.PodPlan, variables: RoleVariables
 ) -> dict[str, Any]:
-    def role(count: int, own: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        template = pods.template(job, options, replace(plan, environment=own))
+    def role(count: int, own: Sequence[Mapping[str, Any]], over: Mapping[str, Any]) -> dict[str, Any]:
+        laid = replace(options, pod_template=merged(options.pod_template, over))
+        template = pods.template(job, laid, replace(plan, environment=own))
         # The operator sets it from the role's own.
         template["spec"].pop("restartPolicy")
         return {"replicas": count, "restartPolicy": options.restart_policy, "template": template}
@@ -159,9 +158,11 @@ def _replicas(
             "name": RANK_VARIABLE,
             "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}},
         }
-        return {"Worker": role(job.nodes, [*variables.worker, rank])}
-    workers = {"Worker": role(job.nodes - 1, variables.worker)} if job.nodes > 1 else {}
-    return {"Master": role(1, variables.main), **workers}
+        return {"Worker": role(job.nodes, [*variables.worker, rank], options.worker_template)}
+    workers = (
+        {"Worker": role(job.nodes - 1, variables.worker, options.worker_template)} if job.nodes > 1 else {}
+    )
+    return {"Master": role(1, variables.main, options.main_template), **workers}
 
 
 OPERATOR = PyTorchJobs()
