@@ -30,7 +30,8 @@ def checked(
     if not isinstance(given, list | tuple) or not all(isinstance(each, Mapping) for each in given):
         return (), []
     section = {name: value for name, value in backend.items() if name != "candidates"}
-    found, problems = [], []
+    found: list[Mapping[str, Any]] = []
+    problems: list[Problem] = []
     for number, change in enumerate(given):
         wrong = [*_changes(change, number), *_too_many(number)]
         if wrong:
