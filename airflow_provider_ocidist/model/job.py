@@ -247,7 +247,7 @@ class Limits:
     data, as long as it makes progress at least once in this time. A store that does not answer is tried again for
     this long."""
     hang_timeout: Seconds | None = 1800.0
-    """Without a line of output, progress or checkpoint on any node."""
+    """Without progress on any node: a new step or a checkpoint where the program counts steps, else any output."""
     idle: Seconds | None = None
     """Without use of a GPU or of a tenth of a processor core on any node, while it trains. None: not watched."""
     lost_timeout: Seconds = 120.0
