@@ -17,6 +17,7 @@ from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagn
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.diagnose.stacks import PROGRAM_FOLDER, odd_ones
 from airflow_provider_ocidist.agent.diagnose.standstill import Standstill
+from airflow_provider_ocidist.agent.drill import Drill
 from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat, describe
 from airflow_provider_ocidist.agent.join.node_identity import identity_of
@@ -67,6 +68,7 @@ from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, RANK_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.budget import budget_of
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, Fault
 from airflow_provider_ocidist.model.job import Checkpoints, Restarts
 from airflow_provider_ocidist.model.masking import masked_text, secrets_in
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
@@ -126,6 +128,7 @@ class Node:
         """Names of what lay in it before this launch."""
         self.reports: list[NodeReport] = []
         """Of all nodes, at the join."""
+        self.drill: Drill | None = None
 
     def _new_output(self) -> Output:
         return Output(self.meter, self.rank if self.config.one_run else None, self.secrets)
@@ -153,6 +156,7 @@ class Node:
         return self._report(ended)
 
     def _go(self) -> Outcome:
+        self.drill = self._new_drill()
         launcher = load_launcher(self.config.launcher)
         workspace = abandonable(self._fetch, self.switch)
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
@@ -161,6 +165,16 @@ class Node:
             self._begin_again(workspace, result)
             result = self._one_launch(launcher, workspace)
         return result
+
+    def _new_drill(self) -> Drill | None:
+        text = self.environ.get(DRILL_VARIABLE)
+        if text is None:
+            return None
+        try:
+            fault = Fault.parse(text)
+        except ValueError as error:
+            raise AgentError(f"{DRILL_VARIABLE}: {error}", cause=Cause.CONFIG) from error
+        return Drill(fault, self.config, self.heartbeat, self.meter, self.access)
 
     def _one_launch(self, launcher: Launcher, workspace: Workspace) -> Outcome:
         try:
@@ -356,6 +370,8 @@ class Node:
         )
         self.watches.start(self.reports, self.main_rank, training.pid, workspace.working_dir)
         self.heartbeat.update(phase=Phase.TRAINING, now=True)
+        if self.drill:
+            self.drill.folder = folder_of(self.config.checkpoints, workspace.working_dir)
         return training
 
     def _environment(self, launcher: Launcher, workspace: Workspace, placement: Placement) -> dict[str, str]:

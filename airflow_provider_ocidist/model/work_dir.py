@@ -19,6 +19,7 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | `<run>/wheels/...` | node 0, once pip has built them | the other nodes |
 | `<run>/stacks/launch-0/...` | each node, before it ends a training that hangs | people |
 | `<run>/shards/...` | the main node asks, the others answer | one another, while a checkpoint is put together |
+| `<run>/drill/0.json` | each node of a drill | a node that takes its place; `ocidist drill` |
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ LOG_CURSOR = "told.json"
 COMMIT = "commit"
 WHEELS = "wheels"
 SHARDS = "shards"
+DRILL_FOLDER = "drill"
 STACKS = "stacks"
 
 
@@ -64,6 +66,11 @@ def order_in(name: str) -> tuple[int, int] | None:
 def report_of(rank: int) -> str:
     """Return the file of a node's report."""
     return f"{NODES_FOLDER}/{rank}.json"
+
+
+def drill_journal_of(rank: int) -> str:
+    """Return the file of what a node has recorded of a drill."""
+    return f"{DRILL_FOLDER}/{rank}.json"
 
 
 def rank_of(name: str) -> int | None:
