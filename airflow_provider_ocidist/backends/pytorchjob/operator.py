@@ -102,6 +102,9 @@ class PyTorchJobs(Operator):
     def cleans_up(self, obj: Obj) -> bool:
         return ((obj.get("spec") or {}).get("runPolicy") or {}).get("cleanPodPolicy") in ("Running", "All")
 
+    def pods_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
+        return [role["template"]["spec"] for role in obj["spec"]["pytorchReplicaSpecs"].values()]
+
     def variables_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
         roles = obj["spec"]["pytorchReplicaSpecs"]
         spec = roles.get("Master", roles.get("Worker"))["template"]["spec"]
