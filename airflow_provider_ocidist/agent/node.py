@@ -15,6 +15,8 @@ from typing import TypeVar, Union
 from airflow_provider_ocidist.agent.diagnose import outcome
 from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagnose, tail_of
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
+from airflow_provider_ocidist.agent.diagnose.stacks import PROGRAM_FOLDER, odd_ones
+from airflow_provider_ocidist.agent.diagnose.standstill import Standstill
 from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat, describe
 from airflow_provider_ocidist.agent.join.node_identity import identity_of
@@ -75,6 +77,10 @@ T = TypeVar("T")
 Courier = Union[CheckpointUploader, ShardUploader]
 
 LAYOUT = "ocidist: %(message)s"
+STACKS_LIMIT = 10.0
+"""Seconds to wait, after a hang, until the other nodes have shown where their processes stand."""
+SEEN_LATE = 2.0
+"""Seconds until a platform has seen that a process has ended: a pod that it takes to run is deleted with its log."""
 EXPLANATION_LIMIT = 5.0
 """Seconds to wait for the first failed node's report, before this node's own error is the cause."""
 
@@ -107,6 +113,9 @@ class Node:
         keep_from_log(self.secrets)
         self.activity = Activity()
         self.heartbeat = self._heartbeat()
+        self.standstill = Standstill(
+            self.folder, self.rank, self.heartbeat.hasty.write, lambda text: self._shown(text) or ""
+        )
         self.watches = self._new_watches()
         self.logs_of_processes: Path | None = None
         """Folder of the processes' own logs, where the launcher keeps any."""
@@ -181,7 +190,7 @@ class Node:
             "launch %d of the training ended: %s; launching it again", len(ended.restarts), ended.message
         )
         self.watches.close()
-        self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, now=True)
+        self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None, now=True)
         self.switch.rearm(len(ended.restarts))
         self.meter.begin_again()
         await_others_saved(self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout)
@@ -318,7 +327,9 @@ class Node:
             # What the launch before has printed must not explain how this one ends.
             self.output, self.watches = self._new_output(), self._new_watches()
         self.meter.touch()
-        training = Training(command, environ, workspace.working_dir, self.output)
+        self.standstill.begin()
+        show_stacks = self._stack_shower(environ.get("PATH"))
+        training = Training(command, environ, workspace.working_dir, self.output, show_stacks)
         started_in = time.monotonic() - self.heartbeat.began_at
         logger.info(
             "node %d of %d: %s launched after %.2f s",
@@ -335,7 +346,8 @@ class Node:
         inherited = {name: value for name, value in self.environ.items() if name != CONFIG_VARIABLE}
         defaults = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **launcher.defaults(placement)}
         ours = {
-            "PYTHONPATH": environment_paths(workspace, self.environ),
+            # Before the program's own folders: ours runs what it hides there.
+            "PYTHONPATH": os.pathsep.join([PROGRAM_FOLDER, environment_paths(workspace, self.environ)]),
             "PATH": program_paths(workspace, self.environ),
             RANK_VARIABLE: str(self.rank),
             "OCIDIST_NODES": str(placement.nodes),
@@ -343,8 +355,31 @@ class Node:
             "OCIDIST_RUN_NAME": self.config.run_name,
             "OCIDIST_CHECKPOINT_DIR": str(folder_of(self.config.checkpoints, workspace.working_dir)),
             "OCIDIST_PROGRESS_FILE": str(self.meter.file),
+            **self.standstill.environment(),
         }
         return {**defaults, **inherited, **ours, **launcher.environment(placement)}
+
+    def _stack_shower(self, search: str | None) -> Callable[[int], None]:
+        """Return what keeps the stacks of a training that hangs; `search`: its PATH."""
+
+        def show(guard_pid: int) -> None:
+            stands = self.standstill.keep(guard_pid, self.heartbeat.launch, search)
+            self.heartbeat.update(stands=stands, now=True)
+            self._await_others_stacks()
+
+        return show
+
+    def _await_others_stacks(self) -> None:
+        """Wait until the other nodes have kept their stacks too: the end of one's processes ends the others'."""
+        deadline = time.monotonic() + STACKS_LIMIT
+        while time.monotonic() < deadline:
+            reports = read_others(self.heartbeat.store, self.rank, self.config.nodes)
+            if all(
+                report and (report.stands is not None or report.phase in (Phase.SAVING, Phase.DONE))
+                for report in reports
+            ):
+                return
+            time.sleep(0.25)
 
     # After the training
 
@@ -357,8 +392,9 @@ class Node:
             output += read_process_logs(self.logs_of_processes, self.earlier_logs)
         if ended.stop:
             exit_code = process.exit_code if process else ended.exit_code
-            result = outcome.stopped(ended.stop, exit_code, tail_of(output))
+            result = outcome.stopped(self._with_odd_ones(ended.stop), exit_code, tail_of(output))
         else:
+            self.standstill.keep_records(self.heartbeat.launch)
             result = self._failed(diagnose(ended.exit_code, output, process, ended.oom_killed))
         self.heartbeat.update(phase=Phase.SAVING, now=True)
         in_a_hurry = ended.stop is not None and ended.stop.cause is None and ended.stop.hurried
@@ -370,6 +406,18 @@ class Node:
         if not result.restarts:
             self._copy_after_failure(workspace, limit)
         return result
+
+    def _with_odd_ones(self, stop: Stop) -> Stop:
+        """Return the reason with the ranks that stand elsewhere than the others, where the training hung."""
+        if not (stop.stacks and self.is_main):
+            return stop
+        others = read_others(self.heartbeat.store, self.rank, self.config.nodes)
+        found = odd_ones(
+            each for report in [self.heartbeat.report, *others] if report for each in report.stands or ()
+        )
+        if found:
+            logger.error("%s", found)
+        return replace(stop, message=f"{stop.message}; {found}") if found else stop
 
     def _failed(self, failure: NodeFailure) -> Outcome:
         silent: list[int] = []
@@ -586,18 +634,25 @@ class Node:
         """End the run; after a hang only this launch, where another is allowed."""
         assert stop.cause is not None
         cause, message = stop.cause, stop.message
-        restarts, why_not = self._restarts_after(cause, message) if cause is Cause.HANG else ((), None)
+        # Whose machine is not well may still be launched again by the budget for hangs.
+        charged = cause if self.config.restarts.node else Cause.HANG
+        restarts, why_not = self._restarts_after(charged, message) if stop.stacks else ((), None)
         message = f"{message}; {why_not}" if why_not else message
-        self.switch.ask(replace(stop, message=message, restarts=self._ask_others(cause, message, restarts)))
+        asked = self._ask_others(cause, message, restarts, hang=stop.stacks)
+        self.switch.ask(replace(stop, message=message, restarts=asked))
 
     def _ask_others(
-        self, cause: Cause, message: str, restarts: tuple[Restart, ...] = ()
+        self, cause: Cause, message: str, restarts: tuple[Restart, ...] = (), *, hang: bool = False
     ) -> tuple[Restart, ...]:
         """Ask all nodes to end; return the restarts where the training is launched again, as all nodes see them."""
         if self.config.nodes == 1:
             return restarts
         request = StopRequest(
-            cause=cause, message=masked_text(message, self.secrets), rank=self.rank, restarts=restarts
+            cause=cause,
+            message=masked_text(message, self.secrets),
+            rank=self.rank,
+            restarts=restarts,
+            hang=hang,
         )
         counts = self.heartbeat.ask_all_to_stop(request)
         return counts.restarts if counts else ()
@@ -618,6 +673,8 @@ class Node:
         if self._ends_others(ended.code):
             store, nodes = self.heartbeat.store, self.config.nodes
             await_others_end(store, self.rank, nodes, SAVE_LIMIT, self.switch.signalled)
+            if self.config.ends_others:
+                self.switch.signalled.wait(SEEN_LATE)
         return ended.code
 
     def _ends_others(self, code: int) -> bool:

@@ -202,7 +202,7 @@ def _override(
 ) -> list[Problem]:
     """Put values at their paths; return those whose path does not exist."""
     misplaced = []
-    if overrides.get("backend.kind", _kind_in(mapping)) != _kind_in(mapping):
+    if _kind_after(overrides, _kind_in(mapping)) != _kind_in(mapping):
         # What the file says is for another kind.
         mapping["backend"] = {}
     for path, given in overrides.items():
@@ -225,6 +225,13 @@ def _kind_in(mapping: Mapping[str, Any]) -> Any:
     return (
         backend.get("kind", schema.DEFAULT_BACKEND) if isinstance(backend, dict) else schema.DEFAULT_BACKEND
     )
+
+
+def _kind_after(overrides: Mapping[str, Any], kind: Any) -> Any:
+    section = overrides.get("backend")
+    if isinstance(section, Mapping):
+        kind = section.get("kind", kind)
+    return overrides.get("backend.kind", kind)
 
 
 def _entered(holder: Any, part: str) -> Any:

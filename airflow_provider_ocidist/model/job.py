@@ -233,7 +233,7 @@ class Limits:
     data, as long as it makes progress at least once in this time. A store that does not answer is tried again for
     this long."""
     hang_timeout: Seconds | None = 1800.0
-    """Without a line of output, progress or checkpoint on any node."""
+    """Without progress on any node: a new step or a checkpoint where the program counts steps, else any output."""
     lost_timeout: Seconds = 120.0
     """Without a heartbeat from a node that the service reports as running."""
     stop_grace: Seconds = 20.0

@@ -16,6 +16,7 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | `<run>/told.json` | the process that logs, with each renewal | the process that continues the log |
 | `<run>/commit` | node 0, once it has cloned | the other nodes |
 | `<run>/wheels/...` | node 0, once pip has built them | the other nodes |
+| `<run>/stacks/launch-0/...` | each node, before it ends a training that hangs | people |
 | `<run>/shards/...` | the main node asks, the others answer | one another, while a checkpoint is put together |
 """
 
@@ -35,6 +36,7 @@ LOG_CURSOR = "told.json"
 COMMIT = "commit"
 WHEELS = "wheels"
 SHARDS = "shards"
+STACKS = "stacks"
 
 
 def record_of(generation: int, attempt: int, place: str) -> str:
@@ -66,3 +68,13 @@ def rank_of(name: str) -> int | None:
     """Return the rank whose report a file is, by its name or path; None: it is no report."""
     stem = name.rpartition("/")[2].removesuffix(".json")
     return int(stem) if stem.isdecimal() else None
+
+
+def stacks_of(launch: int, rank: int) -> str:
+    """Return the file for the stacks of a node's processes, of a launch that hung."""
+    return f"{STACKS}/launch-{launch}/node-{rank}.txt"
+
+
+def flight_record_of(launch: int, rank: int) -> str:
+    """Return the file for what NCCL has recorded in the process of a rank."""
+    return f"{STACKS}/launch-{launch}/nccl-rank-{rank}"

@@ -185,7 +185,11 @@ def _nodes(record: TaskRecord, status: RunStatus | None) -> list[Json]:
         return [dict(node) for node in nodes if isinstance(node, Mapping)]
     failed = [node.rank for node in status.nodes if node.report and node.report.cause and node.report.tail]
     with_tail = set(failed[:TAILS])
-    return [_node(node, with_tail=node.rank in with_tail) for node in status.nodes]
+    slow = {each.node: each.line for node in status.nodes if node.report for each in node.report.slow}
+    return [
+        {**_node(node, with_tail=node.rank in with_tail), "slow": slow.get(node.rank)}
+        for node in status.nodes
+    ]
 
 
 def _node(node: NodeStatus, *, with_tail: bool) -> Json:
@@ -213,6 +217,7 @@ def _node(node: NodeStatus, *, with_tail: bool) -> Json:
         "message": report.message,
         "tail": report.tail if with_tail else None,
         "step": report.progress.step if report.progress else None,
+        "health": "; ".join(report.health) or None,
         **usage,
     }
 

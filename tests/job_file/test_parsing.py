@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_ocidist.backends.local import LocalOptions
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.job import (
@@ -501,6 +502,12 @@ def test_overrides_replace_values_by_path_and_add_to_sections(folder):
     assert job.env == {"SEED": "9", "NCCL_DEBUG": "INFO", "EPOCHS": "3"}
     assert job.program.args[-1] == "5"
     assert (job.backend.shape, job.backend.ocpus) == ("VM.Standard.E4.Flex", 4.0)
+
+
+@pytest.mark.parametrize("overrides", [{"backend": {"kind": "local"}}, {"backend.kind": "local"}])
+def test_an_override_of_the_kind_leaves_out_what_the_file_says_of_another(folder, overrides):
+    job = parsing.parse(FULL, base_dir=folder, overrides=overrides)
+    assert (job.backend, job.nodes) == (LocalOptions(), 2)
 
 
 def test_an_override_makes_the_sections_that_it_needs(folder):

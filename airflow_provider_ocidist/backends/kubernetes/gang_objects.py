@@ -172,10 +172,11 @@ class GangObjects:
         wanted = set(gangs)
         by_gang: dict[str, dict[int, Obj]] = {}
         for pod in pods:
-            place = self._operator.place_of(pod)
-            if place is not None and place[0] in wanted:
-                of_gang = by_gang.setdefault(place[0], {})
-                of_gang[place[1]] = self._chosen(of_gang.get(place[1]), pod)
+            found = self._operator.gang_and_rank(pod)
+            if found is not None and found[0] in wanted:
+                gang, rank = found
+                of_gang = by_gang.setdefault(gang, {})
+                of_gang[rank] = self._chosen(of_gang.get(rank), pod)
         named = {each["metadata"]["name"]: each for each in objects}
         return Seen(
             {name: named[name] for name in wanted & named.keys()}, by_gang, warnings_by_object(warnings)

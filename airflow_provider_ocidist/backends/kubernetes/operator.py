@@ -88,7 +88,7 @@ class Operator(ABC):
         """Return the label selector of the pods of a gang; None: of all gangs."""
 
     @abstractmethod
-    def place_of(self, pod: Obj) -> tuple[str, int] | None:
+    def gang_and_rank(self, pod: Obj) -> tuple[str, int] | None:
         """Return the gang and the rank of a pod; None where it is no node."""
 
     @abstractmethod

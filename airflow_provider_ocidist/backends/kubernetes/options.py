@@ -45,7 +45,7 @@ class PodOptions(BackendOptions):
     priority_class: str | None = None
     """Of the pods, one of the cluster's."""
     service_account: str | None = None
-    """Of the pods; with OKE's workload identity it is who they are for OCI."""
+    """Of the pods."""
     image_pull_secrets: tuple[str, ...] = ()
     """Names of Secrets."""
     image_pull_policy: str | None = None

@@ -66,7 +66,7 @@ class PyTorchJobs(Operator):
     def pod_selector(self, name: str | None) -> str:
         return names.SELECTOR if name is None else f"{names.GANG}={name}"
 
-    def place_of(self, pod: Obj) -> tuple[str, int] | None:
+    def gang_and_rank(self, pod: Obj) -> tuple[str, int] | None:
         labels = (pod.get("metadata") or {}).get("labels") or {}
         gang, name = labels.get(names.GANG), str((pod.get("metadata") or {}).get("name"))
         # By the name, which every version of the operator makes alike.

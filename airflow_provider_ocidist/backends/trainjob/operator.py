@@ -95,7 +95,7 @@ class TrainJobs(Operator):
         # Not by our own labels, which Trainer 2.0 does not pass on to pods.
         return f"{REPLICATED}={CONTAINER}" if name is None else f"{JOBSET}={name},{REPLICATED}={CONTAINER}"
 
-    def place_of(self, pod: Obj) -> tuple[str, int] | None:
+    def gang_and_rank(self, pod: Obj) -> tuple[str, int] | None:
         labels = (pod.get("metadata") or {}).get("labels") or {}
         gang, index = labels.get(JOBSET), str(labels.get(INDEX))
         if gang is None or labels.get(REPLICATED) != CONTAINER or not index.isdecimal():

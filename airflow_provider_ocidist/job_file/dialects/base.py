@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown, unknown_key
-from airflow_provider_ocidist.launchers.command_line import Command
+from airflow_provider_ocidist.launchers.command_line import CommandLine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +110,7 @@ class Draft:
         self.mapping.setdefault(ours, {})[name] = value
         self.paths[f"{ours}.{name}"] = theirs
 
-    def put_command(self, theirs: str, command: Command) -> None:
+    def put_command(self, theirs: str, command: CommandLine) -> None:
         """Write the values of a command line; all have one path."""
         self.put("launcher.kind", theirs, command.launcher)
         if command.flags:

@@ -26,7 +26,7 @@ CLUSTER = {"creationTimestamp", "generation", "managedFields", "resourceVersion"
 """Metadata that a cluster adds to its objects."""
 
 
-class PyTorchJob(Dialect):
+class PyTorchJobManifest(Dialect):
     """Recognised by its kind."""
 
     def matches(self, mapping: Mapping[str, Any]) -> bool:
@@ -56,7 +56,7 @@ class PyTorchJob(Dialect):
 
 KIND = "pytorchjob"
 """The backend for which a manifest is meant."""
-DIALECT = PyTorchJob()
+DIALECT = PyTorchJobManifest()
 
 
 def _metadata(draft: Draft, mapping: Mapping[str, Any], *, at_home: bool) -> None:

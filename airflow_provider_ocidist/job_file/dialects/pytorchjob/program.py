@@ -14,7 +14,7 @@ from airflow_provider_ocidist.job_file.dialects.pytorchjob.environment import (
 from airflow_provider_ocidist.job_file.dialects.pytorchjob.roles import Role
 from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown
 from airflow_provider_ocidist.launchers import command_line
-from airflow_provider_ocidist.launchers.command_line import Command
+from airflow_provider_ocidist.launchers.command_line import CommandLine
 
 PORT = "23456"
 """The operator's own."""
@@ -128,7 +128,7 @@ def _own_start(draft: Draft, spec: Section, roles: list[Role]) -> None:
             )
 
 
-def _placed(draft: Draft, container: Section, parsed: Command, elastic: Section) -> tuple[str, ...]:
+def _placed(draft: Draft, container: Section, parsed: CommandLine, elastic: Section) -> tuple[str, ...]:
     """Return the launcher's flags without those set by the operator's variables, and with its restarts."""
     flags = parsed.flags
     if parsed.launcher == "torchrun":
