@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef
 
 INFO = "info.yaml"
-OCI, OCID = "oci_data_science", "ocid1."
+OCID = "ocid1."
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +28,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=INFO,
         metavar="RUN",
-        help="note of `ocidist run`, or OCID of a job or of any of its runs, or its id at --backend "
-        "(default: %(default)s)",
+        help="note of `ocidist run`, or OCID of a job or of any of its runs (default: %(default)s)",
     )
     complete_with(target, _offered)
     add_connection(parser)
@@ -41,7 +40,7 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
     """Add the argument for the backend of runs without a note."""
     backend = parser.add_argument(
         "--backend",
-        default=OCI,
+        default="oci_data_science",
         metavar="KIND",
         help="where to look (default: %(default)s)",
     )
@@ -62,9 +61,8 @@ def is_note(path: Path) -> bool:
         return False
 
 
-def is_id(target: str, backend: str = OCI) -> bool:
-    """Whether a run is named by the id that it has at its service; `backend`: the kind of that, if it was given."""
-    return target.startswith(OCID) or (backend != OCI and not Path(target).expanduser().exists())
+def is_id(target: str) -> bool:
+    return target.startswith(OCID)
 
 
 def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecord]:
@@ -72,7 +70,7 @@ def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecor
     from airflow_provider_ocidist.backends.capabilities import OpensById
     from airflow_provider_ocidist.model.run import RunRecord
 
-    if is_id(options.target, options.backend):
+    if is_id(options.target):
         backend = backend_of(options, options.backend, **fields)
         return backend, OpensById.of(backend).open(options.target)
     record = RunRecord.from_json(read(Path(options.target))["record"])

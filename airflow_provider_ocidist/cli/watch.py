@@ -44,9 +44,7 @@ def run(options: argparse.Namespace) -> int:
     note.hide_secrets_of(backend, record.ref)
     try:
         # A run given by an OCID has a waiting owner, who ends it when necessary.
-        return to_the_end(
-            options, backend, record, may_end_it=not note.is_id(options.target, options.backend), proven=False
-        )
+        return to_the_end(options, backend, record, may_end_it=not note.is_id(options.target), proven=False)
     except KeyboardInterrupt:
         say(f"the run continues: ocidist watch {options.target}", "yellow", stderr=True)
         raise
