@@ -239,7 +239,7 @@ def _own_group() -> ProcessGroup | None:
         # One process is meant.
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         return None
-    return dist.new_group(backend="gloo")  # type: ignore[no-any-return]
+    return dist.new_group(backend="gloo")  # type: ignore[no-any-return]  # not annotated
 
 
 def _buffer_for(tensor: torch.Tensor) -> torch.Tensor:
