@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -137,6 +138,20 @@ class GangObjects:
         except BackendError as error:
             raise self._not_served(error) if error.status_code == 404 else error from error
 
+    def secret(self, namespace: str, name: str) -> dict[str, str]:
+        """Return what the Secret of a gang holds; nothing where there is none, or where it may not be read."""
+        try:
+            found = self._api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}").get("data") or {}
+        except BackendError as error:
+            if error.status_code not in (403, 404):
+                raise
+            return {}
+        # Those of single roles begin with its name.
+        return {
+            key.rpartition(".")[2]: base64.b64decode(value).decode(errors="replace")
+            for key, value in found.items()
+        }
+
     def all(self, namespace: str, selector: str) -> list[Obj]:
         """Return the objects of gangs of ours that a selector finds."""
         try:
@@ -157,10 +172,11 @@ class GangObjects:
         wanted = set(gangs)
         by_gang: dict[str, dict[int, Obj]] = {}
         for pod in pods:
-            place = self._operator.place_of(pod)
-            if place is not None and place[0] in wanted:
-                of_gang = by_gang.setdefault(place[0], {})
-                of_gang[place[1]] = self._chosen(of_gang.get(place[1]), pod)
+            found = self._operator.gang_and_rank(pod)
+            if found is not None and found[0] in wanted:
+                gang, rank = found
+                of_gang = by_gang.setdefault(gang, {})
+                of_gang[rank] = self._chosen(of_gang.get(rank), pod)
         named = {each["metadata"]["name"]: each for each in objects}
         return Seen(
             {name: named[name] for name in wanted & named.keys()}, by_gang, warnings_by_object(warnings)

@@ -88,7 +88,7 @@ class Operator(ABC):
         """Return the label selector of the pods of a gang; None: of all gangs."""
 
     @abstractmethod
-    def place_of(self, pod: Obj) -> tuple[str, int] | None:
+    def gang_and_rank(self, pod: Obj) -> tuple[str, int] | None:
         """Return the gang and the rank of a pod; None where it is no node."""
 
     @abstractmethod
@@ -102,6 +102,15 @@ class Operator(ABC):
     @abstractmethod
     def cleans_up(self, obj: Obj) -> bool:
         """Whether it ends what still runs of a gang that has failed or succeeded."""
+
+    def needs(self, body: Mapping[str, Any]) -> Sequence[tuple[str, str, str]]:
+        """Return path, name and remedy of each object that an administrator has to have made for this one."""
+        del body
+        return ()
+
+    @abstractmethod
+    def pods_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
+        """Return what an object says of its pods, in the form of their specifications, by role."""
 
     @abstractmethod
     def variables_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
