@@ -36,7 +36,7 @@ TESTS ?=
 MODULES ?=
 # Most tests wait for programs, so three at a time keep two cores busy; tests/conftest.py says which files come first.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
-HOMES := $(addprefix tests/,emulator/kubernetes emulator/runai backends/kubernetes backends/runai backends/test_kubernetes_gangs.py backends/test_kubernetes_contract.py backends/test_kubernetes_versions.py homes)
+HOMES := $(addprefix tests/,emulator/kubernetes emulator/runai backends/kubernetes backends/runai backends/test_kubernetes_gangs.py backends/test_kubernetes_contract.py backends/test_kubernetes_features.py backends/test_kubernetes_versions.py homes)
 ROWS ?=
 CHAOS ?=
 NODES ?=

@@ -7,6 +7,7 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | --- | --- | --- |
 | `attempts/<task>/g0-a1-<place>.json` | a try, before it creates anything | each later try |
 | `attempts/<task>/g0-a1-<place>.end.json` | the process that has seen all nodes end | each later try |
+| `refusals/<machine>.json` | the task that found none of them | every task that has other candidates |
 | `checkpoints/<task>-g0/...` | nodes; the manifest last | nodes that resume, sensors, people |
 | `<run>/code.zip`, `<run>/agent.zip` | the try that creates the gang | containers, as they start |
 | `<run>/nodes/0.json` | each node, every two seconds | the waiting process; the other nodes |
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 ATTEMPTS = "attempts"
 CHECKPOINTS = "checkpoints"
+REFUSALS = "refusals"
 
 CODE_ARCHIVE = "code.zip"
 AGENT_ARCHIVE = "agent.zip"

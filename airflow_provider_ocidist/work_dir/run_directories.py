@@ -14,6 +14,7 @@ from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
 from airflow_provider_ocidist.model.work_dir import LEASE_FILE, LOG_CURSOR, STOP_FILE, drill_journal_of
 from airflow_provider_ocidist.storage import weights
 from airflow_provider_ocidist.work_dir import claims
+from airflow_provider_ocidist.work_dir.refusals import Refusals
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ class RunDirectories:
         """`urgent` is for cancels: no other request delays them."""
         self._run_dirs = run_dirs
         self._urgent = urgent
+        self.refusals = Refusals(run_dirs)
+        """What there was no capacity for lately, for all tasks of the work directory."""
 
     def renew(self, gang: Plan | RunRef) -> None:
         """Renew the lease that the nodes of a gang check (`limits.lease`). Raises BackendError."""
