@@ -36,7 +36,7 @@ TESTS ?=
 MODULES ?=
 # Most tests wait for programs, so three at a time keep two cores busy; tests/conftest.py says which files come first.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
-HOMES := $(addprefix tests/,emulator/kubernetes emulator/runai backends/kubernetes backends/runai backends/test_kubernetes_gangs.py backends/test_kubernetes_contract.py backends/test_kubernetes_versions.py homes)
+HOMES := $(addprefix tests/,emulator/kubernetes emulator/runai backends/kubernetes backends/runai backends/test_kubernetes_gangs.py backends/test_kubernetes_contract.py backends/test_kubernetes_features.py backends/test_kubernetes_versions.py homes)
 ROWS ?=
 CHAOS ?=
 NODES ?=
@@ -111,12 +111,12 @@ test-containers: $(READY) ## the image, a gang in containers, three hosts that l
 	@$(NEEDS) $(CONTAINER_TOOLS)
 	@$(PYTEST) $(PARALLEL) --durations 10 tests/containers
 
-# The short form is CI's: a dozen kills on PostgreSQL, and submissions that are killed; less than four minutes. Its seed is
+# The short form is CI's: a dozen kills on PostgreSQL, submissions that are killed, and four drills; less than six minutes. Its seed is
 # always the same, so that a failure comes from the change; other seeds are for campaigns.
-test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL; CHAOS=short, or CHAOS_SEED=7 CHAOS_KILLS=70
+test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL; CHAOS=short, or CHAOS_SEED=7 CHAOS_KILLS=70 CHAOS_DRILLS=200
 	@$(NEEDS) postgresql
-	@$(if $(filter short,$(CHAOS)),CHAOS_SEED=$(or $(CHAOS_SEED),1272) CHAOS_KILLS=12 CHAOS_SUBMISSIONS=2) $(PYTEST) --durations 10 \
-	  $(if $(filter short,$(CHAOS)),-k "postgresql or submission" tests/chaos/test_chaos.py tests/chaos/test_submit.py,tests/chaos)
+	@$(if $(filter short,$(CHAOS)),CHAOS_SEED=$(or $(CHAOS_SEED),1272) CHAOS_KILLS=12 CHAOS_SUBMISSIONS=2 CHAOS_DRILLS=4) $(PYTEST) --durations 10 \
+	  $(if $(filter short,$(CHAOS)),-k "postgresql or submission or whatever_happens_to_processes" tests/chaos/test_chaos.py tests/chaos/test_submit.py tests/chaos/test_drills.py,tests/chaos)
 
 # The short form is CI's, under PyPy: whole nodes, and what meets processes, pip, sockets, disks and OCI's clients, where
 # interpreters differ. What only computes is left to the types, and to the whole, which takes CPython 3.9 nine minutes.

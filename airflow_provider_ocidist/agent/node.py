@@ -17,6 +17,7 @@ from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagn
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.diagnose.stacks import PROGRAM_FOLDER, odd_ones
 from airflow_provider_ocidist.agent.diagnose.standstill import Standstill
+from airflow_provider_ocidist.agent.drill import Drill
 from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat, describe
 from airflow_provider_ocidist.agent.join.node_identity import identity_of
@@ -33,6 +34,7 @@ from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
 from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.monitor.process_logs import read_process_logs, runs_in
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.agent.monitor.spent import BudgetWatch, spent_before
 from airflow_provider_ocidist.agent.monitor.watches import Watches
 from airflow_provider_ocidist.agent.patience import patiently
 from airflow_provider_ocidist.agent.prepare import code
@@ -64,7 +66,9 @@ from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.launchers.base import Launcher, Placement
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, RANK_VARIABLE, AgentConfig
+from airflow_provider_ocidist.model.budget import budget_of
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, Fault
 from airflow_provider_ocidist.model.job import Checkpoints, Restarts
 from airflow_provider_ocidist.model.masking import masked_text, secrets_in
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
@@ -112,6 +116,7 @@ class Node:
         self.output = self._new_output()
         keep_from_log(self.secrets)
         self.activity = Activity()
+        self.budget: BudgetWatch | None = None
         self.heartbeat = self._heartbeat()
         self.standstill = Standstill(
             self.folder, self.rank, self.heartbeat.hasty.write, lambda text: self._shown(text) or ""
@@ -123,6 +128,7 @@ class Node:
         """Names of what lay in it before this launch."""
         self.reports: list[NodeReport] = []
         """Of all nodes, at the join."""
+        self.drill: Drill | None = None
 
     def _new_output(self) -> Output:
         return Output(self.meter, self.rank if self.config.one_run else None, self.secrets)
@@ -150,6 +156,7 @@ class Node:
         return self._report(ended)
 
     def _go(self) -> Outcome:
+        self.drill = self._new_drill()
         launcher = load_launcher(self.config.launcher)
         workspace = abandonable(self._fetch, self.switch)
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
@@ -158,6 +165,16 @@ class Node:
             self._begin_again(workspace, result)
             result = self._one_launch(launcher, workspace)
         return result
+
+    def _new_drill(self) -> Drill | None:
+        text = self.environ.get(DRILL_VARIABLE)
+        if text is None:
+            return None
+        try:
+            fault = Fault.parse(text)
+        except ValueError as error:
+            raise AgentError(f"{DRILL_VARIABLE}: {error}", cause=Cause.CONFIG) from error
+        return Drill(fault, self.config, self.heartbeat, self.meter, self.access)
 
     def _one_launch(self, launcher: Launcher, workspace: Workspace) -> Outcome:
         try:
@@ -207,6 +224,8 @@ class Node:
     def _fetch(self) -> Workspace:
         self.heartbeat.update(phase=Phase.FETCHING, now=True)
         check_mounts(self.config.mounts, self.environ)
+        if self.rank == 0 and self.config.attempt > 1:
+            self._patiently(self._count_earlier_attempts)
         self.promised = outputs.resolved(self.config.outputs, self.environ)
         workspace = self._patiently(
             lambda: code.fetch_code(self.config, self.environ, self.access, self.switch)
@@ -221,6 +240,16 @@ class Node:
         if self.config.checkpoints:
             self._patiently(lambda: self._restore(workspace))
         return workspace
+
+    def _count_earlier_attempts(self) -> None:
+        with code.storage_errors("the run directories of earlier attempts", self.folder):
+            spent = spent_before(self.config.run_dir, self.config.attempt, self.access)
+        self._note_spent(spent)
+
+    def _note_spent(self, before: float | None) -> None:
+        self.heartbeat.update(spent_before=before)
+        if self.budget is not None and before is not None:
+            self.budget.before = before
 
     def _patiently(self, work: Callable[[], T]) -> T:
         """Do the work of one stage; retry for `limits.join_timeout` while the store does not answer."""
@@ -281,6 +310,7 @@ class Node:
         require_own_addresses(reports)
         self._require_same_checkpoint(reports)
         self.reports = reports
+        self._note_spent(reports[0].spent_before)
         placement = placement_of(self.config, reports, self.place, self.environ)
         placement = replace(placement, folder=str(self.folder))
         self.main_rank = launcher.main_node(self.config.launcher, placement)
@@ -340,6 +370,8 @@ class Node:
         )
         self.watches.start(self.reports, self.main_rank, training.pid, workspace.working_dir)
         self.heartbeat.update(phase=Phase.TRAINING, now=True)
+        if self.drill:
+            self.drill.folder = folder_of(self.config.checkpoints, workspace.working_dir)
         return training
 
     def _environment(self, launcher: Launcher, workspace: Workspace, placement: Placement) -> dict[str, str]:
@@ -543,6 +575,17 @@ class Node:
         except OcidistError as error:
             raise AgentError(f"the run directory cannot be used: {error}", cause=Cause.CONFIG) from error
         heartbeat.watches.append(self._report_progress)
+        budget = budget_of(self.config.limits, self.config.price)
+        if budget is not None:
+            # From the start: fetching terabytes costs as much as training on them.
+            self.budget = BudgetWatch(
+                budget,
+                self.config.price,
+                self.config.nodes,
+                others=lambda: read_others(heartbeat.hasty, self.rank, self.config.nodes),
+                declare=lambda message: self._end_gang(Stop(cause=Cause.BUDGET, message=message)),
+            )
+            heartbeat.watches.append(self.budget.look)
         if self.config.limits.lease:
             # From the start: fetching terabytes costs as much as training on them.
             lease = LeaseWatch(self.config.limits.lease, heartbeat.read_lease, declare=self._abandoned)

@@ -14,7 +14,7 @@ import yaml
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.errors import JobFileError, Problem
-from airflow_provider_ocidist.job_file import schema, yaml_document
+from airflow_provider_ocidist.job_file import candidates, schema, yaml_document
 from airflow_provider_ocidist.job_file.dialects.base import Translation
 from airflow_provider_ocidist.job_file.rules import rules
 from airflow_provider_ocidist.job_file.text import folder_of, is_uri, read, shown
@@ -133,11 +133,13 @@ def _checked(
     misplaced = _override(mapping, overrides, problems)
     job, found = _fields(mapping, templates=templates)
     job = _with_absolute_source(job, Path.cwd() if base_dir is None else base_dir, problems)
+    broken = rules(job)
+    broken += candidates.rules_of_each(job, broken)
     located = [
         *document.problems,
         *(replace(problem, line=document.line(problem.path)) for problem in translation.problems),
         *misplaced,
-        *(_located(item, document, translation, overrides) for item in [*problems, *found, *rules(job)]),
+        *(_located(item, document, translation, overrides) for item in [*problems, *found, *broken]),
     ]
     if located:
         raise JobFileError(
@@ -266,10 +268,10 @@ def _fields(mapping: dict[str, Any], *, templates: bool) -> tuple[TrainingJob, l
     if not isinstance(backend, dict) or problems:
         return job, [*found, *problems]
     # A wrong kind would be reported twice.
-    chosen, wrong = schema.check(
-        options, {**backend, "kind": kind}, at="backend", homes=homes, templates=templates
-    )
-    return replace(job, backend=_passed_on(chosen)), [*found, *wrong]
+    backend = {**backend, "kind": kind}
+    chosen, wrong = schema.check(options, backend, at="backend", homes=homes, templates=templates)
+    others, faults = candidates.checked(options, backend, homes, templates=templates)
+    return replace(job, backend=_passed_on(replace(chosen, candidates=others))), [*found, *wrong, *faults]
 
 
 def _passed_on(options: BackendOptions) -> BackendOptions:

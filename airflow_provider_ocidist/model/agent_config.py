@@ -70,6 +70,8 @@ class AgentConfig:
     """Whether it is certain that an agent reads this; where not, a node's silence means nothing."""
     require_training: bool = False
     """Whether a run that shows no step, loss, checkpoint or output is a failure; the side that waits judges that."""
+    price: float | None = None
+    """Of a node for an hour; None: not known."""
     oci_endpoint: str | None = None
     """Service endpoint of every OCI client, for the emulator; None: the region's own."""
 

@@ -82,6 +82,8 @@ class Usage:
     """Share of the time, 0 to 1, in which something ran on the GPUs; their mean."""
     gpu_memory: float | None = None
     """Share in use, 0 to 1, of the GPU that has least left."""
+    idle: float | None = None
+    """Seconds since a GPU, or a tenth of a processor core, was last in use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +168,8 @@ class NodeReport:
     """Digest of the checkpoint that this node goes on from, empty for none; None before it has looked."""
     outputs: tuple[str, ...] = ()
     """URIs of the outputs that were copied."""
+    spent_before: float | None = None
+    """Node-seconds of the task's earlier attempts since its last clear, as node 0 has counted them."""
     lost: bool = False
     """Whether the platform has started this node again: what ran on it before has ended without a word."""
     restarts: tuple[Restart, ...] = ()

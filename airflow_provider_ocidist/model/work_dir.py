@@ -7,6 +7,7 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | --- | --- | --- |
 | `attempts/<task>/g0-a1-<place>.json` | a try, before it creates anything | each later try |
 | `attempts/<task>/g0-a1-<place>.end.json` | the process that has seen all nodes end | each later try |
+| `refusals/<machine>.json` | the task that found none of them | every task that has other candidates |
 | `checkpoints/<task>-g0/...` | nodes; the manifest last | nodes that resume, sensors, people |
 | `<run>/code.zip`, `<run>/agent.zip` | the try that creates the gang | containers, as they start |
 | `<run>/nodes/0.json` | each node, every two seconds | the waiting process; the other nodes |
@@ -18,12 +19,14 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | `<run>/wheels/...` | node 0, once pip has built them | the other nodes |
 | `<run>/stacks/launch-0/...` | each node, before it ends a training that hangs | people |
 | `<run>/shards/...` | the main node asks, the others answer | one another, while a checkpoint is put together |
+| `<run>/drill/0.json` | each node of a drill | a node that takes its place; `ocidist drill` |
 """
 
 from __future__ import annotations
 
 ATTEMPTS = "attempts"
 CHECKPOINTS = "checkpoints"
+REFUSALS = "refusals"
 
 CODE_ARCHIVE = "code.zip"
 AGENT_ARCHIVE = "agent.zip"
@@ -36,6 +39,7 @@ LOG_CURSOR = "told.json"
 COMMIT = "commit"
 WHEELS = "wheels"
 SHARDS = "shards"
+DRILL_FOLDER = "drill"
 STACKS = "stacks"
 
 
@@ -62,6 +66,11 @@ def order_in(name: str) -> tuple[int, int] | None:
 def report_of(rank: int) -> str:
     """Return the file of a node's report."""
     return f"{NODES_FOLDER}/{rank}.json"
+
+
+def drill_journal_of(rank: int) -> str:
+    """Return the file of what a node has recorded of a drill."""
+    return f"{DRILL_FOLDER}/{rank}.json"
 
 
 def rank_of(name: str) -> int | None:

@@ -12,10 +12,11 @@ from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.topology import read_others
 from airflow_provider_ocidist.agent.monitor.hang import HangWatch, Stillness
 from airflow_provider_ocidist.agent.monitor.health import HealthWatch
+from airflow_provider_ocidist.agent.monitor.idle import IdleWatch
 from airflow_provider_ocidist.agent.monitor.peers import PeerWatch
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.monitor.stragglers import StragglerWatch
-from airflow_provider_ocidist.agent.monitor.usage import UsageMeter
+from airflow_provider_ocidist.agent.monitor.usage import INTERVAL, UsageMeter
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -24,6 +25,9 @@ from airflow_provider_ocidist.model.report import NodeReport, Phase, Slow, Usage
 logger = logging.getLogger(__name__)
 
 Look = Callable[[], object]
+
+SAMPLES = 6
+"""Of the use of a machine, within `limits.idle`."""
 
 
 class Watches:
@@ -60,6 +64,13 @@ class Watches:
             self._looks += [self._ask_for_health, hang.look]
         if self.config.nodes > 1 and self.heartbeat.report.rank == main_rank:
             self._looks.append(StragglerWatch(self._all_reports, self._report_slow).look)
+        if limits.idle is not None:
+            idle = IdleWatch(
+                limits.idle, own=self._unused, others=self._others_unused, declare=self._not_used
+            )
+            self._looks.append(idle.look)
+            # What was measured of the launch before says nothing of this one.
+            self.heartbeat.update(usage=None)
         self.heartbeat.watches += self._looks
         self.meter.look_for_events_in(working_dir)
         own = self.heartbeat.report.rank
@@ -67,7 +78,7 @@ class Watches:
         self._health = HealthWatch([working_dir], addresses, self._report_health)
         self._threads = [
             self._health,
-            UsageMeter(guard_pid, self._report_usage, self._gpu_at_work),
+            UsageMeter(guard_pid, self._report_usage, self._gpu_at_work, self._usage_interval()),
             PeerWatch(self.heartbeat, reports, alone_after=limits.lost_timeout, declare=self._lost),
         ]
         for thread in self._threads:
@@ -89,6 +100,26 @@ class Watches:
         if sick:
             message = f"{message}; a machine is not well ({found})"
         self.end_gang(Stop(cause=Cause.NODE if sick else Cause.HANG, message=message, stacks=True))
+
+    def _not_used(self, message: str) -> None:
+        self.end_gang(Stop(cause=Cause.IDLE, message=message, stacks=True))
+
+    def _usage_interval(self) -> float:
+        limit = self.config.limits.idle
+        return INTERVAL if limit is None else min(INTERVAL, limit / SAMPLES)
+
+    def _unused(self) -> float | None:
+        """Return for how long the training of this node has not used its machine; the main node judges for all."""
+        report = self.heartbeat.report
+        judges = report.rank == self.main_rank and report.phase is Phase.TRAINING
+        return report.usage.idle if judges and report.usage else None
+
+    def _others_unused(self) -> list[float | None]:
+        """Return the same for the other nodes. One that fetches or saves is in use, whatever its processors do."""
+        return [
+            report.usage.idle if report and report.usage and report.phase is Phase.TRAINING else None
+            for report in self._others()
+        ]
 
     def _lost(self, message: str) -> None:
         self.end_gang(Stop(cause=Cause.NODE, message=message))

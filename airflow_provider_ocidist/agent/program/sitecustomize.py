@@ -36,7 +36,7 @@ def torch_version() -> "tuple[int, ...]":
     """Return major and minor of torch without an import of it; 0 where there is none."""
     for folder in sys.path:
         try:
-            with open(folder + "/torch/version.py") as file:  # noqa: PTH123
+            with open(folder + "/torch/version.py") as file:  # noqa: PTH123 - pathlib loads slowly
                 text = file.read().partition("__version__ = ")[2]
             return tuple(int(part) for part in text.strip("'\"").split(".")[:2])
         except (OSError, ValueError):
@@ -48,7 +48,7 @@ def run_the_next() -> None:
     """Run the `sitecustomize` that ours hides."""
     from importlib.machinery import PathFinder
 
-    others = [folder for folder in sys.path if os.path.abspath(folder) != HERE]  # noqa: PTH100
+    others = [folder for folder in sys.path if os.path.abspath(folder) != HERE]  # noqa: PTH100 - the same
     spec = PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
         from importlib.util import module_from_spec

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
@@ -10,13 +12,17 @@ from typing import Any, ClassVar
 from airflow_provider_ocidist.backends import run_dir_files
 from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, LogLine, LogPart
 from airflow_provider_ocidist.backends.capabilities import (
+    ChecksBeforehand,
+    Finding,
     KeepsTime,
     ListsGangs,
     ListsLiveGangs,
+    Mark,
+    NamesSecrets,
     OpensById,
     PreparesCancels,
 )
-from airflow_provider_ocidist.backends.kubernetes import names
+from airflow_provider_ocidist.backends.kubernetes import names, preflight
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects, Seen
 from airflow_provider_ocidist.backends.kubernetes.log_lines import lines_of, since_time
@@ -38,6 +44,7 @@ from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, R
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import Program, TrainingJob
+from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import (
     Ending,
@@ -64,7 +71,16 @@ LEAST_BYTES = 65_536
 GONE = Gang(GangState.GONE)
 
 
-class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGangs, ListsLiveGangs):
+class KubernetesBackend(
+    Backend,
+    KeepsTime,
+    PreparesCancels,
+    OpensById,
+    ListsGangs,
+    ListsLiveGangs,
+    NamesSecrets,
+    ChecksBeforehand,
+):
     """One operator's gangs on the cluster of one connection."""
 
     needs_connection = False
@@ -339,6 +355,33 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
                 found.append(self._ref(key, obj))
         return found
 
+    def secrets_of(self, ref: RunRef) -> set[str]:
+        namespace, name = str(ref.compartment_id), _name_of(ref)
+        obj = self._objects.get(namespace, name)
+        plain = self.operator.variables_in(obj) if obj is not None else ()
+        written = {str(each["name"]): str(each["value"]) for each in plain if "value" in each}
+        return secrets_in([_opened(written), _opened(self._objects.secret(namespace, name))])
+
+    # beforehand
+
+    def preflight(self, job: TrainingJob) -> list[Finding]:
+        plan = self.plan(job, RunKey(dag_id=job.name, run_id="preflight", task_id="task"))
+        signed_in = preflight.sign_in(self._api)
+        if signed_in.mark is Mark.FAIL:
+            return [signed_in]
+        namespace = str(plan.compartment_id)
+        (body,) = [each.body for each in plan.requests if each.body["kind"] == self.operator.kind]
+        made = {str(each.body["metadata"]["name"]) for each in plan.requests}
+        place = str(plan.run_dir).rpartition("/")[0]
+        return [
+            signed_in,
+            preflight.operators(self._api, self.operator),
+            preflight.may(self._api, self.operator, namespace),
+            *preflight.needed(self._api, self.operator.needs(body)),
+            *preflight.named(self._api, namespace, self.operator.pods_in(body), made),
+            preflight.work_dir(place, self._open(place)),
+        ]
+
     # end
 
     def ready_to_cancel(self, ref: RunRef) -> None:
@@ -377,6 +420,15 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
 
 def _name_of(ref: RunRef) -> str:
     return ref.job_id.rpartition("/")[2]
+
+
+def _opened(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return variables with the nodes' configuration read, whose parts have names of their own."""
+    found: dict[str, Any] = dict(variables)
+    if CONFIG_VARIABLE in found:
+        with contextlib.suppress(ValueError):
+            found[CONFIG_VARIABLE] = json.loads(found[CONFIG_VARIABLE].replace("$$(", "$("))
+    return found
 
 
 def _record(ref: RunRef, variables: Sequence[Mapping[str, Any]]) -> RunRecord:

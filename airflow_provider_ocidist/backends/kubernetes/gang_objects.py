@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -136,6 +137,20 @@ class GangObjects:
             return None
         except BackendError as error:
             raise self._not_served(error) if error.status_code == 404 else error from error
+
+    def secret(self, namespace: str, name: str) -> dict[str, str]:
+        """Return what the Secret of a gang holds; nothing where there is none, or where it may not be read."""
+        try:
+            found = self._api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}").get("data") or {}
+        except BackendError as error:
+            if error.status_code not in (403, 404):
+                raise
+            return {}
+        # Those of single roles begin with its name.
+        return {
+            key.rpartition(".")[2]: base64.b64decode(value).decode(errors="replace")
+            for key, value in found.items()
+        }
 
     def all(self, namespace: str, selector: str) -> list[Obj]:
         """Return the objects of gangs of ours that a selector finds."""

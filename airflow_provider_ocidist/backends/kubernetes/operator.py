@@ -103,6 +103,15 @@ class Operator(ABC):
     def cleans_up(self, obj: Obj) -> bool:
         """Whether it ends what still runs of a gang that has failed or succeeded."""
 
+    def needs(self, body: Mapping[str, Any]) -> Sequence[tuple[str, str, str]]:
+        """Return path, name and remedy of each object that an administrator has to have made for this one."""
+        del body
+        return ()
+
+    @abstractmethod
+    def pods_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
+        """Return what an object says of its pods, in the form of their specifications, by role."""
+
     @abstractmethod
     def variables_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
         """Return the variables of node 0, as the object has them."""

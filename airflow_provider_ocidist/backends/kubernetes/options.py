@@ -102,3 +102,5 @@ class ClusterFields:
     storage_conn_id: str | None = None
     """A connection of type `oci`, whose credentials open `work_dir` and other places of Object Storage."""
     require_training: bool | str | None = None
+    prices: Mapping[str, float] | str | None = None
+    """Of a node for an hour, by instance type or preset; JSON where it comes from the form or from a URI."""

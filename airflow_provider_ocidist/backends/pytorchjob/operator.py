@@ -57,7 +57,7 @@ class PyTorchJobs(Operator):
             "metadata": dict(metadata),
             "spec": {
                 **_processes(job, options),
-                "runPolicy": _run_policy(options),
+                "runPolicy": _run_policy(job, options),
                 **({"elasticPolicy": dict(options.elastic_policy)} if options.elastic_policy else {}),
                 "pytorchReplicaSpecs": _replicas(job, options, plan, variables),
             },
@@ -102,6 +102,9 @@ class PyTorchJobs(Operator):
     def cleans_up(self, obj: Obj) -> bool:
         return ((obj.get("spec") or {}).get("runPolicy") or {}).get("cleanPodPolicy") in ("Running", "All")
 
+    def pods_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
+        return [role["template"]["spec"] for role in obj["spec"]["pytorchReplicaSpecs"].values()]
+
     def variables_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
         roles = obj["spec"]["pytorchReplicaSpecs"]
         spec = roles.get("Master", roles.get("Worker"))["template"]["spec"]
@@ -129,12 +132,15 @@ def _processes(job: TrainingJob, options: PyTorchJobOptions) -> dict[str, Any]:
     return {"nprocPerNode": str(count)} if job.container is not None and count else {}
 
 
-def _run_policy(options: PyTorchJobOptions) -> dict[str, Any]:
+def _run_policy(job: TrainingJob, options: PyTorchJobOptions) -> dict[str, Any]:
     limit = options.backoff_limit
     if limit is None and options.restart_policy != "Never":
         limit = RESTARTS
     return {
-        "cleanPodPolicy": options.clean_pod_policy,
+        # Without a Master any node's success would end the others, which may be saving yet.
+        "cleanPodPolicy": "None"
+        if options.elastic_policy and job.container is None
+        else options.clean_pod_policy,
         # Up to 1.9.3 all pods are deleted, with their logs, when it is reached (trainer#3420).
         **({"backoffLimit": limit} if limit is not None else {}),
         **({"ttlSecondsAfterFinished": round(options.ttl)} if options.ttl is not None else {}),

@@ -72,11 +72,21 @@ class TrainJobs(Operator):
     def explained(self, refused: str, body: Mapping[str, Any]) -> str | None:
         if NO_RUNTIME not in refused:
             return None
+        ((_, name, remedy),) = self.needs(body)
+        return f"there is no {name}: {remedy}"
+
+    def needs(self, body: Mapping[str, Any]) -> Sequence[tuple[str, str, str]]:
         runtime = body["spec"]["runtimeRef"]
-        return (
-            f"there is no {runtime['kind']} {runtime['name']}: name one that is there in backend.runtime "
-            f"(kubectl get {runtime['kind'].lower()}s), or install the runtimes of Kubeflow Trainer"
+        plural = f"{runtime['kind'].lower()}s"
+        place = (
+            "" if runtime["kind"].startswith("Cluster") else f"/namespaces/{body['metadata']['namespace']}"
         )
+        remedy = (
+            f"name one that is there in backend.runtime (kubectl get {plural}), or install the runtimes of Kubeflow "
+            "Trainer"
+        )
+        path = f"{self.path}{place}/{plural}/{runtime['name']}"
+        return ((path, f"{runtime['kind']} {runtime['name']}", remedy),)
 
     def subjects(self, name: str) -> Sequence[tuple[str, str]]:
         return ((self.kind, name), ("JobSet", name), ("Job", f"{name}-{CONTAINER}-0"))
@@ -121,6 +131,11 @@ class TrainJobs(Operator):
     def cleans_up(self, obj: Obj) -> bool:
         del obj
         return True
+
+    def pods_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
+        trainer = obj["spec"].get("trainer") or {}
+        changed = {name: value for name, value in obj["spec"].items() if name in releases.WORDS}
+        return [{"containers": [{"name": CONTAINER, "env": trainer.get("env") or ()}]}, changed]
 
     def variables_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
         found: Sequence[Mapping[str, Any]] = (obj["spec"].get("trainer") or {}).get("env") or ()

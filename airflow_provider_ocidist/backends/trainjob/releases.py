@@ -13,6 +13,7 @@ from airflow_provider_ocidist.errors import BackendError, Cause
 
 PATCHES, TEMPLATES, SPECS = "runtimePatches", "podTemplateOverrides", "podSpecOverrides"
 """Where the pods of a runtime are changed: since 2.2, in 2.1, in 2.0."""
+WORDS = (PATCHES, TEMPLATES, SPECS)
 MANAGER = "ocidist/airflow"
 """Whose patch it is: a path that begins with a domain."""
 
