@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
 
-from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.oci import OciHook
 
-# Imports that only a running task needs are made there, as in operators.py.
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from airflow_provider_ocidist.backends.base import Backend
-    from airflow_provider_ocidist.model.run import RunKey, RunRef
 
 OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
 """Final states of a task."""
 WITHOUT_FAILURES = {"all_success", "none_failed", "none_failed_min_one_success"}
 """Rules by which no task runs after a failed one."""
-SETTLED_AFTER = 15.0
-"""Seconds: the process of a failed or cleared task may live for ten more, and create nodes in them."""
 
 
 class EndTrainingOperator(BaseOperator):
@@ -88,6 +80,9 @@ class EndTrainingOperator(BaseOperator):
 
     def execute(self, context: Context) -> list[str]:
         """Return the names of the runs that had to be ended."""
+        # Imported by a running task only: every DAG file would pay for it.
+        from airflow_provider_ocidist.operators.gang_cleanup import GangCleanup, keys_of
+
         states = self._states(context)
         living = sorted(f"{name} is {state}" for name, state in states.items() if state not in OVER)
         if living:
@@ -97,7 +92,8 @@ class EndTrainingOperator(BaseOperator):
         # If the training was given by its id, its operator is known only now.
         conn_id = self.conn_id or self.render_template(self._conn_id_in_dag(), context)
         with as_airflow_errors():
-            ended = self._end_all(self._keys(states, context), conn_id)
+            cleanup = GangCleanup(conn_id, self.compartment_id, self.patience, self._stop, self.log)
+            ended = cleanup.end_all(keys_of(context["ti"], self.training, states))
         self.log.info("no node of %s runs any more; ended: %s", self.training, ", ".join(ended) or "nothing")
         return ended
 
@@ -112,66 +108,6 @@ class EndTrainingOperator(BaseOperator):
                 f"{self.task_id}: the connection of {self.training} is not known: name it, conn_id="
             )
         return _conn_id_of(task, self)
-
-    def _end_all(self, keys: Sequence[RunKey], conn_id: str) -> list[str]:
-        backend = OciHook(conn_id).backend()
-        begun = time.monotonic()
-        ended: dict[str, None] = {}
-        while True:
-            since = time.monotonic() - begun
-            found, living = self._ended_now(keys, backend, conn_id)
-            ended |= dict.fromkeys(ref.key.name for ref in living)
-            if since >= SETTLED_AFTER or (not living and _all_succeeded(backend, keys, found)):
-                return list(ended)
-            pause = max(0.0, begun + SETTLED_AFTER - time.monotonic())
-            self.log.info("looking again in %.0f s: its worker may still be creating nodes", pause)
-            self._stop.wait(pause)
-
-    def _ended_now(
-        self, keys: Sequence[RunKey], backend: Backend, conn_id: str
-    ) -> tuple[list[RunRef], list[RunRef]]:
-        """End what lives; return all gangs that were found, and those that had to be ended.
-
-        Whatever the service answers is asked again until it is evidence: its nodes may live.
-        """
-        from airflow_provider_ocidist.gangs.kills import Patience, may_pass
-        from airflow_provider_ocidist.gangs.submission import Canceller
-
-        waited = Patience(self._stop, self.log)
-        ender, begun = Canceller(backend, self.log, self._stop), time.monotonic()
-        ended: dict[str, RunRef] = {}
-        while True:
-            try:
-                found = self._gangs_of(keys, backend)
-                living = _living(backend, found)
-                ended |= {ref.job_id: ref for ref in living}
-                left = max(0.0, begun + self.patience - time.monotonic())
-                ender.end(living, "for its task has ended", within=left)
-                return found, list(ended.values())
-            except BackendError as error:
-                if not may_pass(error):
-                    raise
-                waited.take(error, lambda: backend.reconnect(OciHook(conn_id).fields))
-
-    def _gangs_of(self, keys: Sequence[RunKey], backend: Backend) -> list[RunRef]:
-        """Return all gangs of the training, the oldest first: recorded, alive, or named in its XCom."""
-        from airflow_provider_ocidist.gangs.search import gangs_of
-
-        published = [run for key in keys if (run := _published_by(key))]
-        places = dict.fromkeys(
-            [
-                (self.compartment_id, None),
-                *((run.get("compartment_id"), run.get("run_dir")) for run in published),
-            ]
-        )
-        found = {ref.job_id: ref for place in places for ref in gangs_of(backend, keys, *place)}
-        digests = {key.task_digest for key in keys}
-        for job_id in {str(run["job_id"]) for run in published} - found.keys():
-            ref = _opened(backend, job_id)
-            # A user who may write XComs could otherwise have another task's run ended.
-            if ref is not None and ref.key.task_digest in digests:
-                found[job_id] = ref
-        return sorted(found.values(), key=lambda ref: (ref.key.generation, ref.key.attempt))
 
     def _states(self, context: Context) -> Mapping[str, str | None]:
         """Return the states of the training task; of a mapped one by `<task id>_<map index>`, as Airflow does.
@@ -198,16 +134,6 @@ class EndTrainingOperator(BaseOperator):
         )
         found: Mapping[str, str | None] = states.get(ti.run_id, {})
         return found
-
-    def _keys(self, states: Mapping[str, str | None], context: Context) -> list[RunKey]:
-        from airflow_provider_ocidist.model.run import RunKey
-
-        ti = context["ti"]
-        indexes = [int(name.removeprefix(f"{self.training}_")) for name in states if name != self.training]
-        return [
-            RunKey(dag_id=ti.dag_id, run_id=ti.run_id, task_id=self.training, map_index=index)
-            for index in indexes or [-1]
-        ]
 
 
 def _conn_id_of(task: Any, asking: BaseOperator) -> Any:
@@ -243,39 +169,4 @@ def _may_expand_connection(expanded: Any) -> bool:
         return "conn_id" in values
     return not isinstance(values, Sequence) or any(
         not isinstance(each, Mapping) or "conn_id" in each for each in values
-    )
-
-
-def _published_by(key: RunKey) -> Mapping[str, Any] | None:
-    """Return the XCom `run` of the training's newest gang."""
-    from airflow.providers.common.compat.sdk import XCom
-
-    run = XCom.get_one(
-        key="run", dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index
-    )
-    return run if isinstance(run, Mapping) and run.get("job_id") else None
-
-
-def _opened(backend: Backend, job_id: str) -> RunRef | None:
-    from airflow_provider_ocidist.backends.capabilities import OpensById
-    from airflow_provider_ocidist.errors import RunNotFound
-
-    try:
-        return OpensById.of(backend).open(job_id).ref
-    except RunNotFound:
-        return None
-
-
-def _living(backend: Backend, refs: Sequence[RunRef]) -> list[RunRef]:
-    return [ref for ref, status in zip(refs, backend.status(refs), strict=True) if not status.ended]
-
-
-def _all_succeeded(backend: Backend, keys: Sequence[RunKey], refs: Sequence[RunRef]) -> bool:
-    """Return whether the newest gang of every task has succeeded: then no try creates another."""
-    from airflow_provider_ocidist.model.run import NodeState
-
-    newest = {ref.key.task_digest: ref for ref in refs}
-    statuses = backend.status(list(newest.values()))
-    return len(newest) == len(keys) and all(
-        node.state is NodeState.SUCCEEDED for status in statuses for node in status.nodes
     )

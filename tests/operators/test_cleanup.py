@@ -17,7 +17,7 @@ from airflow.sdk import DAG, task_group
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.gangs import kills, search
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
-from airflow_provider_ocidist.operators import DistributedTrainingOperator, cleanup
+from airflow_provider_ocidist.operators import DistributedTrainingOperator, gang_cleanup
 from airflow_provider_ocidist.operators.cleanup import EndTrainingOperator
 from tests.training_jobs import a_job, wait_until
 
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.airflow
 @pytest.fixture(autouse=True)
 def _connection(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": fields}))
-    monkeypatch.setattr(cleanup, "SETTLED_AFTER", 2.0)
-    monkeypatch.setattr(cleanup, "_published_by", lambda _: None)
+    monkeypatch.setattr(gang_cleanup, "SETTLED_AFTER", 2.0)
+    monkeypatch.setattr(gang_cleanup, "_published_by", lambda _: None)
 
 
 @pytest.fixture
@@ -143,7 +143,9 @@ def test_every_run_of_a_mapped_training_is_ended_or_that_of_its_own_index(
 def test_where_nothing_was_created_nothing_is_ended(run_id: str) -> None:
     begun = time.monotonic()
     assert end().execute(context(run_id, train="upstream_failed")) == []
-    assert time.monotonic() - begun >= cleanup.SETTLED_AFTER, "a worker might still have been creating nodes"
+    assert time.monotonic() - begun >= gang_cleanup.SETTLED_AFTER, (
+        "a worker might still have been creating nodes"
+    )
 
 
 def test_a_training_that_succeeded_is_left_alone(
@@ -151,10 +153,10 @@ def test_a_training_that_succeeded_is_left_alone(
 ) -> None:
     ref = started(seconds=0.2)
     wait_until(backend, ref, lambda status: status.ended)
-    monkeypatch.setattr(cleanup, "SETTLED_AFTER", 100.0)
+    monkeypatch.setattr(gang_cleanup, "SETTLED_AFTER", 100.0)
     begun = time.monotonic()
     assert end().execute(context(run_id, train="success")) == []
-    assert time.monotonic() - begun < cleanup.SETTLED_AFTER
+    assert time.monotonic() - begun < gang_cleanup.SETTLED_AFTER
     assert states(backend, ref) == {NodeState.SUCCEEDED}
 
 
@@ -199,7 +201,7 @@ def test_a_run_in_the_compartment_of_its_job_is_found_by_what_the_training_publi
     mine, other = started(), started(task_id="other")
     told: list[RunRef] = [mine]
     places: list[str | None] = []
-    monkeypatch.setattr(cleanup, "_published_by", lambda _: told[0].to_json())
+    monkeypatch.setattr(gang_cleanup, "_published_by", lambda _: told[0].to_json())
     monkeypatch.setattr(
         search, "gangs_of", lambda _, keys, place=None, run_dir=None: places.append(place) or []
     )
