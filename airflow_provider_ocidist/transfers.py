@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.oci import OciHook
-from airflow_provider_ocidist.operators.job_arguments import JobArguments, WrittenCode
 from airflow_provider_ocidist.operators.training import (
     RETRIES,
     TRIGGER_FAILED,
@@ -26,14 +22,8 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
-    from airflow_provider_ocidist.oci_client.credentials import OciAccess
-    from airflow_provider_ocidist.operators.training_task import TrainingTask
-    from airflow_provider_ocidist.storage.batch import Sides
-    from airflow_provider_ocidist.storage.copy_items import CopyItem
-
-RUN_ON = ("worker", "platform")
-FOLDER, ORDER = "copy_data", "order.json"
-"""The code sent to a node: a folder of this name with this file."""
+    from airflow_provider_ocidist.operators.copy_task import CopyTask
+    from airflow_provider_ocidist.operators.job_arguments import JobArguments
 
 
 class CopyOperator(BaseOperator):
@@ -130,38 +120,27 @@ class CopyOperator(BaseOperator):
         self.deferrable = is_deferrable(deferrable)
         self.poll_interval = poll_interval
         self._stop = StopFlag()
-        self._life: TrainingTask | None = None
-
-    # the life of the task
+        self._life: CopyTask | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        with as_airflow_errors():
-            items = self._items()
-            if self.run_on != "platform":
-                return self._copy_here(items, context)
-            self._refuse_what_a_node_cannot_do(items)
-            return self._report_of(self._training().train(context))
+        return self._task().execute(context)
 
     def resume(
         self, context: Context, event: dict[str, Any], search: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Continue after the trigger's event; Airflow calls this on a worker."""
-        with as_airflow_errors():
-            return self._report_of(self._training().resume(context, event, search))
+        return self._task().resume(context, event, search)
 
     def ask_again(self, context: Context, event: Any, search: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - Airflow hands it over
         """Submit again after a pause without capacity; Airflow calls this on a worker."""
-        with as_airflow_errors():
-            return self._report_of(self._training().ask_again(context, search))
+        return self._task().ask_again(context, search)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Continue also after a failed trigger; see the training operator."""
         if next_method != TRIGGER_FAILED:
             return super().resume_execution(next_method, next_kwargs, context)
-        with as_airflow_errors():
-            life = self._training()
-            fail = partial(BaseOperator.resume_execution, self, next_method, next_kwargs, context)
-            return self._report_of(life.after_failed_trigger(context, next_kwargs or {}, fail))
+        fail = partial(BaseOperator.resume_execution, self, next_method, next_kwargs, context)
+        return self._task().after_failed_trigger(context, next_kwargs or {}, fail)
 
     def on_kill(self) -> None:
         self._stop.set()
@@ -170,150 +149,18 @@ class CopyOperator(BaseOperator):
 
     def job_arguments(self, context: Context) -> JobArguments:
         """Return the job of one node whose program copies; the code sent to it is the order."""
-        return JobArguments(
-            job=self._job_of(context),
-            # It names no file relative to a DAG file.
-            folder=Path(),
-            overrides=dict(self.overrides or {}),
-            # A copy reports no steps, and still succeeds.
-            require_training=False,
-            code=WrittenCode(folder=FOLDER, files={ORDER: self._order()}),
-        )
+        return self._task().job_arguments(context)
 
-    def _training(self) -> TrainingTask:
-        """Return the life of the gang of one node, which is adopted, awaited and ended like any training."""
-        from airflow_provider_ocidist.operators.training_task import TrainingTask
-
-        self._life = TrainingTask(self, self._stop, publishes_checkpoint=False)
-        return self._life
-
-    # called by OpenLineage's provider, if installed: the same before, after, and after a failure
-
+    # Called by OpenLineage's provider, if installed: the same before, after, and after a failure.
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        from airflow_provider_ocidist.integrations.lineage import lineage_of_copy
+        return self._task().lineage()
 
-        return lineage_of_copy((item.source, item.target) for item in self._items())
+    def _task(self) -> CopyTask:
+        """Return the life of this task. It is imported by a running task only: every DAG file would pay for it."""
+        from airflow_provider_ocidist.operators.copy_task import CopyTask
 
-    # on the worker
-
-    def _copy_here(self, items: Sequence[CopyItem], context: Context) -> dict[str, Any]:
-        from airflow_provider_ocidist.storage.batch import copy_all
-
-        report = copy_all(
-            items,
-            sides=self._sides(items),
-            write=self.log.info,
-            label=self.label,
-            repeated=context["ti"].try_number > 1,
-            cancel=self._stop,
-        )
-        if report.error is not None:
-            context["ti"].xcom_push(key="report", value=report.to_json())
-            raise report.error
-        return report.to_json()
-
-    def _sides(self, items: Sequence[CopyItem]) -> Sides:
-        from airflow_provider_ocidist.storage.batch import Sides
-
-        return Sides.of(
-            self._access_for(self.source_conn_id, [item.source for item in items]),
-            self._access_for(self.target_conn_id, [item.target for item in items]),
-        )
-
-    def _access_for(self, conn_id: str | None, uris: Sequence[str]) -> OciAccess | None:
-        if not any(uri.startswith("oci://") for uri in uris):
-            return None
-        return OciHook(conn_id or self.conn_id).access
-
-    # on the platform
-
-    def _order(self) -> str:
-        from airflow_provider_ocidist.model import codec
-        from airflow_provider_ocidist.storage.copy_program import Order
-
-        endpoint = OciHook(self.conn_id).access.endpoint
-        return json.dumps(codec.encode(Order(items=self._items(), label=self.label, endpoint=endpoint)))
-
-    def _job_of(self, context: Context) -> dict[str, Any]:
-        """Return the job of one node whose program copies; its output is the report."""
-        from airflow_provider_ocidist.storage import copy_program
-
-        backend = {"shape": self.shape, "ocpus": self.ocpus, "memory_gb": self.memory_gb}
-        if not str(self.shape).endswith(".Flex"):
-            backend = {"shape": self.shape}
-        return {
-            "name": self.label,
-            "nodes": 1,
-            "program": {
-                "script": copy_program.__name__,
-                "module": True,
-                "args": [ORDER],
-                "working_dir": FOLDER,
-            },
-            "launcher": {"kind": "python", "processes_per_node": 1},
-            "outputs": [{"path": copy_program.REPORT, "uri": self._report_folder(context)}],
-            "backend": backend,
-            **({"image": self.image} if self.image else {}),
-        }
-
-    def _report_folder(self, context: Context) -> str:
-        from airflow_provider_ocidist.errors import JobFileError, Problem
-        from airflow_provider_ocidist.storage.locations import join
-
-        work_dir = (self.overrides or {}).get("work_dir") or OciHook(self.conn_id).fields.get("work_dir")
-        if not work_dir:
-            missing = f"neither the connection {self.conn_id} nor `overrides` has one; the copy writes its report there"
-            raise JobFileError([Problem("work_dir", missing)], "the data to copy")
-        ti = context["ti"]
-        index = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
-        return join(str(work_dir), "copies", ti.dag_id, ti.run_id, ti.task_id, *index)
-
-    def _report_of(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the report that a node has written."""
-        from airflow_provider_ocidist.storage import locations
-        from airflow_provider_ocidist.storage.stores.opening import open_store
-
-        place = locations.parse(result["outputs"][0])
-        report = open_store(place.parent, OciHook(self.conn_id).access).read(place.name)
-        return {**json.loads(report), "job_id": result["job_id"], "run_ids": list(result["run_ids"])}
-
-    def _refuse_what_a_node_cannot_do(self, items: Sequence[CopyItem]) -> None:
-        from airflow_provider_ocidist.errors import JobFileError, Problem
-        from airflow_provider_ocidist.storage import locations
-
-        problems = [
-            Problem(
-                f"item {item.number}",
-                f"{uri} is on the worker, which the platform cannot see: name a bucket, or take run_on='worker'",
-            )
-            for item in items
-            for uri in (item.source, item.target)
-            if locations.parse(uri).kind == "local"
-        ]
-        for name in ("source_conn_id", "target_conn_id"):
-            if getattr(self, name) not in (None, self.conn_id):
-                why = "keys do not travel, a node has its own identity: let its dynamic group read and write there"
-                problems.append(Problem(name, f"{why}, or take run_on='worker'"))
-        if problems:
-            raise JobFileError(problems, "the data to copy")
-
-    # small parts
-
-    def _items(self) -> tuple[CopyItem, ...]:
-        from airflow_provider_ocidist.errors import JobFileError, Problem
-        from airflow_provider_ocidist.storage.copy_items import read_items, rules_of
-
-        if self.run_on not in RUN_ON:
-            problem = Problem("run_on", f"must be one of {', '.join(RUN_ON)}, not {self.run_on!r}")
-            raise JobFileError([problem], "the data to copy")
-        rules = rules_of(
-            include=self.include,
-            exclude=self.exclude,
-            mode=self.mode,
-            verify=self.verify,
-            delete_extra=self.delete_extra,
-        )
-        return read_items(self.data, rules)
+        self._life = self._life or CopyTask(self, self._stop)
+        return self._life
 
 
 def _as_items(data: Any) -> Any:
