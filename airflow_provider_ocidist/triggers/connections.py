@@ -1,4 +1,4 @@
-"""SharedConnection: one backend and one poller for all triggers of a process that use a connection."""
+"""SharedConnection: one client, one backend and one poller for all triggers of a process that use a connection."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_ocidist.errors import BackendError, StorageError
+from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.triggers.threads import in_thread
 
 # Imports that only a running trigger needs are made there, as in operators.py.
@@ -16,24 +20,85 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.gangs.poller import Poller
     from airflow_provider_ocidist.gangs.watch import TaskLog
+    from airflow_provider_ocidist.storage.stores.base import Store
+    from airflow_provider_ocidist.storage.stores.opening import Stores
 
 log = logging.getLogger(__name__)
 
 READ_LIMIT = 60.0
 """Seconds that Airflow has to return a connection's fields."""
+KEPT_FOR = 300.0
+"""Seconds after which a connection for storage is read again: it may have been edited."""
+RENEW_EVERY = 30.0
+"""Seconds after reading new credentials in which another refusal is raised."""
+
+Found = TypeVar("Found")
+
+
+class OpenedConnection:
+    """A connection as it was at one moment; Object Storage is reached through one client."""
+
+    def __init__(self, conn_id: str, kind: str | None = None) -> None:
+        self.hook = OciHook(conn_id, kind=kind)
+        self.made_at = time.monotonic()
+
+    def store(self, uri: str) -> Store:
+        """Return the store at a URI. Raises StorageError."""
+        from airflow_provider_ocidist.storage.stores.opening import open_store
+
+        return self._stores.open(uri) if uri.startswith("oci://") else open_store(uri)
+
+    @cached_property
+    def _stores(self) -> Stores:
+        from airflow_provider_ocidist.storage.stores.opening import Stores
+
+        return Stores(self.hook.access)
 
 
 class SharedConnection:
-    """A connection of type `oci` for backends of one kind."""
+    """A connection for all triggers of a process that name it: for storage, or for gangs of one kind of backend.
 
-    def __init__(self, conn_id: str, kind: str) -> None:
+    Creating a client at every look would cost 0.9 MB, a handshake, and a key check that blocks the triggerer.
+    """
+
+    def __init__(self, conn_id: str, kind: str | None = None) -> None:
+        """`kind`: of the backend; None: for storage alone."""
         self.conn_id = conn_id
         self.kind = kind
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._fields: Mapping[str, Any] = {}
+        self._opened: OpenedConnection | None = None
         self._backend: Backend | None = None
         self._poller: Poller | None = None
+
+    # for storage
+
+    def use(self, work: Callable[[OpenedConnection], Found]) -> Found:
+        """Return the result of `work`; after a refusal, retry once with the connection as it is now. Blocks."""
+        opened = self._kept()
+        try:
+            return work(opened)
+        except (BackendError, StorageError) as error:
+            if not is_refusal(error) or time.monotonic() - opened.made_at < RENEW_EVERY:
+                raise
+        return work(self._instead_of(opened))
+
+    def _kept(self) -> OpenedConnection:
+        with self._lock:
+            if self._opened is None or time.monotonic() - self._opened.made_at >= KEPT_FOR:
+                self._opened = self._anew()
+            return self._opened
+
+    def _instead_of(self, refused: OpenedConnection) -> OpenedConnection:
+        with self._lock:
+            if self._opened is None or self._opened is refused:
+                self._opened = self._anew()
+            return self._opened
+
+    def _anew(self) -> OpenedConnection:
+        return OpenedConnection(self.conn_id, self.kind)
+
+    # for gangs
 
     async def open(self) -> Poller:
         """Return the poller of this connection, ready to follow gangs."""
@@ -53,10 +118,8 @@ class SharedConnection:
         """Return the backend. Blocks."""
         with self._lock:
             if self._backend is None:
-                from airflow_provider_ocidist.hooks.oci import OciHook
-
-                hook = OciHook(self.conn_id, kind=self.kind)
-                self._fields, self._backend = hook.fields, hook.backend()
+                opened = self._anew()
+                self._backend, self._opened = opened.hook.backend(), opened
             return self._backend
 
     def at_once(self, *, anew: bool) -> Backend:
@@ -64,11 +127,9 @@ class SharedConnection:
 
         Blocks while Airflow returns the connection, if it is not open yet.
         """
-        from airflow_provider_ocidist.hooks.oci import OciHook
-
         backend = self._backend
         if backend is None:
-            return OciHook(self.conn_id, kind=self.kind).backend()
+            return self._anew().hook.backend()
         if anew:
             try:
                 self.reconnect(anew=True)
@@ -78,12 +139,10 @@ class SharedConnection:
 
     def reconnect(self, *, anew: bool) -> None:
         """Let the backend use the connection as it is now; `anew`: even if its fields are the same. Blocks."""
-        from airflow_provider_ocidist.hooks.oci import OciHook
-
-        fields = OciHook(self.conn_id, kind=self.kind).fields
-        if anew or fields != self._fields:
-            self._fields = fields
-            self.backend.reconnect(fields)
+        opened, before = self._anew(), self._opened
+        if anew or before is None or opened.hook.fields != before.hook.fields:
+            self._opened = opened
+            self.backend.reconnect(opened.hook.fields)
 
     def refresh(self, *, anew: bool) -> None:
         """See `reconnect`; for threads in which Airflow does not return connections."""
@@ -99,7 +158,18 @@ class SharedConnection:
             self._poller = self._poller or Poller(self)
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether OCI has refused so that asking again cannot help."""
+    refusal = error.__cause__ if isinstance(error, StorageError) else error
+    return isinstance(refusal, BackendError) and not refusal.retryable
+
+
 _connections: dict[tuple[str, ...], SharedConnection] = {}
+
+
+def shared_storage(conn_id: str) -> SharedConnection:
+    """Return this process's connection for storage."""
+    return _connections.setdefault((conn_id,), SharedConnection(conn_id))
 
 
 def shared_connection(conn_id: str, kind: str, place: tuple[str, ...] = ()) -> SharedConnection:

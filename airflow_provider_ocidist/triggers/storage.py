@@ -4,105 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_provider_ocidist.errors import BackendError, OcidistError, StorageError, Unopenable
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.provider_info import DEFAULT_CONN_ID
+from airflow_provider_ocidist.triggers.connections import OpenedConnection, is_refusal, shared_storage
 from airflow_provider_ocidist.triggers.threads import in_thread
 
 # Imports that only a running trigger needs are made there, as in operators.py.
 if TYPE_CHECKING:
     from airflow_provider_ocidist.gangs.watch import TaskLog
-    from airflow_provider_ocidist.storage.stores.base import Store
-    from airflow_provider_ocidist.storage.stores.opening import Stores
 
 SEEN = "ocidist_seen"
 """Key in the asset's state store of the digest of the last reported data."""
-KEPT_FOR = 300.0
-"""Seconds after which a connection is read again: it may have been edited."""
-RENEW_EVERY = 30.0
-"""Seconds after reading new credentials in which another refusal is raised."""
-
-Found = TypeVar("Found")
-
-
-class Opener:
-    """Opens storage with a connection as it was at one moment; Object Storage through one client."""
-
-    def __init__(self, conn_id: str) -> None:
-        from airflow_provider_ocidist.hooks.oci import OciHook
-
-        self.hook = OciHook(conn_id)
-        self.made_at = time.monotonic()
-
-    def open(self, uri: str) -> Store:
-        """Return the store at a URI. Raises StorageError."""
-        from airflow_provider_ocidist.storage.stores.opening import open_store
-
-        return self._stores.open(uri) if uri.startswith("oci://") else open_store(uri)
-
-    @cached_property
-    def _stores(self) -> Stores:
-        from airflow_provider_ocidist.storage.stores.opening import Stores
-
-        return Stores(self.hook.access)
-
-
-class SharedOpener:
-    """Opens storage for all triggers of a process that name one connection.
-
-    Creating a client at every look would cost 0.9 MB, a handshake, and a key check that blocks the triggerer.
-    """
-
-    def __init__(self, conn_id: str) -> None:
-        self.conn_id = conn_id
-        self._lock = threading.Lock()
-        self._opener: Opener | None = None
-
-    def use(self, work: Callable[[Opener], Found]) -> Found:
-        """Return the result of `work`; after a refusal, retry once with the connection as it is now. Blocks."""
-        opener = self._kept()
-        try:
-            return work(opener)
-        except (BackendError, StorageError) as error:
-            if not _is_refusal(error) or time.monotonic() - opener.made_at < RENEW_EVERY:
-                raise
-        return work(self._instead_of(opener))
-
-    def _kept(self) -> Opener:
-        with self._lock:
-            if self._opener is None or time.monotonic() - self._opener.made_at >= KEPT_FOR:
-                self._opener = Opener(self.conn_id)
-            return self._opener
-
-    def _instead_of(self, refused: Opener) -> Opener:
-        with self._lock:
-            if self._opener in (None, refused):
-                self._opener = Opener(self.conn_id)
-            assert self._opener is not None
-            return self._opener
-
-
-_openers: dict[str, SharedOpener] = {}
-
-
-def shared_opener(conn_id: str) -> SharedOpener:
-    """Return this process's opener for a connection."""
-    return _openers.setdefault(conn_id, SharedOpener(conn_id))
-
-
-def _is_refusal(error: BaseException) -> bool:
-    """Whether OCI has refused so that asking again cannot help."""
-    refusal = error.__cause__ if isinstance(error, StorageError) else error
-    return isinstance(refusal, BackendError) and not refusal.retryable
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +123,12 @@ class NewDataTrigger(BaseEventTrigger):
         return found
 
     def _listing(self) -> Listing:
-        return shared_opener(self.conn_id).use(self._listing_by)
+        return shared_storage(self.conn_id).use(self._listing_by)
 
-    def _listing_by(self, opener: Opener) -> Listing:
+    def _listing_by(self, opened: OpenedConnection) -> Listing:
         from airflow_provider_ocidist.storage.locations import shown
 
-        store = opener.open(opener.hook.uri(self.uri))
+        store = opened.store(opened.hook.uri(self.uri))
         entries = store.list()
         files = frozenset((entry.name, entry.etag) for entry in entries)
         # Without secrets: the URI goes into events, which many may read.
@@ -326,13 +246,13 @@ class CheckpointLook:
         self._asked_at = asked_at
         if isinstance(error, Unopenable):
             raise error
-        if not _is_refusal(error):
+        if not is_refusal(error):
             self.unanswered = self.unanswered.failed(seconds)
             return
         status = _status_of(error)
         if status is None or self._is_evident:
             raise error
-        # The opener reads the connection again after a refusal.
+        # `use` reads the connection again after a refusal.
         self.unanswered = self.unanswered.refused(str(status), seconds).with_new_credentials()
         if self.unanswered.is_conclusive:
             raise error
@@ -353,7 +273,7 @@ def later_checkpoint(uri: str, conn_id: str, after_step: int) -> dict[str, Any] 
     from airflow_provider_ocidist.model import codec
     from airflow_provider_ocidist.storage import checkpoints
 
-    found = shared_opener(conn_id).use(lambda opener: checkpoints.newest_in(opener.open(uri)))
+    found = shared_storage(conn_id).use(lambda opened: checkpoints.newest_in(opened.store(uri)))
     if found is None or (after_step >= 0 and (found.step is None or found.step <= after_step)):
         return None
     return dict(codec.encode(found))

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import GaveUp
 from airflow_provider_ocidist.model import evidence
 from airflow_provider_ocidist.sensors import CheckpointSensor, DistributedTrainingSensor
-from airflow_provider_ocidist.triggers import storage
+from airflow_provider_ocidist.triggers import connections
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
 from tests.airflow_exceptions import AirflowRescheduleException
@@ -56,7 +56,7 @@ def look(
 
     def one(notes: Notes | None, number: int = 1) -> bool:
         # What a new process does not have.
-        monkeypatch.setattr(storage, "_openers", {})
+        monkeypatch.setattr(connections, "_connections", {})
         given: dict[str, Any] = {"task_id": "wait", "mode": "reschedule", "poke_interval": POKE}
         made = (
             DistributedTrainingSensor(run=ref.to_json(), **given)

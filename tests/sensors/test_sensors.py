@@ -27,7 +27,7 @@ from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.model import evidence
 from airflow_provider_ocidist.model.run import NodeState, RunRef
 from airflow_provider_ocidist.sensors import CheckpointSensor, DistributedTrainingSensor
-from airflow_provider_ocidist.triggers import storage
+from airflow_provider_ocidist.triggers import connections, storage
 from scripts.emulator_process import Access
 from tests.airflow_exceptions import AirflowRescheduleException
 from tests.training_jobs import a_job, a_key, wait_until
@@ -46,7 +46,7 @@ def modes(name: str = "arguments") -> pytest.MarkDecorator:
 def _connection(emulator: Access, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in emulator.airflow_env().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(storage, "_openers", {})
+    monkeypatch.setattr(connections, "_connections", {})
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client import clients as oci_clients
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.sensors import CheckpointSensor
-from airflow_provider_ocidist.triggers import storage
+from airflow_provider_ocidist.triggers import connections
 from airflow_provider_ocidist.triggers.storage import CheckpointTrigger, Deliveries, Listing, NewDataTrigger
 from scripts.emulator_process import Access
 from tests.storage.published import publish
@@ -24,7 +24,7 @@ from tests.storage.published import publish
 
 @pytest.fixture(autouse=True)
 def _connections_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_openers", {})
+    monkeypatch.setattr(connections, "_connections", {})
 
 
 def listing(**files: str) -> Listing:
@@ -162,7 +162,7 @@ def test_all_looks_by_one_connection_share_a_client(folder: str, clients: list[s
         assert not CheckpointSensor(task_id="wait", uri=f"{folder}/{number}").poke({})
         assert not NewDataTrigger(f"{folder}/{number}/")._listing().files
     assert clients == ["object_storage"]
-    monkeypatch.setattr(storage, "KEPT_FOR", 0.0)
+    monkeypatch.setattr(connections, "KEPT_FOR", 0.0)
     monkeypatch.setenv(
         "AIRFLOW_CONN_OCI_DEFAULT", json.dumps({"conn_type": "oci", "extra": {"auth": "none"}})
     )
@@ -179,7 +179,7 @@ def test_a_refusal_is_met_with_the_connection_as_it_is_now(
     with pytest.raises(StorageError, match="does not accept these credentials"):
         NewDataTrigger(folder)._listing()
     assert len(clients) == 1, "it was made a moment ago"
-    monkeypatch.setattr(storage, "RENEW_EVERY", 0.0)
+    monkeypatch.setattr(connections, "RENEW_EVERY", 0.0)
     assert not NewDataTrigger(folder)._listing().files
     assert len(clients) == 2
 
