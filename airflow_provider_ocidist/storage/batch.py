@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.copy_items import CopyItem
 from airflow_provider_ocidist.storage.copying.budget import Budget
 from airflow_provider_ocidist.storage.copying.destination import Landing, landing
+from airflow_provider_ocidist.storage.copying.resuming import until_whole
 from airflow_provider_ocidist.storage.copying.selection import (
     Selection,
     absolute,
@@ -36,8 +38,6 @@ AT_A_TIME = 8
 """Items; with 64 streams, each then has eight."""
 FRESH_S = 60.0
 """An item's source that was listed longer ago is listed again before its copy."""
-PAUSE_S = 3.0
-"""Before an interrupted copy resumes."""
 LOGGED_EVERY_S = 5.0
 NAMES_TOLD = 20
 ITEMS_TOLD = 100
@@ -334,18 +334,16 @@ class _Batch:
         return done
 
     def _copy(self, index: int, repeated: bool, part_size: int) -> CopyReport:
-        """Copy, and resume after an interruption if the last attempt made progress."""
-        one, furthest = self.surveyed[index], 0
-        while True:
-            try:
-                return self._attempt(index, one, repeated, part_size)
-            except StorageError as error:
-                moved = self._progress[index].bytes_done
-                if not error.retryable or moved <= furthest or self._is_over():
-                    raise
-                furthest, repeated = moved, True
-                self.write(f"{self.label}: item {one.item.number} broke off: {error_text(error)}; going on")
-            self.cancel.wait(PAUSE_S)
+        one, attempts = self.surveyed[index], itertools.count()
+        return until_whole(
+            lambda: self._attempt(index, one, repeated or next(attempts) > 0, part_size),
+            bytes_done=lambda: self._progress[index].bytes_done,
+            may_go_on=lambda error: error.retryable and not self._is_over(),
+            say=lambda error: self.write(
+                f"{self.label}: item {one.item.number} broke off: {error_text(error)}; going on"
+            ),
+            cancel=self.cancel,
+        )
 
     def _attempt(self, index: int, one: Surveyed, repeated: bool, part_size: int) -> CopyReport:
         if self._is_over():

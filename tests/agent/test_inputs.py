@@ -17,6 +17,7 @@ from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Input
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.copying import resuming
 from airflow_provider_ocidist.testing import OciEmulator
 
 CONTENT = bytes(range(256)) * 4096
@@ -69,7 +70,7 @@ def test_a_copy_that_breaks_off_goes_on_as_long_as_it_gets_further(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(inputs, "PAUSE_S", 0.05)
+    monkeypatch.setattr(resuming, "PAUSE_S", 0.05)
     place = (oci_emulator.access.namespace, oci_emulator.access.bucket)
     objects = oci_emulator.client("object_storage")
     for number in range(6):

@@ -22,6 +22,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import batch, locations
 from airflow_provider_ocidist.storage.batch import BatchReport, Sides, copy_all
 from airflow_provider_ocidist.storage.copy_items import read_items, rules_of
+from airflow_provider_ocidist.storage.copying import resuming
 from airflow_provider_ocidist.storage.copying.lanes import Width, next_width
 from airflow_provider_ocidist.storage.copying.selection import fits
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -471,7 +472,7 @@ def test_a_killed_batch_goes_on_on_any_machine(
 def test_what_breaks_off_goes_on_by_itself_as_long_as_it_gets_further(
     unruly: OciAccess, proxy: UnrulyProxy, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "PAUSE_S", 0.01)
+    monkeypatch.setattr(resuming, "PAUSE_S", 0.01)
     (tmp_path / "x").write_bytes(os.urandom(20 * PART))
     proxy.faults = [Fault(method="PUT", path="/u/", status=503, skip=10, times=1)]
     told: list[str] = []

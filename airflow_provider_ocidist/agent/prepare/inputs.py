@@ -26,8 +26,6 @@ logger = logging.getLogger(__name__)
 
 AT_A_TIME = 4
 PROGRESS_EVERY_S = 15.0
-PAUSE_S = 3.0
-"""Before an interrupted copy resumes."""
 
 
 def fetch_inputs(
@@ -77,22 +75,30 @@ def _fetch(item: Input, working_dir: Path, access: OciAccess, ended: threading.E
 
 
 def _copy(item: Input, target: str, what: str, access: OciAccess, ended: threading.Event) -> CopyReport:
-    """Copy, and resume after an interruption if the last attempt made progress."""
+    from airflow_provider_ocidist.storage.copying.resuming import until_whole
     from airflow_provider_ocidist.storage.transfer import copy
 
     watch = _Watch(what, Path(target))
-    while True:
-        before = watch.bytes_done
+
+    def attempt() -> CopyReport:
         try:
             return copy(item.source, target, access=access, on_progress=watch, cancel=ended)
         except StorageError as error:
             if disk.is_full(error):
                 raise disk.full_error(what, Path(target), watch.bytes_total) from error
-            if watch.bytes_done <= before or ended.is_set():
-                raise
-            why = shown_in(str(error))
-            logger.warning("%s broke off after %s: %s; going on", what, disk.shown(watch.bytes_done), why)
-            ended.wait(PAUSE_S)
+            raise
+
+    def say(error: StorageError) -> None:
+        why = shown_in(str(error))
+        logger.warning("%s broke off after %s: %s; going on", what, disk.shown(watch.bytes_done), why)
+
+    return until_whole(
+        attempt,
+        bytes_done=lambda: watch.bytes_done,
+        may_go_on=lambda _: not ended.is_set(),
+        say=say,
+        cancel=ended,
+    )
 
 
 class _Watch:
