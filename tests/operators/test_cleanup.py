@@ -15,7 +15,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow.sdk import DAG, task_group
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
-from airflow_provider_ocidist.gangs import kills, search
+from airflow_provider_ocidist.gangs import kills
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator, gang_cleanup
 from airflow_provider_ocidist.operators.cleanup import EndTrainingOperator
@@ -203,7 +203,7 @@ def test_a_run_in_the_compartment_of_its_job_is_found_by_what_the_training_publi
     places: list[str | None] = []
     monkeypatch.setattr(gang_cleanup, "_published_by", lambda _: told[0].to_json())
     monkeypatch.setattr(
-        search, "gangs_of", lambda _, keys, place=None, run_dir=None: places.append(place) or []
+        gang_cleanup, "gangs_of", lambda _, keys, place=None, run_dir=None: places.append(place) or []
     )
     assert end().execute(context(run_id, train="failed")) == [mine.key.name]
     assert set(places) == {None, mine.compartment_id}

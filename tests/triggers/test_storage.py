@@ -124,8 +124,8 @@ def test_a_relative_place_without_a_work_dir_is_refused(monkeypatch):
 def test_an_event_does_not_show_what_opens_a_web_address():
     address = "https://objectstorage.us-ashburn-1.oraclecloud.com/p/the-secret/n/ns/b/bucket/o"
     store = SimpleNamespace(list=list, uri=address)
-    opener: Any = SimpleNamespace(hook=SimpleNamespace(uri=str), open=lambda _: store)
-    assert NewDataTrigger(address)._listing_by(opener).uri == address.replace("the-secret", "***")
+    opened: Any = SimpleNamespace(hook=SimpleNamespace(uri=str), store=lambda _: store)
+    assert NewDataTrigger(address)._listing_by(opened).uri == address.replace("the-secret", "***")
 
 
 @pytest.fixture
