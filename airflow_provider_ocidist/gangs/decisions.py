@@ -137,7 +137,11 @@ def _still_alive(status: RunStatus, after: float) -> str:
 
 def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
     failed = [node for node in status.nodes if _has_failed(node, record, status)]
-    return _diagnose(min(failed, key=_guilt), record.expects) if failed else None
+    if not failed:
+        return None
+    # The one that names the cause may be the last that the service calls ended.
+    named = [node for node in status.nodes if node.report is not None and node.report.cause is not None]
+    return _diagnose(min([*failed, *named], key=_guilt), record.expects)
 
 
 def _has_failed(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
