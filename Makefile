@@ -36,7 +36,7 @@ TESTS ?=
 MODULES ?=
 # Most tests wait for programs, so three at a time keep two cores busy; tests/conftest.py says which files come first.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
-HOMES := $(addprefix tests/,emulator/kubernetes emulator/runai backends/kubernetes backends/runai backends/test_kubernetes_gangs.py)
+HOMES := $(addprefix tests/,emulator/kubernetes emulator/runai backends/kubernetes backends/runai backends/test_kubernetes_gangs.py backends/test_kubernetes_contract.py backends/test_kubernetes_features.py backends/test_kubernetes_versions.py homes)
 ROWS ?=
 CHAOS ?=
 NODES ?=
@@ -50,7 +50,7 @@ DEVICE ?=
 BASE ?=
 NAME ?=
 
-.PHONY: help demo up down test test-homes test-clients test-airflow test-launchers test-programs test-matrix test-containers test-chaos test-python39 fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
+.PHONY: help demo up down test test-homes test-k8s test-clients test-airflow test-launchers test-programs test-matrix test-containers test-chaos test-python39 fuzz-emulator mutants simulate simulate-mutants image check format bench lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -71,6 +71,13 @@ test: $(READY) ## run the test suite; TESTS=path runs a part
 
 test-homes: $(READY) ## Kubernetes and Run:ai: their stand-ins, and gangs that train there
 	@$(PYTEST) $(PARALLEL) --durations 10 $(HOMES)
+
+# K8S_BACKEND and K8S_CONNECTION are JSON: what the section `backend` and the connection need besides, so that nodes and
+# those who wait reach K8S_WORK_DIR.
+test-k8s: $(READY) ## Kubernetes alone, on the cluster of KUBECONFIG: K8S_WORK_DIR, K8S_NAMESPACE, K8S_IMAGE; nothing is left
+	@[ -n "$(KUBECONFIG)" ] && [ -n "$(K8S_WORK_DIR)" ] || { \
+	  echo "make test-k8s needs KUBECONFIG and K8S_WORK_DIR, a place that pods and this machine reach" >&2; exit 2; }
+	@OCIDIST_TEST_K8S=1 $(PYTEST) --durations 10 tests/homes
 
 test-airflow: $(READY) $(LAUNCHERS_READY) ## deferred, killed, cleared, restarted: in Airflow's own processes; and every example DAG
 	@$(NEEDS) $(COMPILER)
@@ -104,12 +111,12 @@ test-containers: $(READY) ## the image, a gang in containers, three hosts that l
 	@$(NEEDS) $(CONTAINER_TOOLS)
 	@$(PYTEST) $(PARALLEL) --durations 10 tests/containers
 
-# The short form is CI's: a dozen kills on PostgreSQL, and submissions that are killed; less than four minutes. Its seed is
+# The short form is CI's: a dozen kills on PostgreSQL, submissions that are killed, and four drills; less than six minutes. Its seed is
 # always the same, so that a failure comes from the change; other seeds are for campaigns.
-test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL; CHAOS=short, or CHAOS_SEED=7 CHAOS_KILLS=70
+test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL; CHAOS=short, or CHAOS_SEED=7 CHAOS_KILLS=70 CHAOS_DRILLS=200
 	@$(NEEDS) postgresql
-	@$(if $(filter short,$(CHAOS)),CHAOS_SEED=$(or $(CHAOS_SEED),1272) CHAOS_KILLS=12 CHAOS_SUBMISSIONS=2) $(PYTEST) --durations 10 \
-	  $(if $(filter short,$(CHAOS)),-k "postgresql or submission" tests/chaos/test_chaos.py tests/chaos/test_submit.py,tests/chaos)
+	@$(if $(filter short,$(CHAOS)),CHAOS_SEED=$(or $(CHAOS_SEED),1272) CHAOS_KILLS=12 CHAOS_SUBMISSIONS=2 CHAOS_DRILLS=4) $(PYTEST) --durations 10 \
+	  $(if $(filter short,$(CHAOS)),-k "postgresql or submission or whatever_happens_to_processes" tests/chaos/test_chaos.py tests/chaos/test_submit.py tests/chaos/test_drills.py,tests/chaos)
 
 # The short form is CI's, under PyPy: whole nodes, and what meets processes, pip, sockets, disks and OCI's clients, where
 # interpreters differ. What only computes is left to the types, and to the whole, which takes CPython 3.9 nine minutes.

@@ -55,6 +55,10 @@ class Cause(StrEnum):
     """A person or a program cancelled the run."""
     ABANDONED = "ABANDONED"
     """The run's lease expired, and so its nodes ended it."""
+    BUDGET = "BUDGET"
+    """The task has used the node-hours, or the money, that its job allows."""
+    IDLE = "IDLE"
+    """The program used neither GPU nor processor for as long as its job allows."""
 
 
 class OcidistError(Exception):

@@ -16,6 +16,7 @@ SHARED = {
     "connection_fields",
     "kubernetes",
     "node_config",
+    "prices",
     "recorded_gangs",
     "run_dir_files",
     "ssh",

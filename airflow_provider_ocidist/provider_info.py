@@ -150,6 +150,9 @@ CONNECTION_FIELDS = {
         enum=["true", "false"],
         default="false",
     ),
+    "prices": _field(
+        "Prices", 'Of a node for an hour, by shape, as JSON: {"VM.GPU.A10.1": 2.0}; jobs may name their own'
+    ),
 }
 
 RUNAI_FIELDS = {
@@ -164,4 +167,7 @@ RUNAI_FIELDS = {
     ),
     "cluster_context": _field("Context", "Of the kube config; empty: its current one"),
     "require_training": CONNECTION_FIELDS["require_training"],
+    "prices": _field(
+        "Prices", "Of a node for an hour, by node type or first node pool, as JSON; jobs may name their own"
+    ),
 }

@@ -43,6 +43,8 @@ class Access:
     kubeconfig: str = ""
     """With the option `--kubernetes`."""
     kubernetes_namespace: str = ""
+    runai: Mapping[str, str] | None = field(default=None, repr=False)
+    """With the option `--runai`: its address, an account, a project."""
 
     @classmethod
     def from_file(cls, path: Path) -> Access:

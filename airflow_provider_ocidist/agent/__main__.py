@@ -11,6 +11,7 @@ from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
 from airflow_provider_ocidist.agent.join import ads_contract
 from airflow_provider_ocidist.agent.join.ads_contract import NodeInstructions
 from airflow_provider_ocidist.agent.join.ads_meeting import instructions_of_ads
+from airflow_provider_ocidist.agent.join.second_start import is_second_start, stand_by
 from airflow_provider_ocidist.agent.node import LAYOUT, Node
 from airflow_provider_ocidist.agent.secrecy import keep_from_log
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
@@ -38,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     switch.ask_on_signals()
     try:
         instructions = _instructions(os.environ, sys.argv[1:] if argv is None else argv, switch)
+        if is_second_start(instructions.config, instructions.environ):
+            stand_by(switch)
+            return STOPPED
         return Node(instructions.config, instructions.environ, switch).run()
     except Stopped as stopped:
         logger.error("this node ends before it has joined the others: %s", stopped)

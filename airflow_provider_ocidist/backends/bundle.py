@@ -19,6 +19,7 @@ AGENT_PARTS = (
     "backports.py",
     "errors.py",
     "kinds.py",
+    "saves.py",
     "model",
     "oci_client",
     "agent",

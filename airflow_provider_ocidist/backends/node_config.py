@@ -13,10 +13,13 @@ from airflow_provider_ocidist.model.work_dir import CHECKPOINTS
 from airflow_provider_ocidist.storage.locations import join
 
 
-def node_config(job: TrainingJob, key: RunKey, source: str | None, **own: Any) -> AgentConfig:
+def node_config(
+    job: TrainingJob, key: RunKey, source: str | None, *, price: float | None, **own: Any
+) -> AgentConfig:
     """Return the configuration of an attempt's nodes. `job.work_dir` is known by now.
 
-    `source` is where they find the code; None: beside the agent. `own`: what only this backend sets.
+    `source` is where they find the code; None: beside the agent. `price`: of a node for an hour, None where it is not
+    known. `own`: what only this backend sets.
     """
     kept, stem = job.checkpoints, None
     if kept is not None:
@@ -40,6 +43,7 @@ def node_config(job: TrainingJob, key: RunKey, source: str | None, **own: Any) -
         dependencies=job.dependencies,
         mounts=tuple(mount.path for mount in job.mounts),
         require_training=bool(job.require_training),
+        price=price,
         **own,
     )
 

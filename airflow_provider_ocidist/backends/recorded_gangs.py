@@ -164,6 +164,12 @@ class RecordedGangs:
             # The later try finds it by its record, and cancels it.
             log.info("%s: %s", begun.key.name, error)
 
+    def write_off(self, plan: Plan) -> None:
+        """Record that a plan's attempt has come to nothing: the service has refused it. Raises BackendError."""
+        refused = Attempt.of(plan)
+        self.leave_stop_request(plan.run_dir, plan.key)
+        self.index_of(refused).end(plan.key, refused.place, End(succeeded=False))
+
     def called_off(
         self, key: RunKey, unanswered: Sequence[Attempt], found: Sequence[RunRef], settle: float = 0.0
     ) -> list[RunRef]:

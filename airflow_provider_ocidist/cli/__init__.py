@@ -40,6 +40,10 @@ GROUPS = {
         "run": ("run", "start a job; the run is saved in a file"),
         "watch": ("watch", "follow the logs of all nodes to the end; Ctrl-C does not end the run"),
         "cancel": ("cancel", "end all nodes of a run, and wait until they have ended"),
+        "drill": (
+            "drill",
+            "train a job again and again with faults on purpose, and report how it recovers",
+        ),
     },
     "look": {
         "list": ("status", "list the gangs of the connection's compartment, newest first"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli.connection import add_connection, connection_of
@@ -39,8 +41,8 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     job = load(options.file, options, templates=True)
     with problems_of(options.file):
-        plan = plan_of(job, connection_of(options))
-    report = masked(_plan_report(job, plan))
+        plan, *others = plans_of(job, connection_of(options))
+    report = masked({**_plan_report(job, plan), "candidates": [_candidate(job, other) for other in others]})
     if options.json:
         print_json(report)
     else:
@@ -49,22 +51,51 @@ def run(options: argparse.Namespace) -> int:
 
 
 def plan_of(job: TrainingJob, connection: dict[str, Any]) -> Plan:
-    """Return the plan of a job; values that only the connection has are `<name of the connection>` in it.
+    """Return the plan of a job, of its first choice. Otherwise as `plans_of`."""
+    return plans_of(job, connection)[0]
+
+
+def plans_of(job: TrainingJob, connection: dict[str, Any]) -> list[Plan]:
+    """Return the plan of a job and those of its candidates; values that only the connection has are
+    `<name of the connection>` in them.
 
     Raises JobFileError for errors that the backend finds.
     """
     from airflow_provider_ocidist import kinds
+    from airflow_provider_ocidist.gangs.candidates import Candidates
     from airflow_provider_ocidist.model.run import RunKey
 
     backend = kinds.load("backends", job.backend.kind).BACKEND
     key = RunKey(dag_id=job.name, run_id="run", task_id="task")
+    log = logging.getLogger(__name__)
+    if not connection:
+        # It may name the prices that this limit needs.
+        job = replace(job, limits=replace(job.limits, max_cost=None))
     try:
-        plan: Plan = backend.connect(connection).plan(job, key)
+        return Candidates(backend.connect(connection), job, log).plans(key)
     except JobFileError as error:
         absent = {problem.path.rpartition(".")[2] for problem in error.problems} - connection.keys()
         filled = {name: f"<{name} of the connection>" for name in absent}
-        plan = backend.connect({**connection, **filled}).plan(job, key)
-    return plan
+        return Candidates(backend.connect({**connection, **filled}), job, log).plans(key)
+
+
+def _candidate(job: TrainingJob, plan: Plan) -> dict[str, Any]:
+    return {
+        "candidate": plan.candidate,
+        "reason": plan.reason,
+        "machine": dict(plan.machine),
+        "cost": _bounds(job, plan),
+        "requests": [
+            {"verb": item.verb, "body": dict(item.body), "count": item.count} for item in plan.requests
+        ],
+    }
+
+
+def _bounds(job: TrainingJob, plan: Plan) -> str:
+    """Return what the job can use at most, as far as its limits say that."""
+    from airflow_provider_ocidist.gangs.spending import bound
+
+    return bound(job, plan.price)
 
 
 def _plan_report(job: TrainingJob, plan: Plan) -> dict[str, Any]:
@@ -85,6 +116,7 @@ def _plan_report(job: TrainingJob, plan: Plan) -> dict[str, Any]:
         "environment": [_node_environment(job, plan, rank) for rank in range(job.nodes)],
         "example_launch": _example_launch(job),
         "equivalents": _equivalents(plan),
+        "cost": _bounds(job, plan),
     }
 
 
@@ -179,8 +211,10 @@ def _shortened(value: Any) -> Any:
 
 def _print_plan(report: dict[str, Any]) -> None:
     say(f"nothing has been created; {report['reason']}", "bold")
-    for name in ("code", "names", "run_dir", "checkpoints_uri"):
+    for name in ("code", "names", "run_dir", "checkpoints_uri", "cost"):
         say(f"{name.removesuffix('_uri').replace('_', ' ')}: {report[name] or 'none'}")
+    for number, other in enumerate(report["candidates"], 1):
+        say(f"candidate {number}: {other['candidate']}; {other['reason']}; cost: {other['cost']}")
     for number, request in enumerate(report["requests"], 1):
         times = f" ({request['count']} times)" if request["count"] > 1 else ""
         say(f"\n# request {number}: {request['verb']}{times}", "cyan")

@@ -34,6 +34,10 @@ class CapacitySearch:
         return None if left < FIRST_PAUSE else now + min(pause_after(self.failures), left)
 
 
+class AnotherCandidate(Exception):
+    """There are no machines of this kind now, and the job names others. Not for users: the waiting task catches it."""
+
+
 class NoCapacity(Exception):
     """There are no machines now, and the task has time to ask again. Not for users: the waiting task catches it."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import unchanged, verdict
+from airflow_provider_ocidist.gangs.spending import node_seconds
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
@@ -32,6 +33,8 @@ UNREADABLE_LIMIT = 1800.0
 """Seconds after the end during which unreadable reports are requested again: they decide whether it is a success."""
 HANG_MARGIN = 60.0
 """Seconds that a node has to report its own hang, with stacks, before it is cancelled."""
+BUDGET_MARGIN = 300.0
+"""Seconds by which each machine may be older than its agent, which counts: images take minutes to arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +142,35 @@ def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | 
     failed = [node for node in status.nodes if _has_failed(node, record, status)]
     if not failed:
         return None
+<<<<<<< HEAD
     # The one that names the cause may be the last that the service calls ended.
     named = [node for node in status.nodes if node.report is not None and node.report.cause is not None]
     return _diagnose(min([*failed, *named], key=_guilt), record.expects)
+=======
+    guilty = min(failed, key=_guilt)
+    return _waited_in_vain(guilty, status) or _diagnose(guilty, record.expects)
+
+
+def _waited_in_vain(node: NodeStatus, status: RunStatus) -> Finding | None:
+    """Return the finding for a node that gave up waiting for others which have no machine: that is no fault of it."""
+    report = node.report
+    if report is None or report.cause is not Cause.NODE or report.trained_for is not None:
+        return None
+    absent = [
+        each
+        for each in status.nodes
+        if each.state is NodeState.PENDING and each.report is None and each.run_id != node.run_id
+    ]
+    if not absent:
+        return None
+    ranks = ", ".join(str(each.rank) for each in absent)
+    cause = next((each.cause for each in absent if each.cause in (Cause.CAPACITY, Cause.QUOTA)), None)
+    why = next((each.details for each in absent if each.details), "no machine was free")
+    return (
+        cause or Cause.CAPACITY,
+        f"node {ranks} had no machine while others waited for it: {why}; {report.message}",
+    )
+>>>>>>> main
 
 
 def _has_failed(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
@@ -247,6 +276,18 @@ def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding 
     return cause, f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): {why}"
 
 
+def _over_budget(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
+    """Return the finding where nodes have not ended by themselves, or have no agent that counts."""
+    if record.budget is None:
+        return None
+    late = BUDGET_MARGIN * len(status.nodes) if record.expects.reports else 0.0
+    spent = node_seconds(status, now)
+    if spent - late < record.budget.node_seconds:
+        return None
+    finding = record.budget.finding(spent, record.ref.price)
+    return None if finding is None else (Cause.BUDGET, finding)
+
+
 def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
     if record.lost_timeout is None or not status.reports_readable:
         return None
@@ -280,6 +321,7 @@ def _never_ends(record: RunRecord, status: RunStatus, now: float) -> Finding | N
 _LOOKS: tuple[Callable[[RunRecord, RunStatus, float], Finding | None], ...] = (
     _failed_and_saved,
     _past_deadline,
+    _over_budget,
     _never_started,
     _lost_from_sight,
     _stuck,

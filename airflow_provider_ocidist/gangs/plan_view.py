@@ -13,8 +13,11 @@ LONGEST_TEXT = 200
 LEFT_OUT = "left out: `ocidist plan` shows it"
 
 
-def readable(plan: Plan, room: int) -> str:
-    """Return a plan as YAML of at most `room` characters: long texts are left out first, then the request bodies."""
+def readable(plan: Plan, room: int, candidates: Sequence[str] = ()) -> str:
+    """Return a plan as YAML of at most `room` characters: long texts are left out first, then the request bodies.
+
+    `candidates`: what each of the job's candidates changes.
+    """
     import yaml
 
     text = ""
@@ -23,6 +26,7 @@ def readable(plan: Plan, room: int) -> str:
             {
                 "summary": f"{plan.key.name} on {plan.backend}, {plan.nodes} {'node' if plan.nodes == 1 else 'nodes'}",
                 "names": naming(plan),
+                **({"candidates": list(candidates)} if candidates else {}),
                 "topology": plan.topology,
                 "reason": plan.reason,
                 "code": plan.code,

@@ -23,6 +23,7 @@ from airflow_provider_ocidist.errors import (
     StillAlive,
 )
 from airflow_provider_ocidist.gangs.calling_off import call_off
+from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Fail, decide
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place, generation_of, newest
@@ -30,6 +31,7 @@ from airflow_provider_ocidist.model.causes import MEANINGS, Retry
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.refusal import CAUSES
 from airflow_provider_ocidist.model.run import (
     Ending,
     NodeState,
@@ -157,7 +159,11 @@ class GangSubmitter:
         self._notes = notes
         self._stop = stop
         self._canceller = Canceller(backend, log, stop)
-        self._plans = {plan.key: plan for plan in plans}
+        self._candidates = Candidates(backend, job, log)
+        self._plans = {(plan.key, 0): plan for plan in plans}
+        self._chosen: dict[RunKey, int] = {}
+        self._asked: Plan | None = None
+        """What this try has last asked the service for."""
 
     def adopt_or_submit(
         self, key: RunKey, task_deadline: float | None, number: int = 1, retries: int | None = None
@@ -177,6 +183,25 @@ class GangSubmitter:
                     raise
                 # An earlier try has begun an attempt since this try looked.
                 self._log.info("%s; looking again", error)
+            except BackendError as error:
+                if not self._has_another(error):
+                    raise
+                self._log.warning("%s; asking for another candidate", error)
+
+    def _has_another(self, error: BackendError) -> bool:
+        """Remember what the service has just refused; return whether the job has another candidate."""
+        plan = self._asked
+        if plan is None or not self._candidates.several or isinstance(error, StillAlive):
+            return False
+        if error.cause not in CAUSES or self._stop.is_set():
+            return False
+        # Each candidate is an attempt of its own: a token must not stand for two requests.
+        try:
+            self._backend.gangs.write_off(plan)
+        except BackendError as problem:
+            self._log.warning("%s: no other candidate: its end is not recorded: %s", plan.key.name, problem)
+            return False
+        return self._candidates.refuse(plan.key, plan.candidate, error.cause, str(error))
 
     def _adopt_or_submit(self, key: RunKey, task_deadline: float | None, tries: Tries) -> RunRecord:
         number = tries.number
@@ -186,11 +211,13 @@ class GangSubmitter:
         key = replace(key, generation=generation_of(tries, known))
         latest = newest(attempt for attempt in known if attempt.key.generation == key.generation)
         attempt = _next(latest)
-        plan = self._plan(replace(key, attempt=attempt), tries)
+        key = replace(key, attempt=attempt)
+        plan = self._plan(key, tries, self._choice(key, known))
         # Saved before anything is created: after a crash the next try looks at this attempt first.
         to_look_at = _to_look_at(known, key.generation)
         self._note([*to_look_at, Attempt.of(plan)])
         self._stop_earlier(to_look_at, key.generation, number)
+        self._asked = plan
         found = self._backend.gangs.begin(plan, to_look_at)
         adopted = self._adopted(found, plan, known)
         if adopted is not None and (number > 1 or any(adopted.run_ids)):
@@ -198,13 +225,24 @@ class GangSubmitter:
             self._claim(adopted, number)
         self._canceller.end([ref for ref in found if ref is not adopted], LEFT_OVER)
         if adopted is not None:
-            return self._submit(self._plan(adopted.key, tries), task_deadline, found, number)
+            whole = self._plan(adopted.key, tries, self._choice(adopted.key, known))
+            return self._submit(whole, task_deadline, found, number)
         taken = [ref.key.attempt for ref in found if ref.key.generation == key.generation]
         taken += [
             each.key.attempt for each in known if each.key == plan.key and not each.place.is_that_of(plan)
         ]
-        attempt = max(attempt, *(each + 1 for each in taken)) if taken else attempt
-        return self._submit(self._plan(replace(key, attempt=attempt), tries), task_deadline, [], number)
+        key = replace(key, attempt=max(attempt, *(each + 1 for each in taken)) if taken else attempt)
+        return self._submit(self._plan(key, tries, self._choice(key, known)), task_deadline, [], number)
+
+    def _choice(self, key: RunKey, known: Sequence[Attempt]) -> int:
+        """Return which of the job's choices an attempt is of: that which it was begun with, else the one to ask now."""
+        begun = next((each for each in known if each.key == key), None)
+        number = self._candidates.number_of(begun.candidate) if begun else None
+        if number is not None:
+            return number
+        if key not in self._chosen:
+            self._chosen[key] = self._candidates.chosen(key)
+        return self._chosen[key]
 
     def call_off(self, key: RunKey, number: int, why: BaseException) -> list[str]:
         """End gangs that earlier tries may have left: this try gives up, and is the last (`calling_off.call_off`)."""
@@ -232,7 +270,9 @@ class GangSubmitter:
         self._note([Attempt.of(plan)])
         if not any(ref.key == plan.key for ref in found) and number > 1:
             self._claim(plan, number)
+        self._asked = plan
         ref = self._backend.submit(plan, self._stop, found)
+        ref = replace(ref, candidate=plan.candidate, price=plan.price)
         self._note_created(Attempt.of(plan, ref), ref, number)
         if self._stop.is_set():
             end_unless_claimed(self._backend, ref, number, self._log)
@@ -282,10 +322,10 @@ class GangSubmitter:
         """Convert a time of this machine's clock to the service's, which records use on every machine."""
         return None if time_here is None else time_here - time.time() + now_at(self._backend)
 
-    def _plan(self, key: RunKey, tries: Tries) -> Plan:
-        if key not in self._plans:
-            self._plans[key] = self._backend.plan(self._job, key)
-        return replace(self._plans[key], tries=tries)
+    def _plan(self, key: RunKey, tries: Tries, choice: int = 0) -> Plan:
+        if (key, choice) not in self._plans:
+            self._plans[key, choice] = self._candidates.plan(key, choice)
+        return replace(self._plans[key, choice], tries=tries)
 
     def _worth_waiting_for(self, ref: RunRef, plan: Plan, known: Sequence[Attempt]) -> bool:
         """Return whether a gang has succeeded or may yet; an incomplete one that lost a node cannot."""

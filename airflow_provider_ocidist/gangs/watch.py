@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from airflow_provider_ocidist.errors import (
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Action, Cancel, Wait, decide, unread
 from airflow_provider_ocidist.gangs.leases import Renewals
 from airflow_provider_ocidist.gangs.log_follower import LogFollower
+from airflow_provider_ocidist.gangs.pace import Pace
+from airflow_provider_ocidist.gangs.spending import Spending
 from airflow_provider_ocidist.gangs.unchanged import observe
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept
@@ -40,6 +43,8 @@ LAST_LINES_AFTER = 2.0
 """Seconds; the last lines of a run can be found shortly after its end."""
 LAST_LINES_PATIENCE = 60.0
 """Seconds for which a failing service is asked for the last lines."""
+SPENDING_EVERY = 600.0
+"""Seconds between two log lines about what a run has used."""
 RENEW_EVERY = 30.0
 """Least seconds between two readings of new credentials after refusals."""
 
@@ -89,6 +94,12 @@ class Watch:
         self._asked_at: float | None = None
         """When the last unanswered request was made, by `clock`; None: the service has answered since."""
         self._renewed_at = -RENEW_EVERY
+        self._pace = Pace()
+        self.spending: Spending | None = None
+        """What the run has used up to the last look."""
+        self.on_spending: Callable[[Spending], object] = lambda _: None
+        """Takes it whenever it is logged."""
+        self._spending_noted_at = clock()
 
     def go_on_after(self, kept: Kept, seconds: float) -> None:
         """Take over an earlier process's refusals; its last look was at least `seconds` ago."""
@@ -144,6 +155,7 @@ class Watch:
         if part is not None:
             self._take(part, now)
         self._say_progress(status)
+        self._note_spending(status, at)
         return action
 
     def _elapsed(self) -> float:
@@ -279,6 +291,21 @@ class Watch:
     def write_line(self, line: LogLine) -> None:
         """Log a line of a node."""
         self._log.info("[node %d] %s", line.rank, masked_text(line.text))
+
+    def _note_spending(self, status: RunStatus, at: float) -> None:
+        """Log what the run has used, and will have used at this pace; every ten minutes, and at the end."""
+        self._pace.add(status, at)
+        self.spending = Spending.of(
+            status, at, self.record.ref.price, None if status.ended else self._pace.remaining(status)
+        )
+        if self.spending.node_seconds <= 0:
+            return
+        now = self._clock()
+        due_at = self._spending_noted_at + (0.0 if status.ended else SPENDING_EVERY)
+        if now >= due_at:
+            self._spending_noted_at = math.inf if status.ended else now
+            self.on_spending(self.spending)
+            self._log.info("%s", self.spending)
 
     def write_status(self, status: RunStatus, said: str) -> None:
         """Log that the gang's state has changed; `said` is one line for a person."""

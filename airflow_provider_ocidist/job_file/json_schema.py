@@ -24,7 +24,7 @@ from airflow_provider_ocidist.job_file.schema import (
     plain_of,
     required_of,
 )
-from airflow_provider_ocidist.model.job import AtLeast, Duration, TrainingJob
+from airflow_provider_ocidist.model.job import Above, AtLeast, Duration, TrainingJob
 
 FILE = Path(__file__).with_name("job.schema.json")
 JINJA = {"$ref": "#/definitions/Jinja"}
@@ -118,6 +118,8 @@ def _present(plain: Any, notes: tuple[Any, ...], definitions: dict[str, Any]) ->
     schema: dict[str, Any] = {"type": {int: "integer", float: "number", bool: "boolean"}[plain]}
     for note in [note for note in notes if isinstance(note, AtLeast)]:
         schema["minimum"] = note.minimum
+    for bound in [note for note in notes if isinstance(note, Above)]:
+        schema["exclusiveMinimum"] = bound.limit
     return _or_jinja(schema)
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.errors import JobFileError, Problem
-from airflow_provider_ocidist.job_file import schema, yaml_document
+from airflow_provider_ocidist.job_file import candidates, schema, yaml_document
 from airflow_provider_ocidist.job_file.dialects.base import Translation
 from airflow_provider_ocidist.job_file.rules import rules
 from airflow_provider_ocidist.job_file.text import folder_of, is_uri, read, shown
@@ -123,7 +123,7 @@ def _checked(
             "is empty" if document.value is None else "must be a section with keys and values at the top"
         )
         raise JobFileError([Problem("", problem, document.line(""))], source)
-    translation = _translated(document.value)
+    translation = _translated(document.value, _chosen_home(overrides))
     if not translation.readable:
         raise JobFileError(
             [replace(item, line=document.line(item.path)) for item in translation.problems], source
@@ -133,11 +133,13 @@ def _checked(
     misplaced = _override(mapping, overrides, problems)
     job, found = _fields(mapping, templates=templates)
     job = _with_absolute_source(job, Path.cwd() if base_dir is None else base_dir, problems)
+    broken = rules(job)
+    broken += candidates.rules_of_each(job, broken)
     located = [
         *document.problems,
         *(replace(problem, line=document.line(problem.path)) for problem in translation.problems),
         *misplaced,
-        *(_located(item, document, translation, overrides) for item in [*problems, *found, *rules(job)]),
+        *(_located(item, document, translation, overrides) for item in [*problems, *found, *broken]),
     ]
     if located:
         raise JobFileError(
@@ -146,11 +148,17 @@ def _checked(
     return job
 
 
-def _translated(mapping: Mapping[str, Any]) -> Translation:
+def _chosen_home(overrides: Mapping[str, Any]) -> str | None:
+    section = overrides.get("backend")
+    kind = overrides.get("backend.kind", section.get("kind") if isinstance(section, Mapping) else None)
+    return kind if isinstance(kind, str) else None
+
+
+def _translated(mapping: Mapping[str, Any], home: str | None) -> Translation:
     for name in kinds.names(DIALECTS):
         dialect = kinds.load(DIALECTS, name).DIALECT
         if dialect.matches(mapping):
-            translation: Translation = dialect.translate(mapping)
+            translation: Translation = dialect.translate(mapping, home)
             return translation
     if "kind" in mapping and "spec" in mapping:
         known = (
@@ -196,7 +204,7 @@ def _override(
 ) -> list[Problem]:
     """Put values at their paths; return those whose path does not exist."""
     misplaced = []
-    if overrides.get("backend.kind", _kind_in(mapping)) != _kind_in(mapping):
+    if _kind_after(overrides, _kind_in(mapping)) != _kind_in(mapping):
         # What the file says is for another kind.
         mapping["backend"] = {}
     for path, given in overrides.items():
@@ -219,6 +227,13 @@ def _kind_in(mapping: Mapping[str, Any]) -> Any:
     return (
         backend.get("kind", schema.DEFAULT_BACKEND) if isinstance(backend, dict) else schema.DEFAULT_BACKEND
     )
+
+
+def _kind_after(overrides: Mapping[str, Any], kind: Any) -> Any:
+    section = overrides.get("backend")
+    if isinstance(section, Mapping):
+        kind = section.get("kind", kind)
+    return overrides.get("backend.kind", kind)
 
 
 def _entered(holder: Any, part: str) -> Any:
@@ -253,10 +268,17 @@ def _fields(mapping: dict[str, Any], *, templates: bool) -> tuple[TrainingJob, l
     if not isinstance(backend, dict) or problems:
         return job, [*found, *problems]
     # A wrong kind would be reported twice.
-    chosen, wrong = schema.check(
-        options, {**backend, "kind": kind}, at="backend", homes=homes, templates=templates
-    )
-    return replace(job, backend=chosen), [*found, *wrong]
+    backend = {**backend, "kind": kind}
+    chosen, wrong = schema.check(options, backend, at="backend", homes=homes, templates=templates)
+    others, faults = candidates.checked(options, backend, homes, templates=templates)
+    return replace(job, backend=_passed_on(replace(chosen, candidates=others))), [*found, *wrong, *faults]
+
+
+def _passed_on(options: BackendOptions) -> BackendOptions:
+    """Return options whose sections of any form, which go to a platform as they are, hold plain values."""
+    values = {item.name: getattr(options, item.name) for item in fields(options)}
+    free = {name: value for name, value in values.items() if isinstance(value, Mapping | tuple)}
+    return replace(options, **{name: yaml_document.plain(value) for name, value in free.items()})
 
 
 def _options_class(kind: Any) -> tuple[type[BackendOptions], list[Problem]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from airflow_provider_ocidist.errors import Problem
-from airflow_provider_ocidist.model.job import AtLeast, Duration, is_placeholder
+from airflow_provider_ocidist.model.job import Above, AtLeast, Duration, is_placeholder
 from airflow_provider_ocidist.storage import locations
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ def _expected(hint: Any) -> str:
     if duration is not None:
         return f"a number of seconds{', 0 or' if duration.zero else ''} above 0, or as 90s, 15m, 2h, 1d"
     least = next((f" of at least {item.minimum:g}" for item in metadata if isinstance(item, AtLeast)), "")
+    least = next((f" above {item.limit:g}" for item in metadata if isinstance(item, Above)), least)
     if typing.get_origin(bare) is Literal:
         return "one of " + ", ".join(map(repr, typing.get_args(bare)))
     if dataclasses.is_dataclass(bare):

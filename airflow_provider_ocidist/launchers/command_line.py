@@ -71,7 +71,7 @@ SHELL_WORDS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command:
+class CommandLine:
     """A command line in the terms of our job."""
 
     launcher: str
@@ -83,7 +83,7 @@ class Command:
     args: tuple[str, ...] = ()
 
 
-def parse(words: Sequence[str]) -> Command:
+def parse(words: Sequence[str]) -> CommandLine:
     """Parse the words of a command line. Raises ValueError that says what is wrong."""
     if not words:
         raise ValueError("is empty: name the program")
@@ -96,7 +96,7 @@ def parse(words: Sequence[str]) -> Command:
         return _launched(name, rest)
     if PYTHON.fullmatch(name):
         return _python(first, rest)
-    return Command(launcher="command", script=first, args=tuple(rest))
+    return CommandLine(launcher="command", script=first, args=tuple(rest))
 
 
 def values(flags: Sequence[str], launcher: str) -> Mapping[str, str]:
@@ -139,7 +139,7 @@ def _refuse_shell(words: Sequence[str]) -> None:
             )
 
 
-def _launched(launcher: str, words: Sequence[str]) -> Command:
+def _launched(launcher: str, words: Sequence[str]) -> CommandLine:
     """Split `[flags] script [arguments]`; the flags stay the user's, and win over ours."""
     flags: list[str] = []
     rest = list(words)
@@ -156,10 +156,12 @@ def _launched(launcher: str, words: Sequence[str]) -> Command:
             flags.append(rest.pop(0))
     if not rest:
         raise ValueError(f"names no program after {launcher} and its flags")
-    return Command(launcher=launcher, flags=tuple(flags), script=rest[0], module=module, args=tuple(rest[1:]))
+    return CommandLine(
+        launcher=launcher, flags=tuple(flags), script=rest[0], module=module, args=tuple(rest[1:])
+    )
 
 
-def _python(interpreter: str, words: Sequence[str]) -> Command:
+def _python(interpreter: str, words: Sequence[str]) -> CommandLine:
     """Split `[-u] script [arguments]`; an interpreter with other flags is an executable like any other."""
     # Output is always unbuffered here.
     rest = list(words[1:] if words[:1] == ["-u"] else words)
@@ -173,9 +175,9 @@ def _python(interpreter: str, words: Sequence[str]) -> Command:
     if module and rest[1] in MODULES:
         return _launched(MODULES[rest[1]], rest[2:])
     if rest[0].startswith("-") and not module:
-        return Command(launcher="command", script=interpreter, args=tuple(rest))
+        return CommandLine(launcher="command", script=interpreter, args=tuple(rest))
     script, *args = rest[1:] if module else rest
-    return Command(launcher="python", script=script, module=module, args=tuple(args))
+    return CommandLine(launcher="python", script=script, module=module, args=tuple(args))
 
 
 def _takes_value(flag: str, launcher: str) -> bool:

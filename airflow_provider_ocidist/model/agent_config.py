@@ -64,10 +64,14 @@ class AgentConfig:
     ends_others: bool = False
     """Whether the platform ends all other nodes when one fails, or when node 0 succeeds: the first to end waits for
     them."""
+    starts_again: bool = False
+    """Whether the platform starts a node again by itself, which then does nothing: a gang is retried whole."""
     reports: bool = True
     """Whether it is certain that an agent reads this; where not, a node's silence means nothing."""
     require_training: bool = False
     """Whether a run that shows no step, loss, checkpoint or output is a failure; the side that waits judges that."""
+    price: float | None = None
+    """Of a node for an hour; None: not known."""
     oci_endpoint: str | None = None
     """Service endpoint of every OCI client, for the emulator; None: the region's own."""
 

@@ -60,6 +60,8 @@ class Attempt:
     """None: its creation was not answered, as far as is known."""
     end: End | None = None
     """None: a node of it may live."""
+    candidate: str = ""
+    """As in its plan."""
 
     @classmethod
     def of(cls, plan: Plan, ref: RunRef | None = None) -> Attempt:
@@ -67,7 +69,7 @@ class Attempt:
         place = Place.of(plan)
         if ref is not None:
             place = replace(place, run_dir=ref.run_dir, compartment_id=ref.compartment_id)
-        return cls(key=plan.key, place=place, tries=plan.tries, ref=ref)
+        return cls(key=plan.key, place=place, tries=plan.tries, ref=ref, candidate=plan.candidate)
 
     @property
     def order(self) -> tuple[int, int]:

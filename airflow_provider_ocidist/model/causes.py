@@ -94,6 +94,16 @@ MEANINGS: Mapping[Cause, Meaning] = {
         remedy="run it again, and wait for it; a retry in Airflow goes on from its newest checkpoint",
         exit_code=76,
     ),
+    Cause.BUDGET: Meaning(
+        retry=Retry.NEVER,
+        remedy="raise the limit to go on from the newest checkpoint, or clear the task to count from 0",
+        exit_code=77,
+    ),
+    Cause.IDLE: Meaning(
+        retry=Retry.AS_USUAL,
+        remedy="see in the last lines what the program waits for; raise limits.idle if it may wait that long",
+        exit_code=79,
+    ),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from airflow_provider_ocidist.backports import dataclass
@@ -20,6 +20,16 @@ class AtLeast:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
         return {**handler(source), "ge": self.minimum}
+
+
+@dataclass(frozen=True)
+class Above:
+    """A limit that pydantic checks, and that is itself too small."""
+
+    limit: float
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return {**handler(source), "gt": self.limit, "allow_inf_nan": False}
 
 
 @dataclass(frozen=True)
@@ -224,6 +234,10 @@ class Limits:
 
     max_runtime: Seconds | None = None
     """From submission to the end of the last node."""
+    max_node_hours: Annotated[float, Above(0)] | None = None
+    """Hours of all nodes together, from the start of each agent; restarts and earlier attempts count, up to a clear."""
+    max_cost: Annotated[float, Above(0)] | None = None
+    """The same as a sum of money: node-hours times the price of the shape in `prices`, here or in the connection."""
     start_timeout: Seconds = 1800.0
     """From submission until every node runs; a gang that misses one node is ended then."""
     capacity_timeout: SecondsOrZero | None = None
@@ -233,7 +247,9 @@ class Limits:
     data, as long as it makes progress at least once in this time. A store that does not answer is tried again for
     this long."""
     hang_timeout: Seconds | None = 1800.0
-    """Without a line of output, progress or checkpoint on any node."""
+    """Without progress on any node: a new step or a checkpoint where the program counts steps, else any output."""
+    idle: Seconds | None = None
+    """Without use of a GPU or of a tenth of a processor core on any node, while it trains. None: not watched."""
     lost_timeout: Seconds = 120.0
     """Without a heartbeat from a node that the service reports as running."""
     stop_grace: Seconds = 20.0
@@ -270,6 +286,9 @@ class BackendOptions:
     __pydantic_config__ = STRICT
 
     kind: str
+    candidates: tuple[Mapping[str, Any], ...] = ()
+    """Where to ask when there is no capacity or quota, in this order: what each changes in this section, as
+    `{shape: VM.GPU.A10.2}`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,6 +330,18 @@ class TrainingJob:
     worker_env: Mapping[str, str] = field(default_factory=dict)
     """Laid over `env` on all other nodes."""
     mounts: tuple[Mount, ...] = ()
+    prices: Mapping[str, Annotated[float, Above(0)]] = field(default_factory=dict)
+    """Of a node for an hour, by shape, in any one currency; `*` for every other shape. They win over the connection's.
+    """
+
+    @property
+    def choices(self) -> tuple[Mapping[str, Any], ...]:
+        """What each choice of a place changes in `backend`, in order; the first is the section as it is."""
+        return ({}, *self.backend.candidates)
+
+    def at_choice(self, number: int) -> TrainingJob:
+        """Return the job at one of its choices, from 0."""
+        return replace(self, backend=replace(self.backend, **self.choices[number], candidates=()))
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the job as `job_file.build` takes it; defaults are left out."""

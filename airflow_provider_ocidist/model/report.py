@@ -27,6 +27,17 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How long one process works on a step by itself, as the program measures it."""
+
+    rank: int
+    seconds: float
+    """For its own part of a step, without the wait for other processes; the median of its last ones."""
+    steps: int
+    """How many these are."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """The progress of the training, as far as the program reports it."""
 
@@ -42,7 +53,16 @@ class Progress:
     updated_at: float | None = None
     """Unix time of the last output, step or checkpoint, by the node's own clock."""
     idle: float | None = None
-    """Seconds since then, as the node has measured them: what a hang is judged by."""
+    """Seconds without progress, as the node has measured them: what a hang is judged by. Progress is a new step where
+    the program counts steps, else any output."""
+    by_steps: bool = False
+    """Whether it goes by steps: at least two were seen."""
+    longest_step: float = 0.0
+    """Seconds between two steps, at most so far."""
+    step_time: float | None = None
+    """Seconds for a step, over the last ones that this node has seen."""
+    paces: tuple[Pace, ...] = ()
+    """Of the processes on this node that report their own time."""
     complete: bool = False
     """Whether the program reports that there is nothing left to train."""
     losses: tuple[tuple[float, float], ...] = ()
@@ -62,6 +82,36 @@ class Usage:
     """Share of the time, 0 to 1, in which something ran on the GPUs; their mean."""
     gpu_memory: float | None = None
     """Share in use, 0 to 1, of the GPU that has least left."""
+    idle: float | None = None
+    """Seconds since a GPU, or a tenth of a processor core, was last in use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where one process of a training that hangs stood, before it was ended."""
+
+    rank: int | None
+    """Of the process; None where its environment names none."""
+    at: tuple[str, ...]
+    """The innermost functions of its main thread, `reduce (train.py:12)`, the innermost first; empty where unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slow:
+    """A process or node that is slower than the others."""
+
+    rank: int | None
+    """Of the process; None where only nodes report their steps."""
+    node: int
+    seconds: float
+    """It takes for a step."""
+    median: float
+    """Of all."""
+
+    @property
+    def line(self) -> str:
+        who = f"node {self.node}" if self.rank is None else f"rank {self.rank} (on node {self.node})"
+        return f"{who} is slow: {self.seconds:.3g} s for a step, the median is {self.median:.3g} s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +154,12 @@ class NodeReport:
     """Last lines of output, the traceback included; at most 4,000 characters."""
     progress: Progress | None = None
     usage: Usage | None = None
+    health: tuple[str, ...] = ()
+    """What is wrong with the machine, one line each; found when nothing gets further, and every few minutes."""
+    slow: tuple[Slow, ...] = ()
+    """On the main node: who is slower than the others at present."""
+    stands: tuple[Standing, ...] | None = None
+    """Where the processes of this launch stood when it hung; None before that was kept."""
     moved: int | None = None
     """Grows while the node makes progress before the training; None: an older agent."""
     checkpoint: CheckpointRef | None = None
@@ -112,6 +168,10 @@ class NodeReport:
     """Digest of the checkpoint that this node goes on from, empty for none; None before it has looked."""
     outputs: tuple[str, ...] = ()
     """URIs of the outputs that were copied."""
+    spent_before: float | None = None
+    """Node-seconds of the task's earlier attempts since its last clear, as node 0 has counted them."""
+    lost: bool = False
+    """Whether the platform has started this node again: what ran on it before has ended without a word."""
     restarts: tuple[Restart, ...] = ()
     """Of this run so far, oldest first; how many there are is the number of the launch, from 0."""
 
@@ -150,6 +210,8 @@ class StopRequest:
     """The node that asks; None: the submitter."""
     restarts: tuple[Restart, ...] = ()
     """Where the training is launched again: all so far, the new one last. Empty: the run ends."""
+    hang: bool = False
+    """Whether nothing got further, whatever the cause: then each node shows where its processes stand."""
 
     def concerns(self, launch: int) -> bool:
         """Whether it ends the launch of this number, from 0."""

@@ -7,13 +7,14 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from airflow_provider_ocidist.backports import StrEnum, dataclass
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.budget import Budget, budget_of
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -150,6 +151,12 @@ class Plan:
     """The connection's; None if only its profile names one."""
     tries: Tries | None = None
     """Which try of the task asks; None where no Airflow task does."""
+    machine: Mapping[str, str] = field(default_factory=dict)
+    """Which machines are asked for, and where: what a lack of capacity is remembered by. Empty: it cannot lack."""
+    candidate: str = ""
+    """What of `backend.candidates` it was made of, for people; empty: the section as it is."""
+    price: float | None = None
+    """Of a node for an hour; None: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +182,10 @@ class RunRef:
     """As in the plan; the default is for records of older versions."""
     lease: float | None = None
     """Seconds without a lease renewal after which its nodes end a run, as configured; None: never."""
+    candidate: str = ""
+    """As in the plan."""
+    price: float | None = None
+    """Of a node for an hour; None: not known."""
 
     def sharing_texts(self) -> RunRef:
         """Return an equal reference whose texts are shared with other gangs': a thousand wait in one process."""
@@ -307,6 +318,11 @@ class RunStatus:
     def outputs(self) -> tuple[str, ...]:
         return tuple(uri for node in self.nodes if node.report for uri in node.report.outputs)
 
+    @property
+    def spent_before(self) -> float:
+        """Node-seconds of the task's earlier attempts since its last clear, as its nodes have counted them."""
+        return max((node.report.spent_before or 0.0 for node in self.nodes if node.report), default=0.0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
@@ -369,6 +385,8 @@ class RunRecord:
     """By rank: log lines up to this time are in the task log already."""
     ending_limit: float = ENDING_LIMIT
     """Seconds for which nodes that are to end are waited for."""
+    budget: Budget | None = None
+    """What all attempts of the task together may use; None: it is not limited."""
     unchanged: tuple[Unchanged, ...] = ()
 
     @classmethod
@@ -395,6 +413,7 @@ class RunRecord:
             lease=ref.lease,
             logs_since=(ref.submitted_at,) * ref.nodes,
             ending_limit=ENDING_LIMIT + limits.stop_grace,
+            budget=budget_of(limits, ref.price),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -423,6 +442,8 @@ class TrainingResult:
     """Why the success is doubtful, if it is."""
     restarts: tuple[Restart, ...] = ()
     """Why the nodes have launched the training again meanwhile."""
+    candidate: str = ""
+    """Which of `backend.candidates` it has become; empty: the section as it is."""
 
     @classmethod
     def of(cls, record: RunRecord, status: RunStatus, warning: str | None = None) -> TrainingResult:
@@ -437,6 +458,7 @@ class TrainingResult:
             progress=status.progress,
             warning=warning,
             restarts=status.restarts,
+            candidate=record.ref.candidate,
         )
 
     def to_json(self) -> dict[str, Any]:

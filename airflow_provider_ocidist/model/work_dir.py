@@ -7,6 +7,7 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | --- | --- | --- |
 | `attempts/<task>/g0-a1-<place>.json` | a try, before it creates anything | each later try |
 | `attempts/<task>/g0-a1-<place>.end.json` | the process that has seen all nodes end | each later try |
+| `refusals/<machine>.json` | the task that found none of them | every task that has other candidates |
 | `checkpoints/<task>-g0/...` | nodes; the manifest last | nodes that resume, sensors, people |
 | `<run>/code.zip`, `<run>/agent.zip` | the try that creates the gang | containers, as they start |
 | `<run>/nodes/0.json` | each node, every two seconds | the waiting process; the other nodes |
@@ -16,13 +17,16 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | `<run>/told.json` | the process that logs, with each renewal | the process that continues the log |
 | `<run>/commit` | node 0, once it has cloned | the other nodes |
 | `<run>/wheels/...` | node 0, once pip has built them | the other nodes |
+| `<run>/stacks/launch-0/...` | each node, before it ends a training that hangs | people |
 | `<run>/shards/...` | the main node asks, the others answer | one another, while a checkpoint is put together |
+| `<run>/drill/0.json` | each node of a drill | a node that takes its place; `ocidist drill` |
 """
 
 from __future__ import annotations
 
 ATTEMPTS = "attempts"
 CHECKPOINTS = "checkpoints"
+REFUSALS = "refusals"
 
 CODE_ARCHIVE = "code.zip"
 AGENT_ARCHIVE = "agent.zip"
@@ -35,6 +39,8 @@ LOG_CURSOR = "told.json"
 COMMIT = "commit"
 WHEELS = "wheels"
 SHARDS = "shards"
+DRILL_FOLDER = "drill"
+STACKS = "stacks"
 
 
 def record_of(generation: int, attempt: int, place: str) -> str:
@@ -62,7 +68,22 @@ def report_of(rank: int) -> str:
     return f"{NODES_FOLDER}/{rank}.json"
 
 
+def drill_journal_of(rank: int) -> str:
+    """Return the file of what a node has recorded of a drill."""
+    return f"{DRILL_FOLDER}/{rank}.json"
+
+
 def rank_of(name: str) -> int | None:
     """Return the rank whose report a file is, by its name or path; None: it is no report."""
     stem = name.rpartition("/")[2].removesuffix(".json")
     return int(stem) if stem.isdecimal() else None
+
+
+def stacks_of(launch: int, rank: int) -> str:
+    """Return the file for the stacks of a node's processes, of a launch that hung."""
+    return f"{STACKS}/launch-{launch}/node-{rank}.txt"
+
+
+def flight_record_of(launch: int, rank: int) -> str:
+    """Return the file for what NCCL has recorded in the process of a rank."""
+    return f"{STACKS}/launch-{launch}/nccl-rank-{rank}"

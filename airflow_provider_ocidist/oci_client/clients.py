@@ -95,7 +95,7 @@ def _has_sdk() -> bool:
     return importlib.util.find_spec("oci") is not None
 
 
-def _client_without_sdk(access: OciAccess, service: Service) -> rest.Client:
+def _client_without_sdk(access: OciAccess, service: Service) -> rest.RestClient:
     """Return the client of nodes whose image has no SDK, for the rendezvous and for saving."""
     endpoint = access.endpoint or endpoint_of(service, os.environ)
     signer = Signer.of_resource(os.environ)

@@ -26,7 +26,7 @@ class Answer:
         return self.headers.get("opc-next-page")
 
 
-class Client:
+class RestClient:
     """Safe to share between threads. Every method raises RequestError, which `oci_errors` turns into ours.
 
     It keeps no connection open: each request costs a handshake more than with the SDK.
@@ -42,7 +42,7 @@ class Client:
         return Answer(lowered(answer.headers), json.loads(text) if text else None)
 
 
-class SecretsClient(Client):
+class SecretsClient(RestClient):
     """Reads secrets of Vault."""
 
     def get_secret_bundle(self, secret_id: str) -> Answer:
@@ -51,7 +51,7 @@ class SecretsClient(Client):
         return Answer(answer.headers, SimpleNamespace(secret_bundle_content=content))
 
 
-class ObjectStorageClient(Client):
+class ObjectStorageClient(RestClient):
     """Reads and writes objects, small ones whole, large ones in parts; it does not copy between buckets."""
 
     def get_namespace(self) -> Answer:
@@ -92,7 +92,7 @@ class ObjectStorageClient(Client):
         return self._ask("DELETE", _upload(namespace, bucket, name, upload_id))
 
 
-CLIENTS: Mapping[str, type[Client]] = {"object_storage": ObjectStorageClient, "secrets": SecretsClient}
+CLIENTS: Mapping[str, type[RestClient]] = {"object_storage": ObjectStorageClient, "secrets": SecretsClient}
 
 
 def lowered(headers: Any) -> dict[str, str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
-from airflow_provider_ocidist.gangs.capacity import CapacitySearch, NoCapacity
+from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
 from airflow_provider_ocidist.hooks import task_context
@@ -40,8 +40,12 @@ class TryOutcome:
         self._job = job
         self._connection = connection
         self._log = log
+        self.has_another: Callable[[RunRef, Cause, str], bool] = lambda *_: False
+        """Remembers that a gang's machines were refused; returns whether the job names others."""
         self.search: CapacitySearch | None = None
         """The search for machines; None where the task does not ask again."""
+        self._spent: dict[str, Any] = {}
+        """Node-hours, and their cost, of a gang that has failed."""
         self.result: dict[str, Any] | None = None
         self.failure: Failure | None = None
 
@@ -50,6 +54,8 @@ class TryOutcome:
         self._log.info(
             "gang %s: job %s, %d nodes, main run %s", ref.key.name, ref.job_id, ref.nodes, ref.main_run_id
         )
+        if ref.candidate:
+            self._log.info("gang %s runs on a candidate: %s", ref.key.name, ref.candidate)
         if not ref.has_log:
             self._log.warning(
                 "the nodes' output is not kept, and so not shown here: name a log group in the connection "
@@ -65,7 +71,7 @@ class TryOutcome:
         assert watch.status is not None
         self._close(watch.record.ref, succeeded=True)
         result: dict[str, Any] = task_context.handed_on(
-            TrainingResult.of(watch.record, watch.status, warning).to_json()
+            {**TrainingResult.of(watch.record, watch.status, warning).to_json(), **spent_in(watch)}
         )
         if warning:
             self._log.warning("SUCCEEDED, BUT %s", warning)
@@ -86,12 +92,15 @@ class TryOutcome:
         if watch.status.ended:
             self._close(watch.record.ref, succeeded=False)
         failure = Failure.of(cause, message, watch.record, watch.status)
+        self._spent = spent_in(watch)
         if failure.checkpoint_uri is not None:
             self._hand_on_checkpoint(failure.checkpoint_uri, watch.record.ref)
         for node in watch.status.nodes:
             if node.report is not None and node.report.cause is not None and node.report.tail:
                 self._log.error("last lines of node %d:\n%s", node.rank, masked_text(node.report.tail))
         if not watch.status.has_trained:
+            if watch.status.ended and self.has_another(watch.record.ref, cause, message):
+                raise AnotherCandidate(f"{cause}: {failure.message}")
             self._wait_for_machines(cause, failure.sentence)
         self.publish_failure(failure)
         raise training_failure(cause, failure.sentence)
@@ -117,7 +126,7 @@ class TryOutcome:
         Airflow masks logs, but not XComs.
         """
         self.failure = failure
-        self._push("failure", task_context.handed_on(failure.to_json()))
+        self._push("failure", task_context.handed_on({**failure.to_json(), **self._spent}))
 
     def _close(self, ref: RunRef, *, succeeded: bool) -> None:
         """Record the end, so that a later try can detect a clear in between."""
@@ -139,6 +148,11 @@ class TryOutcome:
 
     def _push(self, key: str, value: Any) -> None:
         self._ti.xcom_push(key=key, value=value)
+
+
+def spent_in(watch: Watch) -> dict[str, Any]:
+    """Return the node-hours of a gang that has been looked at, and their cost, for XCom."""
+    return watch.spending.to_json() if watch.spending else {}
 
 
 def failure_of(cause: Cause, message: str) -> Failure:

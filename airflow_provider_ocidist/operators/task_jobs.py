@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from airflow.providers.common.compat.sdk import conf
 from jinja2 import TemplateError
 
 from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.gangs.candidates import Candidates, labels
 from airflow_provider_ocidist.gangs.plan_view import readable
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.hooks.task_context import mask_secrets
@@ -20,6 +22,8 @@ from airflow_provider_ocidist.model.masking import masked_text, secrets_in
 from airflow_provider_ocidist.model.run import Plan, RunKey
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.operators.job_arguments import JobArguments
+
+log = logging.getLogger(__name__)
 
 Render = Callable[[str], Any]
 """Fills in the Jinja of a text. Raises jinja2's TemplateError."""
@@ -98,12 +102,15 @@ class TaskJob:
         self.planned = None
         try:
             job = self.job(arguments(), render)
-            plan = self._connection.backend(job.backend.kind).plan(job, key)
+            several = Candidates(self._connection.backend(job.backend.kind), job, log)
+            # Each is planned: one that lacks something must not be found out at night.
+            plan, *_ = several.plans(key)
         except Exception as error:  # noqa: BLE001 - it fails again when the task needs it, and is reported there
             return f"no plan: {masked_text(str(error), secrets)}"
         mask_secrets(secrets_in(job.to_mapping()))
         self.planned = job, plan
-        return readable(plan, conf.getint("core", "max_templated_field_length", fallback=4096))
+        room = conf.getint("core", "max_templated_field_length", fallback=4096)
+        return readable(plan, room, labels(job)[1:])
 
     def read(self, arguments: JobArguments, render: Render) -> TrainingJob:
         """Return the job as arguments and file describe it. Raises as `job` does."""

@@ -12,7 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 
 from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
-from airflow_provider_ocidist.gangs.capacity import CapacitySearch, NoCapacity
+from airflow_provider_ocidist.gangs.candidates import Candidates
+from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
 from airflow_provider_ocidist.gangs.kills import Patience, may_pass
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
@@ -22,8 +23,10 @@ from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
+from airflow_provider_ocidist.hooks.metrics import publish_spending
 from airflow_provider_ocidist.integrations.lineage import lineage_of_training
 from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.refusal import CAUSES
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.operators.gang_ending import GangEnding
 from airflow_provider_ocidist.operators.job_arguments import JobArguments
@@ -74,12 +77,15 @@ class TrainingTry:
     ending: GangEnding = field(init=False)
     _ref: RunRef | None = field(init=False, default=None)
     _said_why_it_waits: bool = field(init=False, default=False)
+    _moved: bool = field(init=False, default=False)
+    """Whether it has asked for another candidate."""
 
     def __post_init__(self) -> None:
         self._log = self.operator.log
         self._may_defer = self.operator.deferrable
         self._number: int = self.context["ti"].try_number
         self.outcome = TryOutcome(self.context, self.job, self.connection, self._log)
+        self.outcome.has_another = self._has_another
         self.ending = GangEnding(self._number, self.stop, self.connection, self._log)
 
     # what a process of the task begins with
@@ -142,6 +148,15 @@ class TrainingTry:
             except NoCapacity as none:
                 self._wait_for_capacity(none)
                 work = self._begin
+            except AnotherCandidate as refused:
+                # The gang has ended: a kill has nothing more to end.
+                self._ref, self._moved = None, True
+                self._log.warning("%s; asking for another candidate", refused)
+                if self.stop.is_set():
+                    raise AirflowFailException(
+                        "the task was killed between two candidates; nothing runs"
+                    ) from None
+                work = self._begin
 
     def _wait_for_capacity(self, none: NoCapacity) -> None:
         # The gang has ended: a kill has nothing more to end.
@@ -161,6 +176,18 @@ class TrainingTry:
             )
         if self.stop.wait(pause):
             raise AirflowFailException("the task was killed while it waited for machines; nothing runs")
+
+    def _has_another(self, ref: RunRef, cause: Cause, message: str) -> bool:
+        """Remember that the service had no machines for a gang; return whether the job names others."""
+        if cause not in CAUSES:
+            return False
+        try:
+            job = self._job()
+            backend = self.connection.backend(job.backend.kind)
+            return Candidates(backend, job, self._log).refuse(ref.key, ref.candidate, cause, message)
+        except (OcidistError, OSError) as error:
+            self._log.warning("whether the job names other machines is not known: %s", error)
+            return False
 
     def _search_of_try(self) -> CapacitySearch | None:
         """Return this try's search for machines, with its time limit. Raises JobFileError."""
@@ -192,7 +219,9 @@ class TrainingTry:
 
     def _prepared(self, job: TrainingJob) -> float | None:
         """Begin the search for machines, record the data's versions, and return the deadline of this try."""
-        deadline = self._deadline(self.context["ti"].start_date if self.outcome.search else None)
+        deadline = self._deadline(
+            self.context["ti"].start_date if self.outcome.search or self._moved else None
+        )
         self.outcome.search = self.outcome.search or _new_search(job, time.time(), deadline)
         if self.publishes_checkpoint and self.operator.outlets:
             task_context.note_data_versions(
@@ -219,7 +248,9 @@ class TrainingTry:
         """Return the record of this task's gang; the trigger's record was lost with it."""
         backend = self.ending.reached(ref)
         try:
-            record = OpensById.of(backend).open(ref.job_id)
+            opened = OpensById.of(backend).open(ref.job_id)
+            known = replace(opened.ref, candidate=ref.candidate, price=ref.price)
+            record = replace(opened, ref=known)
         except BackendError as error:
             self._log.warning("the limits of the job are unknown because it cannot be read: %s", error)
             since = (ref.submitted_at,) * ref.nodes
@@ -247,6 +278,8 @@ class TrainingTry:
             self.ending.arm(backend, record.ref)
             watch = TaskWatch(backend, record, self._log, self._number)
             watch.reconnect = self.connection.reconnect
+            owner = task_context.owner_of(self.context)
+            watch.on_spending = lambda spending: publish_spending(spending, owner)
             with self.ending.of_what_is_given_up(watch):
                 self.ending.leave_if_killed()
                 if not announced:

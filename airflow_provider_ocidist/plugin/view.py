@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, decide
 from airflow_provider_ocidist.gangs.failure import Failure
+from airflow_provider_ocidist.gangs.spending import Spending, seconds_of
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.run import (
     Expectations,
@@ -34,7 +35,7 @@ def task_view(record: TaskRecord, look: Look, now: float) -> Json:
     ref, status = look.record.ref if look.record else record.ref, look.status
     return {
         "task": _task(record),
-        "gang": _gang(ref, look) if ref else None,
+        "gang": _gang(ref, look, record) if ref else None,
         "seen": {"at": look.at, "problem": look.problem},
         "going_on": goes_on(record, look),
         "state": _state(record, status),
@@ -46,6 +47,7 @@ def task_view(record: TaskRecord, look: Look, now: float) -> Json:
         "checkpoints": _checkpoints(record, look),
         "outputs": list(status.outputs if status else record.result.get("outputs") or ()),
         "node_seconds": node_seconds(status, record, now),
+        "spent": spent(look, record, now),
         "now": now,
     }
 
@@ -91,7 +93,7 @@ def _task(record: TaskRecord) -> Json:
     }
 
 
-def _gang(ref: RunRef, look: Look) -> Json:
+def _gang(ref: RunRef, look: Look, record: TaskRecord) -> Json:
     return {
         "name": ref.key.name,
         "backend": ref.backend,
@@ -103,6 +105,8 @@ def _gang(ref: RunRef, look: Look) -> Json:
         "submitted_at": ref.submitted_at,
         "attempt": ref.key.attempt,
         "generation": ref.key.generation,
+        # The service does not know it; the task has published it.
+        "candidate": record.ref.candidate if record.ref else "",
         "has_log": ref.has_log,
         "console_url": look.console_url,
     }
@@ -185,7 +189,11 @@ def _nodes(record: TaskRecord, status: RunStatus | None) -> list[Json]:
         return [dict(node) for node in nodes if isinstance(node, Mapping)]
     failed = [node.rank for node in status.nodes if node.report and node.report.cause and node.report.tail]
     with_tail = set(failed[:TAILS])
-    return [_node(node, with_tail=node.rank in with_tail) for node in status.nodes]
+    slow = {each.node: each.line for node in status.nodes if node.report for each in node.report.slow}
+    return [
+        {**_node(node, with_tail=node.rank in with_tail), "slow": slow.get(node.rank)}
+        for node in status.nodes
+    ]
 
 
 def _node(node: NodeStatus, *, with_tail: bool) -> Json:
@@ -213,6 +221,7 @@ def _node(node: NodeStatus, *, with_tail: bool) -> Json:
         "message": report.message,
         "tail": report.tail if with_tail else None,
         "step": report.progress.step if report.progress else None,
+        "health": "; ".join(report.health) or None,
         **usage,
     }
 
@@ -257,8 +266,19 @@ def node_seconds(status: RunStatus | None, record: TaskRecord, now: float) -> fl
         if status
         else [(node.get("started_at"), node.get("finished_at")) for node in record.result.get("nodes") or ()]
     )
-    spans = [(start, end) for start, end in times if start is not None]
-    return sum(max(0.0, (end or now) - start) for start, end in spans) if spans else None
+    return seconds_of(times, now)
+
+
+def spent(look: Look, record: TaskRecord, now: float) -> Json | None:
+    """Return node-hours and cost of the task's attempts since its last clear, and a forecast; None if not known."""
+    if look.status is None:
+        names = ("node_hours", "cost")
+        known = {name: record.result[name] for name in names if name in record.result}
+        return known or {name: record.failure[name] for name in names if name in record.failure} or None
+    price = record.ref.price if record.ref else None
+    at = now if look.status.at is None else look.status.at
+    used = Spending.of(look.status, at, price, look.remaining)
+    return used.to_json() if used.node_seconds else None
 
 
 def nowhere(task: TaskId) -> Json:

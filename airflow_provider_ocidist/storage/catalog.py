@@ -168,7 +168,7 @@ def verify(store: Store, item: Item, on_bytes: Callable[[int], None] = lambda _:
         return item.fault or f"it has no {MANIFEST}"
     for file in item.manifest.files:
         digest = hashlib.sha256()
-        for piece in _content(store, item.files[file.path]):
+        for piece in content(store, item.files[file.path]):
             digest.update(piece)
             on_bytes(len(piece))
         if digest.hexdigest() != file.sha256:
@@ -176,7 +176,8 @@ def verify(store: Store, item: Item, on_bytes: Callable[[int], None] = lambda _:
     return None
 
 
-def _content(store: Store, entry: Entry) -> Iterator[bytes]:
+def content(store: Store, entry: Entry) -> Iterator[bytes]:
+    """Yield the content of a file, in order. Raises StorageError."""
     download = store.download(entry, PIECE)
     if download is None:
         yield from store.chunks(entry, PIECE)

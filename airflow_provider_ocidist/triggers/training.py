@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_ocidist.hooks.metrics import publish_spending
 from airflow_provider_ocidist.hooks.task_context import mask_secrets_of_nodes
 from airflow_provider_ocidist.triggers.connections import (
     LogOf,
@@ -121,7 +122,9 @@ class DistributedTrainingTrigger(BaseTrigger):
         number = self.owner.get("try_number")
         if number is None:
             return Watch(*watched, leaves_the_end=True)
-        return TaskWatch(*watched, number, leaves_the_end=True).go_on()
+        watch = TaskWatch(*watched, number, leaves_the_end=True)
+        watch.on_spending = lambda spending: publish_spending(spending, self.owner)
+        return watch.go_on()
 
     async def _save_cursor(self) -> None:
         """Save the cursor of the task's log for the next process."""

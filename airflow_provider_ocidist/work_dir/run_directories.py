@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import logging
 
-from airflow_provider_ocidist.errors import BackendError, StorageError
+from airflow_provider_ocidist.errors import BackendError, CheckpointError, StorageError
 from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.drill import Journal
 from airflow_provider_ocidist.model.log_cursor import LogCursor
 from airflow_provider_ocidist.model.report import Renewal, StopRequest
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
-from airflow_provider_ocidist.model.work_dir import LEASE_FILE, LOG_CURSOR, STOP_FILE
+from airflow_provider_ocidist.model.work_dir import LEASE_FILE, LOG_CURSOR, STOP_FILE, drill_journal_of
+from airflow_provider_ocidist.storage import weights
 from airflow_provider_ocidist.work_dir import claims
+from airflow_provider_ocidist.work_dir.refusals import Refusals
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 log = logging.getLogger(__name__)
@@ -24,6 +27,8 @@ class RunDirectories:
         """`urgent` is for cancels: no other request delays them."""
         self._run_dirs = run_dirs
         self._urgent = urgent
+        self.refusals = Refusals(run_dirs)
+        """What there was no capacity for lately, for all tasks of the work directory."""
 
     def renew(self, gang: Plan | RunRef) -> None:
         """Renew the lease that the nodes of a gang check (`limits.lease`). Raises BackendError."""
@@ -82,3 +87,22 @@ class RunDirectories:
             log.warning("%s: could not write a stop request for the nodes: %s", key.name, error)
             return False
         return True
+
+    def drill_journal(self, ref: RunRef, rank: int) -> Journal | None:
+        """Return what a node has recorded of a drill; None where it has not. Raises BackendError."""
+        try:
+            store, prefix = self._run_dirs.at(ref.run_dir)
+            return Journal.from_json(store.read(prefix + drill_journal_of(rank)))
+        except FileNotFoundError:
+            return None
+        except (StorageError, OSError, ValueError, TypeError) as error:
+            raise BackendError(
+                f"{ref.key.name}: what node {rank} has recorded cannot be read: {error}"
+            ) from error
+
+    def weights_of(self, checkpoint_uri: str) -> str:
+        """Return a digest of the numbers in a stored checkpoint; it is read whole. Raises BackendError."""
+        try:
+            return weights.digest_of(*self._run_dirs.at(checkpoint_uri))
+        except (StorageError, CheckpointError, OSError) as error:
+            raise BackendError(f"{checkpoint_uri} cannot be compared: {error}") from error

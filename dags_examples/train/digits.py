@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import json
 import os
 import sys
 from pathlib import Path
@@ -153,7 +154,9 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(model.state_dict(), folder / "digits_net.pt")
-        print(f"accuracy on {len(test_set)} images: {accuracy(model, test_set, device):.1%}")
+        right = accuracy(model, test_set, device)
+        (folder / "report.json").write_text(json.dumps({"steps": step, "accuracy": right}))
+        print(f"accuracy on {len(test_set)} images: {right:.1%}")
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class StopFlag:
         return bool(anywhere.item())
 
 
-def train(steps: int, save_every: int, device: torch.device) -> None:
+def train(steps: int, save_every: int, device: torch.device, pause: float) -> None:
     rank = dist.get_rank()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 1)).to(device)
@@ -106,12 +107,14 @@ def train(steps: int, save_every: int, device: torch.device) -> None:
             save(step, model, optimizer)
         if stopping:
             break
+        time.sleep(pause)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--save-every", type=int, default=100)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step, for drills")
     args = parser.parse_args()
     # The launcher has set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; alone, it is a world of one.
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -122,7 +125,7 @@ def main() -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        train(args.steps, args.save_every, device)
+        train(args.steps, args.save_every, device, args.pause)
     finally:
         # An exception still ends the process with 1: ocidist reports it, and retries go by its cause.
         dist.destroy_process_group()

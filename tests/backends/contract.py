@@ -225,7 +225,7 @@ class Contract:
 
     def test_a_program_that_exits_with_a_code_is_the_users_fault(self, ended: Mapping[str, Ended]) -> None:
         found = ended["exits 3"]
-        assert found.status.nodes[1].state is NodeState.FAILED
+        assert found.status.nodes[1].state is NodeState.FAILED, found.status
         assert found.status.nodes[1].exit_code == 3
         action = found.action()
         assert isinstance(action, Fail)

@@ -25,7 +25,7 @@ from airflow_provider_ocidist.model.run import NodeState, RunKey, RunStatus
 from tests.backends.clusters import Home, cluster
 from tests.training_jobs import PROGRAMS, a_key, wait_until
 
-KINDS = ("pytorchjob",)
+KINDS = ("pytorchjob", "trainjob")
 SUSPENDED = {"suspend": True}
 """A gang without pods."""
 ROLE = Path(__file__).parents[2] / "container/kubernetes/role.yaml"
@@ -154,10 +154,7 @@ def test_a_cancel_ends_every_pod_and_leaves_none(home: Home, backend: Kubernetes
     wait_until(backend, ref, running)
     backend.cancel(ref)
     backend.cancel(ref)
-    assert (
-        not any(state.terminal for state in states(wait_until(backend, ref, lambda status: status.ended)))
-        or True
-    )
+    wait_until(backend, ref, lambda status: status.ended)
     assert home.pods() == []
 
 
@@ -228,7 +225,9 @@ def test_a_suspended_gang_waits_with_the_sentence_and_goes_on(home: Home, backen
 
 
 def test_a_user_with_the_role_can_do_all_of_it_and_one_without_gets_the_remedy(home: Home) -> None:
-    fields = home.user("airflow")
+    # All kinds share the cluster: each has a user of its own.
+    user = f"airflow-{home.kind}"
+    fields = home.user(user)
     stranger = connected(home, **fields)
     plan = stranger.plan(home.job(), a_key())
     with pytest.raises(BackendError, match=r"docs/kubernetes\.md has the Role") as caught:
@@ -236,11 +235,13 @@ def test_a_user_with_the_role_can_do_all_of_it_and_one_without_gets_the_remedy(h
     assert refusal_in(caught.value) == "403"
     with home.client as client:
         api = kubernetes.client.RbacAuthorizationV1Api(client)
-        api.create_namespaced_role(home.namespace, yaml.safe_load(ROLE.read_text()))
+        role = yaml.safe_load(ROLE.read_text())
+        role["metadata"]["name"] = user
+        api.create_namespaced_role(home.namespace, role)
         binding = {
-            "metadata": {"name": "ocidist"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "ocidist"},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "airflow"}],
+            "metadata": {"name": user},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": user},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
         }
         api.create_namespaced_role_binding(home.namespace, binding)
     backend = connected(home, **fields)

@@ -103,6 +103,31 @@ def test_two_nodes_train_to_a_checkpoint_and_each_line_arrives_once(
     assert backend.logs(ref, [after, after]) == []
 
 
+def test_a_node_sees_the_machines_environment_without_airflows_own(
+    backend: Local,
+    ends: Callable[[RunRef], RunRef],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER_TEAM", "oci://?passphrase=hunter22")
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "hunter22")
+    monkeypatch.setenv("OF_THE_MACHINE", "1")
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "show.py").write_text("import os\nprint(*sorted(os.environ))\n")
+    job = a_job(
+        nodes=1,
+        program={"source": str(source), "script": "show.py"},
+        checkpoints=None,
+        env={"OF_THE_JOB": "1"},
+    )
+    ref = ends(backend.submit(backend.plan(job, a_key())))
+    wait_until(backend, ref, lambda found: found.ended)
+    names = {name for line in backend.logs(ref, [0.0]) for name in line.text.split()}
+    assert {"OF_THE_MACHINE", "OF_THE_JOB", "PATH"} <= names
+    assert not {name for name in names if name.startswith("AIRFLOW_")}
+
+
 def test_any_submitters_any_number_of_times_make_one_gang(
     backend: Local, ends: Callable[[RunRef], RunRef]
 ) -> None:

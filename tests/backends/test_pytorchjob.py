@@ -226,6 +226,7 @@ def test_workers_alone_learn_their_rank_from_their_pods_label() -> None:
     roles = body(plan)["spec"]["pytorchReplicaSpecs"]
     assert list(roles) == ["Worker"]
     assert roles["Worker"]["replicas"] == 3
+    assert body(plan)["spec"]["runPolicy"]["cleanPodPolicy"] == "None"
     (own,) = containers(plan)
     assert own["env"][-1]["valueFrom"]["fieldRef"]["fieldPath"].endswith("replica-index']")
 

@@ -165,7 +165,7 @@ def test_a_failure_that_nobody_waited_for_is_not_met_again_where_it_is_one_for_g
         cause=cause,
         message="it failed",
     )
-    is_for_good = cause in (Cause.USER, Cause.OOM, Cause.DATA, Cause.CONFIG)
+    is_for_good = cause in (Cause.USER, Cause.OOM, Cause.DATA, Cause.CONFIG, Cause.BUDGET)
     assert submit(model, key, number=2).ref.key.attempt == (1 if is_for_good else 2)
     assert (model.done("claim") == [key.name]) == is_for_good
     # Once a try has seen the end, the next try has it made again.

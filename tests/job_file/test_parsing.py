@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_ocidist.backends.local import LocalOptions
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.job import (
@@ -187,7 +188,10 @@ WHOLE = "must be a whole number of at least 1"
 SECONDS = "must be a number of seconds above 0, or as 90s, 15m, 2h, 1d"
 TRUE = "true (YAML reads yes and on so too)"
 PLACE = "must be a URI, as oci://bucket@namespace/path, or an absolute path"
-LIMITS = "max_runtime, start_timeout, capacity_timeout, join_timeout, hang_timeout, lost_timeout, stop_grace"
+LIMITS = (
+    "max_runtime, max_node_hours, max_cost, start_timeout, capacity_timeout, join_timeout, hang_timeout, idle, "
+    "lost_timeout, stop_grace"
+)
 NO_YAML = "is not valid YAML:"
 
 WRONG = {
@@ -213,7 +217,7 @@ WRONG = {
     ],
     "backend: {kind: oci}": ["line 3: backend.kind: no backend of kind 'oci'; there are "],
     "backend: {kind: 3}": ["line 3: backend.kind: must be text, not 3"],
-    "backend: [3]": ["line 3: backend: must be a section with kind, not a list"],
+    "backend: [3]": ["line 3: backend: must be a section with kind, candidates, not a list"],
     "backend: {topology: star}": [
         "line 3: backend.topology: must be one of 'auto', 'job_runs', 'multi_node'"
     ],
@@ -501,6 +505,12 @@ def test_overrides_replace_values_by_path_and_add_to_sections(folder):
     assert job.env == {"SEED": "9", "NCCL_DEBUG": "INFO", "EPOCHS": "3"}
     assert job.program.args[-1] == "5"
     assert (job.backend.shape, job.backend.ocpus) == ("VM.Standard.E4.Flex", 4.0)
+
+
+@pytest.mark.parametrize("overrides", [{"backend": {"kind": "local"}}, {"backend.kind": "local"}])
+def test_an_override_of_the_kind_leaves_out_what_the_file_says_of_another(folder, overrides):
+    job = parsing.parse(FULL, base_dir=folder, overrides=overrides)
+    assert (job.backend, job.nodes) == (LocalOptions(), 2)
 
 
 def test_an_override_makes_the_sections_that_it_needs(folder):

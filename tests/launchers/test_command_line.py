@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_ocidist.launchers import command_line
-from airflow_provider_ocidist.launchers.command_line import Command
+from airflow_provider_ocidist.launchers.command_line import CommandLine
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_a_flag_takes_its_value_with_it_whatever_that_looks_like(
     line: str, launcher: str, flags: str, script: str, module: bool
 ) -> None:
     found = command_line.parse(line.split())
-    assert found == Command(
+    assert found == CommandLine(
         launcher=launcher, flags=tuple(flags.split()), script=script, module=module, args=("-m", "1")
     )
 

@@ -19,4 +19,4 @@ def test_exit_codes_distinguish_causes_and_are_never_success() -> None:
 
 def test_what_the_same_training_would_meet_again_costs_no_retry() -> None:
     hopeless = {cause for cause, row in MEANINGS.items() if row.retry.hopeless}
-    assert hopeless == {Cause.USER, Cause.OOM, Cause.CONFIG, Cause.DATA, Cause.CANCELED}
+    assert hopeless == {Cause.USER, Cause.OOM, Cause.CONFIG, Cause.DATA, Cause.CANCELED, Cause.BUDGET}

@@ -16,9 +16,9 @@ from airflow_provider_ocidist.gangs.capacity import pause_after
 from airflow_provider_ocidist.operators.retries import TrainingRetries
 
 AT_ONCE = [Cause.NODE, Cause.PREEMPTED, Cause.ABANDONED]
-NEVER = [Cause.USER, Cause.OOM, Cause.CONFIG, Cause.DATA, Cause.CANCELED]
+NEVER = [Cause.USER, Cause.OOM, Cause.CONFIG, Cause.DATA, Cause.CANCELED, Cause.BUDGET]
 EVER_LATER = [Cause.CAPACITY, Cause.QUOTA]
-AS_THE_TASK_SAYS = [Cause.HANG, Cause.DEADLINE, Cause.SERVICE]
+AS_THE_TASK_SAYS = [Cause.HANG, Cause.IDLE, Cause.DEADLINE, Cause.SERVICE]
 
 
 def decision(error: BaseException, try_number: int = 1):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_ocidist.model.report import Slow
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunStatus
 from airflow_provider_ocidist.plugin.looks import Look
 from airflow_provider_ocidist.plugin.records import TaskId, ref_in
@@ -26,6 +27,15 @@ def test_a_running_gang_shows_progress_nodes_and_checkpoints():
     assert view["nodes"][0]["host"] == "10.0.0.2"
     assert view["checkpoints"]["items"][0]["size"] == 900_000
     json.dumps(view, allow_nan=False)
+
+
+def test_a_slow_node_and_a_machine_that_is_not_well_are_shown_at_their_nodes():
+    slow = Slow(rank=3, node=1, seconds=0.42, median=0.11)
+    nodes = (node(0, slow=(slow,)), node(1, health=("GPU 0 is slowed down: it is too hot",)))
+    first, second = task_view(record(), replace(running(), status=RunStatus(nodes=nodes)), NOW)["nodes"]
+    assert (first["slow"], first["health"]) == (None, None)
+    assert second["slow"] == "rank 3 (on node 1) is slow: 0.42 s for a step, the median is 0.11 s"
+    assert second["health"] == "GPU 0 is slowed down: it is too hot"
 
 
 def test_the_losses_are_those_of_the_checkpoints_and_of_the_node_that_reports_most():

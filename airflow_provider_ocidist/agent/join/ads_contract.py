@@ -15,7 +15,7 @@ from airflow_provider_ocidist.agent.prepare.code import CODE_VARIABLE
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.launchers import command_line
-from airflow_provider_ocidist.launchers.command_line import Command
+from airflow_provider_ocidist.launchers.command_line import CommandLine
 from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.job import Dependencies, Input, LauncherOptions, Limits, Output, Program
 from airflow_provider_ocidist.storage.locations import join
@@ -190,7 +190,7 @@ def _command(environ: Mapping[str, str], arguments: Sequence[str]) -> tuple[Laun
     return LauncherOptions(kind=command.launcher, args=command.flags, processes_per_node=once), program
 
 
-def _parsed(environ: Mapping[str, str], arguments: Sequence[str]) -> Command:
+def _parsed(environ: Mapping[str, str], arguments: Sequence[str]) -> CommandLine:
     where = LAUNCH_VARIABLE if environ.get(LAUNCH_VARIABLE) else "the container's cmd"
     # ADS gives a container's command as one word.
     given = _split(where, arguments[0]) if len(arguments) == 1 else arguments

@@ -180,7 +180,7 @@ def stop_for(request: StopRequest) -> Stop:
     """Return the reason to end for a stop request."""
     return Stop(
         message=describe(request),
-        stacks=request.cause is Cause.HANG,
+        stacks=request.hang or request.cause is Cause.HANG,
         hurried=request.cause is not Cause.ABANDONED,
         restarts=request.restarts,
     )

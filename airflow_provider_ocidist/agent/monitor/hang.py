@@ -1,18 +1,35 @@
-"""Hang: detects that no node makes progress any more, and logs its processes' stacks."""
+"""Hang: detects that no node makes progress any more."""
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.backports import dataclass
 
-DUMP_TIME = 1.0
-"""Seconds that processes have to print their stacks."""
+OVER_THE_LONGEST = 2.0
+"""How many times as long as any step before one may take, where that is longer than the timeout."""
+LOOKS = 4
+"""In each timeout, at the others, by a node that counts no steps itself: each is a request for every node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stillness:
+    """For how long one node has shown no progress, in s by its own clock."""
+
+    idle: float
+    by_steps: bool = False
+    """Whether the node counts steps, so that its other output is no progress."""
+    longest_step: float = 0.0
+    step: int | None = None
+    """The newest."""
+
+
+def is_hung(nodes: Sequence[Stillness], timeout: float) -> bool:
+    """Return whether nobody makes progress. Where some nodes count steps, the output of the others proves nothing."""
+    judged = [node for node in nodes if node.by_steps] or list(nodes)
+    return all(node.idle >= max(timeout, OVER_THE_LONGEST * node.longest_step) for node in judged)
 
 
 class HangWatch:
@@ -23,70 +40,49 @@ class HangWatch:
         meter: ProgressMeter,
         timeout: float,
         *,
-        others: Callable[[], Iterable[float | None]],
+        others: Callable[[], Sequence[Stillness | None]],
         declare: Callable[[str], object],
     ) -> None:
-        """`others` returns for how many seconds each other node has shown no progress, by its own clock; None where its
-        report is unreadable.
-        """
+        """`others` returns the other nodes' stillness; None where a report is unreadable."""
         self.meter = meter
         self.timeout = timeout
         self.others = others
         self.declare = declare
         self.declared = False
+        self._looked_at = time.monotonic()
 
     def look(self) -> None:
-        if not self.declared and self._is_hung():
+        hung = [] if self.declared else self._hung()
+        if hung:
             self.declared = True
-            self.declare(self._message())
+            self.declare(_message(hung, self.timeout))
 
-    def _is_hung(self) -> bool:
-        if self.meter.idle < self.timeout:
-            return False
+    def _hung(self) -> list[Stillness]:
+        """Return all nodes where they hang."""
+        own = Stillness(
+            idle=self.meter.idle,
+            by_steps=self.meter.by_steps,
+            longest_step=self.meter.longest_step,
+            step=self.meter.progress.step,
+        )
+        if not (is_hung([own], self.timeout) or self._may_be_mere_talk(own)):
+            return []
+        found = self.others()
+        known = [own, *(each for each in found if each is not None)]
         # An unreadable report may hold progress: then no hang is declared.
-        return all(idle is not None and idle >= self.timeout for idle in self.others())
+        return known if len(known) == 1 + len(found) and is_hung(known, self.timeout) else []
 
-    def _message(self) -> str:
-        step = self.meter.progress.step
-        last = "no step was ever seen" if step is None else f"the last step was {step}"
-        return f"no output, progress or checkpoint on any node for {self.timeout:.0f} s; {last}"
-
-
-def dump_stacks(guard_pid: int) -> list[str]:
-    """Make all Python processes of the training print their stacks, and return a line about each process.
-
-    PYTHONFAULTHANDLER, which we set, makes them do that on SIGABRT; it also ends them, as is intended.
-    """
-    processes = guard.descendants(guard_pid)
-    lines = [line for pid in processes if (line := describe_process(pid))]
-    for pid in processes:
-        if _catches(pid, signal.SIGABRT):
-            os.kill(pid, signal.SIGABRT)
-    time.sleep(DUMP_TIME)
-    return lines
+    def _may_be_mere_talk(self, own: Stillness) -> bool:
+        """Whether it is time to see if another node counts steps, while this one only prints."""
+        now = time.monotonic()
+        if own.by_steps or now - self._looked_at < self.timeout / LOOKS:
+            return False
+        self._looked_at = now
+        return True
 
 
-def describe_process(pid: int) -> str | None:
-    """Return a process's command, state and kernel wait; None when it is gone."""
-    place = Path(f"/proc/{pid}")
-    try:
-        command = place.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        status = _status(place)
-        waits = place.joinpath("wchan").read_text() or "0"
-    except OSError:
-        return None
-    where = f" in {waits}" if waits != "0" else ""
-    state, threads = status.get("State", "?"), status.get("Threads", "?")
-    return f"process {pid} ({command[:80]}): {state}{where}, {threads} threads"
-
-
-def _status(place: Path) -> dict[str, str]:
-    lines = place.joinpath("status").read_text().splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def _catches(pid: int, number: int) -> bool:
-    try:
-        return bool(int(_status(Path(f"/proc/{pid}"))["SigCgt"], 16) >> (number - 1) & 1)
-    except (OSError, KeyError, ValueError):
-        return False
+def _message(nodes: Sequence[Stillness], timeout: float) -> str:
+    step = max((node.step for node in nodes if node.step is not None), default=None)
+    last = "no step was ever seen" if step is None else f"the last step was {step}"
+    what = "step" if any(node.by_steps for node in nodes) else "output, progress"
+    return f"no {what} or checkpoint on any node for {timeout:.0f} s; {last}"

@@ -41,6 +41,7 @@ BAR = re.compile(
     # tqdm, as Hugging Face and Lightning use it: `  5%|#    | 10/200 [00:05<01:35,  2.00it/s, loss=2.3]`.
     rb"^\s*(?:(?:Epoch|Training|Train|Steps?)\b\s*(\d*)[^|%]*)?\s*\d{1,3}%\|[^|]*\|\s*(\d+)/(\d+)\s\["
 )
+ANY_BAR = re.compile(rb"\d%\|[^|\r\n]*\|\s*(\d+)/(\d+)\s\[")
 RICH_BAR = re.compile(rb"^\s*Epoch (\d+)(?:/[\d-]+)?\s+\S*[\xe2\s][^\d]*\s(\d+)/(\d+)\s")
 _COUNT = rb"\s*[:=#]?\s*['\"\[(]*\s*(\d{1,15})(?!\d*\.\d)(?:\s*(?:/|of)\s*(\d{1,15}))?"
 EPOCH = re.compile(rb"(?<![\w.-])epoch['\"]?" + _COUNT, re.IGNORECASE)
@@ -104,6 +105,12 @@ class OutputReader:
             found["shown_again"] = True
             self._is_cleared = False
         return found
+
+
+def last_bar(output: bytes) -> tuple[bytes, bytes] | None:
+    """Return count and total of the last of tqdm's bars in some output, whatever it counts."""
+    found: list[tuple[bytes, bytes]] = ANY_BAR.findall(output) if b"%|" in output else []
+    return found[-1] if found else None
 
 
 def _read_line(line: bytes) -> Metrics:
@@ -212,6 +219,8 @@ _KINDS: dict[str, type[int | float | bool]] = {
     "throughput": float,
     "learning_rate": float,
     "complete": bool,
+    "rank": int,
+    "seconds": float,
 }
 
 TAGS = {

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,19 +16,26 @@ from airflow_provider_ocidist.agent.monitor.metrics import (
     Metrics,
     OutputReader,
     announced_in,
+    last_bar,
     read_record,
     read_scalars,
 )
 from airflow_provider_ocidist.agent.monitor.process_logs import NewOutput
 from airflow_provider_ocidist.agent.monitor.steps import EpochCounter, Unplaced
 from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles
-from airflow_provider_ocidist.model.report import Progress
+from airflow_provider_ocidist.model.report import Pace, Progress
 
 LOOKED_AT = 4096
 """Bytes at the end of each piece of output that are searched: the newest step is all that counts."""
 LOSSES_KEPT = 1000
 CURVE_POINTS = 100
 """Losses that a report carries at the most."""
+PACES_KEPT = 16
+"""Processes of a node whose own step times are reported; more than any machine has GPUs."""
+STEPS_TIMED = 20
+"""Steps over which a pace is taken."""
+FEWEST_TIMED = 6
+"""Reports of steps without which there is no pace: the first steps are slower."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,64 @@ class LossCurve:
             self._stride *= 2
 
 
+class StepClock:
+    """When the training got further. Where a program counts steps, its other output is no evidence of that."""
+
+    def __init__(self) -> None:
+        now = time.monotonic()
+        self._output_at = self._further_at = now
+        self._longest = 0.0
+        """Seconds between two steps, at most so far."""
+        self._last: tuple[int | None, int | None] = (None, None)
+        """The step before the newest, and the newest."""
+        self._steps: deque[tuple[float, int]] = deque(maxlen=STEPS_TIMED + 1)
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether two steps were seen: one alone says nothing of when the next is due."""
+        return self._last[0] is not None
+
+    @property
+    def idle(self) -> float:
+        """Seconds since the training got further; since its last output while it counts no steps."""
+        return time.monotonic() - (self._further_at if self.by_steps else self._output_at)
+
+    @property
+    def longest(self) -> float:
+        """Seconds between two steps, at most so far: an evaluation may lie between them."""
+        return self._longest
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds for a step, over the last ones; None before there are some."""
+        if len(self._steps) < FEWEST_TIMED:
+            return None
+        (began, first), (ended, last) = self._steps[0], self._steps[-1]
+        return (ended - began) / (last - first)
+
+    def output(self) -> None:
+        """Record a sign of life."""
+        self._output_at = time.monotonic()
+
+    def further(self) -> None:
+        """Record progress without a step, such as a checkpoint."""
+        self._output_at = self._further_at = time.monotonic()
+
+    def step(self, step: int) -> None:
+        """Record a step that was named, perhaps again."""
+        self.output()
+        # Two stuck processes may repeat a step each, in turn.
+        if step in self._last:
+            return
+        now = time.monotonic()
+        if self._last[1] is not None:
+            self._longest = max(self._longest, now - self._further_at)
+        if self._steps and step <= self._steps[-1][1]:
+            self._steps.clear()
+        self._steps.append((now, step))
+        self._last, self._further_at = (self._last[1], step), now
+
+
 class ProgressMeter:
     """The newest step, and the time of the last activity. Thread-safe."""
 
@@ -72,7 +139,11 @@ class ProgressMeter:
         self._reading = threading.Lock()
         self._announced: dict[str, Announced] = {}
         self._progress = Progress(updated_at=time.time())
-        self._moved_at = time.monotonic()
+        self._clock = StepClock()
+        self._bar: tuple[bytes, bytes] | None = None
+        """Count and total of the progress bar that was printed last, an evaluation's too."""
+        self._own_times: dict[int, deque[float]] = {}
+        """By rank: seconds for its own part of a step, by the program's word."""
         self._losses: dict[int, float] = {}
         self._curve = LossCurve()
         self._readers: dict[int, OutputReader] = {}
@@ -87,7 +158,22 @@ class ProgressMeter:
     @property
     def progress(self) -> Progress:
         with self._lock:
-            return replace(self._progress, idle=round(self.idle, 1), losses=self._curve.points)
+            clock = self._clock
+            return replace(
+                self._progress,
+                idle=round(clock.idle, 1),
+                by_steps=clock.by_steps,
+                longest_step=round(clock.longest, 1),
+                step_time=clock.pace,
+                paces=self._paces(),
+                losses=self._curve.points,
+            )
+
+    def _paces(self) -> tuple[Pace, ...]:
+        return tuple(
+            Pace(rank=rank, seconds=float(f"{statistics.median(times):.4g}"), steps=len(times))
+            for rank, times in sorted(self._own_times.items())
+        )
 
     def step_now(self) -> int | None:
         """Return the step that the program has reported last, also since the last beat."""
@@ -96,8 +182,18 @@ class ProgressMeter:
 
     @property
     def idle(self) -> float:
-        """Seconds since the last activity, by a monotonic clock."""
-        return time.monotonic() - self._moved_at
+        """Seconds since the last progress, by a monotonic clock."""
+        return self._clock.idle
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether progress is new steps; else it is any output."""
+        return self._clock.by_steps
+
+    @property
+    def longest_step(self) -> float:
+        """Seconds between two steps, at most so far."""
+        return self._clock.longest
 
     def loss_at(self, step: int) -> float | None:
         with self._lock:
@@ -117,14 +213,17 @@ class ProgressMeter:
             self._announced, self._readers = {}, {}
             self._epochs, self._unplaced = EpochCounter(), Unplaced()
             self._progress = Progress(updated_at=time.time())
+            self._clock, self._bar, self._own_times = StepClock(), None, {}
 
     def touch(self) -> None:
-        """Record activity without a step."""
-        self._update({})
+        """Record progress without a step."""
+        self._update({}, further=True)
 
     def saw(self, output: bytes, stream: int = 1) -> None:
         """Take whole lines of output; `stream`: which one they are from."""
-        self.touch()
+        bar = last_bar(output[-LOOKED_AT:]) or self._bar
+        self._update({}, further=bar != self._bar)
+        self._bar = bar
         for found in self._reader(stream).read(output[-LOOKED_AT:]):
             self._update(found, printed=True)
 
@@ -180,7 +279,17 @@ class ProgressMeter:
             if set(found) <= {"step"}:
                 # It announces a checkpoint, not the current step.
                 return
-        self._update(found)
+        self._take_own_time(found)
+        # A line without a step is the program's own word that it gets further.
+        self._update(found, further="step" not in found)
+
+    def _take_own_time(self, found: Metrics) -> None:
+        rank, seconds = found.pop("rank", None), found.pop("seconds", None)
+        if rank is None or seconds is None or seconds < 0:
+            return
+        with self._lock:
+            if rank in self._own_times or len(self._own_times) < PACES_KEPT:
+                self._own_times.setdefault(rank, deque(maxlen=STEPS_TIMED)).append(seconds)
 
     def close(self) -> None:
         """Read the files a last time and remove our own."""
@@ -189,9 +298,10 @@ class ProgressMeter:
             self._place(self._unplaced.rest())
         shutil.rmtree(self.file.parent, ignore_errors=True)
 
-    def _update(self, found: Metrics, *, printed: bool = False) -> None:
+    def _update(self, found: Metrics, *, printed: bool = False, further: bool = False) -> None:
         with self._lock:
-            self._moved_at = now = time.monotonic()
+            now = time.monotonic()
+            self._clock.output()
             newest = self._progress.step
             is_record = found.pop("record", False)
             is_of_bar = found.pop("of_bar", False)
@@ -202,7 +312,10 @@ class ProgressMeter:
             if is_of_bar and found["step"] < (newest or 0):
                 # Another bar, such as an evaluation's, has begun.
                 found = {}
+            if further:
+                self._clock.further()
             if "step" in found:
+                self._clock.step(found["step"])
                 found["printed"] = printed
                 self._reported |= printed
             self._progress = replace(self._progress, updated_at=time.time(), **found)

@@ -9,9 +9,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
+from airflow_provider_ocidist.agent.monitor.idle import is_used
 from airflow_provider_ocidist.model.report import Usage
 
 logger = logging.getLogger(__name__)
@@ -33,9 +35,13 @@ class UsageMeter:
     """Samples in its own thread, so that a driver that hangs blocks nothing else."""
 
     def __init__(
-        self, guard_pid: int, publish: Callable[[Usage], object], gpu_at_work: Callable[[], object]
+        self,
+        guard_pid: int,
+        publish: Callable[[Usage], object],
+        gpu_at_work: Callable[[], object],
+        interval: float = INTERVAL,
     ) -> None:
-        """`gpu_at_work` is called whenever the GPUs are seen computing."""
+        """`gpu_at_work` is called whenever the GPUs are seen computing. `interval`: seconds between two samples."""
         self.guard_pid = guard_pid
         self.publish = publish
         self.gpu_at_work = gpu_at_work
@@ -44,6 +50,8 @@ class UsageMeter:
         self._gpus: list[tuple[float, ...]] = []
         self._gpus_at = float("-inf")
         self._spent = (time.monotonic(), 0.0)
+        self._interval = interval
+        self._used_at = time.monotonic()
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="usage", daemon=True).start()
@@ -52,7 +60,7 @@ class UsageMeter:
         self._closing.set()
 
     def _run(self) -> None:
-        while not self._closing.wait(INTERVAL):
+        while not self._closing.wait(self._interval):
             try:
                 self.publish(self.look())
             except Exception as error:  # these numbers are optional
@@ -68,13 +76,16 @@ class UsageMeter:
             if any(gpu[1] >= GPU_AT_WORK for gpu in self._gpus):
                 self.gpu_at_work()
         gpus = self._gpus
-        return Usage(
+        seen = Usage(
             cores=round(max(0.0, spent - spent_before) / max(now - before, 1e-3), 2),
             memory=memory,
             memory_limit=limit,
             gpu=round(sum(gpu[0] for gpu in gpus) / len(gpus) / 100, 3) if gpus else None,
             gpu_memory=round(max(used / total for _, _, used, total in gpus), 3) if gpus else None,
         )
+        if is_used(seen):
+            self._used_at = now
+        return replace(seen, idle=round(now - self._used_at, 1))
 
 
 def ask_gpus(smi: str) -> list[tuple[float, ...]]:

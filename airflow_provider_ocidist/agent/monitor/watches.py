@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.topology import read_others
-from airflow_provider_ocidist.agent.monitor.hang import HangWatch
+from airflow_provider_ocidist.agent.monitor.hang import HangWatch, Stillness
+from airflow_provider_ocidist.agent.monitor.health import HealthWatch
+from airflow_provider_ocidist.agent.monitor.idle import IdleWatch
 from airflow_provider_ocidist.agent.monitor.peers import PeerWatch
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
-from airflow_provider_ocidist.agent.monitor.usage import UsageMeter
+from airflow_provider_ocidist.agent.monitor.stragglers import StragglerWatch
+from airflow_provider_ocidist.agent.monitor.usage import INTERVAL, UsageMeter
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.report import NodeReport, Phase, Usage
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Slow, Usage
+
+logger = logging.getLogger(__name__)
+
+Look = Callable[[], object]
+
+SAMPLES = 6
+"""Of the use of a machine, within `limits.idle`."""
 
 
 class Watches:
-    """For hangs, for lost nodes, and for the training's use of its machine."""
+    """For hangs, slow and lost nodes, the machine's health, and the training's use of it."""
 
     def __init__(
         self,
@@ -34,8 +46,12 @@ class Watches:
         self.meter = meter
         self.main_rank = 0
         self.end_gang = end_gang
-        self._threads: list[PeerWatch | UsageMeter] = []
-        self._look_for_hangs: Callable[[], object] | None = None
+        self._threads: list[PeerWatch | UsageMeter | HealthWatch] = []
+        self._looks: list[Look] = []
+        """Those of the heartbeat's watches that are ours."""
+        self._health: HealthWatch | None = None
+        self._asked = False
+        """Whether the machine's health was asked for in this time without progress."""
         self._done_at: dict[int, float] = {}
         """By rank: when this node first saw that another was done, on its own clock."""
 
@@ -45,53 +61,123 @@ class Watches:
         limits = self.config.limits
         if limits.hang_timeout is not None:
             hang = HangWatch(self.meter, limits.hang_timeout, others=self._others_moved, declare=self._hung)
-            self._look_for_hangs = hang.look
-            self.heartbeat.watches.append(hang.look)
+            self._looks += [self._ask_for_health, hang.look]
+        if self.config.nodes > 1 and self.heartbeat.report.rank == main_rank:
+            self._looks.append(StragglerWatch(self._all_reports, self._report_slow).look)
+        if limits.idle is not None:
+            idle = IdleWatch(
+                limits.idle, own=self._unused, others=self._others_unused, declare=self._not_used
+            )
+            self._looks.append(idle.look)
+            # What was measured of the launch before says nothing of this one.
+            self.heartbeat.update(usage=None)
+        self.heartbeat.watches += self._looks
         self.meter.look_for_events_in(working_dir)
+        own = self.heartbeat.report.rank
+        addresses = {report.rank: report.address for report in reports if report.rank != own}
+        self._health = HealthWatch([working_dir], addresses, self._report_health)
         self._threads = [
-            UsageMeter(guard_pid, self._report_usage, self._gpu_at_work),
+            self._health,
+            UsageMeter(guard_pid, self._report_usage, self._gpu_at_work, self._usage_interval()),
             PeerWatch(self.heartbeat, reports, alone_after=limits.lost_timeout, declare=self._lost),
         ]
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
-        if self._look_for_hangs is not None:
-            self.heartbeat.watches.remove(self._look_for_hangs)
-            self._look_for_hangs = None
+        for look in self._looks:
+            self.heartbeat.watches.remove(look)
+        self._looks = []
         for thread in self._threads:
             thread.close()
 
     def _hung(self, message: str) -> None:
-        self.end_gang(Stop(cause=Cause.HANG, message=message, stacks=True))
+        """End the gang: a machine that is not well is the cause before the program is."""
+        stuck = self._health.stuck() if self._health else ()
+        own = replace(self.heartbeat.report, health=(*self.heartbeat.report.health, *stuck))
+        sick = [report for report in [own, *self._others()] if report and report.health]
+        found = "; ".join(f"node {report.rank}: {', '.join(report.health)}" for report in sick)
+        if sick:
+            message = f"{message}; a machine is not well ({found})"
+        self.end_gang(Stop(cause=Cause.NODE if sick else Cause.HANG, message=message, stacks=True))
+
+    def _not_used(self, message: str) -> None:
+        self.end_gang(Stop(cause=Cause.IDLE, message=message, stacks=True))
+
+    def _usage_interval(self) -> float:
+        limit = self.config.limits.idle
+        return INTERVAL if limit is None else min(INTERVAL, limit / SAMPLES)
+
+    def _unused(self) -> float | None:
+        """Return for how long the training of this node has not used its machine; the main node judges for all."""
+        report = self.heartbeat.report
+        judges = report.rank == self.main_rank and report.phase is Phase.TRAINING
+        return report.usage.idle if judges and report.usage else None
+
+    def _others_unused(self) -> list[float | None]:
+        """Return the same for the other nodes. One that fetches or saves is in use, whatever its processors do."""
+        return [
+            report.usage.idle if report and report.usage and report.phase is Phase.TRAINING else None
+            for report in self._others()
+        ]
 
     def _lost(self, message: str) -> None:
         self.end_gang(Stop(cause=Cause.NODE, message=message))
 
-    def _others_moved(self) -> list[float | None]:
-        """Return for how long each other node has been idle; the main node judges for all, the others once it is
+    def _others(self) -> list[NodeReport | None]:
+        # Read between two beats: an answer slower than a beat counts as unknown.
+        return read_others(self.heartbeat.hasty, self.heartbeat.report.rank, self.config.nodes)
+
+    def _all_reports(self) -> list[NodeReport]:
+        return [report for report in [self.heartbeat.report, *self._others()] if report]
+
+    def _others_moved(self) -> list[Stillness | None]:
+        """Return for how long each other node has been still; the main node judges for all, the others once it is
         done. A node whose training has ended judges nobody: it may save what it has for longer than a hang takes.
         """
         if self.heartbeat.report.phase is not Phase.TRAINING:
             return [None]
         own = self.heartbeat.report.rank
-        # Read between two beats: an answer slower than a beat counts as unknown.
-        reports = read_others(self.heartbeat.hasty, own, self.config.nodes)
+        reports = self._others()
         done = {report.rank for report in reports if report and report.phase is Phase.DONE}
         if own != self.main_rank and self.main_rank not in done:
             return [None]
-        return [self._idle(report) for report in reports]
+        return [self._stillness(report) for report in reports]
 
-    def _idle(self, report: NodeReport | None) -> float | None:
+    def _stillness(self, report: NodeReport | None) -> Stillness | None:
         """Return for how long a node has shown no progress, or has been done; None when that is not known."""
         if report is None:
             return None
         if report.phase is Phase.SAVING:
-            return 0.0
+            return Stillness(idle=0.0, by_steps=True)
         if report.phase is Phase.DONE:
             now = time.monotonic()
-            return now - self._done_at.setdefault(report.rank, now)
-        return report.progress.idle if report.progress else None
+            return Stillness(idle=now - self._done_at.setdefault(report.rank, now))
+        progress = report.progress
+        if progress is None or progress.idle is None:
+            return None
+        return Stillness(
+            idle=progress.idle,
+            by_steps=progress.by_steps,
+            longest_step=progress.longest_step,
+            step=progress.step,
+        )
+
+    def _ask_for_health(self) -> None:
+        """Look at the machine before the program is blamed."""
+        timeout = self.config.limits.hang_timeout
+        is_still = timeout is not None and self.meter.idle > timeout / 2
+        if self._health and is_still and not self._asked:
+            self._health.ask()
+        self._asked = is_still
+
+    def _report_health(self, findings: tuple[str, ...]) -> None:
+        if findings and findings != self.heartbeat.report.health:
+            logger.warning("this machine is not well: %s", "; ".join(findings))
+        self.heartbeat.update(health=findings)
+
+    def _report_slow(self, slow: tuple[Slow, ...]) -> None:
+        self.heartbeat.update(slow=slow)
 
     def _report_usage(self, usage: Usage) -> None:
         self.heartbeat.update(usage=usage)

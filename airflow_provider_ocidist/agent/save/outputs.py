@@ -94,12 +94,12 @@ def _attempt(run_name: str) -> str:
 
 def _refuse_overwriting(chosen: Sequence[OutputCopy]) -> None:
     owners: dict[tuple[str, str], str] = {}
-    for parcel in chosen:
-        for name in _names(parcel.source):
-            owner = owners.setdefault((parcel.uri, name), parcel.path)
-            if owner != parcel.path:
+    for output in chosen:
+        for name in _names(output.source):
+            owner = owners.setdefault((output.uri, name), output.path)
+            if owner != output.path:
                 raise AgentError(
-                    f"the outputs {owner} and {parcel.path} would both write {name} to {shown(parcel.uri)}: "
+                    f"the outputs {owner} and {output.path} would both write {name} to {shown(output.uri)}: "
                     "give them different URIs",
                     cause=Cause.CONFIG,
                 )
@@ -130,36 +130,36 @@ def copy_outputs(
     `patience`: for how long a failed copy is retried; None: not at all. Raises AgentError when a required output is
     missing, or a copy fails.
     """
-    missing = [parcel.path for parcel in chosen if parcel.required and not _names(parcel.source)]
+    missing = [output.path for output in chosen if output.required and not _names(output.source)]
     if missing:
         raise AgentError(
             f"the training succeeded but did not write its required output {', '.join(missing)}",
             cause=Cause.USER,
         )
     return tuple(
-        _copy_patiently(parcel, access, cancel, patience) for parcel in chosen if _names(parcel.source)
+        _copy_patiently(output, access, cancel, patience) for output in chosen if _names(output.source)
     )
 
 
 def _copy_patiently(
-    parcel: OutputCopy, access: OciAccess, cancel: threading.Event | None, patience: Patience | None
+    output: OutputCopy, access: OciAccess, cancel: threading.Event | None, patience: Patience | None
 ) -> str:
-    what = f"the output {parcel.path} cannot be copied"
+    what = f"the output {output.path} cannot be copied"
     while True:
         try:
-            return _copy(parcel, access, cancel)
+            return _copy(output, access, cancel)
         except (StorageError, OSError) as error:
             shown_error = StorageError(shown_in(str(error)), retryable=passes(error))
             if patience is None or not patience.again(what, shown_error):
                 raise AgentError(f"{what}: {shown_error}", cause=cause_of(error)) from error
 
 
-def _copy(parcel: OutputCopy, access: OciAccess, cancel: threading.Event | None) -> str:
+def _copy(output: OutputCopy, access: OciAccess, cancel: threading.Event | None) -> str:
     from airflow_provider_ocidist.storage.progress import progress_lines
     from airflow_provider_ocidist.storage.transfer import copy
 
-    folder = parcel.uri.rstrip("/") or "/"
-    log_progress = progress_lines(logger.info, f"the output {parcel.path}", every=15.0)
-    report = copy(str(parcel.source), f"{folder}/", access=access, on_progress=log_progress, cancel=cancel)
-    logger.info("copied %s to %s: %d files, %d bytes", parcel.path, folder, report.files, report.bytes)
-    return join(folder, parcel.source.name) if parcel.source.is_file() else folder
+    folder = output.uri.rstrip("/") or "/"
+    log_progress = progress_lines(logger.info, f"the output {output.path}", every=15.0)
+    report = copy(str(output.source), f"{folder}/", access=access, on_progress=log_progress, cancel=cancel)
+    logger.info("copied %s to %s: %d files, %d bytes", output.path, folder, report.files, report.bytes)
+    return join(folder, output.source.name) if output.source.is_file() else folder

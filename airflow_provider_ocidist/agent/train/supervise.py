@@ -12,12 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from airflow_provider_ocidist.agent import guard
-from airflow_provider_ocidist.agent.monitor.hang import dump_stacks
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.secrecy import OutputMask
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
@@ -154,9 +153,16 @@ class Training:
     """The launcher and all that it starts, behind a guard that outlives neither us nor them."""
 
     def __init__(
-        self, command: Sequence[str], environ: Mapping[str, str], working_dir: Path, output: Output
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        working_dir: Path,
+        output: Output,
+        show_stacks: Callable[[int], object],
     ) -> None:
+        """`show_stacks` is called with the guard's process before a training that hangs is ended."""
         self.output = output
+        self._show_stacks = show_stacks
         # If the guard is killed, we inherit its orphans.
         guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
         read_end, self._leash = os.pipe()
@@ -193,7 +199,7 @@ class Training:
     def _end(self, stop: Stop, grace: float) -> bool:
         """End the training; return whether it had to be killed."""
         if stop.stacks:
-            logger.error("the training hangs:\n%s", "\n".join(dump_stacks(self.pid)))
+            self._show_stacks(self.pid)
         if stop.restarts:
             # The other nodes wait, and what it could save now lacks the failed process's part.
             grace = min(grace, RESTART_GRACE)

@@ -77,6 +77,20 @@ class Api:
                 return
             asked["continue"] = token
 
+    def spec_fields(self, api: str, kind: str) -> frozenset[str]:
+        """Return the fields that a kind's `spec` may have, as the server publishes them; `api`: as `/apis/group/v1`.
+
+        Raises BackendError with status 404 where the server has nothing of this group.
+        """
+        found = self.get(f"/openapi/v3{api}")
+        schemas = (found.get("components") or {}).get("schemas") or {}
+        for schema in schemas.values():
+            named = schema.get("x-kubernetes-group-version-kind") or ()
+            if any(each.get("kind") == kind for each in named):
+                spec = (schema.get("properties") or {}).get("spec") or {}
+                return frozenset(spec.get("properties") or ())
+        return frozenset()
+
     def text(self, path: str, **query: Any) -> bytes:
         """Return an answer that is no JSON, as a log."""
         content: bytes = self._send("GET", path, query, None, "application/json")

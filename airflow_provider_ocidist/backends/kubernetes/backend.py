@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
@@ -10,13 +12,17 @@ from typing import Any, ClassVar
 from airflow_provider_ocidist.backends import run_dir_files
 from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, LogLine, LogPart
 from airflow_provider_ocidist.backends.capabilities import (
+    ChecksBeforehand,
+    Finding,
     KeepsTime,
     ListsGangs,
     ListsLiveGangs,
+    Mark,
+    NamesSecrets,
     OpensById,
     PreparesCancels,
 )
-from airflow_provider_ocidist.backends.kubernetes import names
+from airflow_provider_ocidist.backends.kubernetes import names, preflight
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects, Seen
 from airflow_provider_ocidist.backends.kubernetes.log_lines import lines_of, since_time
@@ -29,6 +35,7 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     Obj,
     node_status,
     unix_time,
+    was_restarted,
 )
 from airflow_provider_ocidist.backends.node_config import expectations
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
@@ -37,6 +44,7 @@ from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, R
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import Program, TrainingJob
+from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import (
     Ending,
@@ -63,7 +71,16 @@ LEAST_BYTES = 65_536
 GONE = Gang(GangState.GONE)
 
 
-class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGangs, ListsLiveGangs):
+class KubernetesBackend(
+    Backend,
+    KeepsTime,
+    PreparesCancels,
+    OpensById,
+    ListsGangs,
+    ListsLiveGangs,
+    NamesSecrets,
+    ChecksBeforehand,
+):
     """One operator's gangs on the cluster of one connection."""
 
     needs_connection = False
@@ -193,10 +210,9 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
         name = _name_of(ref)
         obj, pods = seen.objects.get(name), seen.pods.get(name, {})
         self._pods[ref.job_id] = pods
-        last = self._last.setdefault(ref.job_id, {})
-        last.update(pods)
+        pods, last = self._first_pods(ref, pods, reported or {})
         gang = GONE if obj is None else self.operator.read(obj)
-        of_all = list(seen.warnings.get((self.operator.kind, name), ()))
+        of_all = [text for subject in self.operator.subjects(name) for text in seen.warnings.get(subject, ())]
 
         def node(rank: int) -> NodeStatus:
             latest, pod = (reported or {}).get(rank), pods.get(rank)
@@ -217,6 +233,23 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
 
         nodes = tuple(node(rank) for rank in range(ref.nodes))
         return RunStatus(nodes=nodes, reports_readable=reported is not None, at=at)
+
+    def _first_pods(
+        self, ref: RunRef, pods: Mapping[int, Obj], reported: Mapping[int, Reported]
+    ) -> tuple[Mapping[int, Obj], Mapping[int, Obj]]:
+        """Return the pods of the nodes by rank, and how each was seen last, also when it is gone.
+
+        A pod with which the operator has replaced that of a node which had begun is not that node.
+        """
+        last = self._last.setdefault(ref.job_id, {})
+
+        def is_another(rank: int, pod: Obj) -> bool:
+            before = last.get(rank, pod)["metadata"].get("uid")
+            return self.operator.replaces_pods and rank in reported and before != pod["metadata"].get("uid")
+
+        own = {rank: pod for rank, pod in pods.items() if not is_another(rank, pod)}
+        last.update(own)
+        return own, last
 
     def now(self) -> float:
         return self._api.now()
@@ -245,10 +278,24 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
 
     def _lines(self, ref: RunRef, rank: int, since: float, limit: int) -> tuple[list[LogLine], bool]:
         """Return the lines of a node since a Unix time, and whether there are more."""
-        pod = self._pod_name(ref, rank)
+        pod = self._pod(ref, rank)
         if pod is None:
             return [], False
-        path = f"/api/v1/namespaces/{ref.compartment_id}/pods/{pod}/log"
+        container = self.operator.container
+        if was_restarted(pod, container):
+            found, cut = self._lines_of(ref, rank, pod, since, limit, previous="true")
+            if cut:
+                return found, cut
+            more, cut = self._lines_of(ref, rank, pod, since, limit)
+            return [*found, *more], cut
+        return self._lines_of(ref, rank, pod, since, limit)
+
+    def _lines_of(
+        self, ref: RunRef, rank: int, pod: Obj, since: float, limit: int, previous: str | None = None
+    ) -> tuple[list[LogLine], bool]:
+        """Return the lines of one start of a node's container; `previous`: "true" for the one before this."""
+        name = str(pod["metadata"]["name"])
+        path = f"/api/v1/namespaces/{ref.compartment_id}/pods/{name}/log"
         try:
             content = self._api.text(
                 path,
@@ -256,6 +303,7 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
                 timestamps="true",
                 sinceTime=since_time(since),
                 limitBytes=limit,
+                previous=previous,
             )
         except BackendError as error:
             # 400: its container has not started; 404: the pod is gone, and its log with it.
@@ -263,14 +311,14 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
                 return [], False
             raise
         cut = len(content) >= limit
-        return lines_of(content, pod, rank, since, cut=cut), cut
+        return lines_of(content, name, rank, since, cut=cut), cut
 
-    def _pod_name(self, ref: RunRef, rank: int) -> str | None:
+    def _pod(self, ref: RunRef, rank: int) -> Obj | None:
         pods = self._pods.get(ref.job_id)
         if pods is None:
             name = _name_of(ref)
             pods = self._pods[ref.job_id] = self._look([ref])[str(ref.compartment_id)].pods.get(name, {})
-        return str(pods[rank]["metadata"]["name"]) if rank in pods else None
+        return pods.get(rank)
 
     # find without a plan
 
@@ -306,6 +354,33 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
             if key is not None and not (live and over in (GangState.SUCCEEDED, GangState.FAILED)):
                 found.append(self._ref(key, obj))
         return found
+
+    def secrets_of(self, ref: RunRef) -> set[str]:
+        namespace, name = str(ref.compartment_id), _name_of(ref)
+        obj = self._objects.get(namespace, name)
+        plain = self.operator.variables_in(obj) if obj is not None else ()
+        written = {str(each["name"]): str(each["value"]) for each in plain if "value" in each}
+        return secrets_in([_opened(written), _opened(self._objects.secret(namespace, name))])
+
+    # beforehand
+
+    def preflight(self, job: TrainingJob) -> list[Finding]:
+        plan = self.plan(job, RunKey(dag_id=job.name, run_id="preflight", task_id="task"))
+        signed_in = preflight.sign_in(self._api)
+        if signed_in.mark is Mark.FAIL:
+            return [signed_in]
+        namespace = str(plan.compartment_id)
+        (body,) = [each.body for each in plan.requests if each.body["kind"] == self.operator.kind]
+        made = {str(each.body["metadata"]["name"]) for each in plan.requests}
+        place = str(plan.run_dir).rpartition("/")[0]
+        return [
+            signed_in,
+            preflight.operators(self._api, self.operator),
+            preflight.may(self._api, self.operator, namespace),
+            *preflight.needed(self._api, self.operator.needs(body)),
+            *preflight.named(self._api, namespace, self.operator.pods_in(body), made),
+            preflight.work_dir(place, self._open(place)),
+        ]
 
     # end
 
@@ -345,6 +420,15 @@ class KubernetesBackend(Backend, KeepsTime, PreparesCancels, OpensById, ListsGan
 
 def _name_of(ref: RunRef) -> str:
     return ref.job_id.rpartition("/")[2]
+
+
+def _opened(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return variables with the nodes' configuration read, whose parts have names of their own."""
+    found: dict[str, Any] = dict(variables)
+    if CONFIG_VARIABLE in found:
+        with contextlib.suppress(ValueError):
+            found[CONFIG_VARIABLE] = json.loads(found[CONFIG_VARIABLE].replace("$$(", "$("))
+    return found
 
 
 def _record(ref: RunRef, variables: Sequence[Mapping[str, Any]]) -> RunRecord:

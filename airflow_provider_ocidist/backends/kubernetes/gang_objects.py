@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,12 +45,25 @@ class GangObjects:
         """Create what a plan lists, and return the gang's object, or the one that this very attempt has already."""
         (request,) = [each for each in plan.requests if each.verb not in (CONFIG_MAP, SECRET)]
         namespace = str(plan.compartment_id)
+        body = self._operator.fitted(request.body, self._served)
         for each in _named(plan, CONFIG_MAP):
             self._share_agent(namespace, each.body["metadata"]["name"])
-        made = self._create_own(plan.key, self._operator.collection(namespace), request.body)
+        made = self._create_own(plan.key, self._operator.collection(namespace), body)
         for each in _named(plan, SECRET):
             self._create_secret(plan.key, namespace, each.body, made)
         return made
+
+    def _served(self) -> frozenset[str]:
+        """Return the fields of the kind's `spec` that the API server takes; none where it does not publish them."""
+        try:
+            return self._api.spec_fields(self._operator.path, self._operator.kind)
+        except BackendError as error:
+            if error.status_code == 404:
+                raise self._not_served(error) from error
+            if error.status_code == 403:
+                log.debug("what the API server serves cannot be read: %s", error)
+                return frozenset()
+            raise
 
     def _share_agent(self, namespace: str, name: str) -> None:
         body = agent_parts.config_map()
@@ -74,7 +88,7 @@ class GangObjects:
             if error.status_code == 404 and not isinstance(error, RunNotFound):
                 raise self._not_served(error) from error
             if error.status_code != 409:
-                raise
+                raise self._explained(error, body) from error
         found = self._api.get(f"{collection}/{name}")
         if not names.is_of(key, found):
             raise BackendError(
@@ -99,6 +113,12 @@ class GangObjects:
             if error.status_code != 409 or not names.is_of(key, self._api.get(f"{path}/{metadata['name']}")):
                 raise
 
+    def _explained(self, error: BackendError, body: Mapping[str, Any]) -> BackendError:
+        meaning = self._operator.explained(str(error), body)
+        if meaning is None:
+            return error
+        return BackendError(meaning, status_code=error.status_code, code=error.code, cause=Cause.CONFIG)
+
     def _not_served(self, error: BackendError) -> BackendError:
         operator = self._operator
         return BackendError(
@@ -117,6 +137,20 @@ class GangObjects:
             return None
         except BackendError as error:
             raise self._not_served(error) if error.status_code == 404 else error from error
+
+    def secret(self, namespace: str, name: str) -> dict[str, str]:
+        """Return what the Secret of a gang holds; nothing where there is none, or where it may not be read."""
+        try:
+            found = self._api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}").get("data") or {}
+        except BackendError as error:
+            if error.status_code not in (403, 404):
+                raise
+            return {}
+        # Those of single roles begin with its name.
+        return {
+            key.rpartition(".")[2]: base64.b64decode(value).decode(errors="replace")
+            for key, value in found.items()
+        }
 
     def all(self, namespace: str, selector: str) -> list[Obj]:
         """Return the objects of gangs of ours that a selector finds."""
@@ -138,11 +172,11 @@ class GangObjects:
         wanted = set(gangs)
         by_gang: dict[str, dict[int, Obj]] = {}
         for pod in pods:
-            place = self._operator.place_of(pod)
-            if place is not None and place[0] in wanted:
-                by_gang.setdefault(place[0], {})[place[1]] = _newer(
-                    by_gang.get(place[0], {}).get(place[1]), pod
-                )
+            found = self._operator.gang_and_rank(pod)
+            if found is not None and found[0] in wanted:
+                gang, rank = found
+                of_gang = by_gang.setdefault(gang, {})
+                of_gang[rank] = self._chosen(of_gang.get(rank), pod)
         named = {each["metadata"]["name"]: each for each in objects}
         return Seen(
             {name: named[name] for name in wanted & named.keys()}, by_gang, warnings_by_object(warnings)
@@ -151,6 +185,16 @@ class GangObjects:
     def _pods(self, namespace: str, only: str | None) -> list[Obj]:
         selector = self._operator.pod_selector(only)
         return list(self._api.list(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector))
+
+    def _chosen(self, before: Obj | None, pod: Obj) -> Obj:
+        """Return which of two pods a node is: where the operator makes another by itself, that which has begun."""
+        if before is None:
+            return pod
+        if self._operator.replaces_pods:
+            begun = [each for each in (before, pod) if has_begun(each, self._operator.container)]
+            if begun:
+                return min(begun, key=_created)
+        return max(before, pod, key=_created)
 
     def _warnings(self, namespace: str) -> list[Obj]:
         """Return the namespace's warnings: they cannot be listed by label. Nothing where that is not allowed."""
@@ -193,8 +237,5 @@ def _named(plan: Plan, verb: str) -> list[Request]:
     return [request for request in plan.requests if request.verb == verb]
 
 
-def _newer(before: Obj | None, pod: Obj) -> Obj:
-    """Return the pod of a node that was created last: where an operator makes another, both may be listed."""
-    if before is None:
-        return pod
-    return max(before, pod, key=lambda each: str((each.get("metadata") or {}).get("creationTimestamp")))
+def _created(pod: Obj) -> str:
+    return str((pod.get("metadata") or {}).get("creationTimestamp"))

@@ -22,6 +22,8 @@ KEY, TOKEN, RUN_DIR = "ocidist/key", "ocidist/request", "ocidist/run-dir"
 CHECKPOINTS, LEASE = "ocidist/checkpoints", "ocidist/lease"
 RESERVED = "ocidist/"
 """What labels and annotations of ours begin with; a person's may not."""
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""Label by which Kueue holds an object back."""
 SELECTOR = f"{MANAGER}={OURS}"
 """Of every object that a gang has."""
 

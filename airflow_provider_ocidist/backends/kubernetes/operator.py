@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from airflow_provider_ocidist.backends.kubernetes.names import QUEUE
 from airflow_provider_ocidist.backends.kubernetes.pods import PodPlan
 from airflow_provider_ocidist.backends.kubernetes.states import Gang, Obj
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -36,6 +37,8 @@ class Operator(ABC):
     """What it appends to a name at most, for a gang of a thousand."""
     roles_apart: ClassVar[bool]
     """Whether node 0 and the others have templates of their own."""
+    replaces_pods: ClassVar[bool] = False
+    """Whether a node that has ended is started again, in its pod or in another, without anybody having asked for it."""
     ends_others: ClassVar[bool]
     """Whether it ends the other nodes as soon as node 0 has succeeded."""
     remedy: ClassVar[str]
@@ -54,6 +57,24 @@ class Operator(ABC):
     ) -> dict[str, Any]:
         """Return the object that is created."""
 
+    def fitted(self, body: Mapping[str, Any], served: Callable[[], Collection[str]]) -> Mapping[str, Any]:
+        """Return the object in the words of the version that the cluster has.
+
+        `served` returns the fields that its `spec` may have, none where that is not known; it raises BackendError.
+        Raises BackendError for what this version cannot do.
+        """
+        del served
+        return body
+
+    def explained(self, refused: str, body: Mapping[str, Any]) -> str | None:
+        """Return what a refusal of this object means, with a remedy; None where it speaks for itself."""
+        del refused, body
+        return None
+
+    def subjects(self, name: str) -> Sequence[tuple[str, str]]:
+        """Return kind and name of the objects of a gang whose warnings concern all of its nodes."""
+        return ((self.kind, name),)
+
     @abstractmethod
     def topology(self, job: TrainingJob) -> str:
         """Return how the nodes of a job are laid out, in a word."""
@@ -67,7 +88,7 @@ class Operator(ABC):
         """Return the label selector of the pods of a gang; None: of all gangs."""
 
     @abstractmethod
-    def place_of(self, pod: Obj) -> tuple[str, int] | None:
+    def gang_and_rank(self, pod: Obj) -> tuple[str, int] | None:
         """Return the gang and the rank of a pod; None where it is no node."""
 
     @abstractmethod
@@ -82,6 +103,15 @@ class Operator(ABC):
     def cleans_up(self, obj: Obj) -> bool:
         """Whether it ends what still runs of a gang that has failed or succeeded."""
 
+    def needs(self, body: Mapping[str, Any]) -> Sequence[tuple[str, str, str]]:
+        """Return path, name and remedy of each object that an administrator has to have made for this one."""
+        del body
+        return ()
+
+    @abstractmethod
+    def pods_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
+        """Return what an object says of its pods, in the form of their specifications, by role."""
+
     @abstractmethod
     def variables_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
         """Return the variables of node 0, as the object has them."""
@@ -89,3 +119,11 @@ class Operator(ABC):
     @abstractmethod
     def nodes_in(self, obj: Obj) -> int:
         """Return how many nodes the object asks for."""
+
+
+def why_suspended(obj: Obj, field: str) -> str:
+    """Return why a gang does not begin, in a sentence; `field`: by which it is suspended, as `spec.suspend`."""
+    queue = ((obj.get("metadata") or {}).get("labels") or {}).get(QUEUE)
+    if queue:
+        return f"suspended: it waits in the queue {queue} of Kueue until there is room for all of its nodes"
+    return f"suspended: it waits until somebody resumes it ({field}: false)"

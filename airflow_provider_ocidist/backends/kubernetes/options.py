@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_ocidist.backends.kubernetes.presets import NVIDIA, SHAPES
-from airflow_provider_ocidist.model.job import BackendOptions, Seconds
-
-DAY = 86_400.0
+from airflow_provider_ocidist.model.job import BackendOptions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +45,7 @@ class PodOptions(BackendOptions):
     priority_class: str | None = None
     """Of the pods, one of the cluster's."""
     service_account: str | None = None
-    """Of the pods; with OKE's workload identity it is who they are for OCI."""
+    """Of the pods."""
     image_pull_secrets: tuple[str, ...] = ()
     """Names of Secrets."""
     image_pull_policy: str | None = None
@@ -76,8 +74,6 @@ class PodOptions(BackendOptions):
     """Of the job and its pods."""
     suspend: bool = False
     """Create the gang suspended: a person or a queue lets it begin."""
-    ttl: Seconds | None = DAY
-    """After its end the operator deletes the gang, as a safety net. None: it stays until somebody deletes it."""
 
     @property
     def gpus_of_node(self) -> int:
@@ -106,3 +102,5 @@ class ClusterFields:
     storage_conn_id: str | None = None
     """A connection of type `oci`, whose credentials open `work_dir` and other places of Object Storage."""
     require_training: bool | str | None = None
+    prices: Mapping[str, float] | str | None = None
+    """Of a node for an hour, by instance type or preset; JSON where it comes from the form or from a URI."""

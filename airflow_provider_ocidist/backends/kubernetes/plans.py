@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from airflow_provider_ocidist.backends.kubernetes.pods import (
     variable,
 )
 from airflow_provider_ocidist.backends.node_config import expectations, node_config
+from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import TrainingJob
@@ -26,8 +28,8 @@ from airflow_provider_ocidist.model.run import Plan, Request, RunKey
 from airflow_provider_ocidist.model.work_dir import CODE_ARCHIVE
 from airflow_provider_ocidist.storage.locations import join
 
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 CONFIG_MAP, SECRET = "CreateConfigMap", "CreateSecret"
-QUEUE = "kueue.x-k8s.io/queue-name"
 UID = "<uid of the object created before>"
 """Stands in a plan for the one value that only the API server can give."""
 
@@ -47,7 +49,8 @@ def make_plan(
     job = _resolved(job, fields)
     namespace = options.namespace or namespace
     name = names.gang_name(key, operator.longest_suffix)
-    config = _agent_config(operator, job, key, endpoint)
+    price = price_of(job, _shape_of(options), fields.prices)
+    config = _agent_config(operator, job, key, endpoint, price)
     variables, secret_data = _variables(job, config, name, apart=operator.roles_apart)
     config_map = agent_parts.config_map() if config.reports else None
     pods = PodPlan(
@@ -63,7 +66,7 @@ def make_plan(
     metadata = {"name": name, "namespace": namespace, **object_metadata(job, options, pods)}
     queued = {
         **metadata,
-        "labels": {**metadata["labels"], **({QUEUE: options.queue} if options.queue else {})},
+        "labels": {**metadata["labels"], **({names.QUEUE: options.queue} if options.queue else {})},
     }
     body = operator.manifest(job, pods, variables, queued)
     topology = operator.topology(job)
@@ -86,7 +89,32 @@ def make_plan(
         expects=expectations(config),
         lease=pods.lease,
         compartment_id=namespace,
+        machine=_asked_for(options, namespace),
+        price=price,
     )
+
+
+def _asked_for(options: PodOptions, namespace: str) -> dict[str, str]:
+    asked: dict[str, Any] = {
+        "namespace": namespace,
+        "queue": options.queue,
+        "preset": options.preset,
+        "gpus": options.gpus_of_node,
+        "gpu_resource": options.resource_of_gpus,
+        "cpu": options.cpu,
+        "memory": options.memory,
+        "priority_class": options.priority_class,
+        "node_selector": options.node_selector,
+        "affinity": options.affinity,
+        "tolerations": options.tolerations,
+        "pod_template": options.pod_template,
+    }
+    return {name: json.dumps(value, sort_keys=True) for name, value in asked.items() if value}
+
+
+def _shape_of(options: PodOptions) -> str | None:
+    """Return the machine type that the pods ask for, by its label at every provider; else the preset's."""
+    return options.node_selector.get(INSTANCE_TYPE) or options.preset
 
 
 def _why(options: PodOptions, config: AgentConfig) -> str:
@@ -114,7 +142,9 @@ def _resolved(job: TrainingJob, fields: ClusterFields) -> TrainingJob:
     return replace(job, work_dir=work_dir, require_training=required)
 
 
-def _agent_config(operator: Operator, job: TrainingJob, key: RunKey, endpoint: str | None) -> AgentConfig:
+def _agent_config(
+    operator: Operator, job: TrainingJob, key: RunKey, endpoint: str | None, price: float | None
+) -> AgentConfig:
     source = job.program.source
     if job.program.is_local:
         source = join(str(job.work_dir), key.name, CODE_ARCHIVE)
@@ -123,8 +153,10 @@ def _agent_config(operator: Operator, job: TrainingJob, key: RunKey, endpoint: s
         job,
         key,
         source,
+        price=price,
         **roles,
         ends_others=operator.ends_others and job.nodes > 1,
+        starts_again=operator.replaces_pods,
         reports=job.container is None,
         oci_endpoint=endpoint,
     )

@@ -90,6 +90,8 @@ QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|[KMGTPE]i?)?")
 LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+LISTS = ("containers", "imagePullSecrets", "initContainers", "tolerations", "volumes")
+LISTS_IN_CONTAINER = ("args", "command", "env", "envFrom", "ports", "volumeMounts")
 OURS_IN_CONTAINER = {
     "command": "is the agent's: name the program in `program`, or a start of its own in `container`",
     "args": "is the agent's: name the arguments in `program.args`",
@@ -160,11 +162,14 @@ def _secrets(job: TrainingJob) -> Iterator[Problem]:
             )
 
 
-def pod_template_rules(container: str) -> Any:
-    """Return the rule for `pod_template` of a kind whose operator reads the container of this name."""
+def pod_template_rules(container: str, options: Iterable[str] = ("pod_template",)) -> Any:
+    """Return the rule for the pod templates of a kind whose operator reads the container of this name."""
 
     def rule(job: TrainingJob) -> Iterator[Problem]:
-        template, path = _options(job).pod_template, "backend.pod_template"
+        for option in options:
+            yield from of_template(job, getattr(_options(job), option), f"backend.{option}")
+
+    def of_template(job: TrainingJob, template: Mapping[str, Any], path: str) -> Iterator[Problem]:
         yield from _unknown(template, path, {"metadata", "spec"})
         spec = template.get("spec") or {}
         if not isinstance(spec, Mapping):
@@ -175,8 +180,10 @@ def pod_template_rules(container: str) -> Any:
             yield Problem(
                 f"{path}.spec.restartPolicy", "is not the pod's to say: set `backend.restart_policy`"
             )
+        for name in LISTS:
+            yield from _no_list(spec, name, f"{path}.spec")
         for name in ("containers", "initContainers"):
-            for index, item in enumerate(spec.get(name) or ()):
+            for index, item in enumerate(entries_of(spec, name)):
                 yield from _container(job, item, f"{path}.spec.{name}.{index}", container)
 
     return rule
@@ -192,9 +199,25 @@ def _container(job: TrainingJob, item: Any, path: str, main: str) -> Iterator[Pr
     for name, why in OURS_IN_CONTAINER.items():
         if name in item and (job.container is None or name == "image"):
             yield Problem(f"{path}.{name}", why)
-    for index, entry in enumerate(item.get("env") or ()):
+    for name in LISTS_IN_CONTAINER:
+        yield from _no_list(item, name, path)
+    for index, entry in enumerate(entries_of(item, "env")):
         if isinstance(entry, Mapping) and str(entry.get("name")).startswith("OCIDIST_"):
             yield Problem(f"{path}.env.{index}", "names that begin with OCIDIST_ are ours")
+
+
+def entries_of(section: Mapping[str, Any], name: str) -> list[Any]:
+    """Return the entries of a list, none where there is no list."""
+    value = section.get(name)
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _no_list(section: Mapping[str, Any], name: str, path: str) -> Iterator[Problem]:
+    value = section.get(name)
+    if isinstance(value, str) and is_placeholder(value):
+        return
+    if value is not None and not isinstance(value, list | tuple):
+        yield Problem(f"{path}.{name}", "must be a list")
 
 
 def _unknown(value: Mapping[str, Any], path: str, known: Iterable[str]) -> Iterator[Problem]:
@@ -217,10 +240,11 @@ def _work_dir(job: TrainingJob) -> Iterator[Problem]:
 
 def _mounted(job: TrainingJob) -> Iterator[str]:
     yield from (mount.path for mount in job.mounts)
-    spec = _options(job).pod_template.get("spec")
-    for item in (spec.get("containers") or ()) if isinstance(spec, Mapping) else ():
-        for mount in (item.get("volumeMounts") or ()) if isinstance(item, Mapping) else ():
-            yield str(mount.get("mountPath")) if isinstance(mount, Mapping) else ""
+    for option in ("pod_template", "main_template"):
+        spec = getattr(_options(job), option, {}).get("spec")
+        for item in entries_of(spec, "containers") if isinstance(spec, Mapping) else ():
+            for mount in entries_of(item, "volumeMounts") if isinstance(item, Mapping) else ():
+                yield str(mount.get("mountPath")) if isinstance(mount, Mapping) else ""
 
 
 def _covers(folder: str, place: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_provider_ocidist.backends.kubernetes.agent_parts import VOLUME
 from airflow_provider_ocidist.backports import StrEnum, moment
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -116,6 +117,8 @@ def node_status(
         found = _without_pod(gang, report, events, _lost((last or {}).get("status") or {}))
     else:
         found = _of_pod(pod, container, events, now)
+        if report is not None and report.lost and not found.state.terminal:
+            found = _Found(NodeState.FAILED, report.message, Cause.NODE)
     if pod is not None and gang.state in (GangState.ENDING, GangState.GONE):
         # Until no pod is left.
         found = replace(found, state=NodeState.ENDING)
@@ -165,8 +168,11 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
     own = _container_of(status.get("containerStatuses") or (), container)
     states = (own or {}).get("state") or {}
     ended = states.get("terminated")
+    if ended is None and runs_agent(pod):
+        # Started again by the operator, which does not make the gang live on.
+        ended = ((own or {}).get("lastState") or {}).get("terminated")
     phase = str(status.get("phase") or "Pending")
-    if ended is not None and (phase in ("Succeeded", "Failed") or not _restarts(pod)):
+    if ended is not None and (phase in ("Succeeded", "Failed") or not _restarts(pod) or runs_agent(pod)):
         return _ended(status, ended)
     if phase == "Succeeded":
         return _Found(NodeState.SUCCEEDED)
@@ -180,6 +186,17 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
     if phase == "Running" and "running" in states:
         return _Found(NodeState.RUNNING)
     return _pending(status, states.get("waiting") or {}, events, now)
+
+
+def runs_agent(pod: Obj) -> bool:
+    """Whether a pod holds a node of ours, and no program with a start of its own."""
+    return any(each.get("name") == VOLUME for each in (pod.get("spec") or {}).get("volumes") or ())
+
+
+def was_restarted(pod: Obj, container: str) -> bool:
+    """Whether the container of this name has been started again in its pod."""
+    own = _container_of((pod.get("status") or {}).get("containerStatuses") or (), container) or {}
+    return int(own.get("restartCount") or 0) > 0
 
 
 def has_begun(pod: Obj, container: str) -> bool:

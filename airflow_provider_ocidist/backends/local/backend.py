@@ -167,7 +167,7 @@ def _start(folder: Path, archive: zipfile.ZipFile, body: Mapping[str, Any]) -> N
     with (folder / node.ERROR).open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, node.__file__, str(folder), body["python"]],
-            env={**os.environ, **body["environment"]},
+            env={**_inherited(), **body["environment"]},
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=errors,
@@ -177,6 +177,11 @@ def _start(folder: Path, archive: zipfile.ZipFile, body: Mapping[str, Any]) -> N
     # While this process lives, it has to reap its child.
     threading.Thread(target=process.wait, name="node", daemon=True).start()
     _wait_for(folder / node.STARTED, folder / node.ERROR)
+
+
+def _inherited() -> dict[str, str]:
+    """Return this process's environment without that of Airflow, which holds connections and keys."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
 
 
 def _wait_for(file: Path, errors: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_provider_ocidist.agent.join.node_identity import ADDRESSES_VARIABLE
 from airflow_provider_ocidist.backends.node_config import expectations, node_config
+from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
 from airflow_provider_ocidist.model.job import BackendOptions, TrainingJob
@@ -41,7 +42,8 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
     training = fields.get("require_training") if job.require_training is None else job.require_training
     job = replace(job, work_dir=work_dir, require_training=str(training).lower() in ("true", "1", "yes"))
     source = None if job.program.is_local else job.program.source
-    config = node_config(job, key, source, main_env=job.main_env, worker_env=job.worker_env)
+    price = price_of(job, None, fields.get("prices"))
+    config = node_config(job, key, source, price=price, main_env=job.main_env, worker_env=job.worker_env)
     python = getattr(job.backend, "python", None) or sys.executable
     environment = {**job.env, **config.to_env()}
     if job.nodes > 1:
@@ -64,6 +66,7 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
         code=job.program.source if job.program.is_local else None,
         expects=expectations(config),
         lease=config.limits.lease or None,
+        price=price,
     )
 
 

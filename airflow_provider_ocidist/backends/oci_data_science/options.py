@@ -73,3 +73,5 @@ class Defaults:
     region: str | None = None
     conda_region: str | None = None
     """Region of published conda environments; None: `region`."""
+    prices: Mapping[str, float] | str | None = None
+    """Of a node for an hour, by shape; JSON where it comes from the form or from a URI."""

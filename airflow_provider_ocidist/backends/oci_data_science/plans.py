@@ -15,6 +15,7 @@ from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Def
 from airflow_provider_ocidist.backends.oci_data_science.rules import container_arguments
 from airflow_provider_ocidist.backends.oci_data_science.topologies import choose
 from airflow_provider_ocidist.backends.oci_data_science.topology import Blueprint, Topology
+from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -53,7 +54,8 @@ def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str |
     """Return the plan of a gang. Raises JobFileError when job and connection together are incomplete."""
     job, options = resolved(job, defaults)
     topology, because = choose(options.topology, job.nodes, options.subnet_id)
-    config = _agent_config(job, options, key, topology, endpoint)
+    price = price_of(job, options.shape, defaults.prices)
+    config = _agent_config(job, options, key, topology, endpoint, price)
     blueprint = _blueprint(job, options, key, config)
     return Plan(
         key=key,
@@ -69,7 +71,22 @@ def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str |
         lease=config.limits.lease or None,
         compartment_id=options.compartment_id,
         region=defaults.region,
+        machine=_asked_for(options, topology, defaults),
+        price=price,
     )
+
+
+def _asked_for(options: OciDataScienceOptions, topology: Topology, defaults: Defaults) -> dict[str, str]:
+    asked = {
+        "region": defaults.region,
+        "compartment_id": options.compartment_id,
+        "subnet_id": options.subnet_id,
+        "shape": options.shape,
+        "ocpus": options.ocpus,
+        "memory_gb": options.memory_gb,
+        "topology": topology.kind,
+    }
+    return {name: str(value) for name, value in asked.items() if value is not None}
 
 
 def key_in_tags(resource: Any, key: RunKey) -> RunKey | None:
@@ -118,7 +135,12 @@ def _filled(options: OciDataScienceOptions, defaults: Defaults) -> dict[str, Any
 
 
 def _agent_config(
-    job: TrainingJob, options: OciDataScienceOptions, key: RunKey, topology: Topology, endpoint: str | None
+    job: TrainingJob,
+    options: OciDataScienceOptions,
+    key: RunKey,
+    topology: Topology,
+    endpoint: str | None,
+    price: float | None,
 ) -> AgentConfig:
     source = job.program.source
     if job.program.is_local:
@@ -127,6 +149,7 @@ def _agent_config(
         job,
         key,
         source,
+        price=price,
         main_env=_role_environment(job, options, topology, main=True),
         worker_env=_role_environment(job, options, topology, main=False),
         secrets_apart=not topology.is_one_run and bool(secrets_in([job.main_env, job.worker_env])),

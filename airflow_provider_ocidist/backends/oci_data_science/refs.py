@@ -36,6 +36,7 @@ def ref_of(job: Any, key: RunKey) -> RunRef:
         log_group_id=logs.log_group_id if logs else None,
         log_id=logs.log_id if logs else None,
         lease=config.limits.lease or None,
+        price=config.price,
     )
 
 

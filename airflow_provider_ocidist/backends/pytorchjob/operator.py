@@ -10,8 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.kubernetes import names, pods
-from airflow_provider_ocidist.backends.kubernetes.operator import Operator, RoleVariables
-from airflow_provider_ocidist.backends.kubernetes.plans import QUEUE
+from airflow_provider_ocidist.backends.kubernetes.merging import merged
+from airflow_provider_ocidist.backends.kubernetes.operator import (
+    Operator,
+    RoleVariables,
+    why_suspended,
+)
 from airflow_provider_ocidist.backends.kubernetes.states import (
     Gang,
     GangState,
@@ -53,7 +57,7 @@ class PyTorchJobs(Operator):
             "metadata": dict(metadata),
             "spec": {
                 **_processes(job, options),
-                "runPolicy": _run_policy(options),
+                "runPolicy": _run_policy(job, options),
                 **({"elasticPolicy": dict(options.elastic_policy)} if options.elastic_policy else {}),
                 "pytorchReplicaSpecs": _replicas(job, options, plan, variables),
             },
@@ -62,7 +66,7 @@ class PyTorchJobs(Operator):
     def pod_selector(self, name: str | None) -> str:
         return names.SELECTOR if name is None else f"{names.GANG}={name}"
 
-    def place_of(self, pod: Obj) -> tuple[str, int] | None:
+    def gang_and_rank(self, pod: Obj) -> tuple[str, int] | None:
         labels = (pod.get("metadata") or {}).get("labels") or {}
         gang, name = labels.get(names.GANG), str((pod.get("metadata") or {}).get("name"))
         # By the name, which every version of the operator makes alike.
@@ -92,11 +96,14 @@ class PyTorchJobs(Operator):
             if name in found:
                 return Gang(state, sentence(found[name]))
         if "Suspended" in found:
-            return Gang(GangState.SUSPENDED, _why_suspended(obj))
+            return Gang(GangState.SUSPENDED, why_suspended(obj, "spec.runPolicy.suspend"))
         return Gang(GangState.ACTIVE if found else GangState.NEW)
 
     def cleans_up(self, obj: Obj) -> bool:
         return ((obj.get("spec") or {}).get("runPolicy") or {}).get("cleanPodPolicy") in ("Running", "All")
+
+    def pods_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
+        return [role["template"]["spec"] for role in obj["spec"]["pytorchReplicaSpecs"].values()]
 
     def variables_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
         roles = obj["spec"]["pytorchReplicaSpecs"]
@@ -119,37 +126,35 @@ def _is_elastic(pod: Obj) -> bool:
     )
 
 
-def _why_suspended(obj: Obj) -> str:
-    queue = ((obj.get("metadata") or {}).get("labels") or {}).get(QUEUE)
-    if queue:
-        return f"suspended: it waits in the queue {queue} of Kueue until there is room for all of its nodes"
-    return "suspended: it waits until somebody resumes it (spec.runPolicy.suspend: false)"
-
-
 def _processes(job: TrainingJob, options: PyTorchJobOptions) -> dict[str, Any]:
     """Return the processes of a node, which only programs without an agent read from the operator's variables."""
     count = job.launcher.processes_per_node or options.gpus_of_node
     return {"nprocPerNode": str(count)} if job.container is not None and count else {}
 
 
-def _run_policy(options: PyTorchJobOptions) -> dict[str, Any]:
+def _run_policy(job: TrainingJob, options: PyTorchJobOptions) -> dict[str, Any]:
     limit = options.backoff_limit
     if limit is None and options.restart_policy != "Never":
         limit = RESTARTS
     return {
-        "cleanPodPolicy": options.clean_pod_policy,
+        # Without a Master any node's success would end the others, which may be saving yet.
+        "cleanPodPolicy": "None"
+        if options.elastic_policy and job.container is None
+        else options.clean_pod_policy,
         # Up to 1.9.3 all pods are deleted, with their logs, when it is reached (trainer#3420).
         **({"backoffLimit": limit} if limit is not None else {}),
         **({"ttlSecondsAfterFinished": round(options.ttl)} if options.ttl is not None else {}),
         **({"suspend": True} if options.suspend else {}),
+        **({"schedulingPolicy": dict(options.scheduling_policy)} if options.scheduling_policy else {}),
     }
 
 
 def _replicas(
     job: TrainingJob, options: PyTorchJobOptions, plan: pods.PodPlan, variables: RoleVariables
 ) -> dict[str, Any]:
-    def role(count: int, own: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        template = pods.template(job, options, replace(plan, environment=own))
+    def role(count: int, own: Sequence[Mapping[str, Any]], over: Mapping[str, Any]) -> dict[str, Any]:
+        laid = replace(options, pod_template=merged(options.pod_template, over))
+        template = pods.template(job, laid, replace(plan, environment=own))
         # The operator sets it from the role's own.
         template["spec"].pop("restartPolicy")
         return {"replicas": count, "restartPolicy": options.restart_policy, "template": template}
@@ -159,9 +164,11 @@ def _replicas(
             "name": RANK_VARIABLE,
             "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}},
         }
-        return {"Worker": role(job.nodes, [*variables.worker, rank])}
-    workers = {"Worker": role(job.nodes - 1, variables.worker)} if job.nodes > 1 else {}
-    return {"Master": role(1, variables.main), **workers}
+        return {"Worker": role(job.nodes, [*variables.worker, rank], options.worker_template)}
+    workers = (
+        {"Worker": role(job.nodes - 1, variables.worker, options.worker_template)} if job.nodes > 1 else {}
+    )
+    return {"Master": role(1, variables.main, options.main_template), **workers}
 
 
 OPERATOR = PyTorchJobs()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,11 +10,14 @@ from airflow_provider_ocidist.backends.kubernetes.options import PodOptions
 from airflow_provider_ocidist.backends.kubernetes.rules import RULES as RULES_OF_PODS
 from airflow_provider_ocidist.backends.kubernetes.rules import near_name, pod_template_rules
 from airflow_provider_ocidist.errors import Problem
-from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.job import Seconds, TrainingJob
 
 KIND = "pytorchjob"
+DAY = 86_400.0
 CONTAINER = "pytorch"
 """The one container that the operator reads."""
+TEMPLATES = ("pod_template", "main_template", "worker_template")
+SCHEDULING = ("minAvailable", "minResources", "priorityClass", "queue", "scheduleTimeoutSeconds")
 ELASTIC = ("maxReplicas", "maxRestarts", "minReplicas", "rdzvBackend", "rdzvConf", "rdzvId", "rdzvPort")
 
 
@@ -30,6 +33,14 @@ class PyTorchJobOptions(PodOptions):
     """Other than `Never` only for a `container` of its own: an agent's gang is retried whole, by Airflow."""
     backoff_limit: int | None = None
     """Restarts of all pods together. None: 3 where `restart_policy` restarts any."""
+    main_template: Mapping[str, Any] = field(default_factory=dict)
+    """Laid over `pod_template` for the Master, in the same form."""
+    worker_template: Mapping[str, Any] = field(default_factory=dict)
+    """The same for the Workers."""
+    scheduling_policy: Mapping[str, Any] = field(default_factory=dict)
+    """`schedulingPolicy` of the manifest, for a gang scheduler: Volcano or the scheduler plugins."""
+    ttl: Seconds | None = DAY
+    """After its end the operator deletes the gang, as a safety net. None: it stays until somebody deletes it."""
     elastic_policy: Mapping[str, Any] = field(default_factory=dict)
     """`elasticPolicy` of the manifest, for torchrun's own rendezvous: the gang has Workers only, `nodes` of them."""
 
@@ -48,9 +59,8 @@ def _restarts(job: TrainingJob) -> Iterator[Problem]:
 def _elastic(job: TrainingJob) -> Iterator[Problem]:
     options: Any = job.backend
     policy = options.elastic_policy
-    for name in policy:
-        if name not in ELASTIC:
-            yield Problem(f"backend.elastic_policy.{name}", f"unknown key {name!r}{near_name(name, ELASTIC)}")
+    yield from _unknown("backend.elastic_policy", policy, ELASTIC)
+    yield from _unknown("backend.scheduling_policy", options.scheduling_policy, SCHEDULING)
     for name, wrong in (("minReplicas", job.nodes.__lt__), ("maxReplicas", job.nodes.__gt__)):
         count = policy.get(name)
         if isinstance(count, int) and wrong(count):
@@ -59,9 +69,15 @@ def _elastic(job: TrainingJob) -> Iterator[Problem]:
             )
 
 
+def _unknown(path: str, given: Iterable[str], known: Iterable[str]) -> Iterator[Problem]:
+    for name in given:
+        if name not in known:
+            yield Problem(f"{path}.{name}", f"unknown key {name!r}{near_name(name, known)}")
+
+
 def _image(job: TrainingJob) -> Iterator[Problem]:
     if job.image is None:
         yield Problem("image", f"is needed by backend {KIND!r}: a node is a container")
 
 
-RULES = (*RULES_OF_PODS, pod_template_rules(CONTAINER), _restarts, _elastic, _image)
+RULES = (*RULES_OF_PODS, pod_template_rules(CONTAINER, TEMPLATES), _restarts, _elastic, _image)

@@ -223,6 +223,7 @@ class Runai(OpensById, ListsGangs, Backend):
                 checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
                 topology="distributed" if config.nodes > 1 else "trainings",
                 lease=config.limits.lease or None,
+                has_own_log=True,
             )
         return None
 
@@ -415,6 +416,7 @@ def _ref_of(plan: Plan, workload_id: str) -> RunRef:
         checkpoints_uri=plan.checkpoints_uri,
         topology=plan.topology,
         lease=plan.lease,
+        has_own_log=True,
     )
 
 

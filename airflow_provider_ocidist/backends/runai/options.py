@@ -122,6 +122,8 @@ class Fields:
     verify: bool | str = True
     """Whether, or with which bundle of authorities, the control plane's certificate is verified."""
     require_training: bool | str | None = None
+    prices: Mapping[str, float] | str | None = None
+    """Of a node for an hour, by node type or first node pool; JSON where it comes from the form or from a URI."""
     kube_config_path: str | None = None
     """With it the logs of nodes are read from the cluster itself."""
     cluster_context: str | None = None

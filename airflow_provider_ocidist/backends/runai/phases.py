@@ -114,8 +114,11 @@ def unix_time(text: str | None) -> float | None:
 
 def node_states(state: NodeState, reports: Sequence[NodeReport | None] | None, nodes: int) -> list[NodeState]:
     """Return each node's state: the workload's, refined by the nodes' own reports."""
-    if reports is None or state not in (NodeState.RUNNING, NodeState.FAILED):
+    if reports is None or state not in (NodeState.RUNNING, NodeState.FAILED, NodeState.SUCCEEDED):
         return [state] * nodes
+    if state is NodeState.SUCCEEDED:
+        # A workload has succeeded when node 0 has, whatever the others did.
+        return [NodeState.FAILED if _has_failed(report) else state for report in reports]
     if state is NodeState.FAILED:
         # The first failure ends the others, and what a node has finished by then counts.
         return [NodeState.SUCCEEDED if _is_well(report) else NodeState.FAILED for report in reports]
@@ -131,6 +134,10 @@ def _running(report: NodeReport | None, *, over: bool) -> NodeState:
         return NodeState.RUNNING
     # When all are done, the workload's phase follows soon; before, the others may wait for this one in vain.
     return NodeState.FAILED if report.cause is not None and not over else NodeState.ENDING
+
+
+def _has_failed(report: NodeReport | None) -> bool:
+    return report is not None and report.phase is Phase.DONE and not _is_well(report)
 
 
 def _is_well(report: NodeReport | None) -> bool:

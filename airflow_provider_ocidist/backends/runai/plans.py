@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, START_SCRIPT, boot_text
 from airflow_provider_ocidist.backends.node_config import expectations, node_config
+from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.backends.runai.names import KEY_VARIABLE, SUSPENSION_VARIABLE, workload_name
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields, RunaiOptions, Toleration
 from airflow_provider_ocidist.backends.runai.rules import EXPORT
@@ -36,7 +37,8 @@ MISSING = "is needed here: the job does not set it, and the connection has no de
 def make_plan(job: TrainingJob, key: RunKey, fields: Fields) -> Plan:
     """Return the plan of a gang. Raises JobFileError when job and connection together are incomplete."""
     job, options = resolved(job, fields)
-    config = _config(job, options, key)
+    price = price_of(job, options.node_type or next(iter(options.node_pools), None), fields.prices)
+    config = _config(job, options, key, price)
     verb = TRAINING if job.nodes == 1 else DISTRIBUTED
     body = {
         "name": workload_name(key),
@@ -58,7 +60,15 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Fields) -> Plan:
         code=job.program.source if job.program.is_local else None,
         expects=expectations(config),
         lease=config.limits.lease or None,
+        machine=_asked_for(options),
+        price=price,
     )
+
+
+def _asked_for(options: RunaiOptions) -> dict[str, str]:
+    names = ("project", "node_type", "node_pools", "priority", "preemptible", "extended_resources")
+    asked = {name: getattr(options, name) for name in names} | _compute(options)
+    return {name: json.dumps(value, sort_keys=True) for name, value in asked.items() if value}
 
 
 CLUSTER_ID = "<id of the project's cluster>"
@@ -96,7 +106,7 @@ def resolved(job: TrainingJob, fields: Fields) -> tuple[TrainingJob, RunaiOption
     return replace(job, work_dir=work_dir, require_training=required), options
 
 
-def _config(job: TrainingJob, options: RunaiOptions, key: RunKey) -> AgentConfig:
+def _config(job: TrainingJob, options: RunaiOptions, key: RunKey, price: float | None) -> AgentConfig:
     source = job.program.source
     if job.program.is_local:
         source = join(str(job.work_dir), key.name, CODE_ARCHIVE)
@@ -104,6 +114,7 @@ def _config(job: TrainingJob, options: RunaiOptions, key: RunKey) -> AgentConfig
         job,
         key,
         source,
+        price=price,
         main_env=job.main_env,
         worker_env=job.worker_env,
         reports=job.container is None,

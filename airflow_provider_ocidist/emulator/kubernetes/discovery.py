@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
 
@@ -174,7 +174,7 @@ def _place(kind: Kind) -> str:
 
 
 def openapi(place: str, kinds: Sequence[Kind]) -> Obj | None:
-    """Answer /openapi/v3/{place}: only that fields may be validated here, for any object; None for no such place."""
+    """Answer /openapi/v3/{place}: that fields may be validated here, and custom kinds' fields; None: no such place."""
     own = [kind for kind in kinds if _place(kind) == place]
     if not own:
         return None
@@ -201,7 +201,19 @@ def _schema(kind: Kind) -> Obj:
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+            **_parts(kind),
         },
+    }
+
+
+def _parts(kind: Kind) -> Obj:
+    """Return the parts of a custom kind whose fields are written out, with the names of these fields."""
+    written = kind.schema if kind.is_custom and isinstance(kind.schema, Mapping) else {}
+    anything = {"x-kubernetes-preserve-unknown-fields": True}
+    return {
+        name: {"type": "object", "properties": dict.fromkeys(fields, anything)}
+        for name, fields in written.items()
+        if isinstance(fields, Mapping)
     }
 
 

@@ -1,14 +1,14 @@
 """Fields: which an object of a kind may have, and of what type.
 
 A type is a text (`str`, `int`, `bool`, `float`, `quantity`, `object`, `int_or_str`, `list[T]`, `dict[str, T]`, or the
-name of a type in field_types.json), or a mapping of fields to types.
+name of a type in field_types.json), a mapping of fields to types, or a list that holds the type of its members.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -35,7 +35,7 @@ JSON_TYPES = {str: "string", bool: "bool", int: "number", float: "number", dict:
 ALWAYS: Mapping[str, Any] = {"apiVersion": "str", "kind": "str", "metadata": "V1ObjectMeta"}
 NONE = type(None)
 
-Type = str | Mapping[str, Any]
+Type = str | Mapping[str, Any] | Sequence[Any]
 
 
 @cache
@@ -104,7 +104,9 @@ def _pruned(value: Any, type_: Type, path: str, findings: Findings) -> Any:
             if not _is(value, type_):
                 findings.mistyped.append((path, type_, value))
             return value
-    fields = types().get(type_, {}) if isinstance(type_, str) else type_
+    if isinstance(type_, list):
+        return _pruned_members(value, "list", type_[0], path, findings)
+    fields = type_ if isinstance(type_, Mapping) else types().get(str(type_), {})
     return _pruned_fields(value, fields, path, findings)
 
 
@@ -112,7 +114,7 @@ def _is(value: Any, scalar: str) -> bool:
     return isinstance(value, SCALARS[scalar]) and isinstance(value, bool) == (scalar == "bool")
 
 
-def _pruned_members(value: Any, holder: str, member: str, path: str, findings: Findings) -> Any:
+def _pruned_members(value: Any, holder: str, member: Type, path: str, findings: Findings) -> Any:
     if type(value).__name__ != holder:
         findings.mistyped.append((path, "array" if holder == "list" else "object", value))
         return value

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown, unknown_key
-from airflow_provider_ocidist.launchers.command_line import Command
+from airflow_provider_ocidist.launchers.command_line import CommandLine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +41,11 @@ class Dialect(ABC):
         """Return whether a file is of this form, even with errors."""
 
     @abstractmethod
-    def translate(self, mapping: Mapping[str, Any]) -> Translation:
-        """Return the same job in our form; never drops a key in silence."""
+    def translate(self, mapping: Mapping[str, Any], home: str | None = None) -> Translation:
+        """Return the same job in our form; never drops a key in silence.
+
+        `home`: the kind of the backend that was chosen for it; None: that for which the file is meant.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class Draft:
         self.mapping.setdefault(ours, {})[name] = value
         self.paths[f"{ours}.{name}"] = theirs
 
-    def put_command(self, theirs: str, command: Command) -> None:
+    def put_command(self, theirs: str, command: CommandLine) -> None:
         """Write the values of a command line; all have one path."""
         self.put("launcher.kind", theirs, command.launcher)
         if command.flags:

@@ -19,15 +19,15 @@ Rule = Callable[[TrainingJob], Iterator[Problem]]
 
 def rules(job: TrainingJob) -> list[Problem]:
     """Return all problems of a job whose single fields are valid."""
-    return [problem for rule in (*RULES, *_rules_of_the_place(job)) for problem in rule(job)]
+    return [*(problem for rule in RULES for problem in rule(job)), *rules_of_the_place(job)]
 
 
-def _rules_of_the_place(job: TrainingJob) -> Sequence[Rule]:
+def rules_of_the_place(job: TrainingJob) -> list[Problem]:
     """Return the problems by the rules of this kind of backend."""
     if job.backend.kind not in kinds.names("backends"):
-        return ()
+        return []
     place: Sequence[Rule] = kinds.load("backends", job.backend.kind).RULES
-    return place
+    return [problem for rule in place for problem in rule(job)]
 
 
 def _name(job: TrainingJob) -> Iterator[Problem]:

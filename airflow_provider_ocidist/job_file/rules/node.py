@@ -10,6 +10,7 @@ from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.job_file.rules.code import requirements_in_the_code
 from airflow_provider_ocidist.job_file.rules.values import arguments, can_be_argument, inside
+from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, Fault, why_impossible
 from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
 
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -34,12 +35,25 @@ def environment(job: TrainingJob) -> Iterator[Problem]:
             path = f"{section}.{name}"
             if not (ENVIRONMENT_NAME.fullmatch(name) or is_placeholder(name)):
                 yield Problem(path, "is no name for an environment variable: letters, digits and _ only")
+            elif name == DRILL_VARIABLE:
+                yield from _drill(path, value, job)
             elif name.startswith(OURS):
                 yield Problem(path, f"names that begin with {OURS} are ours")
             elif not can_be_argument(value):
                 yield Problem(path, f"an environment variable cannot hold {value!r}")
     if job.worker_env and job.nodes == 1:
         yield Problem("worker_env", "is for the nodes after the first, and there is only one")
+
+
+def _drill(path: str, value: str, job: TrainingJob) -> Iterator[Problem]:
+    if is_placeholder(value):
+        return
+    try:
+        problem = why_impossible(Fault.parse(value), job)
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        yield Problem(path, problem)
 
 
 def dependencies(job: TrainingJob) -> Iterator[Problem]:

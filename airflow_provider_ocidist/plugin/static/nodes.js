@@ -60,7 +60,7 @@ export function nodes() {
     const log = h("button", { type: "button", class: "copy", "aria-label": `Log of node ${node.rank}`, onclick: () => listeners.forEach((listener) => listener(node.rank)) }, "Log");
     return h("tr", { class: BAD.includes(node.state) ? "bad" : "" },
       h("th", { scope: "row", class: "number" }, node.rank, node.main ? h("span", { class: "main", title: "global rank 0 runs here" }, "main") : null),
-      h("td", {}, h("span", { class: `badge state-${node.state}` }, (node.state ?? "unknown").toLowerCase()), node.cause && h("span", { class: "cause" }, node.cause)),
+      h("td", {}, h("span", { class: `badge state-${node.state}` }, (node.state ?? "unknown").toLowerCase()), node.cause && h("span", { class: "cause" }, node.cause), node.slow && h("span", { class: "cause", title: node.slow }, "slow"), node.health && h("span", { class: "cause", title: node.health }, "not well")),
       h("td", {}, (node.phase ?? "").toLowerCase()),
       h("td", {}, node.host ? h("code", {}, node.host) : ""),
       h("td", {}, heartbeat(node, now, goingOn)),
@@ -106,7 +106,7 @@ function use(node, name) {
 }
 
 function detail(node, columns) {
-  const facts = [["Service says", node.details], ["Message", node.message], ["Step", node.step], ["Ran for", node.started_at && node.finished_at ? duration(node.finished_at - node.started_at) : null]]
+  const facts = [["Service says", node.details], ["Message", node.message], ["Machine", node.health], ["Slow", node.slow], ["Step", node.step], ["Ran for", node.started_at && node.finished_at ? duration(node.finished_at - node.started_at) : null]]
     .filter(([, value]) => value !== null && value !== undefined);
   return h("tr", { class: "detail" }, h("td", { colspan: columns },
     h("dl", {}, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),

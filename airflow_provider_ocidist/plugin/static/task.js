@@ -85,6 +85,7 @@ function identity({ gang }) {
   return h("div", { class: "identity" },
     h("span", {}, `${plural(gang.nodes, "node")}, ${layout} (${gang.topology})`),
     h("span", {}, `attempt ${gang.attempt}`),
+    gang.candidate && h("span", { title: "from backend.candidates: other machines were refused" }, `candidate: ${gang.candidate}`),
     h("span", { class: "id" }, "main run ", h("code", { title: gang.main_run_id }, shortened(gang.main_run_id)), copyButton(gang.main_run_id, "the OCID of the main run")),
     gang.console_url && outside(gang.console_url, { target: "_blank", class: "button" }, gang.console_url.startsWith("https:") ? "Open in the OCI console" : "Open at the emulator"));
 }
@@ -120,11 +121,19 @@ function facts(view) {
     ["Throughput", progress.throughput === null ? speed : `${significant(progress.throughput)} /s`, progress.throughput === null ? null : speed],
     ["Learning rate", significant(progress.learning_rate, 3)],
     [view.going_on ? "Running for" : "Ran for", gang.submitted_at ? duration(end - gang.submitted_at) : null, restarts],
-    ["Node-hours", view.node_seconds === null ? null : significant(view.node_seconds / 3600, 3), plural(gang.nodes, "node")],
+    ["Node-hours", nodeHours(view), forecast(view.spent?.forecast_node_hours) ?? plural(gang.nodes, "node")],
+    ["Cost", view.spent?.cost === undefined ? null : money(view.spent.cost), forecast(view.spent?.forecast_cost, money)],
     ["GPUs busy", gpus.length ? percent(gpus.reduce((sum, share) => sum + share, 0) / gpus.length) : null, "mean of all nodes"],
     ["Checkpoints", view.checkpoints.items.length ? number(view.checkpoints.items.length + view.checkpoints.older) : null, view.checkpoints.items.length ? newestOf(view.checkpoints.items[0]) : null],
   ].filter(([, value]) => value !== null);
 }
+
+// Of all attempts since the last clear, where the nodes have counted them.
+const nodeHours = ({ spent, node_seconds: own }) => (spent ? significant(spent.node_hours, 3) : own === null ? null : significant(own / 3600, 3));
+
+const money = (sum) => sum.toLocaleString(undefined, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+
+const forecast = (total, shown = (hours) => significant(hours, 3)) => (total === undefined ? null : `about ${shown(total)} at the end`);
 
 function drawPlot(view, place) {
   const width = Math.max(280, place.clientWidth - 30);

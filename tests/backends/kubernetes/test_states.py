@@ -247,3 +247,36 @@ def test_of_many_warnings_about_one_object_the_last_of_each_reason_counts() -> N
         ("Pod", "a"): ["BackOff: between", "Failed: new"],
         ("Pod", "b"): ["Failed: other"],
     }
+
+
+def of_agent(found: dict[str, Any], last: dict[str, Any] | None = None, restarts: int = 0) -> dict[str, Any]:
+    """Return a pod as one that runs a node of ours, whose operator restarts containers."""
+    found["spec"] = {"restartPolicy": "OnFailure", "volumes": [{"name": "ocidist-agent"}]}
+    own = found["status"]["containerStatuses"][1]
+    own.update({"lastState": last or {}, "restartCount": restarts})
+    return found
+
+
+@pytest.mark.parametrize(
+    "code, reason, cause", [(3, "Error", None), (137, "OOMKilled", Cause.OOM), (1, "Error", None)]
+)
+@pytest.mark.parametrize("state", [{"running": {}}, waiting("CrashLoopBackOff")])
+def test_a_node_that_is_started_again_in_its_pod_has_ended_as_it_did_first(
+    code: int, reason: str, cause: Cause | None, state: Any
+) -> None:
+    status = looked_at(of_agent(pod(state=state), ended(code, reason), restarts=1))
+    assert (status.state, status.cause) == (NodeState.FAILED, cause)
+    assert f"exit code {code}" in str(status.details)
+    # A program that starts itself may be restarted.
+    own_start = of_agent(pod(state=state), ended(code, reason), restarts=1)
+    own_start["spec"]["volumes"] = []
+    assert not looked_at(own_start).state.terminal
+
+
+def test_a_node_whose_report_says_that_it_was_lost_has_failed_whatever_runs_in_its_place() -> None:
+    for state in ({"running": {}}, waiting("ContainerCreating")):
+        lost = a_report(phase=Phase.DONE, lost=True, message="started again")
+        status = looked_at(of_agent(pod(state=state)), report=lost)
+        assert (status.state, status.cause, status.details) == (NodeState.FAILED, Cause.NODE, "started again")
+        # Until its pod is gone.
+        assert looked_at(of_agent(pod(state=state)), Gang(GangState.ENDING), lost).state is NodeState.ENDING

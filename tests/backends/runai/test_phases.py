@@ -94,7 +94,7 @@ def test_reports_refine_a_running_workload_and_nothing_else_of_what_lives() -> N
                 assert own is NodeState.PENDING
             elif each.phase is not Phase.DONE:
                 assert own is NodeState.RUNNING
-        for state in set(NodeState) - {NodeState.RUNNING, NodeState.FAILED}:
+        for state in set(NodeState) - {NodeState.RUNNING, NodeState.FAILED, NodeState.SUCCEEDED}:
             assert node_states(state, [first, second], 2) == [state] * 2
 
 
@@ -105,7 +105,14 @@ def test_of_a_failed_workload_only_a_node_that_reports_its_success_has_succeeded
         assert state is (NodeState.SUCCEEDED if well else NodeState.FAILED)
 
 
-@pytest.mark.parametrize("state", [NodeState.RUNNING, NodeState.FAILED])
+def test_of_a_workload_that_has_succeeded_a_node_that_reports_its_failure_has_failed() -> None:
+    for each in SAID:
+        (state,) = node_states(NodeState.SUCCEEDED, [each], 1)
+        failed = each is not None and each.phase is Phase.DONE and each.exit_code != 0
+        assert state is (NodeState.FAILED if failed else NodeState.SUCCEEDED)
+
+
+@pytest.mark.parametrize("state", [NodeState.RUNNING, NodeState.FAILED, NodeState.SUCCEEDED])
 def test_without_readable_reports_the_workload_speaks_for_all(state: NodeState) -> None:
     assert node_states(state, None, 3) == [state] * 3
 

@@ -2,7 +2,7 @@
 
 import time
 
-PATIENCE_S = 60
+PATIENCE_S = 180
 
 
 def until(happened):

@@ -1,4 +1,4 @@
-"""Kubeflow's PyTorchJob as it is: the same gang, or a reason with path and line; nothing is dropped in silence."""
+"""Kubeflow's PyTorchJob elsewhere: the same gang, or a reason with path and line; nothing is dropped in silence."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ FOLDER = Path(__file__).parent
 CPU, GPU = FOLDER / "pytorchjob_cpu.yaml", FOLDER / "pytorchjob_gpu.yaml"
 IMAGE = "iad.ocir.io/ns/train:1"
 SPEC = "spec.pytorchReplicaSpecs"
+ELSEWHERE = {"backend.kind": "oci_data_science"}
+"""A home for which a manifest is not meant."""
 
 
 def manifest(master=None, worker=None, *, pod=None, **spec):
@@ -44,13 +46,13 @@ def manifest(master=None, worker=None, *, pod=None, **spec):
 
 
 def job_of(*arguments, **keywords):
-    return parsing.build(manifest(*arguments, **keywords))
+    return parsing.build(manifest(*arguments, **keywords), overrides=ELSEWHERE)
 
 
 def problems_of(mapping):
     """Return what is wrong, as a user who wrote YAML sees it."""
     with pytest.raises(JobFileError) as caught:
-        parsing.parse(yaml.safe_dump(mapping, sort_keys=False))
+        parsing.parse(yaml.safe_dump(mapping, sort_keys=False), overrides=ELSEWHERE)
     assert all(problem.line for problem in caught.value.problems)
     return [f"{problem.path}: {problem.message}" for problem in caught.value.problems]
 
@@ -59,7 +61,7 @@ def problems_of(mapping):
 
 
 def test_the_cpu_manifest_starts_what_its_image_starts_on_three_nodes_with_its_volume():
-    job = parsing.load(CPU)
+    job = parsing.load(CPU, overrides=ELSEWHERE)
     assert (job.name, job.nodes) == ("pytorchjob-distributed-training", 3)
     assert job.image.endswith("model-training-pytorch:1.11.0-cpu-py3.8-v0.1")
     assert job.container == Container()
@@ -69,7 +71,7 @@ def test_the_cpu_manifest_starts_what_its_image_starts_on_three_nodes_with_its_v
 
 
 def test_the_gpu_manifest_gives_its_arguments_to_the_image():
-    job = parsing.load(GPU)
+    job = parsing.load(GPU, overrides=ELSEWHERE)
     assert job.nodes == 2
     assert job.container == Container(command=("--backend", "nccl"))
 
@@ -229,7 +231,7 @@ def test_different_commands_and_images_are_refused_where_they_stand():
 def test_workers_alone_are_a_gang():
     mapping = manifest()
     del mapping["spec"]["pytorchReplicaSpecs"]["Master"]
-    assert parsing.build(mapping).nodes == 2
+    assert parsing.build(mapping, overrides=ELSEWHERE).nodes == 2
 
 
 # the rest
@@ -257,7 +259,7 @@ def test_policies_become_limits_and_labels_become_tags():
         "labels": {"app.kubernetes.io/name": "gpt"},
         "annotations": {"a": "b"},
     }
-    job = parsing.build(mapping)
+    job = parsing.build(mapping, overrides=ELSEWHERE)
     assert (job.limits.max_runtime, job.limits.stop_grace, job.limits.start_timeout) == (3600, 45, 300)
     assert job.tags == {"app-kubernetes-io/name": "gpt"}
     assert job.launcher.args == ("--max-restarts", "2")
@@ -342,7 +344,9 @@ def test_numbers_that_jinja_has_filled_in_count():
         manifest(runPolicy={"activeDeadlineSeconds": "{{ hours }}"}, nprocPerNode="{{ hours }}")
     )
     filled = {"{{ hours }}": "7"}
-    job = parsing.parse(text.replace("replicas: 2", "replicas: '{{ hours }}'"), render=filled.__getitem__)
+    job = parsing.parse(
+        text.replace("replicas: 2", "replicas: '{{ hours }}'"), render=filled.__getitem__, overrides=ELSEWHERE
+    )
     assert (job.nodes, job.limits.max_runtime, job.launcher.processes_per_node) == (8, 7, 7)
 
 
@@ -371,13 +375,14 @@ def test_no_manifest_however_wrong_ends_in_anything_but_a_job_or_its_problems():
         )
         holder, key = choose.choice(list(places_in(mapping)))
         holder[key] = choose.choice(odd)
-        assert found_in(mapping) != ()
+        for overrides in (ELSEWHERE, {}):
+            assert found_in(mapping, overrides) != ()
 
 
-def found_in(mapping):
+def found_in(mapping, overrides):
     """Return the job, or its problems."""
     try:
-        return parsing.build(mapping)
+        return parsing.build(mapping, overrides=overrides)
     except JobFileError as error:
         return error.problems
 

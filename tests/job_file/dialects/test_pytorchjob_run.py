@@ -1,4 +1,4 @@
-"""Manifests of Kubeflow on real nodes of the emulator: the seed's as it is, and one whose command we start."""
+"""Manifests of Kubeflow on job runs of the emulator: the seed's as it is, and one whose command we start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import EmulatorProcess
-from tests.job_file.dialects.test_pytorchjob import GPU, manifest
+from tests.job_file.dialects.test_pytorchjob import ELSEWHERE, GPU, manifest
 from tests.training_jobs import a_key
 
 STAND_IN = """\
@@ -31,7 +31,7 @@ STEPS = "import os; print('STEP', os.environ['RANK'], os.environ['WORLD_SIZE'], 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """An emulator that knows what the seed's image runs."""
-    image = parsing.load(GPU).image
+    image = parsing.load(GPU, overrides=ELSEWHERE).image
     folder = tmp_path_factory.mktemp("emulator")
     (folder / "entrypoint.py").write_text(STAND_IN)
     options = ("--image", f"{image}={sys.executable} {folder / 'entrypoint.py'}")
@@ -58,7 +58,7 @@ def run(place, job, caplog):
 
 @pytest.mark.slow
 def test_the_seeds_manifest_runs_unchanged(place, caplog):
-    action, output = run(place, parsing.load(GPU), caplog)
+    action, output = run(place, parsing.load(GPU, overrides=ELSEWHERE), caplog)
     assert isinstance(action, Succeed), action
     assert output.count("SEEN 2 ['--backend', 'nccl']") == 2
     # The claim outlives the run, as on a cluster.
@@ -74,7 +74,7 @@ def test_a_manifest_with_a_command_is_one_gang_under_our_agent(place, caplog, tm
     container = {"command": [sys.executable, str(script)], "env": [{"name": "WHO", "value": "main"}]}
     mapping = manifest(container, {**container, "env": env})
     mapping["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 1
-    job = parsing.parse(yaml.safe_dump(mapping))
+    job = parsing.parse(yaml.safe_dump(mapping), overrides=ELSEWHERE)
     assert job.launcher.kind == "python"
     action, output = run(place, job, caplog)
     assert isinstance(action, Succeed), action

@@ -60,7 +60,8 @@ def do_without_triton() -> None:
 write_assets()
 use_processors()
 # Read when torchtitan is imported.
-sys.argv[1:] = ["--job.config_file", "titan.toml", "--checkpoint.folder", str(FOLDER)]
+if not sys.argv[1:]:
+    sys.argv[1:] = ["--job.config_file", "titan.toml", "--checkpoint.folder", str(FOLDER)]
 do_without_triton()
 
 from torchtitan.models import llama3  # noqa: E402 - after what it reads

@@ -18,7 +18,8 @@ class Ads(Dialect):
         kind = mapping.get("kind")
         return isinstance(kind, str) and kind in KINDS
 
-    def translate(self, mapping: Mapping[str, Any]) -> Translation:
+    def translate(self, mapping: Mapping[str, Any], home: str | None = None) -> Translation:
+        del home
         return KINDS[mapping["kind"]](mapping)
 
 

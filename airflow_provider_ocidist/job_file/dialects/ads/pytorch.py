@@ -21,7 +21,7 @@ from airflow_provider_ocidist.job_file.dialects.ads.environment import put_varia
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section
 from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown
 from airflow_provider_ocidist.launchers import command_line
-from airflow_provider_ocidist.launchers.command_line import Command
+from airflow_provider_ocidist.launchers.command_line import CommandLine
 
 KNOWN = {
     "git",
@@ -139,16 +139,16 @@ def _launch(draft: Draft, runtime: Section) -> None:
         draft.put("launcher.processes_per_node", where, 1)
 
 
-def _default(draft: Draft, where: str, script: Any, arguments: list[Any]) -> Command | None:
+def _default(draft: Draft, where: str, script: Any, arguments: list[Any]) -> CommandLine | None:
     if not isinstance(script, str) or not script.endswith(".py"):
         draft.complain(where, "is needed, or 'command': what to run")
         return None
-    return Command(launcher="torchrun", script=script, args=tuple(arguments))
+    return CommandLine(launcher="torchrun", script=script, args=tuple(arguments))
 
 
 def _command(
     draft: Draft, where: str, text: str, arguments: list[Any], values: Mapping[str, str]
-) -> Command | None:
+) -> CommandLine | None:
     """Parse a command. ADS passes it to a shell; commands that need one get a shell, except for launchers."""
     known = _launcher_of(text)
     try:
@@ -192,7 +192,7 @@ def _values(draft: Draft, runtime: Section) -> Mapping[str, str]:
     return {name: value for name, value in known.items() if isinstance(value, str)}
 
 
-def _with_deepspeed(draft: Draft, runtime: Section, command: Command) -> Command:
+def _with_deepspeed(draft: Draft, runtime: Section, command: CommandLine) -> CommandLine:
     """Turn DeepSpeed on if the launcher does not do so itself."""
     wanted = runtime.value.get("deepspeed")
     where = runtime.at("deepspeed")

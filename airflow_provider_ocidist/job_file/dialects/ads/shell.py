@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from airflow_provider_ocidist.launchers.command_line import Command
+from airflow_provider_ocidist.launchers.command_line import CommandLine
 
 TOKEN = re.compile(
     r"(?P<single>'[^']*')|(?P<escaped>\\.)|(?P<quote>\")|\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)\})",
@@ -87,7 +87,7 @@ def split(text: str) -> list[str]:
         raise ValueError(f"cannot be split into arguments: {str(error).lower()}") from error
 
 
-def command(text: str, arguments: Sequence[str]) -> Command:
+def command(text: str, arguments: Sequence[str]) -> CommandLine:
     """Return a shell that runs the user's own command, as ADS's driver does."""
     script = " ".join([text, *map(shlex.quote, arguments)])
-    return Command(launcher="command", script="bash", args=("-c", script))
+    return CommandLine(launcher="command", script="bash", args=("-c", script))

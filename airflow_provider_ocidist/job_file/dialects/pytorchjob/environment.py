@@ -22,7 +22,16 @@ ELSEWHERE = {
 """Sources of values that only a cluster has."""
 
 
-def variables(draft: Draft, container: Section) -> Variables:
+def stays(entry: object) -> bool:
+    """Whether a variable is left in its pod: only the cluster knows its value."""
+    if not isinstance(entry, Mapping):
+        return False
+    return "valueFrom" in entry or (
+        isinstance(entry.get("value"), str) and REFERENCE.search(entry["value"]) is not None
+    )
+
+
+def variables(draft: Draft, container: Section, *, at_home: bool) -> Variables:
     """Return the variables of a container; as in the cluster, each may use those before it."""
     found: Variables = {}
     for here, entry in draft.listed(container, "env", "a list of name and value"):
@@ -30,6 +39,8 @@ def variables(draft: Draft, container: Section) -> Variables:
             draft.complain(here, "must be a section with name and value")
             continue
         draft.keys(entry, here, {"name", "value", "valueFrom"})
+        if at_home and stays(entry):
+            continue
         if "valueFrom" in entry:
             draft.complain(f"{here}.valueFrom", _reason_against(entry["valueFrom"]))
             continue

@@ -22,19 +22,31 @@ NO_ELASTIC = dict.fromkeys(
 )
 
 
-def put(draft: Draft, spec: Section, roles: list[Role]) -> None:
+AT_HOME = {
+    "backoffLimit": "backend.backoff_limit",
+    "cleanPodPolicy": "backend.clean_pod_policy",
+    "schedulingPolicy": "backend.scheduling_policy",
+    "suspend": "backend.suspend",
+    "ttlSecondsAfterFinished": "backend.ttl",
+}
+
+
+def put(draft: Draft, spec: Section, roles: list[Role], *, at_home: bool) -> None:
     """Put the time limits of a run's start, duration and stop."""
     policy = draft.section(spec, "runPolicy", RUN_POLICY)
     draft.only(policy, "cleanPodPolicy", "None", "Running", "All")
     draft.only(policy, "managedBy", "kubeflow.org/training-operator")
     for key in ("backoffLimit", "ttlSecondsAfterFinished"):
         draft.whole_number(policy, key, 0, default=0)
-    if policy.value.get("suspend"):
+    if at_home:
+        draft.copy(policy, AT_HOME)
+        _restarts(draft, roles)
+    elif policy.value.get("suspend"):
         draft.complain(policy.at("suspend"), "cannot be done here: a run starts when its task does")
     if "activeDeadlineSeconds" in policy.value:
         seconds = draft.whole_number(policy, "activeDeadlineSeconds", 1, default=1)
         draft.put("limits.max_runtime", policy.at("activeDeadlineSeconds"), seconds)
-    _gang(draft, policy, sum(role.replicas for role in roles))
+    _gang(draft, policy, sum(role.replicas for role in roles), at_home=at_home)
     for role in roles:
         if "terminationGracePeriodSeconds" in role.pod.value:
             seconds = draft.whole_number(role.pod, "terminationGracePeriodSeconds", 0, default=30)
@@ -42,12 +54,26 @@ def put(draft: Draft, spec: Section, roles: list[Role]) -> None:
             draft.put("limits.stop_grace", role.pod.at("terminationGracePeriodSeconds"), seconds or 0.1)
 
 
-def _gang(draft: Draft, policy: Section, nodes: int) -> None:
+def _restarts(draft: Draft, roles: list[Role]) -> None:
+    """Put what the operator does with a container that ends; a gang of ours is never restarted by it."""
+    if "container" not in draft.mapping:
+        return
+    for role in roles[1:]:
+        if role.section.value.get("restartPolicy") != roles[0].section.value.get("restartPolicy"):
+            draft.complain(
+                role.section.at("restartPolicy"), f"is not that of {roles[0].section.path}: make them equal"
+            )
+    # The operator's own default.
+    policy = roles[0].section.value.get("restartPolicy", "OnFailure")
+    draft.put("backend.restart_policy", roles[0].section.at("restartPolicy"), policy)
+
+
+def _gang(draft: Draft, policy: Section, nodes: int, *, at_home: bool) -> None:
     scheduling = draft.section(policy, "schedulingPolicy", SCHEDULING)
     least = draft.whole_number(scheduling, "minAvailable", 1, default=nodes)
     if least != nodes:
         draft.complain(scheduling.at("minAvailable"), f"must be {nodes}: a gang starts whole or not at all")
-    for key in [key for key in ("queue", "priorityClass") if key in scheduling.value]:
+    for key in [key for key in ("queue", "priorityClass") if key in scheduling.value and not at_home]:
         draft.complain(scheduling.at(key), "is not to be had here: Airflow's pools and priorities do that")
     if "scheduleTimeoutSeconds" in scheduling.value:
         seconds = draft.whole_number(scheduling, "scheduleTimeoutSeconds", 1, default=1800)

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.job_file.dialects.pytorchjob.environment import (
 from airflow_provider_ocidist.job_file.dialects.pytorchjob.roles import Role
 from airflow_provider_ocidist.job_file.schema import PLACEHOLDER, shown
 from airflow_provider_ocidist.launchers import command_line
-from airflow_provider_ocidist.launchers.command_line import Command
+from airflow_provider_ocidist.launchers.command_line import CommandLine
 
 PORT = "23456"
 """The operator's own."""
@@ -30,8 +30,11 @@ TOPOLOGY_FLAGS = {
 """Flags of torchrun for a node's place in its gang, which our launcher sets in place of the operator's variables."""
 
 
-def put(draft: Draft, spec: Section, roles: list[Role]) -> None:
+def put(draft: Draft, spec: Section, roles: list[Role], *, at_home: bool) -> None:
     """Put the program, and its processes on each node."""
+    if at_home and not any(role.container.value.get("command") for role in roles):
+        _own_start(draft, spec, roles)
+        return
     command, args = _common_line(draft, roles)
     elastic = limits.elastic(draft, spec, roles[-1].replicas)
     if command:
@@ -107,7 +110,25 @@ def _own_entrypoint(draft: Draft, spec: Section, roles: list[Role], args: list[s
         draft.paths.setdefault(f"env.{name}", container.path)
 
 
-def _placed(draft: Draft, container: Section, parsed: Command, elastic: Section) -> tuple[str, ...]:
+def _own_start(draft: Draft, spec: Section, roles: list[Role]) -> None:
+    """Leave the start to the images, their arguments to their pods, the meeting to the operator's variables."""
+    draft.put("container", roles[0].container.at("image"), {})
+    given = spec.value.get("nprocPerNode")
+    if str(given).isdecimal():
+        draft.put("launcher.processes_per_node", spec.at("nprocPerNode"), int(str(given)))
+    else:
+        # The operator's own default, which is not written out.
+        draft.only(spec, "nprocPerNode", "auto", "a whole number")
+    if "elasticPolicy" in spec.value:
+        draft.copy(spec, {"elasticPolicy": "backend.elastic_policy"})
+        if len(roles) > 1:
+            where = roles[0].section.path
+            draft.complain(
+                where, "a gang with an elastic policy has Workers only here: make the Master a Worker"
+            )
+
+
+def _placed(draft: Draft, container: Section, parsed: CommandLine, elastic: Section) -> tuple[str, ...]:
     """Return the launcher's flags without those set by the operator's variables, and with its restarts."""
     flags = parsed.flags
     if parsed.launcher == "torchrun":

@@ -68,6 +68,7 @@ class Role:
     replicas: int
     pod: Section
     container: Section
+    template: Section
     env: Variables
     gpus: int
     """Of each node; 0 where the manifest asks for none."""
@@ -75,25 +76,27 @@ class Role:
     """Its path in the file."""
 
 
-def read(draft: Draft, spec: Section) -> list[Role]:
+def read(draft: Draft, spec: Section, *, at_home: bool) -> list[Role]:
     """Return the roles that have nodes, the one with the first node first."""
     replicas = draft.section(spec, "pytorchReplicaSpecs", {"Master", "Worker"})
-    roles = [_read(draft, replicas, name) for name in ("Master", "Worker") if name in replicas.value]
+    names = [name for name in ("Master", "Worker") if name in replicas.value]
+    roles = [_read(draft, replicas, name, at_home=at_home) for name in names]
     if not any(role.replicas for role in roles):
         draft.complain(replicas.path, "is needed: Master, Worker, or both, with at least one replica")
     return [role for role in roles if role.replicas]
 
 
-def put(draft: Draft, roles: list[Role]) -> None:
+def put(draft: Draft, roles: list[Role], *, at_home: bool) -> None:
     """Put the number of nodes, and their shared settings."""
     draft.put("nodes", roles[-1].section.at("replicas"), sum(role.replicas for role in roles))
     draft.put_needed("image", roles[0].container, "image")
     _same(draft, roles, "image", "all nodes run the same image")
-    _same(draft, roles, "workingDir", "all nodes run in the same folder")
-    _same_gpus(draft, roles)
+    if not at_home:
+        _same(draft, roles, "workingDir", "all nodes run in the same folder")
+        _same_gpus(draft, roles)
 
 
-def _read(draft: Draft, replicas: Section, name: str) -> Role:
+def _read(draft: Draft, replicas: Section, name: str, *, at_home: bool) -> Role:
     section = draft.section(replicas, name, {"replicas", "restartPolicy", "template"})
     draft.only(section, "restartPolicy", "Always", "OnFailure", "Never", "ExitCode")
     count = draft.whole_number(section, "replicas", 1 if name == "Master" else 0, default=1)
@@ -101,35 +104,47 @@ def _read(draft: Draft, replicas: Section, name: str) -> Role:
         draft.complain(section.at("replicas"), f"must be 1, not {count}: there is one Master")
     template = draft.section(section, "template", ANY_POD)
     draft.section(template, "metadata", {"annotations", "labels", "name", "namespace", "creationTimestamp"})
-    pod = draft.section(template, "spec", {*POD, *PLACEMENT}, refused=NO_POD)
-    container = _container(draft, pod)
+    pod = _any_section(draft, template, "spec") if at_home else _pod_elsewhere(draft, template)
+    container = _container(draft, pod, at_home=at_home)
     gpus_at, gpus = _gpus(draft, container)
     return Role(
         section=section,
         replicas=count,
         pod=pod,
         container=container,
-        env=environment.variables(draft, container),
+        template=template,
+        env=environment.variables(draft, container, at_home=at_home),
         gpus=gpus,
         gpus_at=gpus_at,
     )
 
 
-def _container(draft: Draft, pod: Section) -> Section:
+def _pod_elsewhere(draft: Draft, template: Section) -> Section:
+    return draft.section(template, "spec", {*POD, *PLACEMENT}, refused=NO_POD)
+
+
+def _any_section(draft: Draft, holder: Section, name: str) -> Section:
+    """Return a section whose keys the backend checks."""
+    value = holder.value.get(name)
+    return draft.section(holder, name, value if isinstance(value, Mapping) else ())
+
+
+def _container(draft: Draft, pod: Section, *, at_home: bool) -> Section:
     containers, path = pod.value.get("containers"), pod.at("containers")
     if not isinstance(containers, list | tuple) or not all(isinstance(item, Mapping) for item in containers):
         draft.complain(path, "is needed: a list with the container 'pytorch'")
         return Section(path, {})
     named = [index for index, item in enumerate(containers) if item.get("name") == CONTAINER]
     for index, item in enumerate(containers):
-        if index not in named[:1] and named:
+        if index not in named[:1] and named and not at_home:
             what = f"is not run here: a node runs the container {CONTAINER!r} alone"
             draft.complain(f"{path}.{index}", f"{shown(item.get('name'))} {what}")
     if not named:
         draft.complain(path, f"one must have the name {CONTAINER!r}, as the operator asks too")
         return Section(path, {})
     section = Section(f"{path}.{named[0]}", containers[named[0]])
-    draft.keys(section.value, section.path, {*KNOWN, *INDIFFERENT}, NO_CONTAINER)
+    if not at_home:
+        draft.keys(section.value, section.path, {*KNOWN, *INDIFFERENT}, NO_CONTAINER)
     return section
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import Operator
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.admission import changed
@@ -13,6 +14,39 @@ from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.runtime i
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
 
 VERSION = "v1alpha1"
+_CONTAINER = {"name": "str", "env": "list[V1EnvVar]", "volumeMounts": "list[V1VolumeMount]"}
+_POD = {
+    "serviceAccountName": "str",
+    "nodeSelector": "dict[str, str]",
+    "affinity": "V1Affinity",
+    "tolerations": "list[V1Toleration]",
+    "volumes": "list[V1Volume]",
+    "initContainers": [_CONTAINER],
+    "containers": [_CONTAINER],
+    "schedulingGates": "list[V1PodSchedulingGate]",
+    "imagePullSecrets": "list[V1LocalObjectReference]",
+}
+_NEW_CONTAINER = {**_CONTAINER, "securityContext": "V1SecurityContext"}
+_NEW_POD = {
+    **_POD,
+    "initContainers": [_NEW_CONTAINER],
+    "containers": [_NEW_CONTAINER],
+    "securityContext": "V1PodSecurityContext",
+}
+_TARGETS = {"targetJobs": [{"name": "str"}]}
+_METADATA = {"metadata": "V1ObjectMeta"}
+_JOB = {"spec": {"template": {**_METADATA, "spec": _NEW_POD}}, **_METADATA}
+_JOBSET = {"spec": {"replicatedJobs": [{"name": "str", "template": _JOB}]}, **_METADATA}
+PATCHES: Mapping[str, Mapping[str, Any]] = {
+    "podSpecOverrides": {**_TARGETS, **_POD},
+    "podTemplateOverrides": {**_TARGETS, **_METADATA, "spec": _POD},
+    "runtimePatches": {
+        "manager": "str",
+        "time": "datetime",
+        "trainingRuntimeSpec": {"template": _JOBSET},
+    },
+}
+"""What may be changed in a runtime's pods. Source: kubeflow/trainer, trainjob_types.go; of 2.0 only the name."""
 _RUNTIME = {
     "spec": {
         "mlPolicy": {"numNodes": "int", "torch": "object", "mpi": "object"},
@@ -38,7 +72,7 @@ def kinds(release: Release) -> Sequence[Kind]:
         },
         "suspend": "bool",
         "managedBy": "str",
-        release.patches: "list[object]",
+        release.patches: [PATCHES[release.patches]],
         **({"activeDeadlineSeconds": "int"} if release.has_deadline else {}),
         **({"labels": "dict[str, str]", "annotations": "dict[str, str]"} if release.has_labels else {}),
     }

@@ -1,0 +1,252 @@
+"""Stacks: where each process of a training stands, without its help and without ending it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from airflow_provider_ocidist.agent import guard, program
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.model.report import Standing
+
+PROGRAM_FOLDER = str(Path(program.__file__).resolve().parent)
+"""What the training's PYTHONPATH begins with."""
+STACK_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7
+"""The agent's question. No library that we know uses the real-time signals; SIGUSR1 and 2 belong to programs."""
+ANSWER_LIMIT = 2.0
+"""Seconds that a process has to answer: one that is stopped, or waits for a disk, does not."""
+TOTAL_LIMIT = 20.0
+"""Seconds for all processes of a node: idle machines cost money."""
+QUIET = 0.1
+"""Seconds without another byte after which an answer is complete."""
+SPY_LIMIT = 10.0
+SPIES = 4
+"""Processes that py-spy looks at in the same moment."""
+ABORT_TIME = 1.0
+"""Seconds that processes have to print their stacks on SIGABRT."""
+INNERMOST = 5
+"""Functions of a stack that are shown in a line."""
+NAMED = 3
+"""Ranks that a message names at the most."""
+WAITS = ("(distributed_c10d.py:", "_engine_run_backward (")
+"""Where a process waits for the others: in a collective of torch's, or in the backward pass that runs them."""
+
+FRAME = re.compile(
+    r'^\s+(?:File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)'
+    r"|(?P<spied>\S.*?) \((?P<place>[^()]+):(?P<number>\d+)\))\s*$"
+)
+"""As faulthandler writes it, or as py-spy does."""
+THREAD = re.compile(r"^(?:Current thread |Thread )(?P<rest>.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessStack:
+    """One process: what it is, how the kernel sees it, and the stacks of its threads."""
+
+    pid: int
+    rank: int | None
+    """By its environment; None where that names none."""
+    state: str
+    """`S (sleeping) in futex_wait, 5 threads`."""
+    command: str
+    text: str = ""
+    """Of all threads; empty where the process has not answered, or is no Python."""
+
+    @property
+    def frames(self) -> tuple[str, ...]:
+        """Functions of the main thread, the innermost first."""
+        return main_frames(self.text)
+
+    @property
+    def line(self) -> str:
+        who = f"process {self.pid}" if self.rank is None else f"rank {self.rank} (process {self.pid})"
+        return f"{who} ({self.command[:80]}): {self.state}{shown(self.frames)}"
+
+
+def shown(frames: Sequence[str]) -> str:
+    """Return the innermost functions as they stand in a line, with what goes before them."""
+    return f"; in {', in '.join(frames[:INNERMOST])}" if frames else ""
+
+
+def main_frames(text: str) -> tuple[str, ...]:
+    """Return the functions of the main thread, the innermost first, of what faulthandler or py-spy has written."""
+    blocks = THREAD.split(text)
+    # faulthandler writes the oldest thread last; py-spy writes it first, with its name.
+    named = [index for index in range(1, len(blocks), 2) if '"MainThread"' in blocks[index]]
+    block = blocks[named[0] + 1] if named else blocks[-1]
+    return tuple(_frame(found) for line in block.splitlines() if (found := FRAME.match(line)))
+
+
+def _frame(found: re.Match[str]) -> str:
+    if found["function"]:
+        return f"{found['function']} ({Path(found['file']).name}:{found['line']})"
+    return f"{found['spied']} ({Path(found['place']).name}:{found['number']})"
+
+
+# Taking them
+
+
+def take(guard_pid: int, stack_file: Path, search: str | None = None) -> list[ProcessStack]:
+    """Return where the processes below the guard stand; `search`: the PATH on which py-spy may be.
+
+    Processes that neither py-spy nor our handler can show print their stacks to their own standard error, and end.
+    """
+    found = [each for pid in guard.descendants(guard_pid) if (each := describe(pid))]
+    spied = _spy([each.pid for each in found], shutil.which("py-spy", path=search))
+    until = time.monotonic() + TOTAL_LIMIT
+    taken = [_with_text(each, spied.get(each.pid) or _ask(each.pid, stack_file, until)) for each in found]
+    mute = [each.pid for each in taken if not each.text and catches(each.pid, signal.SIGABRT)]
+    deaf = [pid for pid in mute if not catches(pid, STACK_SIGNAL)]
+    for pid in deaf:
+        os.kill(pid, signal.SIGABRT)
+    if deaf:
+        time.sleep(ABORT_TIME)
+    return taken
+
+
+def _with_text(stack: ProcessStack, text: str) -> ProcessStack:
+    return ProcessStack(pid=stack.pid, rank=stack.rank, state=stack.state, command=stack.command, text=text)
+
+
+def _spy(pids: Iterable[int], spy: str | None) -> dict[int, str]:
+    """Return what py-spy shows of processes; nothing of one that is no Python, or that it may not look at."""
+    if spy is None:
+        return {}
+
+    def look(pid: int) -> tuple[int, str]:
+        command = [spy, "dump", "--pid", str(pid)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SPY_LIMIT, check=False)
+        except (OSError, subprocess.SubprocessError):
+            return pid, ""
+        return pid, done.stdout if done.returncode == 0 else ""
+
+    with ThreadPoolExecutor(SPIES) as pool:
+        return dict(pool.map(look, pids))
+
+
+def _ask(pid: int, file: Path, until: float) -> str:
+    """Return what a process writes into the file when it is asked; empty where it has no handler for that."""
+    if not catches(pid, STACK_SIGNAL):
+        return ""
+    before = _size(file)
+    try:
+        os.kill(pid, STACK_SIGNAL)
+    except OSError:
+        return ""
+    deadline = min(until, time.monotonic() + ANSWER_LIMIT)
+    size, changed_at = before, time.monotonic()
+    while time.monotonic() < deadline:
+        time.sleep(QUIET / 4)
+        now = time.monotonic()
+        if _size(file) != size:
+            size, changed_at = _size(file), now
+        elif size > before and now - changed_at > QUIET:
+            break
+    with file.open("rb") as opened:
+        opened.seek(before)
+        return opened.read().decode(errors="replace")
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+# What the kernel knows
+
+
+def describe(pid: int) -> ProcessStack | None:
+    """Return a process's command, state and kernel wait; None when it is gone."""
+    place = Path(f"/proc/{pid}")
+    try:
+        words = place.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
+        status = _status(place)
+        waits = place.joinpath("wchan").read_text() or "0"
+        rank = _rank(place)
+    except OSError:
+        return None
+    where = f" in {waits}" if waits != "0" else ""
+    state, threads = status.get("State", "?"), status.get("Threads", "?")
+    return ProcessStack(
+        pid=pid, rank=rank, state=f"{state}{where}, {threads} threads", command=" ".join(words)
+    )
+
+
+def _rank(place: Path) -> int | None:
+    for variable in place.joinpath("environ").read_bytes().split(b"\0"):
+        name, _, value = variable.partition(b"=")
+        if name == b"RANK" and value.isdigit():
+            return int(value)
+    return None
+
+
+def _status(place: Path) -> dict[str, str]:
+    lines = place.joinpath("status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    try:
+        return bool(int(_status(Path(f"/proc/{pid}"))["SigCgt"], 16) >> (number - 1) & 1)
+    except (OSError, KeyError, ValueError):
+        return False
+
+
+# What they show
+
+
+def standings(stacks: Sequence[ProcessStack]) -> tuple[Standing, ...]:
+    """Return where each rank stands: by the first process of it that shows something, which is the nearest to the
+    launcher: a loader of data has the rank of its parent.
+    """
+    found: dict[int, Standing] = {}
+    for stack in stacks:
+        if stack.rank is not None and (stack.rank not in found or not found[stack.rank].at):
+            found[stack.rank] = Standing(rank=stack.rank, at=stack.frames[:INNERMOST])
+    return tuple(found[rank] for rank in sorted(found))
+
+
+def odd_ones(all_standing: Iterable[Standing]) -> str | None:
+    """Return which ranks stand elsewhere than the others, in words; None where that shows no difference."""
+    known = [each for each in all_standing if each.rank is not None]
+    waiting = [each for each in known if _waits_for_others(each)]
+    places = Counter(_place(each) for each in known)
+    if waiting and 2 * len(waiting) >= len(known):
+        odd, where = [each for each in known if each not in waiting], "wait for them"
+    elif places and 2 * max(places.values()) > len(known):
+        most = max(places, key=lambda place: places[place])
+        odd, where = [each for each in known if _place(each) != most], f"stand in {most}"
+    else:
+        return None
+    if not odd:
+        return None
+    named = "; ".join(f"rank {each.rank} {_where(each)}" for each in odd[:NAMED])
+    more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
+    return f"{named}{more}, while {len(known) - len(odd)} of {len(known)} ranks {where}"
+
+
+def _waits_for_others(standing: Standing) -> bool:
+    return any(place in frame for frame in standing.at for place in WAITS)
+
+
+def _place(standing: Standing) -> str:
+    return standing.at[0] if standing.at else "an unknown place"
+
+
+def _where(standing: Standing) -> str:
+    return f"stands{shown(standing.at)[1:]}" if standing.at else "does not answer"
+
+
+def as_text(stacks: Sequence[ProcessStack]) -> str:
+    """Return all that is known, for a file."""
+    parts = (f"{stack.line}\n{stack.text}".rstrip() for stack in stacks)
+    return "\n\n".join(parts) + "\n"

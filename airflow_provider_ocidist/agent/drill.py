@@ -1,0 +1,339 @@
+"""Drill: on its own node, inflicts the fault that the job asks for, and records when, and which steps follow."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from airflow_provider_ocidist.agent import guard
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.join.topology import read_others
+from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.drill import Deed, Fault, Journal, StepSeen, Strike, When
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.work_dir import drill_journal_of
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.opening import open_store
+
+logger = logging.getLogger("ocidist")
+
+LOOK_INTERVAL = 0.02
+"""Seconds; the moment of a save may be short."""
+OTHERS_INTERVAL = 0.5
+"""Seconds between two readings of the other nodes' steps."""
+WRITE_INTERVAL = 0.5
+"""Seconds between two writings of the steps seen."""
+PRELUDE = Fault(deed=Deed.KILL_RANK)
+"""What happens before a fault while restoring."""
+
+
+def due(fault: Fault, *, attempt: int, launch: int, struck: Sequence[Strike], restarts: bool) -> Fault | None:
+    """Return which fault this node waits for now; None: none.
+
+    `struck`: what it has done in this attempt before; `restarts`: whether a killed process is launched again in the
+    same attempt.
+    """
+    if fault.when is not When.RESTORING:
+        return fault if attempt == 1 and not struck else None
+    if attempt == 1 and not struck:
+        return replace(PRELUDE, node=fault.node, step=fault.step)
+    if restarts:
+        return fault if attempt == 1 and launch > 0 and len(struck) == 1 else None
+    return fault if attempt == 2 and not struck else None
+
+
+class Drill:
+    """A thread of one node that looks for the moment of its fault, and records the steps of the training."""
+
+    def __init__(
+        self, fault: Fault, config: AgentConfig, heartbeat: Heartbeat, meter: ProgressMeter, access: OciAccess
+    ) -> None:
+        self.fault = fault
+        self.config = config
+        self.heartbeat = heartbeat
+        self.meter = meter
+        self.access = access
+        self.rank = heartbeat.report.rank
+        self.folder: Path | None = None
+        """Of the checkpoints, once the program is launched."""
+        self._known: frozenset[str] | None = None
+        """What lay in it when the training had reached the fault's step."""
+        self._journal = self._earlier()
+        self._checkpoints: set[str] = set()
+        """Those that this node has published or started from."""
+        self._unwritten = False
+        self._written_at = 0.0
+        self._others: tuple[float, int | None] = (0.0, None)
+        threading.Thread(target=self._run, name="drill", daemon=True).start()
+
+    def _earlier(self) -> Journal:
+        """Return what a node of this rank has recorded, if this one takes its place."""
+        try:
+            return Journal.from_json(self.heartbeat.store.read(drill_journal_of(self.rank)))
+        except FileNotFoundError:
+            return Journal()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._look()
+            except (OcidistError, OSError) as error:
+                logger.warning("drill: %s", error)
+                time.sleep(1.0)
+            time.sleep(LOOK_INTERVAL)
+
+    def _look(self) -> None:
+        self._record_step()
+        if checkpoint := self.heartbeat.report.checkpoint:
+            self._checkpoints.add(checkpoint.uri)
+        fault = due(
+            self.fault,
+            attempt=self.config.attempt,
+            launch=self.heartbeat.launch,
+            struck=self._journal.strikes,
+            restarts=self.config.restarts.program > 0,
+        )
+        if fault is not None and fault.node == self.rank and self._is_the_moment(fault):
+            self._strike(fault)
+        if self._unwritten and time.monotonic() - self._written_at > WRITE_INTERVAL:
+            self._write()
+
+    # what is seen
+
+    def _record_step(self) -> None:
+        step, launch = self.meter.step_now(), self.heartbeat.launch
+        last = self._journal.steps[-1] if self._journal.steps else None
+        if step is None or (last and (last.launch, last.step) == (launch, step)):
+            return
+        seen = StepSeen(at=time.time(), launch=launch, step=step)
+        self._journal = replace(self._journal, steps=(*self._journal.steps, seen))
+        self._unwritten = True
+
+    def _write(self) -> None:
+        self.heartbeat.store.write(drill_journal_of(self.rank), self._journal.to_json())
+        self._unwritten, self._written_at = False, time.monotonic()
+
+    def _step(self) -> int | None:
+        """Return the last step of the training; a node whose processes report none asks the others."""
+        own = self.meter.step_now()
+        if own is not None or self.config.nodes == 1:
+            return own
+        read_at, step = self._others
+        if time.monotonic() - read_at > OTHERS_INTERVAL:
+            step = _furthest(read_others(self.heartbeat.hasty, self.rank, self.config.nodes))
+            self._others = time.monotonic(), step
+        return step
+
+    # the moment
+
+    def _is_the_moment(self, fault: Fault) -> bool:
+        phase = self.heartbeat.report.phase
+        if fault.when is When.RESTORING:
+            return phase is Phase.FETCHING
+        if phase is not Phase.TRAINING or self.folder is None:
+            return False
+        step = self._step()
+        if fault.when is When.RENDEZVOUS:
+            return step is None and bool(ranks())
+        if step is None or step < fault.step:
+            return False
+        # With a single one there would be nothing to go back to.
+        if fault.deed is Deed.CORRUPT_CHECKPOINT and len(self._checkpoints) < 2:
+            return False
+        return _MOMENTS[fault.when](self, self.folder)
+
+    def is_saving(self, folder: Path) -> bool:
+        """Return whether an entry has appeared in the folder since the first question."""
+        names = frozenset(path.name for path in folder.iterdir()) if folder.is_dir() else frozenset()
+        if self._known is None:
+            self._known = names
+        return not names <= self._known
+
+    # the deed
+
+    def _strike(self, fault: Fault) -> None:
+        doing, message = _DEEDS[fault.deed](self, fault)
+        strike = Strike(
+            deed=fault.deed,
+            node=self.rank,
+            step=self._step(),
+            launch=self.heartbeat.launch,
+            at=time.time(),
+            message=message,
+        )
+        self._known = None
+        self._journal = replace(self._journal, strikes=(*self._journal.strikes, strike))
+        # Recorded first: a node that takes this one's place must not do it again.
+        self._write()
+        logger.warning("drill: %s at step %s", message, strike.step)
+        doing()
+
+    def kill_rank(self, _fault: Fault) -> tuple[Callable[[], None], str]:
+        victims = ranks()[:1]
+        return lambda: _signal(
+            victims, signal.SIGKILL
+        ), f"killing process {_shown(victims)} of node {self.rank}"
+
+    def kill_agent(self, _fault: Fault) -> tuple[Callable[[], None], str]:
+        own = os.getpid()
+        return lambda: _signal([own], signal.SIGKILL), f"killing the agent of node {self.rank}"
+
+    def kill_node(self, _fault: Fault) -> tuple[Callable[[], None], str]:
+        return _kill_all, f"killing all processes of node {self.rank}"
+
+    def freeze_rank(self, fault: Fault) -> tuple[Callable[[], None], str]:
+        victims = ranks()[:1]
+        message = f"freezing process {_shown(victims)} of node {self.rank}{_for(fault)}"
+        return lambda: _freeze(victims, fault.seconds), message
+
+    def freeze_node(self, fault: Fault) -> tuple[Callable[[], None], str]:
+        def freeze() -> None:
+            # Itself last.
+            _freeze([*guard.descendants(os.getpid()), os.getpid()], fault.seconds)
+
+        return freeze, f"freezing all processes of node {self.rank}{_for(fault)}"
+
+    def fill_disk(self, fault: Fault) -> tuple[Callable[[], None], str]:
+        message = f"no file of the processes of node {self.rank} can grow{_for(fault)}"
+        return lambda: _limit_files(fault.seconds), message
+
+    def corrupt_checkpoint(self, _fault: Fault) -> tuple[Callable[[], None], str]:
+        checkpoint = self.heartbeat.report.checkpoint
+        assert checkpoint is not None
+        store = open_store(checkpoint.uri, self.access)
+        files = [entry for entry in store.list() if not entry.name.endswith(".json")] or store.list()
+        name = max(files, key=lambda entry: entry.size or 0).name
+        content = bytearray(store.read(name))
+        content[len(content) // 2] ^= 0xFF
+
+        def corrupt() -> None:
+            store.write(name, bytes(content))
+            _kill_all()
+
+        return corrupt, f"changing one byte of {store.uri_of(name)}, and killing node {self.rank}"
+
+
+_MOMENTS: dict[When, Callable[[Drill, Path], bool]] = {
+    When.TRAINING: lambda _drill, _folder: True,
+    When.SAVING: Drill.is_saving,
+    When.UPLOADING: lambda _drill, folder: _reads_in(folder),
+}
+_DEEDS: dict[Deed, Callable[[Drill, Fault], tuple[Callable[[], None], str]]] = {
+    Deed.KILL_RANK: Drill.kill_rank,
+    Deed.KILL_AGENT: Drill.kill_agent,
+    Deed.KILL_NODE: Drill.kill_node,
+    Deed.FREEZE_RANK: Drill.freeze_rank,
+    Deed.FREEZE_NODE: Drill.freeze_node,
+    Deed.FULL_DISK: Drill.fill_disk,
+    Deed.CORRUPT_CHECKPOINT: Drill.corrupt_checkpoint,
+}
+
+
+def ranks() -> list[int]:
+    """Return the training processes of this node, the agent's nearest descendants first.
+
+    They are those to which a launcher has given a rank; a training without a launcher is one process.
+    """
+    found = guard.descendants(os.getpid())
+    ranked = [pid for pid in found if b"LOCAL_RANK=" in _environment(pid)]
+    parents = set(ranked)
+    # Their own children, as those that load data, inherit the variable.
+    return [pid for pid in ranked if _parent(pid) not in parents] or found[1:2]
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _reads_in(folder: Path) -> bool:
+    """Whether this process has a file of the folder open."""
+    place = f"{folder}/"
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if str(link.readlink()).startswith(place):
+                return True
+    return False
+
+
+def _furthest(reports: Sequence[NodeReport | None]) -> int | None:
+    steps = [
+        report.progress.step
+        for report in reports
+        if report and report.progress and report.progress.step is not None
+    ]
+    return max(steps, default=None)
+
+
+def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _kill_all() -> None:
+    own = os.getpid()
+    # First stopped: a dying process must not be seen, reported or cleaned up after by the next.
+    others = guard.descendants(own)
+    _signal(others, signal.SIGSTOP)
+    _signal([*others, own], signal.SIGKILL)
+
+
+def _freeze(pids: Sequence[int], seconds: float | None) -> None:
+    if seconds is not None:
+        numbers = " ".join(str(pid) for pid in pids)
+        # In a session of its own, since this process may be among the frozen.
+        subprocess.Popen(
+            ["/bin/sh", "-c", f"sleep {seconds:g}; kill -CONT {numbers} 2>/dev/null"], start_new_session=True
+        )
+    _signal(pids, signal.SIGSTOP)
+
+
+def _limit_files(seconds: float | None) -> None:
+    pids = guard.descendants(os.getpid())
+    before = {pid: _set_file_limit(pid, 0) for pid in pids}
+    if seconds is not None:
+        threading.Timer(seconds, _restore_file_limits, (before,)).start()
+
+
+def _restore_file_limits(before: Mapping[int, int | None]) -> None:
+    for pid, limit in before.items():
+        if limit is not None:
+            _set_file_limit(pid, limit)
+
+
+def _set_file_limit(pid: int, limit: int) -> int | None:
+    """Limit the size of files that a process writes; return the limit before, None where the process is gone."""
+    with contextlib.suppress(OSError):
+        before, highest = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, highest))
+        return before
+    return None
+
+
+def _for(fault: Fault) -> str:
+    return "" if fault.seconds is None else f" for {fault.seconds:g} s"
+
+
+def _shown(pids: Sequence[int]) -> str:
+    return str(pids[0]) if pids else "(none)"

@@ -1,0 +1,58 @@
+"""Second start: what a node does that its platform has started again after it had begun."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from airflow_provider_ocidist.agent.join.node_identity import identity_of
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.work_dir import report_of
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
+
+logger = logging.getLogger("ocidist")
+
+STAY = 120.0
+"""Seconds for which it stays: the waiting process reads the log of the first start meanwhile, and deletes the gang."""
+LOST = "its platform has started it again: what ran on it before has ended without a word"
+
+
+def is_second_start(config: AgentConfig, environ: Mapping[str, str]) -> bool:
+    """Return whether this node of this attempt has begun before; what it left unsaid is then said in its report.
+
+    Raises AgentError when the run directory cannot be read.
+    """
+    if not config.starts_again:
+        return False
+    rank = identity_of(environ, config.nodes).rank
+    try:
+        store = open_store(config.run_dir, OciAccess.from_environment(environ, endpoint=config.oci_endpoint))
+        before = _report(store, rank)
+        if before is not None and before.phase is not Phase.DONE:
+            last = replace(before, phase=Phase.DONE, lost=True, message=LOST, finished_at=time.time())
+            store.write(report_of(rank), last.to_json())
+    except (OcidistError, OSError, ValueError) as error:
+        raise AgentError(f"the run directory cannot be used: {error}", cause=Cause.SERVICE) from error
+    return before is not None
+
+
+def _report(store: Store, rank: int) -> NodeReport | None:
+    try:
+        return NodeReport.from_json(store.read(report_of(rank)))
+    except FileNotFoundError:
+        return None
+
+
+def stand_by(switch: StopSwitch) -> None:
+    """Wait until this node is ended."""
+    logger.warning(
+        "this node has begun before: a gang is retried whole, so that it does nothing until its end"
+    )
+    switch.event.wait(STAY)

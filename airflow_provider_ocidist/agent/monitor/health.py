@@ -1,0 +1,183 @@
+"""Health: what is wrong with this machine, where anything shows it: its GPUs, its disks, its network to each peer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.monitor.peers import host_answers
+
+logger = logging.getLogger(__name__)
+
+INTERVAL = 300.0
+"""Seconds between two looks when nobody asks."""
+SMI_LIMIT = 30.0
+SLOW_CHECK = 20.0
+"""Seconds after which a check that has not come back is itself a finding: a driver or a file server hangs."""
+SLOW_WRITE = 10.0
+"""Seconds for a few bytes to reach the disk."""
+LEAST_SPACE = 50_000_000
+"""Bytes below which a disk counts as full."""
+PROBES = 8
+"""Peers that are asked in the same moment."""
+REASONS = {
+    "hw_thermal_slowdown": "it is too hot",
+    "hw_power_brake_slowdown": "the power supply holds it back",
+    "hw_slowdown": "its hardware holds it back",
+}
+"""Why a GPU is slowed down by its hardware, as nvidia-smi names it; each explains those below it."""
+PREFIXES = ("clocks_throttle_reasons", "clocks_event_reasons")
+"""The older and the newer name of the same fields."""
+ECC = "ecc.errors.uncorrected.volatile.total"
+
+Gpus = Mapping[str, Sequence[str]]
+"""By the GPU's index: its uncorrected errors, and whether each of the reasons is active, in the words of nvidia-smi."""
+
+
+class HealthWatch:
+    """Looks in its own thread, at the start, when asked, and every few minutes. What was so at the start is no finding
+    where that may have other reasons, such as a firewall that drops probes.
+    """
+
+    def __init__(
+        self, places: Sequence[Path], peers: Mapping[int, str], report: Callable[[tuple[str, ...]], object]
+    ) -> None:
+        """`peers`: the other nodes' addresses, by rank."""
+        self.places = places
+        self.peers = peers
+        self.report = report
+        self._smi = shutil.which("nvidia-smi")
+        self._fields: str | None = None
+        """The prefix of the fields that this nvidia-smi knows."""
+        self._errors_before: dict[str, int] = {}
+        self._answered: set[int] = set()
+        self._at: tuple[str, float] | None = None
+        """What is being looked at, and since when."""
+        self._wake = threading.Event()
+        self._closing = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="health", daemon=True).start()
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake.set()
+
+    def ask(self) -> None:
+        """Look soon."""
+        self._wake.set()
+
+    def stuck(self) -> tuple[str, ...]:
+        """Return the check that does not come back, if one does not."""
+        at = self._at
+        if at is None or time.monotonic() - at[1] < SLOW_CHECK:
+            return ()
+        return (f"{at[0]} has not answered for {time.monotonic() - at[1]:.0f} s",)
+
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                self.report(self.look())
+            except Exception as error:  # a dead watch would look like "all is well"
+                logger.warning("%s: %s", type(error).__name__, error)
+            self._wake.wait(INTERVAL)
+            self._wake.clear()
+
+    def look(self) -> tuple[str, ...]:
+        """Return all findings, one line each."""
+        found = [*self._gpus(), *self._disks(), *self._network()]
+        self._at = None
+        return tuple(found)
+
+    def _begin(self, what: str) -> None:
+        self._at = (what, time.monotonic())
+
+    def _gpus(self) -> list[str]:
+        if self._smi is None:
+            return []
+        self._begin("nvidia-smi")
+        for prefix in [self._fields] if self._fields else PREFIXES:
+            gpus = ask_gpus(self._smi, prefix)
+            if gpus is not None:
+                self._fields = prefix
+                return self._of_gpus(gpus)
+        return ["nvidia-smi, which has answered before, fails now"] if self._fields else []
+
+    def _of_gpus(self, gpus: Gpus) -> list[str]:
+        found = [f"GPU {index} is slowed down: {why}" for index, row in gpus.items() if (why := slowed(row))]
+        for index, row in gpus.items():
+            count = int(row[0]) if row[0].isdigit() else 0
+            # They are counted since the driver was loaded: earlier ones are another program's.
+            before = self._errors_before.setdefault(index, count)
+            if count > before:
+                found.append(f"GPU {index} has had {count - before} uncorrected memory errors (ECC)")
+        return found
+
+    def _disks(self) -> list[str]:
+        found = []
+        for place in self.places:
+            self._begin(f"the disk at {place}")
+            finding = disk_fault(place)
+            if finding:
+                found.append(finding)
+        return found
+
+    def _network(self) -> list[str]:
+        self._begin("the network")
+        with ThreadPoolExecutor(PROBES) as pool:
+            answers = dict(zip(self.peers, pool.map(host_answers, self.peers.values())))
+        lost = [rank for rank, answer in answers.items() if not answer and rank in self._answered]
+        self._answered |= {rank for rank, answer in answers.items() if answer}
+        return [f"node {rank} at {self.peers[rank]} does not answer it any more" for rank in lost]
+
+
+def ask_gpus(smi: str, prefix: str) -> Gpus | None:
+    """Return what nvidia-smi knows of the GPUs' health; None where it fails, as one that has other fields does."""
+    fields = ",".join(["index", ECC, *(f"{prefix}.{reason}" for reason in REASONS)])
+    command = [smi, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_LIMIT, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    return {row[0]: row[1:] for row in rows if len(row) == 2 + len(REASONS)}
+
+
+def slowed(row: Sequence[str]) -> str | None:
+    """Return why a GPU's hardware slows it down; None where it does not."""
+    active = [why for state, why in zip(row[1:], REASONS.values()) if state == "Active"]
+    return active[0] if active else None
+
+
+def disk_fault(place: Path) -> str | None:
+    """Return what is wrong with the disk at a folder."""
+    try:
+        free = shutil.disk_usage(place).free
+        began = time.monotonic()
+        _write_through(place)
+        taken = time.monotonic() - began
+    except OSError as error:
+        return f"the disk at {place} cannot be written: {error.strerror or error}"
+    if free < LEAST_SPACE:
+        return f"the disk at {place} is full: {free // 1_000_000} MB are left"
+    return f"the disk at {place} takes {taken:.0f} s for a few bytes" if taken > SLOW_WRITE else None
+
+
+def _write_through(place: Path) -> None:
+    handle, name = tempfile.mkstemp(prefix=".ocidist-health-", dir=place)
+    try:
+        os.write(handle, b"ocidist")
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+        with contextlib.suppress(OSError):
+            os.unlink(name)  # noqa: PTH108 - its name is a string

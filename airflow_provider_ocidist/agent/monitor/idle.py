@@ -1,0 +1,48 @@
+"""Idle: detects that no node's training uses its machine any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from airflow_provider_ocidist.model.report import Usage
+
+CORES_AT_WORK = 0.1
+"""Processor cores; a launcher that waits for its program, and a program that sleeps, take a hundredth."""
+GPU_AT_WORK = 0.02
+"""Share of the time in which anything runs on the GPUs."""
+
+
+def is_used(usage: Usage) -> bool:
+    """Whether the machine was in use since the look before."""
+    return (usage.cores or 0.0) >= CORES_AT_WORK or (usage.gpu or 0.0) >= GPU_AT_WORK
+
+
+class IdleWatch:
+    """Judges for all nodes: one that waits for another is not idle while that one works."""
+
+    def __init__(
+        self,
+        limit: float,
+        *,
+        own: Callable[[], float | None],
+        others: Callable[[], Iterable[float | None]],
+        declare: Callable[[str], object],
+    ) -> None:
+        """`own` and `others` return for how many seconds this node, and each other, was not in use; None: not known."""
+        self._limit = limit
+        self._own = own
+        self._others = others
+        self._declare = declare
+        self._declared = False
+
+    def look(self) -> None:
+        own = self._own()
+        if self._declared or own is None or own < self._limit:
+            return
+        idle = [own, *self._others()]
+        if any(each is None or each < self._limit for each in idle):
+            return
+        self._declared = True
+        self._declare(
+            f"no node has used a GPU, or {CORES_AT_WORK:g} of a processor core, for {self._limit:.0f} s (limits.idle)"
+        )

@@ -1,0 +1,1 @@
+"""A folder for PYTHONPATH of the training: what every Python in it runs at its start."""

@@ -1,0 +1,143 @@
+"""Candidates: which of a job's choices of machines is asked for now. No Airflow."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.backends.capabilities import now_at
+from airflow_provider_ocidist.errors import Cause, JobFileError, Problem
+from airflow_provider_ocidist.gangs.watch import TaskLog
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.refusal import CAUSES, Refusal
+from airflow_provider_ocidist.model.run import Plan, RunKey
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which choice is asked for, and which before it are not."""
+
+    number: int
+    skipped: tuple[int, ...] = ()
+    is_free: bool = True
+    """Whether it was not refused lately; where all were, it is the one whose refusal is the oldest."""
+
+
+def choose(nodes: int, refused: Sequence[Refusal | None], now: float) -> Choice:
+    """Return the first choice that was not refused lately. `refused`: the newest refusal of each."""
+    skipped: list[int] = []
+    for number, refusal in enumerate(refused):
+        if refusal is None or not refusal.holds(nodes, now):
+            return Choice(number, tuple(skipped))
+        skipped.append(number)
+    oldest = min(skipped, key=lambda number: _at(refused[number]))
+    return Choice(oldest, is_free=False)
+
+
+def _at(refusal: Refusal | None) -> float:
+    return -math.inf if refusal is None else refusal.at
+
+
+def label(change: Mapping[str, Any]) -> str:
+    """Return what a candidate changes, for people: `shape VM.GPU.A10.2, ocpus 4`; empty for the section as it is."""
+    return ", ".join(f"{name} {_shown(value)}" for name, value in change.items())
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def labels(job: TrainingJob) -> list[str]:
+    """Return what people read of each choice of a job; none where it has one only."""
+    if not job.backend.candidates:
+        return []
+    return ["as the job says", *map(label, job.backend.candidates)]
+
+
+class Candidates:
+    """The choices of one job on one backend, and what is known of their refusals."""
+
+    def __init__(self, backend: Backend, job: TrainingJob, log: TaskLog) -> None:
+        self._backend = backend
+        self._job = job
+        self._log = log
+        self._own: dict[int, Refusal] = {}
+        """Of this process: the work directory may not take them."""
+
+    @property
+    def several(self) -> bool:
+        return len(self._job.choices) > 1
+
+    def number_of(self, text: str) -> int | None:
+        """Return the choice that people read this of; None where the job has no such choice any more."""
+        found = [number for number, change in enumerate(self._job.choices) if label(change) == text]
+        return found[0] if found else None
+
+    def plan(self, key: RunKey, number: int = 0) -> Plan:
+        """Return the plan of one choice. Raises JobFileError, which names the candidate."""
+        try:
+            plan = self._backend.plan(self._job.at_choice(number), key)
+        except JobFileError as error:
+            raise _in_candidate(error, number) if number else error from None
+        return replace(plan, candidate=label(self._job.choices[number]))
+
+    def plans(self, key: RunKey) -> list[Plan]:
+        """Return the plans of all choices, in order. Raises JobFileError, which names the candidate."""
+        return [self.plan(key, number) for number in range(len(self._job.choices))]
+
+    def chosen(self, key: RunKey) -> int:
+        """Return the choice to ask for now, and log which are skipped. Raises JobFileError for any of them."""
+        if not self.several:
+            return 0
+        refused, now = self._refused(key), now_at(self._backend)
+        choice = choose(self._job.nodes, refused, now)
+        for number in choice.skipped:
+            self._log.info("skipped: %s", self._why(number, refused[number], now))
+        if not choice.is_free:
+            self._log.info("every candidate was refused lately; asking for the one refused longest ago")
+        if choice.number:
+            self._log.info(
+                "asking for candidate %d of %d: %s",
+                choice.number,
+                len(self._job.choices) - 1,
+                label(self._job.choices[choice.number]),
+            )
+        return choice.number
+
+    def refuse(self, key: RunKey, candidate: str, cause: Cause, message: str) -> bool:
+        """Remember that a candidate was refused; return whether the job has one that was not."""
+        number = self.number_of(candidate)
+        if cause not in CAUSES or number is None:
+            return False
+        now = now_at(self._backend)
+        refusal = Refusal(cause=cause, message=message, at=now, nodes=self._job.nodes)
+        self._own[number] = refusal
+        self._backend.directories.refusals.note(self.plan(key, number), refusal)
+        return self.several and choose(self._job.nodes, self._refused(key), now).is_free
+
+    def _refused(self, key: RunKey) -> list[Refusal | None]:
+        plans = self.plans(key)
+        found = self._backend.directories.refusals.of(plans)
+        return [max((found[number], self._own.get(number)), key=_at) for number in range(len(plans))]
+
+    def _why(self, number: int, refusal: Refusal | None, now: float) -> str:
+        assert refusal is not None
+        minutes = refusal.age(now) / 60
+        what = labels(self._job)[number]
+        return f"{what}, refused {minutes:.0f} min ago ({refusal.cause}: {refusal.message})"
+
+
+def _in_candidate(error: JobFileError, number: int) -> JobFileError:
+    """Return the error with the paths of the candidate, from 0 in the job file."""
+    place = f"backend.candidates.{number - 1}"
+    problems = [
+        Problem(place + problem.path.removeprefix("backend"), problem.message, problem.line)
+        if problem.path.startswith("backend")
+        else problem
+        for problem in error.problems
+    ]
+    return JobFileError(problems, error.source)

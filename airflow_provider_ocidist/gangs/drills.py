@@ -1,0 +1,266 @@
+"""Drills: train a job with a fault on one of its nodes, try after try, and measure how it recovers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed
+from airflow_provider_ocidist.gangs.leases import LeaseKeeper
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
+from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
+from airflow_provider_ocidist.model.attempts import End
+from airflow_provider_ocidist.model.drill import (
+    DRILL_VARIABLE,
+    Deed,
+    Fault,
+    Journal,
+    StepSeen,
+    Strike,
+    When,
+    why_impossible,
+)
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.run import RunKey, RunRecord
+
+LOOK_INTERVAL = 1.0
+FROZEN = 20.0
+"""Seconds that a node is frozen for, in a drill that names no time."""
+DISK_FULL = 5.0
+"""The same for a full disk."""
+LONGEST_HANG = 300.0
+"""Seconds of `limits.hang_timeout` up to which a frozen process is among the usual faults."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Try:
+    """How one try of a training ended, and what its nodes recorded."""
+
+    journals: tuple[Journal, ...]
+    launches: int
+    failure: str | None
+    """Cause and message; None for a success."""
+    weights: str | None
+    """Digest of the numbers in the newest checkpoint; None where there is none."""
+    step: int | None
+    """The last one reported."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recovery:
+    """How a training went on after a fault."""
+
+    strike: Strike
+    seconds: float | None
+    """From the fault to the first new step; None where there was none."""
+    lost_steps: int | None
+    """Steps that were trained again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drilled:
+    """The outcome of a training with a fault, or without one: the undisturbed training."""
+
+    fault: Fault | None
+    tries: int
+    launches: int
+    """In all tries."""
+    seconds: float
+    failure: str | None
+    weights: str | None
+    step: int | None
+    recovery: Recovery | None
+    """None where the fault did not happen: the training was over before its moment."""
+
+
+def carry_out(
+    backend: Backend, job: TrainingJob, run_id: str, fault: Fault | None, log: TaskLog, *, tries: int
+) -> Drilled:
+    """Train the job once; a failed try is followed by the next at once, as Airflow does after its `retry_delay`.
+
+    Raises BackendError. Whatever ends this function early ends the nodes too.
+    """
+    key = RunKey(dag_id=f"drill-{job.name}", run_id=run_id, task_id=str(fault or "undisturbed"))
+    # Also without a fault: its steps are recorded.
+    armed = replace(job, env={**job.env, **({DRILL_VARIABLE: str(fault)} if fault else {})})
+    began, done = time.monotonic(), list[Try]()
+    while not done or (done[-1].failure and len(done) < tries):
+        done.append(_one_try(backend, armed, key, log, number=len(done) + 1, tries=tries))
+    return Drilled(
+        fault=fault,
+        tries=len(done),
+        launches=sum(each.launches for each in done),
+        seconds=time.monotonic() - began,
+        failure=done[-1].failure,
+        weights=done[-1].weights,
+        step=done[-1].step,
+        recovery=recovery_of(done),
+    )
+
+
+def _one_try(
+    backend: Backend, job: TrainingJob, key: RunKey, log: TaskLog, *, number: int, tries: int
+) -> Try:
+    submitter = GangSubmitter(backend, job, log, None, threading.Event())
+    record = submitter.adopt_or_submit(key, None, number=number, retries=tries - 1)
+    watch = Watch(backend, record, log)
+    try:
+        failure = _ended(watch)
+    except BaseException:
+        backend.cancel(record.ref)
+        raise
+    backend.gangs.close(record.ref, End(succeeded=failure is None))
+    return _seen(watch, failure)
+
+
+def _ended(watch: Watch) -> str | None:
+    """Wait until a gang has ended; return why it failed, None for a success."""
+    with LeaseKeeper().keeping(watch):
+        while True:
+            match watch.look(time.time()):
+                case Succeed():
+                    return None
+                case Fail(cause, message):
+                    return f"{cause}: {message}"
+                case Cancel(ending):
+                    watch.end(ending)
+                case _:
+                    pass
+            time.sleep(watch.pause(LOOK_INTERVAL))
+
+
+def _seen(watch: Watch, failure: str | None) -> Try:
+    record, status = watch.record, watch.status
+    progress = status.progress if status else None
+    checkpoint = status.checkpoint if status else None
+    return Try(
+        journals=_journals(watch.backend, record),
+        launches=1 + (len(status.restarts) if status else 0),
+        failure=failure,
+        weights=watch.backend.directories.weights_of(checkpoint.uri) if checkpoint and not failure else None,
+        step=progress.step if progress else None,
+    )
+
+
+def _journals(backend: Backend, record: RunRecord) -> tuple[Journal, ...]:
+    found = (backend.directories.drill_journal(record.ref, rank) for rank in range(record.ref.nodes))
+    return tuple(journal for journal in found if journal is not None)
+
+
+# What the journals say
+
+
+def recovery_of(tries: Sequence[Try]) -> Recovery | None:
+    """Return how the training went on after its last fault."""
+    strikes = [(number, strike) for number, each in enumerate(tries) for strike in _strikes(each)]
+    if not strikes:
+        return None
+    struck_in, strike = max(strikes, key=lambda item: (item[0], item[1].at))
+    steps = sorted(
+        ((number, seen) for number, each in enumerate(tries) for seen in _steps(each)),
+        key=lambda item: (item[0], item[1].launch, item[1].at),
+    )
+    again = [seen for number, seen in steps if (number, seen.launch) > (struck_in, strike.launch)]
+    reached = _reached(steps, struck_in, strike)
+    if again:
+        first = min(again, key=lambda seen: seen.at)
+        resumed_at = first.step - _stride(seen for _, seen in steps)
+        lost = None if reached is None else max(0, reached - resumed_at)
+        return Recovery(strike=strike, seconds=first.at - strike.at, lost_steps=lost)
+    later = [
+        seen for _, seen in steps if seen.at > strike.at and (strike.step is None or seen.step > strike.step)
+    ]
+    if not later:
+        return Recovery(strike=strike, seconds=None, lost_steps=None)
+    return Recovery(strike=strike, seconds=min(seen.at for seen in later) - strike.at, lost_steps=0)
+
+
+def _reached(steps: Sequence[tuple[int, StepSeen]], struck_in: int, strike: Strike) -> int | None:
+    """Return the last step before the training ended: other nodes may have gone on after the fault."""
+    before = [seen.step for number, seen in steps if (number, seen.launch) <= (struck_in, strike.launch)]
+    return max([*before, *([strike.step] if strike.step is not None else [])], default=None)
+
+
+def _stride(steps: Iterable[StepSeen]) -> int:
+    """Return how many steps lie between two reports of a step."""
+    numbers = sorted({seen.step for seen in steps})
+    return min((later - step for step, later in itertools.pairwise(numbers)), default=1)
+
+
+def _strikes(each: Try) -> list[Strike]:
+    return [strike for journal in each.journals for strike in journal.strikes]
+
+
+def _steps(each: Try) -> list[StepSeen]:
+    return [seen for journal in each.journals for seen in journal.steps]
+
+
+# Which faults
+
+
+def usual_faults(job: TrainingJob, steps: int) -> list[Fault]:
+    """Return the faults of a drill that names none; `steps`: how many the undisturbed training has taken."""
+    last, half = job.nodes - 1, max(1, steps // 2)
+    ranks = sorted({0, last})
+    found = [Fault(deed=Deed.KILL_RANK, node=rank, step=half) for rank in ranks]
+    found += [Fault(deed=Deed.KILL_RANK, when=When.RENDEZVOUS, node=last)]
+    found += [Fault(deed=Deed.KILL_NODE, node=rank, step=half) for rank in ranks]
+    found += [Fault(deed=Deed.KILL_AGENT, node=last, step=half)]
+    found += [Fault(deed=Deed.FREEZE_NODE, node=last, step=half, seconds=FROZEN)]
+    if job.limits.hang_timeout is not None and job.limits.hang_timeout <= LONGEST_HANG:
+        found += [Fault(deed=Deed.FREEZE_RANK, node=last, step=half)]
+    if job.checkpoints is None:
+        return found
+    return [
+        *found,
+        Fault(deed=Deed.KILL_RANK, when=When.SAVING, step=half),
+        Fault(deed=Deed.KILL_NODE, when=When.UPLOADING, step=half),
+        Fault(deed=Deed.KILL_NODE, when=When.RESTORING, node=last, step=half),
+        Fault(deed=Deed.FULL_DISK, step=half, seconds=DISK_FULL),
+        Fault(deed=Deed.CORRUPT_CHECKPOINT, step=half),
+    ]
+
+
+def drawn_faults(job: TrainingJob, steps: int, count: int, seed: int) -> list[Fault]:
+    """Return so many faults, each of a deed, moment, node and step by chance; the same for the same seed."""
+    chance = random.Random(seed)
+    hangs = job.limits.hang_timeout is not None and job.limits.hang_timeout <= LONGEST_HANG
+    pairs = [
+        (deed, when)
+        for deed, moments in _PAIRS.items()
+        for when in moments
+        if (hangs or deed is not Deed.FREEZE_RANK)
+        and why_impossible(Fault(deed=deed, when=when), job) is None
+    ]
+    return [_drawn(chance, *chance.choice(pairs), job.nodes, steps) for _ in range(count)]
+
+
+def _drawn(chance: random.Random, deed: Deed, when: When, nodes: int, steps: int) -> Fault:
+    lasting = {Deed.FREEZE_NODE: FROZEN, Deed.FULL_DISK: DISK_FULL}
+    return Fault(
+        deed=deed,
+        when=when,
+        # Only the main node writes and uploads in most trainings.
+        node=0
+        if when in (When.SAVING, When.UPLOADING) or deed is Deed.CORRUPT_CHECKPOINT
+        else chance.randrange(nodes),
+        step=chance.randint(1, max(1, steps * 3 // 4)),
+        seconds=lasting.get(deed),
+    )
+
+
+_KILLS = (When.TRAINING, When.RENDEZVOUS, When.SAVING, When.UPLOADING, When.RESTORING)
+_PAIRS: Mapping[Deed, Sequence[When]] = {
+    Deed.KILL_RANK: _KILLS[:-1],
+    Deed.KILL_AGENT: _KILLS,
+    Deed.KILL_NODE: _KILLS,
+    Deed.FREEZE_RANK: (When.TRAINING, When.RENDEZVOUS),
+    Deed.FREEZE_NODE: (When.TRAINING, When.RENDEZVOUS, When.UPLOADING),
+    Deed.FULL_DISK: (When.TRAINING, When.SAVING),
+    Deed.CORRUPT_CHECKPOINT: (When.TRAINING,),
+}

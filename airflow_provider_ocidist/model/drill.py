@@ -1,0 +1,155 @@
+"""Drill: a fault that a gang inflicts on itself, and what its nodes then record of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TypeVar
+
+from airflow_provider_ocidist.backports import StrEnum, dataclass
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.job import TrainingJob
+
+Kind = TypeVar("Kind", bound=StrEnum)
+
+DRILL_VARIABLE = "OCIDIST_DRILL"
+"""Environment variable with a fault, as `Fault.parse` reads it; a node that has it inflicts that on itself."""
+
+
+class Deed(StrEnum):
+    """What is done to one node."""
+
+    KILL_RANK = "kill-rank"
+    """SIGKILL to one training process."""
+    KILL_AGENT = "kill-agent"
+    """SIGKILL to the agent alone."""
+    KILL_NODE = "kill-node"
+    """SIGKILL to all processes of the node at once, as if its machine lost power."""
+    FREEZE_RANK = "freeze-rank"
+    """SIGSTOP to one training process: it hangs."""
+    FREEZE_NODE = "freeze-node"
+    """SIGSTOP to all processes of the node: it is silent."""
+    FULL_DISK = "full-disk"
+    """No file of the training processes can grow."""
+    CORRUPT_CHECKPOINT = "corrupt-checkpoint"
+    """One byte of the newest stored checkpoint is changed; then as kill-node."""
+
+
+class When(StrEnum):
+    """At which moment of the node's life."""
+
+    RENDEZVOUS = "rendezvous"
+    """The program is launched, and has reported no step."""
+    TRAINING = "training"
+    SAVING = "saving"
+    """A new entry has appeared in the checkpoint folder."""
+    UPLOADING = "uploading"
+    """The agent reads an entry of the checkpoint folder, to upload it."""
+    RESTORING = "restoring"
+    """Before another launch; one training process is killed first, so that there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One fault of a drill."""
+
+    deed: Deed
+    when: When = When.TRAINING
+    node: int = 0
+    """Rank of the node."""
+    step: int = 1
+    """The first step at which it may happen; of no meaning at the rendezvous."""
+    seconds: float | None = None
+    """How long a freeze or a full disk lasts; None: for ever."""
+
+    def __str__(self) -> str:
+        where = f"{self.deed}@{self.when}:node={self.node}"
+        return f"{where},step={self.step}" + (
+            f",seconds={self.seconds:g}" if self.seconds is not None else ""
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """Read what `str` writes: `kill-rank@training:node=1,step=30`. Raises ValueError, with the remedy."""
+        what, _, rest = text.partition(":")
+        deed, _, when = what.partition("@")
+        values = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+        if unknown := set(values) - {"node", "step", "seconds"}:
+            raise ValueError(
+                f"{text!r}: {', '.join(sorted(unknown))} is unknown: node, step and seconds are known"
+            )
+        seconds = values.get("seconds")
+        return cls(
+            deed=_one_of(Deed, deed, text),
+            when=_one_of(When, when or When.TRAINING, text),
+            node=_number(values.get("node", "0"), text),
+            step=_number(values.get("step", "1"), text),
+            seconds=None if seconds is None else float(_number(seconds, text)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strike:
+    """What was done, recorded just before it was done."""
+
+    deed: Deed
+    node: int
+    step: int | None
+    """The last step that the training had reported."""
+    launch: int
+    at: float
+    """Unix time by the node's clock."""
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSeen:
+    """A step that a node has seen reported first."""
+
+    at: float
+    """Unix time by the node's clock."""
+    launch: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Journal:
+    """What one node has recorded of a drill."""
+
+    strikes: tuple[Strike, ...] = ()
+    steps: tuple[StepSeen, ...] = ()
+
+    def to_json(self) -> bytes:
+        return json.dumps(codec.encode(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Journal:
+        return codec.read(cls, text)
+
+
+def why_impossible(fault: Fault, job: TrainingJob) -> str | None:
+    """Return why a fault cannot happen to a job; None where it can."""
+    if fault.node >= job.nodes:
+        return f"{fault}: the job has {job.nodes} nodes, counted from 0"
+    needs = (
+        fault.when in (When.SAVING, When.UPLOADING, When.RESTORING) or fault.deed is Deed.CORRUPT_CHECKPOINT
+    )
+    if needs and job.checkpoints is None:
+        return f"{fault}: the job has no section 'checkpoints'"
+    if fault.when is When.RESTORING and fault.deed not in (Deed.KILL_NODE, Deed.KILL_AGENT, Deed.FREEZE_NODE):
+        return f"{fault}: while it restores, a node has no training process; use kill-node or kill-agent"
+    if fault.deed is Deed.FREEZE_RANK and fault.seconds is None and job.limits.hang_timeout is None:
+        return f"{fault}: without limits.hang_timeout the job would wait for ever; name seconds"
+    return None
+
+
+def _one_of(kind: type[Kind], value: str, text: str) -> Kind:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{text!r}: {value!r} is none of {', '.join(kind)}") from None
+
+
+def _number(value: str, text: str) -> int:
+    if not value.isdecimal():
+        raise ValueError(f"{text!r}: {value!r} is no whole number")
+    return int(value)

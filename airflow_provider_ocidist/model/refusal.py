@@ -1,0 +1,41 @@
+"""Refusal: which machines a service had none of, remembered for a while for every task. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.errors import Cause
+
+CAUSES = (Cause.CAPACITY, Cause.QUOTA)
+REMEMBERED = 600.0
+"""Seconds. Each request for what is not there costs a gang minutes of waiting, and the service its patience."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """One request that a service could not fulfil."""
+
+    cause: Cause
+    message: str
+    """The service's words."""
+    at: float
+    """Unix time, by the service's clock where it has one."""
+    nodes: int
+    """How many machines were asked for together."""
+
+    def age(self, now: float) -> float:
+        return max(0.0, now - self.at)
+
+    def holds(self, nodes: int, now: float) -> bool:
+        """Whether so many machines are not asked for again now; fewer may be there."""
+        # One from the future is of a clock that was set back since.
+        return nodes >= self.nodes and abs(now - self.at) < REMEMBERED
+
+
+def name_of(backend: str, machine: Mapping[str, str]) -> str:
+    """Return the file of the refusal of these machines: the same for every task that asks for them."""
+    text = json.dumps([backend, dict(machine)], sort_keys=True)
+    return f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"

@@ -1,0 +1,57 @@
+"""Refusals: which machines there were none of lately, in the work directory, for all tasks that share it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+
+from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.refusal import Refusal, name_of
+from airflow_provider_ocidist.model.run import Plan
+from airflow_provider_ocidist.model.work_dir import REFUSALS
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.work_dir.attempt_index import work_dir_of
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+
+log = logging.getLogger(__name__)
+
+
+class Refusals:
+    """One small file for each kind of machine, written over by the newest refusal. A hint: what is lost costs time."""
+
+    def __init__(self, run_dirs: RunDirs) -> None:
+        self._run_dirs = run_dirs
+
+    def note(self, plan: Plan, refusal: Refusal) -> None:
+        """Record that what a plan asks for is not there. Raises nothing."""
+        if not plan.machine:
+            return
+        try:
+            store, prefix = self._folder(plan)
+            store.write(
+                prefix + name_of(plan.backend, plan.machine), json.dumps(codec.encode(refusal)).encode()
+            )
+        except (OcidistError, OSError) as error:
+            log.warning("%s: what was refused is not remembered for other tasks: %s", plan.key.name, error)
+
+    def of(self, plans: Sequence[Plan]) -> list[Refusal | None]:
+        """Return the newest refusal of what each plan asks for, of whatever age; one request for each."""
+        return in_parallel(self._read, list(plans))
+
+    def _read(self, plan: Plan) -> Refusal | None:
+        if not plan.machine:
+            return None
+        try:
+            store, prefix = self._folder(plan)
+            return codec.read(Refusal, store.read(prefix + name_of(plan.backend, plan.machine)))
+        except FileNotFoundError:
+            return None
+        except (OcidistError, OSError, ValueError, TypeError, LookupError) as error:
+            log.info("%s: what was refused lately is not known: %s", plan.key.name, error)
+            return None
+
+    def _folder(self, plan: Plan) -> tuple[Store, str]:
+        return self._run_dirs.below(work_dir_of(plan.run_dir), REFUSALS)

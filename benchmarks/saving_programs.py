@@ -1,0 +1,127 @@
+"""The programs whose saves are timed, each a process of its own: `saving_programs.py KIND ORDER`.
+
+Each prints how long its training stood still for each save, in s; the first save, which allocates, is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_ocidist.saves import Saves
+
+if TYPE_CHECKING:
+    import torch
+
+MIB = 512
+"""Of the whole state: weights, and Adam's two moments of each."""
+LAYERS = 21
+WIDTH = 1443
+"""So that 21 square layers of float32, three times, have 512 MiB."""
+
+Order = dict[str, Any]
+"""`folder`, `saves`, `pause` (s between two), and for the store `uri`, `url`, `config_file`."""
+Save = Callable[[int], None]
+
+
+def training() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    import torch
+
+    model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)])
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, WIDTH)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+def helper(order: Order, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Save:
+    return Saves(model, optimizer, folder=order["folder"]).save
+
+
+def torch_save(order: Order, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Save:
+    import torch
+
+    def save(step: int) -> None:
+        with (Path(order["folder"]) / f"step-{step % 2}.pt").open("wb") as file:
+            torch.save(state_of(model, optimizer), file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    return save
+
+
+def memory_copy(_order: Order, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Save:
+    import torch
+
+    moments = [each for state in optimizer.state.values() for each in state.values()]
+    tensors = [each.detach() for each in (*model.parameters(), *moments)]
+    buffers = [torch.empty_like(each) for each in tensors]
+
+    def save(_step: int) -> None:
+        for buffer, tensor in zip(buffers, tensors, strict=True):
+            buffer.copy_(tensor)
+
+    return save
+
+
+def watched(_order: Order, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Save:
+    """Save as any script does, into the folder that ocidist watches."""
+    import torch
+
+    folder = Path(os.environ["OCIDIST_CHECKPOINT_DIR"])
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def save(step: int) -> None:
+        torch.save(state_of(model, optimizer), folder / f"step-{step}.pt")
+        for old in folder.glob(f"step-{step - 2}.pt"):
+            old.unlink()
+
+    return save
+
+
+def straight(order: Order, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Save:
+    """Save as seed 001 does: through fsspec, straight to Object Storage."""
+    import fsspec
+    import torch
+
+    options = {"config": order["config_file"], "config_kwargs": {"service_endpoint": order["url"]}}
+
+    def save(step: int) -> None:
+        with fsspec.open(f"{order['uri']}/snapshot-{step % 2}.pt", "wb", **options) as file:
+            torch.save(state_of(model, optimizer), file)
+
+    return save
+
+
+KINDS = {
+    "helper": helper,
+    "torch.save": torch_save,
+    "copy": memory_copy,
+    "watched": watched,
+    "straight": straight,
+}
+
+
+def main() -> None:
+    kind, order = sys.argv[1], json.loads(sys.argv[2])
+    save = KINDS[kind](order, *training())
+    stalls = []
+    for step in range(order["saves"] + 1):
+        began = time.perf_counter()
+        save(step)
+        stalls.append(time.perf_counter() - began)
+        time.sleep(order["pause"])
+    print(json.dumps({"stalls": stalls[1:]}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

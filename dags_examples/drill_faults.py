@@ -1,0 +1,69 @@
+"""Break a training on purpose, in several ways at once, and compare what came of it with a training left in peace.
+
+Use it before a training that takes days: put your own job in the place of `jobs/drill.yaml`, and see what its
+retries, restarts and checkpoints are worth. Each fault is one mapped task with nodes of its own; OCIDIST_DRILL in the
+environment makes a node inflict the fault on itself, and on nothing else.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Param, task
+
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
+
+FAULTS = [
+    "kill-rank@training:node=1,step=100",
+    "kill-rank@saving:node=0,step=30",
+    "kill-node@training:node=0,step=60",
+]
+
+with DAG(
+    dag_id="drill_faults",
+    description="Train with faults on purpose and compare the models",
+    schedule=None,
+    catchup=False,
+    params={
+        "faults": Param(
+            FAULTS, type="array", items={"type": "string"}, minItems=1, title="Faults (docs/drills.md)"
+        )
+    },
+    tags=["example", "ocidist"],
+) as dag:
+
+    @task
+    def drills(params: dict) -> list[dict[str, str]]:
+        """Return the environment of each training; the first is left in peace."""
+        return [{}, *({"OCIDIST_DRILL": fault} for fault in params["faults"])]
+
+    @task
+    def compare(results: list[dict], drilled: list[dict]) -> dict[str, str]:
+        """Return for each fault how often the training was launched again; fail if a model has another loss."""
+        undisturbed, *others = results
+        report = {
+            drill["OCIDIST_DRILL"]: f"launched again {len(result['restarts'])} times in its last try"
+            for drill, result in zip(drilled[1:], others, strict=True)
+        }
+        print(report)
+        changed = [
+            drill["OCIDIST_DRILL"]
+            for drill, result in zip(drilled[1:], others, strict=True)
+            if result["checkpoint"]["loss"] != undisturbed["checkpoint"]["loss"]
+        ]
+        if changed:
+            raise ValueError(f"the model is another one after {', '.join(changed)}")
+        return report
+
+    drilled = drills()
+    train = DistributedTrainingOperator.partial(
+        task_id="train",
+        job="jobs/drill.yaml",
+        deferrable=True,
+        retries=2,
+        retry_delay=timedelta(seconds=5),
+        max_active_tis_per_dagrun=2,
+        map_index_template="{{ task.env.get('OCIDIST_DRILL', 'undisturbed') }}",
+    ).expand(env=drilled)
+
+    compare(train.output, drilled)

@@ -1,0 +1,113 @@
+"""What shows that a machine is not well, and what does not."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.agent.monitor import health
+from airflow_provider_ocidist.agent.monitor.health import REASONS, HealthWatch, disk_fault, slowed
+from tests.agent.gangs import until
+
+SEED = int(os.environ.get("HANGS_SEED", "20261123"))
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A nvidia-smi that prints the content of a file, and fails without it."""
+    program, table = tmp_path / "bin" / "nvidia-smi", tmp_path / "table"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ncat {table}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return table
+
+
+def watch_of(*places: Path, peers: dict[int, str] | None = None) -> HealthWatch:
+    return HealthWatch(places, peers or {}, lambda _: None)
+
+
+def table(*rows: tuple[object, ...]) -> str:
+    return "\n".join(", ".join(map(str, (index, *row))) for index, row in enumerate(rows))
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_a_gpu_is_slowed_down_when_its_hardware_says_so(number: int) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    active = [draw.random() < 0.3 for _ in REASONS]
+    words = draw.choice([("Not Active", "Active"), ("[N/A]", "Active")])
+    row = ["0", *(words[each] for each in active)]
+    assert (slowed(row) is not None) == any(active)
+
+
+def test_memory_errors_count_from_the_start_of_the_training(tmp_path: Path, smi: Path) -> None:
+    calm = ("Not Active",) * len(REASONS)
+    watch = watch_of()
+    smi.write_text(table((7, *calm), ("[N/A]", *calm)))
+    assert watch.look() == (), "those of another program's"
+    smi.write_text(table((9, *calm), ("[N/A]", *calm)))
+    assert watch.look() == ("GPU 0 has had 2 uncorrected memory errors (ECC)",)
+
+
+def test_a_driver_that_stops_answering_is_found_and_one_that_never_did_is_not(smi: Path) -> None:
+    watch = watch_of()
+    assert watch.look() == ()
+    smi.write_text(table(("0", *("Not Active",) * len(REASONS))))
+    assert watch.look() == ()
+    smi.unlink()
+    assert watch.look() == ("nvidia-smi, which has answered before, fails now",)
+
+
+def test_a_disk_that_cannot_be_written_or_is_full_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert disk_fault(tmp_path) is None
+    assert list(tmp_path.iterdir()) == [], "nothing is left there"
+    assert "cannot be written: No such file or directory" in (disk_fault(tmp_path / "gone") or "")
+    monkeypatch.setattr(health, "LEAST_SPACE", 1 << 62)
+    assert f"the disk at {tmp_path} is full: " in (disk_fault(tmp_path) or "")
+
+
+def test_a_peer_is_lost_when_it_answered_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What a lost host looks like depends on the network: no address of this machine is silent everywhere.
+    answering = {"10.0.0.1"}
+    monkeypatch.setattr(health, "host_answers", answering.__contains__)
+    watch = watch_of(peers={1: "10.0.0.1", 2: "10.0.0.2"})
+    assert watch.look() == (), "a firewall may drop the probes of the second"
+    answering.clear()
+    assert watch.look() == ("node 1 at 10.0.0.1 does not answer it any more",)
+
+
+def test_a_check_that_does_not_come_back_is_a_finding_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "SLOW_CHECK", 0.1)
+    comes_back = threading.Event()
+    monkeypatch.setattr(health, "disk_fault", lambda _: comes_back.wait(60) and None)
+    watch = watch_of(tmp_path)
+    watch.start()
+    try:
+        (found,) = until(watch.stuck)
+        assert found.startswith(f"the disk at {tmp_path} has not answered for ")
+        comes_back.set()
+        until(lambda: not watch.stuck())
+    finally:
+        comes_back.set()
+        watch.close()
+
+
+def test_who_asks_is_answered_soon(tmp_path: Path) -> None:
+    seen: list[tuple[str, ...]] = []
+    watch = HealthWatch([tmp_path], {}, seen.append)
+    watch.start()
+    try:
+        until(lambda: len(seen) == 1)
+        watch.ask()
+        until(lambda: len(seen) == 2)
+    finally:
+        watch.close()

@@ -1,0 +1,91 @@
+"""A training whose machines are not used is ended; one that works, fetches or saves on any node is not."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.agent.monitor import usage
+from airflow_provider_ocidist.agent.monitor.idle import IdleWatch, is_used
+from airflow_provider_ocidist.agent.monitor.usage import UsageMeter
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.job import Limits
+from airflow_provider_ocidist.model.report import Usage
+from tests.agent.gangs import Gang
+
+SEED = random.randrange(10_000)
+SLEEPS = """
+import os, sys, time
+end = time.monotonic() + float(sys.argv[1])
+works = os.environ["RANK"] in sys.argv[2:]
+while time.monotonic() < end:
+    if not works:
+        time.sleep(0.5)
+"""
+
+
+def test_a_gang_is_idle_exactly_when_all_its_nodes_are_known_to_be() -> None:
+    print("seed", SEED)
+    draw = random.Random(SEED)
+    for _ in range(500):
+        idle = [draw.choice([None, draw.uniform(0, 200)]) for _ in range(draw.randrange(1, 6))]
+        said: list[str] = []
+        watch = IdleWatch(100.0, own=lambda: idle[0], others=lambda: idle[1:], declare=said.append)  # noqa: B023
+        watch.look()
+        watch.look()
+        assert len(said) == all(each is not None and each >= 100.0 for each in idle), idle
+
+
+@pytest.mark.parametrize(
+    "seen, used",
+    [
+        (Usage(cores=0.03), False),
+        (Usage(cores=0.03, gpu=0.0), False),
+        (Usage(cores=0.5), True),
+        (Usage(cores=0.03, gpu=0.4), True),
+        (Usage(), False),
+    ],
+)
+def test_a_machine_is_used_by_its_processors_or_its_gpus(seen: Usage, used: bool) -> None:
+    assert is_used(seen) is used
+
+
+@pytest.mark.parametrize("busy, idle", [(0, True), (35, False)])
+def test_gpus_are_asked_where_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: int, idle: bool
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\necho '{busy}, 0, 40000, 80000'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(usage, "processor_time", lambda _: 0.0)
+    now = [1000.0]
+    monkeypatch.setattr(usage.time, "monotonic", lambda: now[0])
+    meter = UsageMeter(1, lambda _: None, lambda: None)
+    now[0] += 60.0
+    assert meter.look().idle == (60.0 if idle else 0.0)
+
+
+def run(tmp_path: Path, nodes: int, seconds: int, *working: str, limit: float = 4.0) -> list[Cause | None]:
+    limits = Limits(idle=limit, stop_grace=2.0, join_timeout=30.0)
+    args = [str(seconds), *working]
+    with Gang(tmp_path, SLEEPS, nodes=nodes, args=args, limits=limits) as gang:
+        gang.run()
+        return [agent.report.cause for agent in gang.agents]
+
+
+def test_a_gang_that_sleeps_is_ended_with_its_cause(tmp_path: Path) -> None:
+    causes = run(tmp_path, 2, 120)
+    assert Cause.IDLE in causes
+
+
+def test_nodes_that_wait_for_one_that_works_are_not_idle(tmp_path: Path) -> None:
+    assert run(tmp_path, 2, 9, "1", limit=3.0) == [None, None]
+
+
+def test_without_a_limit_a_program_may_sleep(tmp_path: Path) -> None:
+    limits = Limits(stop_grace=2.0)
+    with Gang(tmp_path, SLEEPS, args=["3"], limits=limits) as gang:
+        assert gang.run() == [0]

@@ -1,0 +1,200 @@
+"""What only clusters have: queues, quotas, claims, runtimes, images that start themselves, manifests as they are."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes
+import pytest
+
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.backends.capabilities import Mark
+from airflow_provider_ocidist.backends.kubernetes import agent_parts
+from airflow_provider_ocidist.backends.kubernetes.backend import KubernetesBackend
+from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
+from airflow_provider_ocidist.emulator.context import Options
+from airflow_provider_ocidist.emulator.server import Emulator
+from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.gangs.decisions import Fail, Succeed
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
+from airflow_provider_ocidist.gangs.watch import Watch
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef, RunStatus
+from tests.backends.clusters import FAST, Home
+from tests.training_jobs import PROGRAMS, a_key, wait_until
+
+ROOT = Path(__file__).parents[2]
+STAND_INS = ROOT / "tests/emulator/kubernetes"
+RUNTIME = ROOT / "container/kubernetes/training-runtime.yaml"
+CPU_IMAGE = "projects.registry.vmware.com/models/kubeflow-docs/model-training-pytorch:1.11.0-cpu-py3.8-v0.1"
+GPU = "nvidia.com/gpu"
+KINDS = ("pytorchjob", "trainjob")
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    options = Options(
+        images={CPU_IMAGE: f"{sys.executable} {STAND_INS / 'image_program.py'}"},
+        kubernetes=ClusterSettings(
+            **{**FAST, "node_capacity": {**ClusterSettings().node_capacity, GPU: "8"}}
+        ),
+    )
+    with Emulator(options=options) as running:
+        yield running
+
+
+@pytest.fixture(params=KINDS)
+def home(request: pytest.FixtureRequest, emulator: Emulator) -> Iterator[Home]:
+    found = Home(emulator, request.param)
+    yield found
+    found.clear()
+
+
+@pytest.fixture
+def pytorchjob(emulator: Emulator) -> Iterator[Home]:
+    found = Home(emulator, "pytorchjob")
+    yield found
+    found.clear()
+
+
+@pytest.fixture
+def trainjob(emulator: Emulator) -> Iterator[Home]:
+    found = Home(emulator, "trainjob")
+    yield found
+    found.clear()
+
+
+def connected(home: Home, **fields: Any) -> KubernetesBackend:
+    found: KubernetesBackend = kinds.load("backends", home.kind).BACKEND.connect({**home.fields, **fields})
+    return found
+
+
+def submitted(home: Home, job: TrainingJob, **fields: Any) -> tuple[KubernetesBackend, RunRef]:
+    backend = connected(home, **fields)
+    return backend, backend.submit(backend.plan(job, a_key()))
+
+
+def outcome(backend: KubernetesBackend, job: TrainingJob, key: RunKey | None = None) -> Succeed | Fail:
+    """Submit a job and wait as a task does, to the decision."""
+    log = logging.getLogger("gang")
+    record = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key or a_key(), None)
+    watch, deadline = Watch(backend, record, log), time.monotonic() + 100
+    while time.monotonic() < deadline:
+        action = watch.look(time.time())
+        if isinstance(action, Succeed | Fail):
+            return action
+        time.sleep(0.1)
+    raise AssertionError(f"no end: {watch.status}")
+
+
+def ended(status: RunStatus) -> bool:
+    return status.ended
+
+
+def well(status: RunStatus) -> bool:
+    return [node.state for node in status.nodes] == [NodeState.SUCCEEDED] * len(status.nodes)
+
+
+def own_start(script: str) -> dict[str, Any]:
+    return {
+        "container": {"entrypoint": ["sh", "-c", script]},
+        "program": {},
+        "checkpoints": None,
+        "launcher": {},
+    }
+
+
+def test_an_image_that_starts_itself_succeeds_and_its_lines_arrive(home: Home) -> None:
+    backend, ref = submitted(home, home.job(**own_start("echo node $PET_NODE_RANK of $PET_NNODES")))
+    assert well(wait_until(backend, ref, ended))
+    lines = {line.text for line in backend.logs(ref, [0.0, 0.0])}
+    # A PyTorchJob is over, and the pods of its Workers are gone, when its Master has succeeded.
+    assert lines <= {"node 0 of 2", "node 1 of 2"}
+    assert "node 0 of 2" in lines
+
+
+def test_an_image_that_starts_itself_and_fails_is_a_failure_with_its_exit_code(pytorchjob: Home) -> None:
+    action = outcome(connected(pytorchjob), pytorchjob.job(**own_start("exit $((3 + PET_NODE_RANK))")))
+    assert isinstance(action, Fail)
+    assert action.cause is Cause.USER
+    assert "exit code 3" in action.message or "exit code 4" in action.message
+
+
+def test_another_content_under_the_name_of_our_agent_is_never_run(pytorchjob: Home) -> None:
+    backend = connected(pytorchjob, namespace="default")
+    job = pytorchjob.job(backend={"namespace": "default"})
+    with pytorchjob.client as client:
+        core = kubernetes.client.CoreV1Api(client)
+        ours = agent_parts.config_map()
+        core.create_namespaced_config_map("default", {**ours, "data": {"start.py": "print('mine')"}})
+        with pytest.raises(BackendError, match="is not what ocidist has put there: delete it") as caught:
+            backend.submit(backend.plan(job, a_key()))
+        assert caught.value.cause is Cause.CONFIG
+        core.delete_namespaced_config_map(ours["metadata"]["name"], "default")
+
+
+def test_a_runtime_that_is_not_there_is_named_with_the_remedy(trainjob: Home) -> None:
+    for changes in ({"runtime": "torch-distribute"}, {"runtime_kind": "TrainingRuntime"}):
+        backend = connected(trainjob)
+        with pytest.raises(
+            BackendError, match=r"there is no \w+Runtime torch-distribute.*: name one"
+        ) as caught:
+            backend.submit(backend.plan(trainjob.job(backend=changes), a_key()))
+        assert caught.value.cause is Cause.CONFIG
+        assert not caught.value.retryable
+
+
+def test_a_node_in_whose_place_another_pod_has_come_has_failed_in_every_process(trainjob: Home) -> None:
+    backend, ref = submitted(trainjob, trainjob.job(seconds=60))
+    wait_until(backend, ref, lambda found: all(node.report for node in found.nodes))
+    trainjob.control("/pods", effect="kill", name=f"{ref.run_ids[1]}.*")
+    with trainjob.client as client:
+        core = kubernetes.client.CoreV1Api(client)
+        (pod,) = [name for name in trainjob.pods() if name.startswith(ref.run_ids[1])]
+        core.delete_namespaced_pod(pod, trainjob.namespace, grace_period_seconds=0)
+    status = wait_until(connected(trainjob), ref, lambda found: found.nodes[1].state.terminal)
+    assert status.nodes[1].state is NodeState.FAILED
+    (status,) = backend.status([ref])
+    assert status.nodes[1].state is NodeState.FAILED
+
+
+SECRETS = {"API_KEY": "sk-1f0c77aa9b", "MY_TOKEN": "t0ken-of-mine-77"}
+
+
+def test_another_process_knows_the_secrets_of_a_gang_for_masking(home: Home) -> None:
+    backend, ref = submitted(home, home.job(env={**SECRETS, "PLAIN": "1"}, backend={"suspend": True}))
+    assert connected(home).secrets_of(ref) >= set(SECRETS.values())
+    args = ["--seconds", "1", "--api-key", SECRETS["API_KEY"]]
+    program = {"source": str(PROGRAMS), "script": "steps.py", "args": args}
+    _, hidden = submitted(home, home.job(program=program, backend={"suspend": True}))
+    assert SECRETS["API_KEY"] in connected(home).secrets_of(hidden)
+    for each in (ref, hidden):
+        backend.delete(each)
+        wait_until(backend, each, ended)
+
+
+def test_what_would_stop_a_job_is_found_beforehand_with_the_remedy(home: Home) -> None:
+    found = connected(home).preflight(home.job())
+    assert {finding.mark for finding in found} == {Mark.PASS}, found
+    secrets = {"HF_TOKEN": {"name": "hugging-face", "key": "token"}}
+    job = home.job(backend={"secrets": secrets, "image_pull_secrets": ["ocir"]})
+    failed = {finding.message for finding in connected(home).preflight(job) if finding.mark is Mark.FAIL}
+    for name in ("hugging-face", "ocir"):
+        assert f"there is no Secret {name} in namespace {home.namespace}" in failed
+    stranger = connected(home, **home.user("stranger"))
+    (rights,) = [finding for finding in stranger.preflight(home.job()) if finding.subject == "rights"]
+    assert rights.mark is Mark.FAIL
+    assert f"create {stranger.operator.plural}" in rights.message
+    assert rights.fix == "docs/kubernetes.md has the Role"
+
+
+def test_a_runtime_that_is_missing_is_found_beforehand(trainjob: Home) -> None:
+    job = trainjob.job(backend={"runtime": "torch-distribute"})
+    failed = [finding for finding in connected(trainjob).preflight(job) if finding.mark is Mark.FAIL]
+    assert [finding.message for finding in failed] == ["there is no ClusterTrainingRuntime torch-distribute"]

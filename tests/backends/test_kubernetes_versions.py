@@ -1,0 +1,59 @@
+"""Gangs under other versions of the operators than the newest, and in clusters that lack what is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.backends.kubernetes.backend import KubernetesBackend
+from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.model.run import NodeState
+from tests.backends.clusters import Home, cluster
+from tests.training_jobs import a_key, wait_until
+
+OPERATORS = ("1.3", "1.6", "1.8")
+TRAINERS = ("2.0", "2.1", "2.2")
+
+
+def connected(home: Home) -> KubernetesBackend:
+    found: KubernetesBackend = kinds.load("backends", home.kind).BACKEND.connect(home.fields)
+    return found
+
+
+@pytest.fixture(
+    scope="module",
+    params=range(len(OPERATORS)),
+    ids=[f"{a}-{b}" for a, b in zip(OPERATORS, TRAINERS, strict=True)],
+)
+def older(request: pytest.FixtureRequest) -> Iterator[Home]:
+    """A cluster with an older version of each operator."""
+    with cluster("", training_operator=OPERATORS[request.param], trainer=TRAINERS[request.param]) as home:
+        yield home
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
+def test_two_nodes_train_to_a_checkpoint_under_every_version(older: Home, kind: str) -> None:
+    home = Home(older.emulator, kind)
+    backend = connected(home)
+    ref = backend.submit(backend.plan(home.job(), a_key()))
+    status = wait_until(backend, ref, lambda found: found.ended)
+    assert [node.state for node in status.nodes] == [NodeState.SUCCEEDED] * 2
+    assert status.checkpoint is not None
+    lines = [line.text for line in backend.logs(ref, [0.0, 0.0])]
+    assert [line for line in lines if line.startswith("step")] == ["step 1/1 loss 1.0000"] * 2
+    backend.delete(ref)
+    wait_until(backend, ref, lambda found: found.ended)
+
+
+def test_a_cluster_without_the_operator_is_named_with_the_remedy() -> None:
+    with cluster("", training_operator=None, trainer=None) as place:
+        for kind in ("pytorchjob", "trainjob"):
+            home = Home(place.emulator, kind)
+            backend = connected(home)
+            words = f"the cluster has no {backend.operator.kind} .*: install"
+            with pytest.raises(BackendError, match=words) as caught:
+                backend.submit(backend.plan(home.job(), a_key()))
+            assert caught.value.cause is Cause.CONFIG
+            assert not caught.value.retryable

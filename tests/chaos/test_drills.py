@@ -1,0 +1,137 @@
+"""Faults by chance on real gangs of torchrun: each training ends with the weights of the undisturbed one.
+
+The report of a campaign is the table of `ocidist drill`; CHAOS_DRILLS=200 makes a long one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.emulator_process import Access, EmulatorProcess
+from scripts.local_airflow import LocalAirflow
+from tests.drilling import a_file, drill_folder, drilled
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(20_000)]
+
+JOB = Path(__file__).parents[2] / "dags_examples" / "jobs" / "drill.yaml"
+DRILLS = int(os.environ.get("CHAOS_DRILLS", "12"))
+SEED = int(os.environ.get("CHAOS_SEED") or os.environ.get("TEST_SEED") or "1272")
+LONGEST_S = 150
+"""Seconds of one drill, on a loaded machine."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with drill_folder(tmp_path) as path:
+        yield path
+
+
+def campaign(folder: Path, drills: int, seed: int, *arguments: str, **env: str) -> list[dict[str, Any]]:
+    """Return the drills of a campaign as the command reports them; `env` has the connection."""
+    print(f"{drills} drills of seed {seed}")
+    command = [sys.executable, "-m", "airflow_provider_ocidist.cli", "drill", str(JOB), "--json"]
+    command += ["--campaign", str(drills), "--seed", str(seed), *arguments]
+    done = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, **env},
+        timeout=LONGEST_S * (drills + 1),
+    )
+    (folder / "log").write_text(done.stderr)
+    assert done.stdout, done.stderr[-4000:]
+    results: list[dict[str, Any]] = json.loads(done.stdout)
+    for each in results:
+        print(json.dumps({name: value for name, value in each.items() if name != "strike"}))
+    return results
+
+
+def judge(results: list[dict[str, Any]], drills: int, log: Path) -> None:
+    assert len(results) == drills + 1
+    wrong = [each["fault"] for each in results[1:] if each["happened"] and not each["as_undisturbed"]]
+    assert not wrong, f"{wrong}\n{log.read_text()[-6000:]}"
+    # Some come too late by chance, as an upload that is over at once; a campaign in which most did shows nothing.
+    happened = [each for each in results[1:] if each["happened"]]
+    assert len(happened) * 2 > drills
+    # A save every 40 steps, and the one that may not have been stored yet.
+    assert max(each["lost_steps"] or 0 for each in happened) <= 2 * 40 + 10
+
+
+def test_whatever_happens_to_processes_of_this_machine_the_weights_are_the_same(folder: Path) -> None:
+    results = campaign(folder, DRILLS, SEED, "--set", f"work_dir={folder / 'work'}")
+    judge(results, DRILLS, folder / "log")
+
+
+@pytest.fixture
+def emulator(tmp_path: Path) -> Iterator[Access]:
+    with EmulatorProcess(tmp_path / "emulator") as found:
+        yield found
+
+
+def test_whatever_happens_to_nodes_of_a_service_the_weights_are_the_same(
+    folder: Path, emulator: Access
+) -> None:
+    drills = max(2, DRILLS // 3)
+    backend = json.dumps(
+        {"kind": "oci_data_science", "shape": "VM.Standard.E4.Flex", "ocpus": 1, "memory_gb": 8}
+    )
+    results = campaign(folder, drills, SEED, "--set", f"backend={backend}", **emulator.airflow_env())
+    judge(results, drills, folder / "log")
+
+
+def test_the_example_of_drills_reports_that_no_fault_has_changed_the_model(folder: Path) -> None:
+    airflow = LocalAirflow(folder / "airflow", dags=JOB.parents[1], env={})
+    airflow.prepare()
+    faults = ["kill-rank@training:node=1,step=100"]
+    command = [sys.executable, "-m", "airflow", "dags", "test", "drill_faults"]
+    done = subprocess.run(
+        [*command, "--conf", json.dumps({"faults": faults})],
+        env={**airflow.env, "HOME": str(folder)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-4000:]
+    assert f"'{faults[0]}': 'launched again 1 times in its last try'" in output
+
+
+# One fault at a time, with a training that needs no torch
+
+
+def test_a_dead_node_costs_one_more_try_and_changes_no_weight(folder: Path) -> None:
+    (_, *hurt) = drilled(
+        a_file(folder), "kill-node@training:node=1,step=30", "kill-node@restoring:node=0,step=30"
+    )
+    for each in hurt:
+        assert each["happened"]
+        assert each["as_undisturbed"]
+        assert each["tries"] >= 2
+        assert each["lost_steps"] is not None
+
+
+def test_a_damaged_checkpoint_is_not_trained_from(folder: Path) -> None:
+    (_, damaged) = drilled(a_file(folder), "corrupt-checkpoint@training:node=0,step=35")
+    assert damaged["as_undisturbed"]
+    assert damaged["tries"] == 2
+    # The newest one is damaged, so an older one counts.
+    assert damaged["lost_steps"] >= 10
+
+
+def test_a_frozen_node_that_thaws_has_lost_no_step(folder: Path) -> None:
+    path = a_file(folder, limits={"lost_timeout": "60s", "stop_grace": "2s"})
+    (_, frozen) = drilled(path, "freeze-node@training:node=1,step=20,seconds=3")
+    assert frozen["as_undisturbed"]
+    assert frozen["tries"] == 1

@@ -1,0 +1,51 @@
+"""`ocidist drill` on this machine: what it reports, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.drilling import a_file, drill, drill_folder, drilled
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with drill_folder(tmp_path) as path:
+        yield path
+
+
+def test_with_restarts_killed_processes_cost_no_try_and_change_no_weight(folder: Path) -> None:
+    faults = ["kill-rank@training:node=1,step=30", "kill-rank@saving:node=0,step=15"]
+    path = a_file(folder, restarts={"program": 2, "node": 2, "hang": 2})
+    undisturbed, *hurt = drilled(path, *faults)
+    assert (undisturbed["tries"], undisturbed["launches"]) == (1, 1)
+    for each in hurt:
+        assert each["happened"]
+        assert each["as_undisturbed"]
+        assert (each["tries"], each["launches"]) == (1, 2)
+        assert each["recovered_after_s"] > 0
+    # Every tenth step is saved, and the next save was under way. (In the first drill node 0 trained on for a while.)
+    assert 0 <= hurt[1]["lost_steps"] <= 20
+
+
+def test_a_fault_that_comes_too_late_is_reported_as_such(folder: Path) -> None:
+    done = drill(a_file(folder, nodes=1), "--fault", "kill-rank@training:node=0,step=1000")
+    assert done.returncode == 1
+    assert "did not happen" in done.stdout
+    assert "0 of 1 drill ended as the undisturbed training" in done.stdout
+
+
+def test_a_dry_run_trains_nothing(folder: Path) -> None:
+    done = drill(a_file(folder), "--dry-run", "--campaign", "20", "--seed", "3")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 20
+    assert not (folder / "work").exists()
+
+
+def test_an_impossible_fault_is_refused_before_anything_is_trained(folder: Path) -> None:
+    done = drill(a_file(folder), "--fault", "kill-node@training:node=7")
+    assert done.returncode == 2
+    assert "2 nodes" in done.stderr
+    assert not (folder / "work").exists()

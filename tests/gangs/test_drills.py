@@ -1,0 +1,196 @@
+"""What a drill measures, and which faults it draws."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from airflow_provider_ocidist.agent.drill import due
+from airflow_provider_ocidist.gangs.drills import (
+    Try,
+    drawn_faults,
+    recovery_of,
+    usual_faults,
+)
+from airflow_provider_ocidist.job import TrainingJob
+from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model.drill import Deed, Fault, Journal, StepSeen, Strike, When, why_impossible
+from tests.training_jobs import PROGRAMS
+
+SEED = int(os.environ.get("TEST_SEED", "20261123"))
+
+
+def a_job(nodes: int = 3, *, checkpoints: bool = True, **changes: object) -> TrainingJob:
+    given = {"checkpoints": {}} if checkpoints else {}
+    program = {"source": str(PROGRAMS), "script": "steps.py"}
+    return parsing.build(
+        {"name": "a", "nodes": nodes, "program": program, "backend": {"kind": "local"}, **given, **changes}
+    )
+
+
+def a_try(*journals: Journal, failure: str | None = None) -> Try:
+    return Try(journals=journals, launches=1, failure=failure, weights=None, step=None)
+
+
+def steps(launch: int, numbers: range, at: float, each: float) -> list[StepSeen]:
+    return [StepSeen(at=at + index * each, launch=launch, step=step) for index, step in enumerate(numbers)]
+
+
+@pytest.mark.parametrize("number", range(100))
+def test_a_recovery_is_the_time_to_the_first_step_of_the_next_launch_and_what_it_trained_again(
+    number: int,
+) -> None:
+    print(f"seed {SEED}.{number}")
+    chance = random.Random(f"{SEED}.{number}")
+    stride = chance.choice([1, 5, 10])
+    saved_at = stride * chance.randint(0, 10)
+    reached = saved_at + stride * chance.randint(1, 10)
+    each, away = chance.uniform(0.01, 1.0), chance.uniform(0.5, 300)
+    before = steps(0, range(stride, reached + 1, stride), 1000.0, each)
+    struck_at = before[-1].at + chance.uniform(0.0, each / 2)
+    strike = Strike(deed=Deed.KILL_RANK, node=1, step=reached, launch=0, at=struck_at, message="m")
+    in_same_try = chance.random() < 0.5
+    after = steps(
+        1 if in_same_try else 0,
+        range(saved_at + stride, reached + 3 * stride, stride),
+        struck_at + away,
+        each,
+    )
+    striker = Journal(strikes=(strike,))
+    if in_same_try:
+        tries = [a_try(Journal(steps=(*before, *after)), striker)]
+    else:
+        tries = [
+            a_try(Journal(steps=tuple(before)), striker, failure="NODE: m"),
+            a_try(Journal(steps=tuple(after))),
+        ]
+    recovery = recovery_of(tries)
+    assert recovery is not None
+    assert recovery.strike == strike
+    assert recovery.seconds == pytest.approx(away)
+    assert recovery.lost_steps == reached - saved_at
+
+
+def test_a_training_that_only_paused_has_lost_no_step() -> None:
+    strike = Strike(deed=Deed.FREEZE_NODE, node=0, step=3, launch=0, at=1002.5, message="m")
+    seen = (*steps(0, range(1, 4), 1000.0, 1.0), *steps(0, range(4, 9), 1022.5, 1.0))
+    recovery = recovery_of([a_try(Journal(strikes=(strike,), steps=seen))])
+    assert recovery is not None
+    assert (recovery.seconds, recovery.lost_steps) == (20.0, 0)
+
+
+def test_a_training_that_never_came_back_has_no_time_of_recovery() -> None:
+    strike = Strike(deed=Deed.KILL_NODE, node=0, step=3, launch=0, at=1002.5, message="m")
+    recovery = recovery_of(
+        [a_try(Journal(strikes=(strike,), steps=tuple(steps(0, range(1, 4), 1000.0, 1.0))))]
+    )
+    assert recovery is not None
+    assert recovery.seconds is None
+    assert recovery.lost_steps is None
+
+
+def test_a_fault_that_did_not_happen_is_no_recovery() -> None:
+    assert recovery_of([a_try(Journal(steps=tuple(steps(0, range(1, 4), 1000.0, 1.0))))]) is None
+
+
+def test_of_two_faults_the_second_is_measured() -> None:
+    first = Strike(deed=Deed.KILL_RANK, node=0, step=4, launch=0, at=1004.0, message="m")
+    second = Strike(deed=Deed.KILL_NODE, node=0, step=None, launch=1, at=1006.0, message="m")
+    before = steps(0, range(1, 5), 1000.0, 1.0)
+    after = steps(0, range(3, 9), 1010.0, 1.0)
+    recovery = recovery_of(
+        [
+            a_try(Journal(strikes=(first, second), steps=tuple(before)), failure="NODE: m"),
+            a_try(Journal(steps=tuple(after))),
+        ]
+    )
+    assert recovery is not None
+    assert recovery.strike == second
+    assert (recovery.seconds, recovery.lost_steps) == (4.0, 2)
+
+
+# Which faults
+
+
+@pytest.mark.parametrize("number", range(50))
+def test_whatever_is_drawn_can_happen_to_the_job_can_be_named_and_is_drawn_again_from_its_seed(
+    number: int,
+) -> None:
+    print(f"seed {SEED}.{number}")
+    chance = random.Random(f"{SEED}.{number}")
+    job = a_job(chance.randint(1, 5), checkpoints=chance.random() < 0.7, limits={"hang_timeout": "20s"})
+    faults = drawn_faults(job, chance.randint(1, 300), 20, number)
+    assert len(faults) == 20
+    for fault in [*faults, *usual_faults(job, 40)]:
+        assert why_impossible(fault, job) is None, fault
+        assert Fault.parse(str(fault)) == fault
+
+
+def test_the_same_seed_draws_the_same_faults() -> None:
+    job = a_job()
+    assert drawn_faults(job, 100, 30, 7) == drawn_faults(job, 100, 30, 7)
+    assert drawn_faults(job, 100, 30, 7) != drawn_faults(job, 100, 30, 8)
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("kill-everything", "kill-rank, kill-agent"),
+        ("kill-rank@noon", "rendezvous, training"),
+        ("kill-rank@training:rank=1", "node, step and seconds are known"),
+        ("kill-rank@training:node=one", "no whole number"),
+        ("", "kill-rank"),
+    ],
+)
+def test_a_fault_that_cannot_be_read_is_named_with_what_can(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Fault.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("kill-rank@training:node=3", "3 nodes"),
+        ("kill-rank@restoring", "kill-node"),
+        ("freeze-rank@training", "hang_timeout"),
+    ],
+)
+def test_a_fault_that_cannot_happen_to_a_job_is_refused_with_the_reason(text: str, says: str) -> None:
+    job = a_job(limits={"hang_timeout": None})
+    assert says in str(why_impossible(Fault.parse(text), job))
+
+
+def test_a_fault_of_a_checkpoint_is_refused_where_the_job_has_none() -> None:
+    job = a_job(checkpoints=False)
+    for text in ("kill-rank@saving", "kill-node@uploading", "kill-node@restoring", "corrupt-checkpoint"):
+        assert "checkpoints" in str(why_impossible(Fault.parse(text), job))
+
+
+# How often
+
+
+@pytest.mark.parametrize("number", range(100))
+def test_however_a_training_goes_on_its_fault_happens_once(number: int) -> None:
+    print(f"seed {SEED}.{number}")
+    chance = random.Random(f"{SEED}.{number}")
+    fault, restarts = Fault(deed=Deed.KILL_NODE, when=chance.choice(list(When))), chance.random() < 0.5
+    done: list[tuple[int, int, Fault]] = []
+    for attempt in range(1, chance.randint(3, 6)):
+        struck: list[Strike] = []
+        for launch in range(chance.randint(2, 5) if restarts else 1):
+            # A node may be asked many times, and a new machine may take its place in between.
+            for _ in range(3):
+                wanted = due(fault, attempt=attempt, launch=launch, struck=struck, restarts=restarts)
+                if wanted is None:
+                    continue
+                done.append((attempt, launch, wanted))
+                struck.append(Strike(deed=wanted.deed, node=0, step=1, launch=launch, at=0.0, message="m"))
+    if fault.when is not When.RESTORING:
+        assert done == [(1, 0, fault)]
+        return
+    (*first, prelude), (*second, restoring) = done
+    assert (first, prelude.deed, prelude.when) == ([1, 0], Deed.KILL_RANK, When.TRAINING)
+    assert restoring == fault
+    assert second == ([1, 1] if restarts else [2, 0])

@@ -1,0 +1,146 @@
+"""What a run has used, what that costs, and what it will: by generator; and the side that waits as a safety net."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.gangs.decisions import Cancel, Wait, decide
+from airflow_provider_ocidist.gangs.spending import Spending, bound, node_seconds, seconds_of
+from airflow_provider_ocidist.model.budget import Budget
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.run import (
+    Expectations,
+    NodeState,
+    NodeStatus,
+    RunRecord,
+    RunRef,
+    RunStatus,
+)
+from tests.training_jobs import a_job, a_key
+
+SEED = random.randrange(10_000)
+NOW = 1_000_000.0
+
+
+def a_status(draw: random.Random, *, alive: bool = True) -> RunStatus:
+    nodes = []
+    for rank in range(draw.randrange(1, 9)):
+        start = draw.choice([None, NOW - draw.uniform(0, 50_000)])
+        end = NOW - draw.uniform(0, NOW - start) if start and (not alive or draw.random() < 0.3) else None
+        state = (
+            NodeState.PENDING if start is None else NodeState.RUNNING if end is None else NodeState.SUCCEEDED
+        )
+        report = NodeReport(
+            rank=rank,
+            phase=Phase.TRAINING,
+            address="",
+            started_at=1.0,
+            heartbeat_at=2.0,
+            spent_before=draw.choice([None, 300.0]),
+        )
+        node = NodeStatus(rank=rank, run_id="run", state=state, started_at=start, finished_at=end)
+        nodes.append(replace(node, report=report if start else None))
+    return RunStatus(nodes=tuple(nodes))
+
+
+def test_every_node_counts_from_its_start_to_its_end_or_to_now() -> None:
+    print("seed", SEED)
+    draw = random.Random(SEED)
+    for _ in range(200):
+        status = a_status(draw)
+        by_second = sum(
+            (node.finished_at or NOW) - node.started_at
+            for node in status.nodes
+            if node.started_at is not None
+        )
+        before = 300.0 if any(node.report and node.report.spent_before for node in status.nodes) else 0.0
+        assert node_seconds(status, NOW) == pytest.approx(by_second + before)
+    assert seconds_of([(None, None)], NOW) is None
+    assert seconds_of([(NOW + 5, None)], NOW) == 0.0
+
+
+def test_the_forecast_is_what_the_living_nodes_take_to_the_last_step() -> None:
+    print("seed", SEED)
+    draw = random.Random(SEED)
+    for _ in range(200):
+        status, price, left = (
+            a_status(draw),
+            draw.choice([None, draw.uniform(0.1, 50)]),
+            draw.uniform(0, 9000),
+        )
+        alive = sum(not node.state.terminal for node in status.nodes)
+        known = Spending.of(status, NOW, price, left).to_json()
+        hours = node_seconds(status, NOW) / 3600
+        assert known["node_hours"] == pytest.approx(hours, abs=1e-4)
+        assert ("cost" in known, "forecast_cost" in known) == (
+            price is not None,
+            price is not None and alive > 0,
+        )
+        if alive:
+            assert known["forecast_node_hours"] == pytest.approx(hours + left * alive / 3600, abs=1e-3)
+        if price is not None:
+            assert known["cost"] == pytest.approx(hours * price, abs=1e-3)
+
+
+def test_without_a_pace_nothing_is_foretold() -> None:
+    status = a_status(random.Random(3))
+    assert "forecast_node_hours" not in Spending.of(status, NOW, 2.0).to_json()
+    assert str(Spending(7200.0, 2.0)) == "used so far: 2.00 node-hours (cost 4.00)"
+    assert str(Spending(7200.0, 2.0, 3600.0)) == (
+        "used so far: 2.00 node-hours (cost 4.00), about 3.00 node-hours (cost 6.00) at the end"
+    )
+    assert str(Spending(7200.0, ended=True)) == "used: 2.00 node-hours"
+
+
+def a_record(budget: float, **expects: bool) -> RunRecord:
+    ref = RunRef(
+        backend="local",
+        key=a_key(),
+        nodes=2,
+        job_id="job",
+        run_ids=("a", "b"),
+        run_dir="/x",
+        submitted_at=NOW - 9e5,
+    )
+    return RunRecord(
+        ref=ref,
+        expects=Expectations(**expects),
+        budget=Budget(node_seconds=budget, limit="limits.max_node_hours 1"),
+    )
+
+
+def running(seconds: float) -> RunStatus:
+    nodes = (
+        NodeStatus(rank=rank, run_id=run, state=NodeState.RUNNING, started_at=NOW - seconds)
+        for rank, run in enumerate("ab")
+    )
+    return RunStatus(nodes=tuple(nodes), reports_readable=False)
+
+
+def test_the_waiting_side_ends_what_its_nodes_do_not() -> None:
+    without_agent = a_record(3600.0, reports=False)
+    assert decide(without_agent, running(1799.0), NOW) == Wait()
+    found = decide(without_agent, running(1801.0), NOW)
+    assert isinstance(found, Cancel)
+    assert found.ending.cause is Cause.BUDGET
+
+
+def test_nodes_with_an_agent_are_left_to_end_by_themselves_for_a_while() -> None:
+    record = a_record(3600.0)
+    assert decide(record, running(1900.0), NOW) == Wait()
+    found = decide(record, running(2200.0), NOW)
+    assert isinstance(found, Cancel)
+    assert "limits.max_node_hours 1" in found.ending.message
+
+
+def test_the_plan_names_every_bound_of_a_job() -> None:
+    assert bound(a_job(), None).startswith("not bounded: set limits.max_node_hours")
+    said = bound(a_job(limits={"max_runtime": "2h", "max_cost": 10}), 4.0)
+    assert said == (
+        "at most 2.50 node-hours (cost 10.00) in all attempts (limits.max_cost 10); "
+        "at most 4.00 node-hours (cost 16.00) an attempt (limits.max_runtime)"
+    )

@@ -1,0 +1,123 @@
+"""Cluster: one that is only asked by its API, as `make test-k8s` is given it; else the stand-in, as if foreign."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import kubernetes
+
+from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist.oci_client.credentials import access_of
+from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.storage.stores.opening import open_store
+from scripts.emulator_process import EmulatorProcess
+
+ASKED = "OCIDIST_TEST_K8S"
+"""Set by `make test-k8s`: a KUBECONFIG alone, which many people have, must not make tests run on their cluster."""
+IMAGE = "python:3.12"
+AGENT = "ocidist-agent-"
+PATIENCE_S = 120.0
+CUSTOM = {"pytorchjob": ("kubeflow.org", "v1", "pytorchjobs")}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where gangs may run, in one namespace."""
+
+    kubeconfig: str
+    namespace: str
+    work_dir: str
+    image: str = IMAGE
+    section: Mapping[str, Any] = field(default_factory=dict)
+    """What `backend` needs besides its kind, so that nodes reach `work_dir`."""
+    connection: Mapping[str, Any] = field(default_factory=dict)
+    """What the connection needs besides, so that those who wait reach it."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        place = {"kube_config_path": self.kubeconfig, "namespace": self.namespace, "work_dir": self.work_dir}
+        return {**place, **self.connection}
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.work_dir, access_of(self.fields))
+
+    def objects(self) -> set[tuple[str, str]]:
+        """Return what there is in the namespace that a gang could have made, as far as one may see it."""
+        found = set()
+        with kubernetes.config.new_client_from_config(self.kubeconfig) as client:
+            core, custom = kubernetes.client.CoreV1Api(client), kubernetes.client.CustomObjectsApi(client)
+            for kind in ("pod", "config_map", "secret"):
+                with suppress(kubernetes.client.ApiException):
+                    items = getattr(core, f"list_namespaced_{kind}")(self.namespace).items
+                    found |= {(kind, item.metadata.name) for item in items}
+            for kind, (group, version, plural) in CUSTOM.items():
+                with suppress(kubernetes.client.ApiException):
+                    items = custom.list_namespaced_custom_object(group, version, self.namespace, plural)[
+                        "items"
+                    ]
+                    found |= {(kind, item["metadata"]["name"]) for item in items}
+        return found
+
+    def clear(self, before: set[tuple[str, str]]) -> None:
+        """Delete our gangs, what they have written, and the agent, which is shared, if it was not there before."""
+        for kind in CUSTOM:
+            backend = kinds.load("backends", kind).BACKEND.connect(self.fields)
+            for ref in backend.recent(1000):
+                if ref.run_dir.startswith(self.work_dir):
+                    backend.cancel(ref)
+                    backend.delete(ref)
+        for entry in list(self.store.list()):
+            self.store.delete(entry.name)
+        with kubernetes.config.new_client_from_config(self.kubeconfig) as client:
+            core = kubernetes.client.CoreV1Api(client)
+            for kind, name in self.objects() - before:
+                if kind == "config_map" and name.startswith(AGENT):
+                    core.delete_namespaced_config_map(name, self.namespace)
+
+
+def asked() -> Cluster | None:
+    """Return the cluster that `make test-k8s` is given."""
+    if not os.environ.get(ASKED):
+        return None
+    return Cluster(
+        os.environ["KUBECONFIG"],
+        os.environ.get("K8S_NAMESPACE") or "default",
+        f"{os.environ['K8S_WORK_DIR'].rstrip('/')}/ocidist-test-{uuid.uuid4().hex[:8]}",
+        os.environ.get("K8S_IMAGE") or IMAGE,
+        json.loads(os.environ.get("K8S_BACKEND") or "{}"),
+        json.loads(os.environ.get("K8S_CONNECTION") or "{}"),
+    )
+
+
+@contextmanager
+def left_as_found(cluster: Cluster) -> Iterator[None]:
+    """Clear the cluster at the end, and see that it has what it had before."""
+    before = cluster.objects()
+    try:
+        yield
+    finally:
+        cluster.clear(before)
+    deadline = time.monotonic() + PATIENCE_S
+    while left := cluster.objects() - before:
+        assert time.monotonic() < deadline, f"left behind: {sorted(left)}"
+        time.sleep(0.5)
+    assert list(cluster.store.list()) == []
+
+
+@contextmanager
+def any_cluster(folder: Path) -> Iterator[Cluster]:
+    """Return the one that is asked for, else the stand-in: what it tells is a kubeconfig and a namespace."""
+    if (found := asked()) is not None:
+        yield found
+        return
+    with EmulatorProcess(folder / "emulator", options=("--kubernetes",)) as access:
+        yield Cluster(access.kubeconfig, access.kubernetes_namespace, str(folder / "work"))
