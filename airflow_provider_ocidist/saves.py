@@ -171,7 +171,7 @@ class Saves:
         if isinstance(tensor, DTensor):
             # This process's part; the description says where it belongs.
             part = self._copied(tensor.to_local(), path)
-            return DTensor(part, tensor._spec, requires_grad=False)  # type: ignore[no-untyped-call]  # noqa: SLF001
+            return DTensor(part, tensor._spec, requires_grad=False)  # type: ignore[no-untyped-call]  # noqa: SLF001 - torch has no other way
         buffer = self._buffers.get(path)
         if buffer is None or (buffer.shape, buffer.dtype) != (tensor.shape, tensor.dtype):
             buffer = self._buffers[path] = _buffer_for(tensor)

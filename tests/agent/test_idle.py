@@ -32,7 +32,7 @@ def test_a_gang_is_idle_exactly_when_all_its_nodes_are_known_to_be() -> None:
     for _ in range(500):
         idle = [draw.choice([None, draw.uniform(0, 200)]) for _ in range(draw.randrange(1, 6))]
         said: list[str] = []
-        watch = IdleWatch(100.0, own=lambda: idle[0], others=lambda: idle[1:], declare=said.append)  # noqa: B023
+        watch = IdleWatch(100.0, own=lambda: idle[0], others=lambda: idle[1:], declare=said.append)  # noqa: B023 - ends with the loop
         watch.look()
         watch.look()
         assert len(said) == all(each is not None and each >= 100.0 for each in idle), idle

@@ -65,7 +65,7 @@ def test_the_first_that_was_not_refused_lately_is_asked_for() -> None:
         choice = choose(nodes, refused, now)
         if all(held):
             assert not choice.is_free
-            assert all(refused[choice.number].at <= each.at for each in refused)  # type: ignore[union-attr]
+            assert all(refused[choice.number].at <= each.at for each in refused)
         else:
             assert choice == Choice(held.index(False), tuple(range(held.index(False))))
 

@@ -25,7 +25,10 @@ ASKED = "OCIDIST_TEST_K8S"
 IMAGE = "python:3.12"
 AGENT = "ocidist-agent-"
 PATIENCE_S = 120.0
-CUSTOM = {"pytorchjob": ("kubeflow.org", "v1", "pytorchjobs")}
+CUSTOM = {
+    "pytorchjob": ("kubeflow.org", "v1", "pytorchjobs"),
+    "trainjob": ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
+}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -81,8 +81,6 @@ class Stage:
                 **self._access.airflow_env(),
                 "OCIDIST_TEST_WORDS": str(self._words),
             }
-            if FOREIGN is not None:
-                stack.enter_context(left_as_found(FOREIGN))
             runs = DagRuns(self._folder, dags=self._folder / "dags", env=env, database=self._database)
             self._runs = stack.enter_context(runs)
             yield
@@ -146,11 +144,16 @@ def results(
 ) -> Iterator[Results]:
     """Begin all DAG runs that the chosen tests look at."""
     found: dict[tuple[str, str], Future[Ended]] = {}
-    with ThreadPoolExecutor(len(HOMES)) as pool:
+    foreign = nullcontext() if FOREIGN is None else left_as_found(FOREIGN)
+    with foreign, ThreadPoolExecutor(len(HOMES)) as pool:
+        homes = []
         for home, dag_ids in _asked(request.session.items).items():
             found |= {(home, dag_id): Future() for dag_id in dag_ids}
-            pool.submit(_go_through, HOMES[home], dag_ids, tmp_path_factory.mktemp(home), database, found)
+            folder = tmp_path_factory.mktemp(home)
+            homes.append(pool.submit(_go_through, HOMES[home], dag_ids, folder, database, found))
         yield found
+    for each in homes:
+        each.result()  # What is found at its end is an error too.
 
 
 def _asked(items: list[pytest.Item]) -> dict[str, list[str]]:
@@ -159,7 +162,7 @@ def _asked(items: list[pytest.Item]) -> dict[str, list[str]]:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         if "home" in params and "test_homes" in item.nodeid:
             of_home = asked.setdefault(params["home"], {})
-            of_home.update(dict.fromkeys(params.get("dag_ids") or [params["dag_id"]]))
+            of_home.update({params["dag_id"]: None} if has(HOMES[params["home"]], params["dag_id"]) else {})
     return {home: list(dag_ids) for home, dag_ids in asked.items()}
 
 
@@ -173,6 +176,7 @@ def _go_through(home: Home, dag_ids: list[str], folder: Path, database: Path, fo
         for dag_id in dag_ids:
             if not found[home.name, dag_id].done():
                 found[home.name, dag_id].set_exception(error)
+        raise
 
 
 def _settle(future: Future[Ended], work: Any) -> None:

@@ -17,7 +17,7 @@ SEED = random.randrange(10_000)
 def cases(count: int = 300) -> list[tuple[float | None, float | None, float | None]]:
     print("seed", SEED)
     draw = random.Random(SEED)
-    some = lambda low, high: draw.choice([None, round(draw.uniform(low, high), 3)])  # noqa: E731
+    some = lambda low, high: draw.choice([None, round(draw.uniform(low, high), 3)])  # noqa: E731 - short
     return [(some(0.01, 500), some(0.01, 9000), some(0.1, 40)) for _ in range(count)]
 
 
