@@ -142,12 +142,9 @@ def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | 
     failed = [node for node in status.nodes if _has_failed(node, record, status)]
     if not failed:
         return None
-<<<<<<< HEAD
     # The one that names the cause may be the last that the service calls ended.
     named = [node for node in status.nodes if node.report is not None and node.report.cause is not None]
-    return _diagnose(min([*failed, *named], key=_guilt), record.expects)
-=======
-    guilty = min(failed, key=_guilt)
+    guilty = min([*failed, *named], key=_guilt)
     return _waited_in_vain(guilty, status) or _diagnose(guilty, record.expects)
 
 
@@ -170,7 +167,6 @@ def _waited_in_vain(node: NodeStatus, status: RunStatus) -> Finding | None:
         cause or Cause.CAPACITY,
         f"node {ranks} had no machine while others waited for it: {why}; {report.message}",
     )
->>>>>>> main
 
 
 def _has_failed(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
