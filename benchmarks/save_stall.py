@@ -45,8 +45,7 @@ class SaveStall(Comparison):
 
     def ours(self) -> float:
         self._copies.append(self._median("copy", pause=0.0))
-        # The save before is written by then, as in a training that saves each minute.
-        return self._median("helper", pause=3.0)
+        return self._median("helper", pause=0.5)
 
     def peer(self) -> float:
         return self._median("torch.save", pause=0.5)

@@ -111,6 +111,12 @@ KINDS = {
 }
 
 
+def _await_written(last: Path) -> None:
+    """Wait for the file that is written last: a training saves when the save before has long been written."""
+    while not last.exists():
+        time.sleep(0.05)
+
+
 def main() -> None:
     kind, order = sys.argv[1], json.loads(sys.argv[2])
     save = KINDS[kind](order, *training())
@@ -119,6 +125,8 @@ def main() -> None:
         began = time.perf_counter()
         save(step)
         stalls.append(time.perf_counter() - began)
+        if kind == "helper":
+            _await_written(Path(order["folder"]) / f"step-{step}" / ".metadata")
         time.sleep(order["pause"])
     print(json.dumps({"stalls": stalls[1:]}), flush=True)
 

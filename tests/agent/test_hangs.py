@@ -198,8 +198,13 @@ case "$*" in *{prefix}*) echo "0, 0, Not Active, {state}, Active" ;; *) exit 6 ;
 """
 
 
-@pytest.mark.parametrize("state, cause", [("Active", Cause.NODE), ("Not Active", Cause.HANG)])
-@pytest.mark.parametrize("prefix", ["clocks_throttle_reasons", "clocks_event_reasons"])
+@pytest.mark.parametrize(
+    "prefix, state, cause",
+    [
+        ("clocks_event_reasons", "Active", Cause.NODE),
+        ("clocks_throttle_reasons", "Not Active", Cause.HANG),
+    ],
+)
 def test_a_machine_that_is_not_well_is_blamed_before_the_program(
     tmp_path: Path, prefix: str, state: str, cause: Cause
 ) -> None:
