@@ -142,7 +142,9 @@ def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | 
     failed = [node for node in status.nodes if _has_failed(node, record, status)]
     if not failed:
         return None
-    guilty = min(failed, key=_guilt)
+    # The one that names the cause may be the last that the service calls ended.
+    named = [node for node in status.nodes if node.report is not None and node.report.cause is not None]
+    guilty = min([*failed, *named], key=_guilt)
     return _waited_in_vain(guilty, status) or _diagnose(guilty, record.expects)
 
 

@@ -61,6 +61,23 @@ def test_what_another_launch_cannot_mend_is_never_launched_again(cause: Cause) -
     assert refusal(Restarts(program=9, hang=9, node=9), [], Restart(cause=cause, message="m"))
 
 
+@pytest.mark.parametrize(
+    "cause, allowed",
+    [
+        (Cause.USER, Restarts(program=1)),
+        (Cause.DATA, Restarts(program=1)),
+        (Cause.OOM, Restarts(program=1)),
+        (Cause.HANG, Restarts(hang=1)),
+        (Cause.NODE, Restarts(node=1)),
+    ],
+)
+def test_each_cause_has_the_budget_that_the_documents_name(cause: Cause, allowed: Restarts) -> None:
+    failure = Restart(cause=cause, message="m", step=1)
+    assert refusal(allowed, [], failure) is None
+    rest = Restarts(program=1 - allowed.program, hang=1 - allowed.hang, node=1 - allowed.node)
+    assert refusal(rest, [], failure) is not None
+
+
 # The switch
 
 
@@ -149,6 +166,8 @@ def test_any_other_reason_outlives_a_launch(*, last: bool) -> None:
 SIGNALLED = """
 import os, signal, sys
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
+# The process that starts this may have blocked them.
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
 switch = StopSwitch()
 switch.ask_on_signals()
 for _ in range(2):

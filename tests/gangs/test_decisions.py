@@ -155,6 +155,24 @@ def test_the_node_that_names_a_cause_is_blamed_and_not_the_one_that_ended_first(
     assert action == Fail(Cause.OOM, "node 1: killed")
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_node_that_names_a_cause_is_blamed_though_the_service_calls_it_ended_last(seed: int) -> None:
+    draw = random.Random(seed)
+    guilty, cause = draw.randrange(4), draw.choice([Cause.USER, Cause.OOM, Cause.DATA])
+    asked = f"node {guilty} ended the run ({cause}): broken"
+
+    def status_of(rank: int) -> NodeStatus:
+        if rank == guilty:
+            own = report(rank, phase=Phase.DONE, cause=cause, message="broken", exit_code=1)
+            return node(rank, NodeState.RUNNING, report=own)
+        state = draw.choice([NodeState.FAILED, NodeState.SUCCEEDED])
+        return node(rank, state, report=report(rank, phase=Phase.DONE, message=asked, exit_code=143))
+
+    action = decide(record(nodes=4), RunStatus(nodes=tuple(map(status_of, range(4)))), START + 5)
+    assert isinstance(action, Cancel)
+    assert (action.ending.cause, action.ending.message) == (cause, f"node {guilty}: broken (exit code 1)")
+
+
 def test_an_ended_gang_fails_for_the_reason_it_was_ended() -> None:
     ending = Ending(cause=Cause.HANG, message="stuck", since=START)
     status = gang(NodeState.CANCELED, NodeState.CANCELED)

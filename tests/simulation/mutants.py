@@ -250,7 +250,7 @@ MUTANTS = (
         "agent/join/topology.py",
         "        if now > deadline and gathering.overdue(timeout):",
         "        if now > deadline and gathering.overdue(timeout) and not gathering.fetching:",
-        "endless",
+        "endless|guard.*fetching",
     ),
     _one(
         "a kill reaches nothing",

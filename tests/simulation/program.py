@@ -414,7 +414,9 @@ class Program:
 
     def _bad(self, what: str) -> None:
         self.world.note(self.process.name, "cannot load: %s", what)
-        self.machine.rules.violate("wholeness", f"a retry was offered what is not whole: {what}")
+        if self.machine.machines.scenario.checkpoints:
+            # Without them the folder is the program's own affair, from launch to launch.
+            self.machine.rules.violate("wholeness", f"a retry was offered what is not whole: {what}")
         self.say("RuntimeError: PytorchStreamReader failed reading zip archive")
         self.end(1)
 

@@ -23,6 +23,8 @@ GOES_ON_FOR = 25.0
 """Seconds of that in which nothing may be reached: the pauses between two tries grow to half a minute."""
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
 """What code raises that does not fit what it meets; nothing outside does that."""
+LOOK = 10.0
+"""Seconds that a look takes, and between two of them."""
 PEERS_SILENT = 14.0
 """Seconds of silence after which the nodes ask each other for signs of life."""
 GUARD_SLACK = 90.0
@@ -54,6 +56,8 @@ class Rules:
         """Those of which every byte is in the store."""
         self.leases: dict[str, float] = {}
         self.reports: dict[str, float] = {}
+        self.silences: dict[str, tuple[float, float]] = {}
+        """By report: when a silence began that was longer than the nodes bear, and when it was over."""
         self.told: dict[int, float] = {}
         """By gang: when it was first told to end."""
         self.told_why: dict[int, str] = {}
@@ -110,6 +114,8 @@ class Rules:
                 how = f"stop request by {stored.writer}: {stored.data[:200].decode(errors='replace')}"
                 (self._launch_ended if _ends_launch(stored) else self._told)(gang, how)
         elif folder.endswith("/nodes"):
+            if self.world.now - self.reports.get(name, self.world.now) > PEERS_SILENT:
+                self.silences[name] = self.reports[name], self.world.now
             self.reports[name] = self.world.now
             self._check_cause(folder.removesuffix("/nodes"), stored)
 
@@ -297,7 +303,11 @@ class Rules:
             return "its lease has run out"
         for run in self.runs_of(gang):
             for machine in self.machines.of_run.get(run.id, ()) if run.started is not None else ():
-                heard = self.reports.get(f"{gang.run_prefix}/nodes/{machine.rank}.json", run.started)
+                name = f"{gang.run_prefix}/nodes/{machine.rank}.json"
+                heard = self.reports.get(name, run.started)
+                since, over = self.silences.get(name, (heard, 0.0))
+                # Who looks may not have seen its end.
+                heard = since if now - over < LOOK else heard
                 if now - heard > PEERS_SILENT and self._reports_blocked(heard):
                     return "a node was not heard of"
         return None
@@ -466,7 +476,9 @@ class Rules:
 
     def _down(self, since: float) -> set[str]:
         """Return which of service and store could not be reached meanwhile."""
-        return {
+        begin, end, _ = self.scenario.hidden or (0.0, 0.0, 0)
+        forgot = {"service"} if begin < self.world.now and end > since else set()
+        return forgot | {
             window.calls.partition(".")[0]
             for window in self.scenario.windows
             if window.begin < self.world.now
@@ -556,7 +568,8 @@ class Rules:
                 self.violate(
                     "launches", f"{gang.launch} launches followed on another, and the task says {told}"
                 )
-            if tries != gang.number + 1:
+            # Where there is no machine, a try asks for several gangs, one after another.
+            if tries > gang.number + 1:
                 self.violate("launches", f"gang {gang.number} has cost {tries} tries")
         if self.scenario.checkpoints and gang.trained and not bad:
             self._check_last(gang, result.get("checkpoint_uri"))
