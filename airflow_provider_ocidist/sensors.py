@@ -181,7 +181,6 @@ class DistributedTrainingSensor(Waiting):
 
     def poke(self, context: Context) -> bool:
         from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed
-        from airflow_provider_ocidist.model.run import TrainingResult
 
         kept = self._kept(context)
         if self._watched is None:
@@ -193,12 +192,9 @@ class DistributedTrainingSensor(Waiting):
         match action:
             case Succeed(warning):
                 self._watched.write_the_rest()
-                assert self._watched.status is not None
                 if warning:
                     self.log.warning("SUCCEEDED, BUT %s", warning)
-                self._result = TrainingResult.of(
-                    self._watched.record, self._watched.status, warning
-                ).to_json()
+                self._result = self._watched.result(warning)
                 return True
             case Fail(cause, message):
                 self._watched.write_the_rest()

@@ -29,7 +29,14 @@ from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.report import Phase
-from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, RunRecord, RunStatus
+from airflow_provider_ocidist.model.run import (
+    Ending,
+    NodeState,
+    NodeStatus,
+    RunRecord,
+    RunStatus,
+    TrainingResult,
+)
 
 log = logging.getLogger(__name__)
 
@@ -287,6 +294,16 @@ class Watch:
         nodes = self.status.nodes if self.status is not None else ()
         saving = any(node.report is not None and node.report.phase in NEAR_THE_END for node in nodes)
         return min(interval, NEAR_THE_END_INTERVAL) if saving else interval
+
+    @property
+    def spent(self) -> dict[str, Any]:
+        """The node-hours of the gang up to the last look, and their cost, for XCom."""
+        return self.spending.to_json() if self.spending else {}
+
+    def result(self, warning: str | None) -> dict[str, Any]:
+        """Return the result of a gang that has succeeded, for XCom: the same to its task and to sensors."""
+        assert self.status is not None
+        return {**TrainingResult.of(self.record, self.status, warning).to_json(), **self.spent}
 
     def write_line(self, line: LogLine) -> None:
         """Log a line of a node."""

@@ -18,7 +18,7 @@ from airflow_provider_ocidist.hooks.errors import training_failure
 from airflow_provider_ocidist.hooks.links import CheckpointLink, checkpoint_url, links_of_run
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.masking import masked_text
-from airflow_provider_ocidist.model.run import RunRef, TrainingResult
+from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 
 if TYPE_CHECKING:
@@ -70,9 +70,7 @@ class TryOutcome:
         watch.write_the_rest()
         assert watch.status is not None
         self._close(watch.record.ref, succeeded=True)
-        result: dict[str, Any] = task_context.handed_on(
-            {**TrainingResult.of(watch.record, watch.status, warning).to_json(), **spent_in(watch)}
-        )
+        result: dict[str, Any] = task_context.handed_on(watch.result(warning))
         if warning:
             self._log.warning("SUCCEEDED, BUT %s", warning)
         self.result = result
@@ -92,7 +90,7 @@ class TryOutcome:
         if watch.status.ended:
             self._close(watch.record.ref, succeeded=False)
         failure = Failure.of(cause, message, watch.record, watch.status)
-        self._spent = spent_in(watch)
+        self._spent = watch.spent
         if failure.checkpoint_uri is not None:
             self._hand_on_checkpoint(failure.checkpoint_uri, watch.record.ref)
         for node in watch.status.nodes:
@@ -148,11 +146,6 @@ class TryOutcome:
 
     def _push(self, key: str, value: Any) -> None:
         self._ti.xcom_push(key=key, value=value)
-
-
-def spent_in(watch: Watch) -> dict[str, Any]:
-    """Return the node-hours of a gang that has been looked at, and their cost, for XCom."""
-    return watch.spending.to_json() if watch.spending else {}
 
 
 def failure_of(cause: Cause, message: str) -> Failure:
