@@ -121,7 +121,7 @@ test-chaos: $(READY) ## kill -9 of Airflow's processes, on SQLite and PostgreSQL
 # The short form is CI's, under PyPy: whole nodes, and what meets processes, pip, sockets, disks and OCI's clients, where
 # interpreters differ. What only computes is left to the types, and to the whole, which takes CPython 3.9 nine minutes.
 test-python39: $(READY) $(OLDER)/.ready $(TYPES39)/.ready ## what travels to nodes, under a Python 3.9: types, tests, gangs; PYTHON39=python3.9, NODES=short
-	@$(TYPES39)/bin/mypy --python-version 3.9 --python-executable $(BIN)/python --follow-imports skip --no-warn-return-any \
+	@$(TYPES39)/bin/mypy --python-version 3.9 --python-executable $(BIN)/python --follow-imports skip --no-warn-return-any --no-warn-unused-ignores \
 	  --cache-dir .mypy_cache/3.9 $$($(BIN)/python -c 'from airflow_provider_ocidist.backends import bundle as b; print(*[b.PACKAGE / part for part in b.AGENT_PARTS])')
 	@$(PYTEST) --durations 3 tests/older
 	@OCIDIST_EMULATOR_PYTHON=$(CURDIR)/$(BIN)/python $(OLDER)/bin/python -m scripts.run_tests -c tests/python39.ini --rootdir . -q -n 3 \

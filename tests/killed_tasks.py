@@ -22,6 +22,8 @@ LIMIT = 100
 """Seconds after which a case that does not end shows where its threads are."""
 FURTHEST = 30_000
 """Lines: those of about three looks."""
+WAITING = {"dag_id": "dag", "run_id": "run", "task_id": "train", "map_index": -1, "max_tries": 0}
+"""What Airflow knows of the task that waits."""
 NEEDED = (
     "airflow.providers.common.compat.sdk",
     "airflow_provider_ocidist.backends.oci_data_science",
@@ -57,7 +59,7 @@ def _wait_and_be_killed(case: dict[str, Any]) -> None:
     task = DistributedTrainingOperator(
         task_id="train", job="unused.yaml", conn_id="killed", deferrable=False, poll_interval=0.05
     )
-    ti = SimpleNamespace(xcom_push=lambda **_: None, try_number=1)
+    ti = SimpleNamespace(**WAITING, xcom_push=lambda **_: None, try_number=1)
     signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
     record = RunRecord.from_json(case["record"])
     _signal_at_line(random.Random(case["seed"]))

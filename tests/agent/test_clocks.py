@@ -176,10 +176,12 @@ def test_a_node_that_failed_stays_for_those_at_work_whatever_their_clocks_say(
     assert 0.4 <= time.monotonic() - began < 50, (
         "a silent one is left after a while, as this node measured it"
     )
+    # Longer than a beat takes on a busy machine.
+    monkeypatch.setattr(topology, "SILENCE", 3.0)
     with Beating(store, a_report(1, Phase.SAVING), moves=False):
         began = time.monotonic()
-        await_others_end(store, 0, 2, 1.5, threading.Event())
-        assert time.monotonic() - began >= 1.5, "one that beats is at work"
+        await_others_end(store, 0, 2, 4.0, threading.Event())
+        assert time.monotonic() - began >= 4.0, "one that beats is at work"
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from airflow_provider_ocidist.operators.training_try import TrainingTry
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
+from tests.killed_tasks import WAITING
 from tests.training_jobs import a_key
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +92,7 @@ def task(conn_id: str) -> DistributedTrainingOperator:
 
 def try_of(operator: DistributedTrainingOperator, number: int) -> TrainingTry:
     """Return a try of a task, of this number, that has not begun anything."""
-    context: Any = {"ti": SimpleNamespace(try_number=number)}
+    context: Any = {"ti": SimpleNamespace(**WAITING, try_number=number)}
     return operator._training()._begun(context)
 
 
@@ -100,7 +101,7 @@ class Context(dict[str, Any]):
 
     def __init__(self) -> None:
         self.pushed: dict[str, Any] = {}
-        super().__init__(ti=SimpleNamespace(xcom_push=self._push, try_number=1))
+        super().__init__(ti=SimpleNamespace(**WAITING, xcom_push=self._push, try_number=1))
 
     def _push(self, key: str, value: Any) -> None:
         self.pushed[key] = value

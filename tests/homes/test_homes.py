@@ -208,7 +208,16 @@ def has(home: Home, dag_id: str) -> bool:
 
 
 EVERY_LINE = [(rank, step) for rank in range(NODES) for step in range(1, STEPS + 1)]
-RESULT_KEYS = {"checkpoint", "checkpoint_uri", "job_id", "nodes", "progress", "run_dir", "run_ids"}
+RESULT_KEYS = {
+    "checkpoint",
+    "checkpoint_uri",
+    "job_id",
+    "node_hours",
+    "nodes",
+    "progress",
+    "run_dir",
+    "run_ids",
+}
 """No warning, no restarts, no outputs: there are none."""
 
 
