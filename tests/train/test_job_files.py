@@ -22,7 +22,7 @@ from tests.training_jobs import a_key, wait_until
 pytestmark = [pytest.mark.launchers, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
 JOBS = REPOSITORY / "dags_examples" / "jobs"
-TRAINED_BY_DAGS = {"demand.yaml", "examine_demand.yaml", "retrain_gpt.yaml"}
+TRAINED_BY_DAGS = {"compare.yaml", "demand.yaml", "examine_demand.yaml", "retrain_gpt.yaml"}
 """By tests/examples."""
 DRILLED = {"drill.yaml"}
 """By tests/chaos/test_drills.py, on this machine."""
