@@ -1,4 +1,4 @@
-"""Saves that hardly stop a training: copied in memory, then written by torch.distributed.checkpoint beside it.
+"""Saves beside the training: copied in memory, then written by torch.distributed.checkpoint.
 
 A training script may use it, under ocidist or without::
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -9,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_ocidist.backends.base import Backend
+from airflow_provider_ocidist.gangs.decisions import Fail, Succeed
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
+from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.run import RunKey, RunRef, RunStatus
@@ -46,3 +51,16 @@ def wait_until(
             return status
         time.sleep(0.2)
     raise AssertionError(f"not within {seconds} s: {status}")
+
+
+def outcome(backend: Backend, job: TrainingJob, key: RunKey | None = None) -> Succeed | Fail:
+    """Submit a job and wait as a task does, to the decision."""
+    log = logging.getLogger("gang")
+    record = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key or a_key(), None)
+    watch, deadline = Watch(backend, record, log), time.monotonic() + 100
+    while time.monotonic() < deadline:
+        action = watch.look(time.time())
+        if isinstance(action, Succeed | Fail):
+            return action
+        time.sleep(0.1)
+    raise AssertionError(f"no end: {watch.status}")

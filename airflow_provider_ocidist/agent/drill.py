@@ -247,9 +247,8 @@ def ranks() -> list[int]:
     """
     found = guard.descendants(os.getpid())
     ranked = [pid for pid in found if b"LOCAL_RANK=" in _environment(pid)]
-    parents = set(ranked)
     # Their own children, as those that load data, inherit the variable.
-    return [pid for pid in ranked if _parent(pid) not in parents] or found[1:2]
+    return [pid for pid in ranked if guard.state_and_parent(pid)[1] not in ranked] or found[1:2]
 
 
 def _environment(pid: int) -> bytes:
@@ -257,13 +256,6 @@ def _environment(pid: int) -> bytes:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return b""
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def _reads_in(folder: Path) -> bool:

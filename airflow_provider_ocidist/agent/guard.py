@@ -40,12 +40,12 @@ def descendants(root: int) -> list[int]:
 def _living() -> Iterator[tuple[int, int]]:
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib would double the start-up time
         if name.isdigit():
-            state, parent = _state_and_parent(int(name))
+            state, parent = state_and_parent(int(name))
             if state not in "ZX":
                 yield int(name), parent
 
 
-def _state_and_parent(pid: int) -> tuple[str, int]:
+def state_and_parent(pid: int) -> tuple[str, int]:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
             # The command's name, in parentheses, may contain blanks and parentheses.

@@ -86,9 +86,9 @@ def carry_out(
     Raises BackendError. Whatever ends this function early ends the nodes too.
     """
     key = RunKey(dag_id=f"drill-{job.name}", run_id=run_id, task_id=str(fault or "undisturbed"))
-    # Also without a fault: its steps are recorded.
     armed = replace(job, env={**job.env, **({DRILL_VARIABLE: str(fault)} if fault else {})})
-    began, done = time.monotonic(), list[Try]()
+    began = time.monotonic()
+    done: list[Try] = []
     while not done or (done[-1].failure and len(done) < tries):
         done.append(_one_try(backend, armed, key, log, number=len(done) + 1, tries=tries))
     return Drilled(

@@ -258,7 +258,7 @@ def test_descendants_are_all_that_live_below_the_nearest_first(tmp_path: Path) -
         try:
             until(lambda: len(guard.descendants(process.pid)) == 3)
             found = guard.descendants(process.pid)
-            parents = [guard._state_and_parent(pid)[1] for pid in found]
+            parents = [guard.state_and_parent(pid)[1] for pid in found]
             assert parents == [process.pid, *found[:2]]
             assert process.pid in guard.descendants(os.getpid())
             guard.kill_descendants(process.pid)
@@ -273,7 +273,7 @@ def test_a_process_may_be_named_anything(tmp_path: Path, name: str) -> None:
     process = children_named(tmp_path, name)
     try:
         assert process.pid in guard.descendants(os.getpid())
-        assert guard._state_and_parent(process.pid)[1] == os.getpid()
+        assert guard.state_and_parent(process.pid)[1] == os.getpid()
     finally:
         process.kill()
         process.wait()
@@ -282,10 +282,10 @@ def test_a_process_may_be_named_anything(tmp_path: Path, name: str) -> None:
 def test_the_dead_are_no_descendants() -> None:
     process = subprocess.Popen([SH, "-c", "exit 0"])
     until(lambda: not alive(process.pid))
-    assert guard._state_and_parent(process.pid)[0] == "Z"
+    assert guard.state_and_parent(process.pid)[0] == "Z"
     assert process.pid not in guard.descendants(os.getpid())
     process.wait()
-    assert guard._state_and_parent(process.pid) == ("X", 0)
+    assert guard.state_and_parent(process.pid) == ("X", 0)
 
 
 def test_killing_goes_on_after_one_that_is_already_gone(monkeypatch: pytest.MonkeyPatch) -> None:

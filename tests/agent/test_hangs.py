@@ -1,4 +1,4 @@
-"""A training that hangs: found though it talks, shown where it stands, named by rank, and told from a sick machine."""
+"""A hang is found though the program prints; its ranks are named with their stacks; a sick machine is blamed first."""
 
 from __future__ import annotations
 

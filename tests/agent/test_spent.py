@@ -1,4 +1,4 @@
-"""Nodes count their own hours, and end a run that has used up what its job allows, whoever waits for it."""
+"""Nodes count their own hours, and end a run that has used up its job's limit, also when no process waits for it."""
 
 from __future__ import annotations
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +18,11 @@ from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
 from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.gangs.decisions import Fail, Succeed
-from airflow_provider_ocidist.gangs.submission import GangSubmitter
-from airflow_provider_ocidist.gangs.watch import Watch
+from airflow_provider_ocidist.gangs.decisions import Fail
 from airflow_provider_ocidist.model.job import TrainingJob
-from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef, RunStatus
+from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
 from tests.backends.clusters import FAST, Home
-from tests.training_jobs import PROGRAMS, a_key, wait_until
+from tests.training_jobs import PROGRAMS, a_key, outcome, wait_until
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = ROOT / "tests/emulator/kubernetes"
@@ -78,19 +73,6 @@ def connected(home: Home, **fields: Any) -> KubernetesBackend:
 def submitted(home: Home, job: TrainingJob, **fields: Any) -> tuple[KubernetesBackend, RunRef]:
     backend = connected(home, **fields)
     return backend, backend.submit(backend.plan(job, a_key()))
-
-
-def outcome(backend: KubernetesBackend, job: TrainingJob, key: RunKey | None = None) -> Succeed | Fail:
-    """Submit a job and wait as a task does, to the decision."""
-    log = logging.getLogger("gang")
-    record = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key or a_key(), None)
-    watch, deadline = Watch(backend, record, log), time.monotonic() + 100
-    while time.monotonic() < deadline:
-        action = watch.look(time.time())
-        if isinstance(action, Succeed | Fail):
-            return action
-        time.sleep(0.1)
-    raise AssertionError(f"no end: {watch.status}")
 
 
 def ended(status: RunStatus) -> bool:

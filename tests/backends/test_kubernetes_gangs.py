@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,13 +16,11 @@ import yaml
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.backends.kubernetes.backend import KubernetesBackend
 from airflow_provider_ocidist.errors import BackendError, Cause, refusal_in
-from airflow_provider_ocidist.gangs.decisions import Fail, Succeed
+from airflow_provider_ocidist.gangs.decisions import Fail
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
-from airflow_provider_ocidist.gangs.watch import Watch
-from airflow_provider_ocidist.model.job import TrainingJob
-from airflow_provider_ocidist.model.run import NodeState, RunKey, RunStatus
+from airflow_provider_ocidist.model.run import NodeState, RunStatus
 from tests.backends.clusters import Home, cluster
-from tests.training_jobs import PROGRAMS, a_key, wait_until
+from tests.training_jobs import PROGRAMS, a_key, outcome, wait_until
 
 KINDS = ("pytorchjob", "trainjob")
 SUSPENDED = {"suspend": True}
@@ -60,19 +57,6 @@ def states(status: RunStatus) -> list[NodeState]:
 
 def running(status: RunStatus) -> bool:
     return all(node.state is NodeState.RUNNING and node.report for node in status.nodes)
-
-
-def outcome(backend: KubernetesBackend, job: TrainingJob, key: RunKey | None = None) -> Succeed | Fail:
-    """Submit a job and wait as a task does, to the decision."""
-    log = logging.getLogger("gang")
-    record = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key or a_key(), None)
-    watch, deadline = Watch(backend, record, log), time.monotonic() + 100
-    while time.monotonic() < deadline:
-        action = watch.look(time.time())
-        if isinstance(action, Succeed | Fail):
-            return action
-        time.sleep(0.1)
-    raise AssertionError(f"no end: {watch.status}")
 
 
 def test_two_nodes_train_to_a_checkpoint_and_each_line_arrives_once(

@@ -84,7 +84,7 @@ class Home:
     greedy: Mapping[str, Any] = field(default_factory=dict)
     """What the section has besides, to ask for more than there is."""
     causes: Mapping[str, str] = field(default_factory=dict)
-    """By the name of the DAG: what it says otherwise than other homes, since it is not told more."""
+    """By the name of the DAG: the cause that this home reports instead, since its service reports less."""
     needs: Callable[[Access], Mapping[str, Any]] = lambda _: {}
     """What the section has besides, so that nodes reach `work_dir`."""
 
@@ -111,13 +111,13 @@ def kubernetes_connection(access: Access, folder: Path) -> Mapping[str, Any]:
 
 def runai(access: Access, folder: Path) -> Mapping[str, Any]:
     assert access.runai is not None
-    told = access.runai
-    extra = {"project": told["project"], "work_dir": str(folder / "work")}
+    ready = access.runai
+    extra = {"project": ready["project"], "work_dir": str(folder / "work")}
     return {
         "conn_type": "runai",
-        "host": told["url"],
-        "login": told["client_id"],
-        "password": told["client_secret"],
+        "host": ready["url"],
+        "login": ready["client_id"],
+        "password": ready["client_secret"],
         "extra": {**extra, "kube_config_path": access.kubeconfig},
     }
 
