@@ -332,8 +332,8 @@ MUTANTS = (
     _one(
         "a node keeps its own parts for the next launch",
         "15.1",
-        "agent/node.py",
-        "        if self.folder_is_own and not self.is_main:",
+        "agent/stages/checkpoint_folder.py",
+        "        if self._is_own and not self.context.is_main:",
         "        if False:",
         "wholeness|restore|order",
     ),
