@@ -27,7 +27,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class RankPace:
     """How long one process works on a step by itself, as the program measures it."""
 
     rank: int
@@ -61,7 +61,7 @@ class Progress:
     """Seconds between two steps, at most so far."""
     step_time: float | None = None
     """Seconds for a step, over the last ones that this node has seen."""
-    paces: tuple[Pace, ...] = ()
+    paces: tuple[RankPace, ...] = ()
     """Of the processes on this node that report their own time."""
     complete: bool = False
     """Whether the program reports that there is nothing left to train."""

@@ -26,7 +26,7 @@ from airflow_provider_ocidist.agent.save.deliveries import (
 )
 from airflow_provider_ocidist.agent.save.entries import candidates
 from airflow_provider_ocidist.agent.save.proofs import Moment
-from airflow_provider_ocidist.agent.save.saving import Patience
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
 from airflow_provider_ocidist.job import Checkpoints
@@ -356,7 +356,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     yield found
     found.collector.close()
     if found.started:
-        found.courier.finish(Moment.EXITED, Patience(10))
+        found.courier.finish(Moment.EXITED, SaveDeadline(10))
 
 
 ENTRIES = [("step-5", None), ("part-5", r"part-(?P<step>\d+)"), ("logs", "logs")]
@@ -376,7 +376,7 @@ def test_parts_are_sent_while_the_training_runs_whatever_the_pattern_calls_a_che
     until(lambda: published, timeout=60)
     assert len(list(Path(published[0].uri).glob("zero*"))) == 2
     both.collector.close()
-    assert both.courier.finish(Moment.EXITED, Patience(10)) is None
+    assert both.courier.finish(Moment.EXITED, SaveDeadline(10)) is None
 
 
 def test_parts_that_are_all_on_the_main_node_need_no_other_node(nodes: Nodes) -> None:
@@ -481,7 +481,7 @@ def test_a_part_that_ends_in_the_midst_of_a_file_is_never_sent(nodes: Nodes, is_
     nodes.start()
     if is_cut_off:
         nodes.courier._training_ended.set()
-        nodes.courier._moment, nodes.courier._patience = Moment.CUT_OFF, Patience(60)
+        nodes.courier._moment, nodes.courier._deadline = Moment.CUT_OFF, SaveDeadline(60)
     else:
         threading.Timer(1.5, nodes.report, (1, Phase.DONE)).start()
     with pytest.raises(

@@ -28,7 +28,7 @@ from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    Patience,
+    SaveDeadline,
     Undelivered,
     passes,
 )
@@ -352,20 +352,20 @@ class ShardUploader:
         self._look_again_at = time.monotonic() + IDLE_INTERVAL
         self._training_ended = threading.Event()
         self._moment = Moment.RUNNING
-        self._patience = Patience(0.0)
+        self._deadline = SaveDeadline(0.0)
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def finish(self, moment: Moment, patience: Patience) -> Undelivered | None:
+    def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
         """Answer the main node's last requests; return why that failed, if it did.
 
         A node without shards does not wait.
         """
-        self._moment, self._patience = moment, patience
+        self._moment, self._deadline = moment, deadline
         self._training_ended.set()
-        while self._thread.is_alive() and not patience.is_over:
+        while self._thread.is_alive() and not deadline.is_over:
             self._thread.join(LOOK_INTERVAL)
         if self._thread.is_alive():
             message = "shards of this node were still uploading when the time to save was over"
@@ -509,7 +509,7 @@ class ShardUploader:
         )
         self._pause = min(LONGEST_PAUSE, 2 * self._pause)
         self._tries += 1
-        is_hopeless = self._patience.left <= 0 or (self._tries >= LAST_TRIES and not passes(error))
+        is_hopeless = self._deadline.left <= 0 or (self._tries >= LAST_TRIES and not passes(error))
         if self._training_ended.is_set() and is_hopeless:
             self._answered.add(request.number)
             with contextlib.suppress(OcidistError, OSError):

@@ -14,7 +14,7 @@ def fetch_program(context: NodeContext) -> Workspace:
         lambda: code.fetch_code(config, context.environ, context.access, context.switch)
     )
     if context.rank == 0 and config.nodes > 1:
-        with code.storage_errors("the run directory", context.folder):
+        with code.fetch_errors("the run directory", context.folder):
             code.announce(workspace.commit, context.heartbeat.store)
     context.activity.enter()
     return _with_packages(context, workspace)

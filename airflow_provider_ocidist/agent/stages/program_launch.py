@@ -17,7 +17,7 @@ from airflow_provider_ocidist.agent.save.checkpoints import folder_of
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.agent.train.launch import write_files
-from airflow_provider_ocidist.agent.train.supervise import Ended, Output, Training
+from airflow_provider_ocidist.agent.train.supervise import Ended, ProgramOutput, Training
 from airflow_provider_ocidist.launchers.base import Launcher, Placement, ProcessFailure
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, RANK_VARIABLE
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -45,7 +45,7 @@ class ProgramLaunch:
         self.launcher = launcher
         self.workspace = workspace
         self.placement = placement
-        self.output = Output(context.meter, context.rank if config.one_run else None, context.secrets)
+        self.output = ProgramOutput(context.meter, context.rank if config.one_run else None, context.secrets)
         self.watches = Watches(config, context.heartbeat, context.meter, end_gang=end_gang)
         self.standstill = Standstill(
             context.folder, context.rank, context.heartbeat.hasty.write, context.masked

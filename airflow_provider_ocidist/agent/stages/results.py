@@ -8,7 +8,7 @@ import threading
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save import outputs
 from airflow_provider_ocidist.agent.save.proofs import Moment
-from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, Patience
+from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline
 from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFolder, Uploader
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
@@ -34,14 +34,14 @@ class Results:
         """Save a successful training's results. Raises AgentError where a required one is missing."""
         context, limits = self.context, self.context.config.limits
         context.heartbeat.update(phase=Phase.SAVING, now=True)
-        patience = Patience(limits.save_timeout, context.switch, grace=limits.stop_grace)
+        deadline = SaveDeadline(limits.save_timeout, context.switch, grace=limits.stop_grace)
         if uploader:
-            undelivered = uploader.finish(Moment.EXITED, patience)
+            undelivered = uploader.finish(Moment.EXITED, deadline)
             if undelivered:
                 raise AgentError(undelivered.message, cause=undelivered.cause)
             if context.is_main:
                 self.checkpoints.require_checkpoint(workspace)
-        copied = outputs.copy_outputs(self._copies(workspace), context.access, patience=patience)
+        copied = outputs.copy_outputs(self._copies(workspace), context.access, deadline=deadline)
         context.heartbeat.update(outputs=copied)
 
     def save_after_failure(
@@ -53,7 +53,7 @@ class Results:
         in_a_hurry = stop is not None and stop.cause is None and stop.hurried
         limit = context.config.limits.stop_grace if in_a_hurry else SAVE_LIMIT
         if uploader:
-            undelivered = uploader.finish(Moment.CUT_OFF, Patience(limit))
+            undelivered = uploader.finish(Moment.CUT_OFF, SaveDeadline(limit))
             if undelivered:
                 logger.error("%s", undelivered.message)
         if is_last:
@@ -72,7 +72,7 @@ class Results:
             timer.cancel()
 
     def _copies(self, workspace: Workspace, failed_run: str | None = None) -> list[outputs.OutputCopy]:
-        return outputs.parcels(
+        return outputs.planned_copies(
             self.outputs,
             workspace.working_dir,
             rank=self.context.rank,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from airflow_provider_ocidist.agent.join.topology import read_others
 from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
 from airflow_provider_ocidist.agent.monitor.spent import BudgetWatch, spent_before
-from airflow_provider_ocidist.agent.prepare.code import storage_errors
+from airflow_provider_ocidist.agent.prepare.code import fetch_errors
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.errors import Cause
@@ -45,7 +45,7 @@ class RunWatches:
 
     def _count_earlier_attempts(self) -> None:
         config = self.context.config
-        with storage_errors("the run directories of earlier attempts", self.context.folder):
+        with fetch_errors("the run directories of earlier attempts", self.context.folder):
             spent = spent_before(config.run_dir, config.attempt, self.context.access)
         self.note_spent(spent)
 
