@@ -165,7 +165,7 @@ MUTANTS = (
     _one(
         "another's shards of before count as new",
         "1b",
-        "agent/save/deliveries.py",
+        "agent/save/own_files.py",
         "        return {name for name in of_one_process if before.get(name) == now[name]}",
         "        return set()",
         "wholeness|lost model|healthy gang ended",

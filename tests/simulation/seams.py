@@ -163,7 +163,7 @@ def _patch_agent() -> None:
     from airflow_provider_ocidist.agent.monitor import peers, watches
     from airflow_provider_ocidist.agent.prepare import code
     from airflow_provider_ocidist.agent.prepare.workspace import Workspace
-    from airflow_provider_ocidist.agent.save import deliveries, judging
+    from airflow_provider_ocidist.agent.save import judging, shard_uploader
     from airflow_provider_ocidist.agent.stages import context, meeting, program_launch
     from airflow_provider_ocidist.agent.train import activity, supervise
     from airflow_provider_ocidist.backends.oci_data_science import plans, submission
@@ -198,7 +198,7 @@ def _patch_agent() -> None:
     supervise.os = SimulatedOs()
     watches.UsageMeter = NoUsage
     activity.Activity.look = lambda own: own._stages
-    for module in (deliveries, judging):
+    for module in (judging, shard_uploader):
         module.open_for_writing = _open_for_writing
     guard.descendants = lambda *_: []
     topology.own_interface = lambda _address: "eth0"

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.monitor.progress import Announced
 from airflow_provider_ocidist.agent.save.entries import Candidate, is_unplaced, signature
@@ -23,6 +22,7 @@ from airflow_provider_ocidist.agent.save.saving import (
     Undelivered,
     cause_of,
 )
+from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import (
     Cause,
@@ -36,9 +36,6 @@ from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import LOWEST, Fence
 from airflow_provider_ocidist.model.job import Checkpoints
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-
-if TYPE_CHECKING:
-    from airflow_provider_ocidist.agent.save.deliveries import ShardCollector
 
 logger = logging.getLogger(__name__)
 

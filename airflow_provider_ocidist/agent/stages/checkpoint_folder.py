@@ -8,14 +8,10 @@ from typing import Union
 from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save.checkpoints import folder_of, resume, resume_after_clear, start_from
-from airflow_provider_ocidist.agent.save.deliveries import (
-    ShardCollector,
-    ShardUploader,
-    hide_folder,
-    nodes_apart,
-    show_folder,
-)
+from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
 from airflow_provider_ocidist.agent.save.leftovers import discard
+from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
+from airflow_provider_ocidist.agent.save.shard_uploader import ShardUploader
 from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.train.abandonable import abandonable

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist.agent.diagnose.stacks import PROGRAM_FOLDER
 from airflow_provider_ocidist.agent.diagnose.standstill import Standstill
-from airflow_provider_ocidist.agent.join.topology import read_others
+from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.monitor.process_logs import read_process_logs, runs_in
 from airflow_provider_ocidist.agent.monitor.watches import Watches
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace, environment_paths, program_paths
