@@ -7,8 +7,8 @@ import functools
 import importlib
 import pkgutil
 import re
-from importlib.abc import InspectLoader
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 PACKAGE = __package__
@@ -41,6 +41,5 @@ def _declared(family: str) -> tuple[str, ...]:
 def _is_kind(module: str) -> bool:
     # Read, not imported: a backend brings the libraries of its service.
     spec = find_spec(module)
-    loader = spec.loader if spec else None
-    source = loader.get_source(module) if isinstance(loader, InspectLoader) else None
-    return DECLARATION.search(source or "") is not None
+    source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    return DECLARATION.search(source) is not None
