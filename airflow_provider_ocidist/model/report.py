@@ -171,7 +171,7 @@ class NodeReport:
     spent_before: float | None = None
     """Node-seconds of the task's earlier attempts since its last clear, as node 0 has counted them."""
     lost: bool = False
-    """Whether the platform has started this node again: what ran on it before has ended without a word."""
+    """Whether the platform has started this node again after what ran on it had failed, or ended without a word."""
     restarts: tuple[Restart, ...] = ()
     """Of this run so far, oldest first; how many there are is the number of the launch, from 0."""
 
