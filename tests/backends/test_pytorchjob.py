@@ -4,56 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
 from airflow_provider_ocidist.backends.kubernetes import names
 from airflow_provider_ocidist.backends.kubernetes.presets import SHAPES
-from airflow_provider_ocidist.backends.pytorchjob import PyTorchJob
 from airflow_provider_ocidist.errors import JobFileError
-from airflow_provider_ocidist.job_file import parsing
-from airflow_provider_ocidist.model.job import TrainingJob
-from airflow_provider_ocidist.model.run import Plan, RunKey
+from airflow_provider_ocidist.model.run import Plan
+from tests.backends.kubernetes.jobs import body, job_of, planned, problems_in
 from tests.backends.kubernetes.test_names import any_key, drawn
-from tests.training_jobs import PROGRAMS, a_key
+from tests.training_jobs import PROGRAMS
 
-IMAGE = "iad.ocir.io/ns/train:1"
 SECRETS = {"API_KEY": "sk-1f0c77aa9b", "DB_PASSWORD": "correct horse battery", "MY_TOKEN": "t0ken-of-mine-77"}
 
-
-def a_job(nodes: int = 2, **changes: Any) -> TrainingJob:
-    given = {
-        "name": "steps",
-        "nodes": nodes,
-        "image": IMAGE,
-        "program": {"source": str(PROGRAMS), "script": "steps.py"},
-        "launcher": {"kind": "python"},
-        "work_dir": "oci://bucket@ns/ocidist",
-        **changes,
-    }
-    given["backend"] = {"kind": "pytorchjob", **changes.get("backend", {})}
-    return parsing.build(given)
-
-
-def planned(job: TrainingJob, key: RunKey | None = None, **fields: Any) -> Plan:
-    return PyTorchJob.connect({"kube_config": "{}", **fields}).plan(job, key or a_key())
-
-
-def body(plan: Plan, verb: str = "CreatePyTorchJob") -> Mapping[str, Any]:
-    (found,) = [request.body for request in plan.requests if request.verb == verb]
-    return found
+a_job, problems_of = partial(job_of, "pytorchjob"), partial(problems_in, "pytorchjob")
 
 
 def containers(plan: Plan) -> list[Mapping[str, Any]]:
     roles = body(plan)["spec"]["pytorchReplicaSpecs"]
     return [role["template"]["spec"]["containers"][0] for role in roles.values()]
-
-
-def problems_of(**changes: Any) -> dict[str, str]:
-    with pytest.raises(JobFileError) as caught:
-        a_job(**changes)
-    return {problem.path: problem.message for problem in caught.value.problems}
 
 
 def test_a_gang_is_a_master_and_workers_that_nothing_restarts_and_whose_ended_pods_keep_their_logs() -> None:

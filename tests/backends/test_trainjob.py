@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
 from airflow_provider_ocidist.backends.kubernetes import names
 from airflow_provider_ocidist.backends.kubernetes.states import GangState
-from airflow_provider_ocidist.backends.trainjob import TrainJob
 from airflow_provider_ocidist.backends.trainjob.operator import OPERATOR
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.jobset import jobset
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.release import RELEASES
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.runtime import TORCH_DISTRIBUTED
-from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
-from airflow_provider_ocidist.job_file import parsing
-from airflow_provider_ocidist.model.job import TrainingJob
-from airflow_provider_ocidist.model.run import Plan, RunKey
+from airflow_provider_ocidist.errors import BackendError, Cause
+from airflow_provider_ocidist.model.run import Plan
+from tests.backends.kubernetes.jobs import IMAGE, body, job_of, planned, problems_in
 from tests.backends.kubernetes.test_names import any_key, drawn
-from tests.training_jobs import PROGRAMS, a_key
 
-IMAGE = "iad.ocir.io/ns/train:1"
 FIELDS = {
     "2.0": {"runtimeRef", "trainer", "suspend", "labels", "annotations", "podSpecOverrides"},
     "2.1": {"runtimeRef", "trainer", "suspend", "labels", "annotations", "podTemplateOverrides"},
@@ -30,28 +27,7 @@ FIELDS = {
     "2.3": {"runtimeRef", "trainer", "suspend", "activeDeadlineSeconds", "runtimePatches"},
 }
 
-
-def a_job(nodes: int = 2, **changes: Any) -> TrainingJob:
-    given = {
-        "name": "steps",
-        "nodes": nodes,
-        "image": IMAGE,
-        "program": {"source": str(PROGRAMS), "script": "steps.py"},
-        "launcher": {"kind": "python"},
-        "work_dir": "oci://bucket@ns/ocidist",
-        **changes,
-    }
-    given["backend"] = {"kind": "trainjob", **changes.get("backend", {})}
-    return parsing.build(given)
-
-
-def planned(job: TrainingJob, key: RunKey | None = None, **fields: Any) -> Plan:
-    return TrainJob.connect({"kube_config": "{}", **fields}).plan(job, key or a_key())
-
-
-def body(plan: Plan, verb: str = "CreateTrainJob") -> Mapping[str, Any]:
-    (found,) = [request.body for request in plan.requests if request.verb == verb]
-    return found
+a_job, problems_of = partial(job_of, "trainjob"), partial(problems_in, "trainjob")
 
 
 def pod_of(plan: Plan, release: str) -> Mapping[str, Any]:
@@ -63,12 +39,6 @@ def pod_of(plan: Plan, release: str) -> Mapping[str, Any]:
     (job,) = made["spec"]["replicatedJobs"]
     template: Mapping[str, Any] = job["template"]["spec"]["template"]
     return template
-
-
-def problems_of(**changes: Any) -> dict[str, str]:
-    with pytest.raises(JobFileError) as caught:
-        a_job(**changes)
-    return {problem.path: problem.message for problem in caught.value.problems}
 
 
 def variables(container: Mapping[str, Any]) -> dict[str, Any]:
