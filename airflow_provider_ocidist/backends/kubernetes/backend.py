@@ -45,6 +45,7 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     with_preemption,
 )
 from airflow_provider_ocidist.backends.node_config import expectations
+from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, RunNotFound
@@ -85,7 +86,7 @@ log = logging.getLogger(__name__)
 
 
 class KubernetesBackend(
-    Backend,
+    WorkDirBackend,
     KeepsTime,
     PreparesCancels,
     OpensById,
@@ -100,43 +101,31 @@ class KubernetesBackend(
     operator: ClassVar[Operator]
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        self._take(fields)
-        self._run_dirs = RunDirs(self._open)
-        self._urgent_dirs = RunDirs(self._open)
-        self._reports = Reports(self._run_dirs)
+        super().__init__(fields)
         self._pods: dict[str, Mapping[int, Obj]] = {}
         """By the gang's id, as last seen: whose logs can be read."""
         self._last: dict[str, dict[int, Obj]] = {}
         """The same with those that are gone."""
         self._last_words: dict[str, dict[int, tuple[str, str]]] = {}
         """By the gang's id and by rank, of nodes without an agent: when they had ended, and what they had printed."""
-        self.directories = RunDirectories(self._run_dirs, self._urgent_dirs)
-        self.gangs = RecordedGangs(self._run_dirs, self._gangs_of, lambda: self._fields.work_dir)
 
     def _take(self, fields: Mapping[str, Any]) -> None:
+        super()._take(fields)
         known = {field.name for field in fields_of(ClusterFields)}
         self._fields = ClusterFields(
             **{name: value for name, value in fields.items() if name in known and value not in (None, "")}
         )
-        self._access = access_of(fields)
-        self._stores = Stores(self._access)
         self._api, self._urgent = Api(self._fields), Api(self._fields, urgent=True)
         self._objects = GangObjects(self._api, self.operator)
         self._urgent_objects = GangObjects(self._urgent, self.operator)
 
-    def _open(self, uri: str) -> Store:
-        # With the credentials of now: they may be taken anew.
-        return self._stores.open(uri)
+    def _work_dir(self) -> str | None:
+        return self._fields.work_dir
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
         """Without any field: in a pod as that, elsewhere by the kubeconfig of this machine."""
         return cls(fields)
-
-    def reconnect(self, fields: Mapping[str, Any]) -> None:
-        self._take(fields)
-        self._run_dirs.clear()
-        self._urgent_dirs.clear()
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
         return make_plan(
@@ -284,7 +273,7 @@ class KubernetesBackend(
         return self._api.now()
 
     def forget(self, ref: RunRef) -> None:
-        self._reports.forget(ref.run_dir)
+        super().forget(ref)
         self._pods.pop(ref.job_id, None)
         self._last.pop(ref.job_id, None)
         self._last_words.pop(ref.job_id, None)
@@ -444,13 +433,7 @@ class KubernetesBackend(
         self._urgent_dirs.at(ref.run_dir)
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
-        request = StopRequest(
-            cause=ending.cause if ending else Cause.CANCELED,
-            message=ending.message if ending else "the run was cancelled",
-        )
-        error, stop_requested = both(
-            lambda: self._end(ref), lambda: self.directories.request_stop(ref.key, ref.run_dir, request)
-        )
+        error, stop_requested = both(lambda: self._end(ref), lambda: self._request_stop(ref, ending))
         if error is not None:
             raise CancelFailed(error, stop_requested=stop_requested) from error
 

@@ -23,6 +23,7 @@ from airflow_provider_ocidist.backends.base import Backend, LogLine
 from airflow_provider_ocidist.backends.bundle import agent_bundle
 from airflow_provider_ocidist.backends.local import node
 from airflow_provider_ocidist.backends.local.plans import KIND, folder_in, make_plan
+from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause
@@ -45,7 +46,7 @@ PATIENCE = 60.0
 """Seconds in which a process starts; and after which, beyond `limits.stop_grace`, a cancel that is repeated kills."""
 
 
-class Local(Backend):
+class Local(WorkDirBackend):
     """Starts the nodes of a gang as processes that outlive the one which started them; their lease ends them."""
 
     kind = KIND
@@ -53,19 +54,10 @@ class Local(Backend):
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
-        self._access = access_of(fields)
-        self._run_dirs = RunDirs(open_store)
-        self._reports = Reports(self._run_dirs)
-        self.directories = RunDirectories(self._run_dirs, self._run_dirs)
-        self.gangs = RecordedGangs(self._run_dirs, _gangs_of, lambda: folder_in(self._fields))
+        super().__init__(fields)
 
-    @classmethod
-    def connect(cls, fields: Mapping[str, Any]) -> Self:
-        """`work_dir` is used where it is a folder, credentials for data in Object Storage; all of it may be absent."""
-        return cls(fields)
-
-    def reconnect(self, fields: Mapping[str, Any]) -> None:
-        self._access = access_of(fields)
+    def _work_dir(self) -> str:
+        return folder_in(self._fields)
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
         return make_plan(job, key, self._fields)
@@ -80,6 +72,10 @@ class Local(Backend):
             ref = _gang_in(plan.run_dir) or self._started(plan)
         self.gangs.record(Attempt.of(plan, ref))
         return ref
+
+    def _gangs_of(self, attempt: Attempt) -> list[RunRef]:
+        found = _gang_in(attempt.place.run_dir)
+        return [] if found is None else [found]
 
     def _started(self, plan: Plan) -> RunRef:
         if plan.lease:
@@ -102,9 +98,6 @@ class Local(Backend):
         status = RunStatus(nodes=tuple(nodes), reports_readable=reported is not None, at=time.time())
         return with_checkpoint(status, ref, self._access)
 
-    def forget(self, ref: RunRef) -> None:
-        self._reports.forget(ref.run_dir)
-
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
         lines = [line for rank in range(ref.nodes) for line in _lines(ref, rank) if line.time >= since[rank]]
         return sorted(lines, key=lambda line: line.time)
@@ -112,10 +105,7 @@ class Local(Backend):
     # end
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
-        cause, message = (
-            (ending.cause, ending.message) if ending else (Cause.CANCELED, "the run was cancelled")
-        )
-        self.directories.request_stop(ref.key, ref.run_dir, StopRequest(cause=cause, message=message))
+        self._request_stop(ref, ending)
         for rank in range(ref.nodes):
             if _node(ref, rank).state.terminal:
                 continue
@@ -190,11 +180,6 @@ def _wait_for(file: Path, errors: Path) -> None:
         if time.monotonic() > deadline:
             raise BackendError(f"a node did not start: {errors.read_text()[-500:] or errors}", retryable=True)
         time.sleep(0.02)
-
-
-def _gangs_of(attempt: Attempt) -> list[RunRef]:
-    found = _gang_in(attempt.place.run_dir)
-    return [] if found is None else [found]
 
 
 def _gang_in(run_dir: str) -> RunRef | None:

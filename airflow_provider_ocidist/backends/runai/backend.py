@@ -14,6 +14,7 @@ from airflow_provider_ocidist.backends import run_dir_files
 from airflow_provider_ocidist.backends.base import Backend, LogLine
 from airflow_provider_ocidist.backends.capabilities import ListsGangs, OpensById
 from airflow_provider_ocidist.backends.node_config import expectations
+from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.backends.runai import names
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields
@@ -68,40 +69,26 @@ LOOKS, BETWEEN_LOOKS = 10, 1.0
 FINAL = ("Completed", "Failed")
 
 
-class Runai(OpensById, ListsGangs, Backend):
+class Runai(OpensById, ListsGangs, WorkDirBackend):
     """Creates workloads in a project and watches them; all that concerns single nodes is in their reports."""
 
     kind = KIND
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
-        self._connect(fields)
-        self._run_dirs = RunDirs(self._open_store)
-        self._reports = Reports(self._run_dirs)
-        self.directories = RunDirectories(self._run_dirs, self._run_dirs)
-        self.gangs = RecordedGangs(self._run_dirs, self._look, lambda: self._fields.work_dir)
+        super().__init__(fields)
         self._ended: dict[str, Workload] = {}
         self._absent: dict[str, Absent] = {}
         self._paused: set[str] = set()
         self._namespaces: dict[str, str] = {}
 
-    def _connect(self, fields: Mapping[str, Any]) -> None:
+    def _take(self, fields: Mapping[str, Any]) -> None:
+        super()._take(fields)
         self._fields = Fields.of(fields)
-        self._access = access_of(fields)
-        self._stores = Stores(self._access)
         self._made: Client | None = None
         self._making = threading.Lock()
 
-    @classmethod
-    def connect(cls, fields: Mapping[str, Any]) -> Self:
-        """`work_dir` may be any place that workers and nodes reach; with `oci://` the fields of OCI apply, too."""
-        return cls(fields)
-
-    def reconnect(self, fields: Mapping[str, Any]) -> None:
-        self._connect(fields)
-        self._run_dirs.clear()
-
-    def _open_store(self, place: str) -> Store:
-        return self._stores.open(place)
+    def _work_dir(self) -> str | None:
+        return self._fields.work_dir
 
     @property
     def _client(self) -> Client:
@@ -198,7 +185,7 @@ class Runai(OpensById, ListsGangs, Backend):
 
     # find
 
-    def _look(self, attempt: Attempt) -> list[RunRef]:
+    def _gangs_of(self, attempt: Attempt) -> list[RunRef]:
         found = map(self._opened, self._named(names.workload_name(attempt.key)))
         return [ref for ref in found if ref is not None and ref.run_dir == attempt.place.run_dir]
 
@@ -347,7 +334,7 @@ class Runai(OpensById, ListsGangs, Backend):
         return NodeState.MISSING if absent.is_gone(now) else NodeState.UNKNOWN
 
     def forget(self, ref: RunRef) -> None:
-        self._reports.forget(ref.run_dir)
+        super().forget(ref)
         self._ended.pop(ref.job_id, None)
         self._absent.pop(ref.job_id, None)
         self._namespaces.pop(ref.job_id, None)
@@ -381,12 +368,7 @@ class Runai(OpensById, ListsGangs, Backend):
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
         """Delete the workload: one that is only suspended could be resumed. What it has saved stays."""
-        cause, message = (
-            (ending.cause, ending.message) if ending else (Cause.CANCELED, "the run was cancelled")
-        )
-        stop_requested = self.directories.request_stop(
-            ref.key, ref.run_dir, StopRequest(cause=cause, message=message)
-        )
+        stop_requested = self._request_stop(ref, ending)
         try:
             self.delete(ref)
         except BackendError as error:
