@@ -296,7 +296,8 @@ def _freeze(pids: Sequence[int], seconds: float | None) -> None:
         numbers = " ".join(str(pid) for pid in pids)
         # In a session of its own, since this process may be among the frozen.
         subprocess.Popen(
-            ["/bin/sh", "-c", f"sleep {seconds:.0f}; kill -CONT {numbers} 2>/dev/null"], start_new_session=True
+            ["/bin/sh", "-c", f"sleep {seconds:.0f}; kill -CONT {numbers} 2>/dev/null"],
+            start_new_session=True,
         )
     _signal(pids, signal.SIGSTOP)
 
