@@ -16,11 +16,11 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.topology import read_others
+from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
-from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.drill import Deed, Fault, Journal, StepSeen, Strike, When
+from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, Deed, Fault, Journal, StepSeen, Strike, When
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import drill_journal_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -222,6 +222,24 @@ class Drill:
             _kill_all()
 
         return corrupt, f"changing one byte of {store.uri_of(name)}, and killing node {self.rank}"
+
+
+def drill_of(
+    environ: Mapping[str, str],
+    config: AgentConfig,
+    heartbeat: Heartbeat,
+    meter: ProgressMeter,
+    access: OciAccess,
+) -> Drill | None:
+    """Begin the drill that the environment asks for, if any. Raises AgentError for one that cannot be read."""
+    text = environ.get(DRILL_VARIABLE)
+    if text is None:
+        return None
+    try:
+        fault = Fault.parse(text)
+    except ValueError as error:
+        raise AgentError(f"{DRILL_VARIABLE}: {error}", cause=Cause.CONFIG) from error
+    return Drill(fault, config, heartbeat, meter, access)
 
 
 _MOMENTS: dict[When, Callable[[Drill, Path], bool]] = {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import replace
+from functools import cache
 from typing import Any, ClassVar
 
 from airflow_provider_ocidist.backends import run_dir_files
@@ -34,9 +36,13 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     Gang,
     GangState,
     Obj,
+    exit_of,
+    has_vanished,
     node_status,
+    runs_agent,
     unix_time,
     was_restarted,
+    with_preemption,
 )
 from airflow_provider_ocidist.backends.node_config import expectations
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
@@ -50,6 +56,7 @@ from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import (
     Ending,
     Expectations,
+    NodeState,
     NodeStatus,
     Plan,
     RunKey,
@@ -66,7 +73,12 @@ from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from airflow_provider_ocidist.work_dir.stored import with_checkpoint
 
+WORKLOAD = "Workload"
+"""Kueue has one for each gang in a queue; why it waits is in events of it."""
 GONE = Gang(GangState.GONE)
+LAST_LINES = 20
+"""Of a program without an agent."""
+log = logging.getLogger(__name__)
 
 
 class KubernetesBackend(
@@ -93,6 +105,8 @@ class KubernetesBackend(
         """By the gang's id, as last seen: whose logs can be read."""
         self._last: dict[str, dict[int, Obj]] = {}
         """The same with those that are gone."""
+        self._last_words: dict[str, dict[int, tuple[str, str]]] = {}
+        """By the gang's id and by rank, of nodes without an agent: when they had ended, and what they had printed."""
         self.directories = RunDirectories(self._run_dirs, self._urgent_dirs)
         self.gangs = RecordedGangs(self._run_dirs, self._gangs_of, lambda: self._fields.work_dir)
 
@@ -188,8 +202,10 @@ class KubernetesBackend(
         seen = self._look(refs)
         reported = self._reports.read({ref.run_dir: True for ref in refs})
         at = self._api.now()
+        preempted = cache(self._objects.preempted)
         found = [
-            self._status(ref, seen[str(ref.compartment_id)], reported.get(ref.run_dir), at) for ref in refs
+            self._status(ref, seen[str(ref.compartment_id)], reported.get(ref.run_dir), at, preempted)
+            for ref in refs
         ]
         return in_parallel(
             lambda pair: with_checkpoint(*pair, self._access), list(zip(found, refs, strict=True))
@@ -203,14 +219,19 @@ class KubernetesBackend(
         return {namespace: self._objects.look(namespace, gangs) for namespace, gangs in by_namespace.items()}
 
     def _status(
-        self, ref: RunRef, seen: Seen, reported: Mapping[int, Reported] | None, at: float
+        self,
+        ref: RunRef,
+        seen: Seen,
+        reported: Mapping[int, Reported] | None,
+        at: float,
+        preempted: Callable[[str], Mapping[str, str]],
     ) -> RunStatus:
         name = _name_of(ref)
         obj, pods = seen.objects.get(name), seen.pods.get(name, {})
         self._pods[ref.job_id] = pods
         pods, last = self._first_pods(ref, pods, reported or {})
         gang = GONE if obj is None else self.operator.read(obj)
-        of_all = [text for subject in self.operator.subjects(name) for text in seen.warnings.get(subject, ())]
+        of_all = _about_all(self.operator, name, gang, seen)
 
         def node(rank: int) -> NodeStatus:
             latest, pod = (reported or {}).get(rank), pods.get(rank)
@@ -229,7 +250,14 @@ class KubernetesBackend(
             )
             return signed(status, latest)
 
-        nodes = tuple(node(rank) for rank in range(ref.nodes))
+        self._note_last_words(ref, pods)
+        nodes = tuple(self._with_last_words(ref, node(rank)) for rank in range(ref.nodes))
+        if any(has_vanished(each, pods.get(each.rank)) for each in nodes):
+            said = preempted(str(ref.compartment_id))
+            nodes = tuple(
+                with_preemption(each, said) if has_vanished(each, pods.get(each.rank)) else each
+                for each in nodes
+            )
         return RunStatus(nodes=nodes, reports_readable=reported is not None, at=at)
 
     def _first_pods(
@@ -256,6 +284,32 @@ class KubernetesBackend(
         self._reports.forget(ref.run_dir)
         self._pods.pop(ref.job_id, None)
         self._last.pop(ref.job_id, None)
+        self._last_words.pop(ref.job_id, None)
+
+    # last words of programs without an agent
+
+    def _note_last_words(self, ref: RunRef, pods: Mapping[int, Obj]) -> None:
+        """Read what programs without an agent have printed last, once they have failed: their pods may go with it."""
+        noted = self._last_words.setdefault(ref.job_id, {})
+        for rank, pod in pods.items():
+            ended = None if runs_agent(pod) else exit_of(pod, self.operator.container)
+            at = str((ended or {}).get("finishedAt"))
+            if ended and ended.get("exitCode") and noted.get(rank, ("", ""))[0] != at:
+                noted[rank] = (at, self._tail(ref, pod))
+
+    def _tail(self, ref: RunRef, pod: Obj) -> str:
+        path = f"/api/v1/namespaces/{ref.compartment_id}/pods/{pod['metadata']['name']}/log"
+        try:
+            return self._api.text(path, container=self.operator.container, tailLines=LAST_LINES).decode(
+                errors="replace"
+            )
+        except BackendError as error:
+            log.debug("%s: its last lines cannot be read: %s", ref.key.name, error)
+            return ""
+
+    def _with_last_words(self, ref: RunRef, node: NodeStatus) -> NodeStatus:
+        _, text = self._last_words.get(ref.job_id, {}).get(node.rank, ("", ""))
+        return replace(node, tail=text) if text and node.state is NodeState.FAILED else node
 
     # logs
 
@@ -401,6 +455,21 @@ class KubernetesBackend(
 
 def _name_of(ref: RunRef) -> str:
     return ref.job_id.rpartition("/")[2]
+
+
+def _about_all(operator: Operator, name: str, gang: Gang, seen: Seen) -> list[str]:
+    """Return the warnings that concern all nodes of a gang; of one that a queue holds back, Kueue's."""
+    found = [text for subject in operator.subjects(name) for text in seen.warnings.get(subject, ())]
+    if not gang.queued:
+        return found
+    # The name of its workload goes on with letters that nobody knows beforehand.
+    start = f"{operator.kind.lower()}-{name}-"
+    whys = (
+        texts
+        for (kind, about), texts in seen.warnings.items()
+        if kind == WORKLOAD and about.startswith(start)
+    )
+    return [*found, *(text for texts in whys for text in texts)]
 
 
 def _opened(variables: Mapping[str, str]) -> dict[str, Any]:
