@@ -158,6 +158,25 @@ def test_the_last_ones_stay_and_other_files_are_left_alone(tmp_path: Path, keep:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["notes-1", *kept])
 
 
+@pytest.mark.parametrize("number", range(5))
+def test_what_an_earlier_run_has_left_in_the_folder_costs_no_later_save_its_place(
+    tmp_path: Path, number: int
+) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    keep, left = draw.randint(1, 3), sorted(draw.sample(range(100, 1000), draw.randint(1, 4)))
+    model, _ = model_and_optimizer()
+    for steps in (left, first := list(range(draw.randint(1, 90), 2000, draw.randint(200, 400)))):
+        saves = Saves(model, folder=tmp_path, keep=keep)
+        for count, step in enumerate(steps, 1):
+            saves.save(step)
+            saves.close() if count == len(steps) else saves._finish()
+            there = {path.name for path in tmp_path.iterdir()}
+            assert there >= {f"step-{each}" for each in steps[max(0, count - keep) : count]}, steps
+            assert len(there) <= keep
+    assert there == {f"step-{each}" for each in first[-keep:]}
+
+
 @pytest.mark.parametrize("found_by", ["save", "close"])
 def test_a_save_that_failed_is_an_error_of_the_next_call_and_names_the_step(
     tmp_path: Path, found_by: str

@@ -314,22 +314,27 @@ def _freeze(pids: Sequence[int], seconds: float | None) -> None:
         numbers = " ".join(str(pid) for pid in pids)
         # In a session of its own, since this process may be among the frozen.
         subprocess.Popen(
-            ["/bin/sh", "-c", f"sleep {seconds:g}; kill -CONT {numbers} 2>/dev/null"], start_new_session=True
+            ["/bin/sh", "-c", f"sleep {seconds:.0f}; kill -CONT {numbers} 2>/dev/null"],
+            start_new_session=True,
         )
     _signal(pids, signal.SIGSTOP)
 
 
 def _limit_files(seconds: float | None) -> None:
-    pids = guard.descendants(os.getpid())
-    before = {pid: _set_file_limit(pid, 0) for pid in pids}
+    before = {pid: _set_file_limit(pid, 0) for pid in guard.descendants(os.getpid())}
     if seconds is not None:
-        threading.Timer(seconds, _restore_file_limits, (before,)).start()
+        timer = threading.Timer(seconds, _restore_file_limits, (before,))
+        # A training that has failed of it meanwhile must not be waited for.
+        timer.daemon = True
+        timer.start()
 
 
 def _restore_file_limits(before: Mapping[int, int | None]) -> None:
-    for pid, limit in before.items():
-        if limit is not None:
-            _set_file_limit(pid, limit)
+    """Let the training's processes write again, also those that have begun meanwhile and inherited the limit."""
+    own, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for pid in guard.descendants(os.getpid()):
+        limit = before.get(pid)
+        _set_file_limit(pid, own if limit is None else limit)
 
 
 def _set_file_limit(pid: int, limit: int) -> int | None:

@@ -11,6 +11,9 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 
+OVER_THE_LONGEST = 2.0
+"""How many times as long as any step before one may take, where that is longer than `limits.hang_timeout`."""
+
 
 class Phase(StrEnum):
     """What a node is doing; in this order."""

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from airflow_provider_ocidist.backends import run_dir_files
-from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, LogLine, LogPart
+from airflow_provider_ocidist.backends.base import LOG_LINES, LogLine, LogPart
 from airflow_provider_ocidist.backends.capabilities import (
     ChecksBeforehand,
     Finding,
@@ -25,13 +25,13 @@ from airflow_provider_ocidist.backends.capabilities import (
     OpensById,
     PreparesCancels,
 )
-from airflow_provider_ocidist.backends.kubernetes import names, preflight
+from airflow_provider_ocidist.backends.kubernetes import names, pod_logs, preflight
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects, Seen
-from airflow_provider_ocidist.backends.kubernetes.log_lines import lines_of, since_time
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
 from airflow_provider_ocidist.backends.kubernetes.plans import make_plan
+from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLines, PodLog
 from airflow_provider_ocidist.backends.kubernetes.states import (
     Gang,
     GangState,
@@ -46,14 +46,12 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
 )
 from airflow_provider_ocidist.backends.node_config import expectations
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
-from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, RunNotFound
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import Program, TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
-from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import (
     Ending,
     Expectations,
@@ -65,20 +63,12 @@ from airflow_provider_ocidist.model.run import (
     RunRef,
     RunStatus,
 )
-from airflow_provider_ocidist.oci_client.credentials import access_of
-from airflow_provider_ocidist.storage.stores.base import Store
-from airflow_provider_ocidist.storage.stores.opening import Stores
 from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
-from airflow_provider_ocidist.work_dir.reports import Reported, Reports, signed
-from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.reports import Reported, signed
 from airflow_provider_ocidist.work_dir.stored import with_checkpoint
 
 WORKLOAD = "Workload"
 """Kueue has one for each gang in a queue; why it waits is in events of it."""
-BYTES_OF_A_LINE = 200
-"""About: by it a number of lines becomes a limit that the API server takes."""
-LEAST_BYTES = 65_536
 GONE = Gang(GangState.GONE)
 LAST_LINES = 20
 """Of a program without an agent."""
@@ -313,49 +303,32 @@ class KubernetesBackend(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
     ) -> list[LogPart]:
         parts = [(ref, rank, since[rank]) for ref, since in wanted for rank in range(ref.nodes)]
-        limit = max(LEAST_BYTES, most * BYTES_OF_A_LINE // max(1, len(parts)))
+        limit = pod_logs.bytes_of(most, len(parts))
         read = in_parallel(lambda part: self._lines(*part, limit), parts)
-        by_gang: dict[str, list[tuple[int, list[LogLine], bool]]] = {}
-        for (ref, rank, _), (lines, cut) in zip(parts, read, strict=True):
-            by_gang.setdefault(ref.job_id, []).append((rank, lines, cut))
-        return [_part(by_gang.get(ref.job_id, [])) for ref, _ in wanted]
+        by_gang: dict[str, list[tuple[int, PodLines]]] = {}
+        for (ref, rank, _), lines in zip(parts, read, strict=True):
+            by_gang.setdefault(ref.job_id, []).append((rank, lines))
+        return [pod_logs.part_of(by_gang.get(ref.job_id, [])) for ref, _ in wanted]
 
-    def _lines(self, ref: RunRef, rank: int, since: float, limit: int) -> tuple[list[LogLine], bool]:
-        """Return the lines of a node since a Unix time, and whether there are more."""
+    def _lines(self, ref: RunRef, rank: int, since: float, limit: int) -> PodLines:
+        """Return the lines of a node since a Unix time, of each start of its container that has a log."""
         pod = self._pod(ref, rank)
         if pod is None:
-            return [], False
-        container = self.operator.container
-        if was_restarted(pod, container):
-            found, cut = self._lines_of(ref, rank, pod, since, limit, previous="true")
-            if cut:
-                return found, cut
-            more, cut = self._lines_of(ref, rank, pod, since, limit)
-            return [*found, *more], cut
-        return self._lines_of(ref, rank, pod, since, limit)
-
-    def _lines_of(
-        self, ref: RunRef, rank: int, pod: Obj, since: float, limit: int, previous: str | None = None
-    ) -> tuple[list[LogLine], bool]:
-        """Return the lines of one start of a node's container; `previous`: "true" for the one before this."""
-        name = str(pod["metadata"]["name"])
-        path = f"/api/v1/namespaces/{ref.compartment_id}/pods/{name}/log"
-        try:
-            content = self._api.text(
-                path,
-                container=self.operator.container,
-                timestamps="true",
-                sinceTime=since_time(since),
-                limitBytes=limit,
-                previous=previous,
-            )
-        except BackendError as error:
-            # 400: its container has not started; 404: the pod is gone, and its log with it.
-            if error.status_code in (400, 404):
-                return [], False
-            raise
-        cut = len(content) >= limit
-        return lines_of(content, name, rank, since, cut=cut), cut
+            return PodLines()
+        wanted = PodLog(
+            namespace=str(ref.compartment_id),
+            pod=str(pod["metadata"]["name"]),
+            rank=rank,
+            since=since,
+            container=self.operator.container,
+        )
+        before = PodLines()
+        if was_restarted(pod, self.operator.container):
+            before = pod_logs.read(self._api, replace(wanted, previous=True), limit)
+            if before.unread_from is not None:
+                return before
+        found = pod_logs.read(self._api, wanted, limit)
+        return replace(found, lines=(*before.lines, *found.lines))
 
     def _pod(self, ref: RunRef, rank: int) -> Obj | None:
         pods = self._pods.get(ref.job_id)
@@ -492,9 +465,3 @@ def _record(ref: RunRef, variables: Sequence[Mapping[str, Any]]) -> RunRecord:
         return RunRecord.of(ref, unknown, Expectations(reports=entry is not None))
     config = AgentConfig.from_env({CONFIG_VARIABLE: entry["value"].replace("$$(", "$(")})
     return RunRecord.of(ref, config, expectations(config))
-
-
-def _part(read: Sequence[tuple[int, list[LogLine], bool]]) -> LogPart:
-    lines = [line for _, found, _ in read for line in found]
-    unread = {rank: found[-1].time for rank, found, cut in read if cut and found}
-    return LogPart(lines=sorted(lines, key=lambda line: line.time), unread_from=unread)

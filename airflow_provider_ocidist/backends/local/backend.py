@@ -19,24 +19,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.backends.base import LogLine
 from airflow_provider_ocidist.backends.bundle import agent_bundle
 from airflow_provider_ocidist.backends.local import node
 from airflow_provider_ocidist.backends.local.plans import KIND, folder_in, make_plan
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
-from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
-from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import TrainingJob
-from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRef, RunStatus
-from airflow_provider_ocidist.oci_client.credentials import access_of
-from airflow_provider_ocidist.storage.stores.opening import open_store
-from airflow_provider_ocidist.work_dir.reports import Reported, Reports, signed
-from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.reports import Reported, signed
 from airflow_provider_ocidist.work_dir.stored import with_checkpoint
 
 FOLDER = "local"

@@ -11,16 +11,14 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backends import run_dir_files
-from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.backends.base import LOG_LINES, LogLine, LogPart
 from airflow_provider_ocidist.backends.capabilities import ListsGangs, OpensById
 from airflow_provider_ocidist.backends.node_config import expectations
-from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
-from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
-from airflow_provider_ocidist.backends.runai import names
+from airflow_provider_ocidist.backends.runai import names, pod_logs
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields
 from airflow_provider_ocidist.backends.runai.phases import Workload, node_states
 from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, PATHS, id_of_project, make_plan
-from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
 from airflow_provider_ocidist.errors import (
     AgentError,
     BackendError,
@@ -32,7 +30,7 @@ from airflow_provider_ocidist.errors import (
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.evidence import Absent
 from airflow_provider_ocidist.model.job import TrainingJob
-from airflow_provider_ocidist.model.report import NodeReport, Phase, StopRequest
+from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
     NodeState,
@@ -44,13 +42,8 @@ from airflow_provider_ocidist.model.run import (
     RunStatus,
 )
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, STOP_FILE
-from airflow_provider_ocidist.oci_client.credentials import access_of
-from airflow_provider_ocidist.storage.stores.base import Store
-from airflow_provider_ocidist.storage.stores.opening import Stores
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
-from airflow_provider_ocidist.work_dir.reports import Reported, Reports, signed
-from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.reports import Reported, signed
 from airflow_provider_ocidist.work_dir.stored import with_checkpoint
 
 if TYPE_CHECKING:
@@ -84,6 +77,7 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
     def _take(self, fields: Mapping[str, Any]) -> None:
         super()._take(fields)
         self._fields = Fields.of(fields)
+        self._cluster = pod_logs.api_of(self._fields)
         self._made: Client | None = None
         self._making = threading.Lock()
 
@@ -340,15 +334,22 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
         self._namespaces.pop(ref.job_id, None)
 
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
+        (part,) = self.logs_of([(ref, since)])
+        return [*part.lines]
+
+    def logs_of(
+        self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
+    ) -> list[LogPart]:
         """Return the lines of the pods, where the connection has a way into the cluster; else the nodes' last ones.
 
         The control plane has no logs.
         """
-        if self._fields.kube_config_path:
-            from airflow_provider_ocidist.backends.runai import pod_logs
+        if self._cluster is None:
+            return [LogPart(self._last_lines(ref, since)) for ref, since in wanted]
+        gangs = [(ref, self._namespace_of(ref), since) for ref, since in wanted]
+        return pod_logs.read(self._cluster, gangs, most)
 
-            namespace = self._namespace_of(ref)
-            return pod_logs.read(self._fields, namespace, ref, since) if namespace else []
+    def _last_lines(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
         reported = self._reports.read({ref.run_dir: True}).get(ref.run_dir) or {}
         lines = [
             line for rank, each in reported.items() if each.report for line in last_lines(rank, each.report)
