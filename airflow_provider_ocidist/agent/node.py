@@ -34,6 +34,7 @@ from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
 from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.monitor.process_logs import read_process_logs, runs_in
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.agent.monitor.recovery import RecoveryClock
 from airflow_provider_ocidist.agent.monitor.spent import BudgetWatch, spent_before
 from airflow_provider_ocidist.agent.monitor.watches import Watches
 from airflow_provider_ocidist.agent.patience import patiently
@@ -128,6 +129,7 @@ class Node:
         """Names of what lay in it before this launch."""
         self.reports: list[NodeReport] = []
         """Of all nodes, at the join."""
+        self.recovery = RecoveryClock()
         self.drill: Drill | None = None
 
     def _new_output(self) -> Output:
@@ -196,6 +198,8 @@ class Node:
         training = self._launch(launcher, workspace, placement)
         began = time.monotonic()
         ended = training.wait(self.switch, self.config.limits.stop_grace)
+        self._note_recovery()
+        self.recovery.ended()
         self.heartbeat.update(trained_for=round(time.monotonic() - began, 1))
         if ended.stop or ended.exit_code:
             return self._not_succeeded(ended, launcher, courier, workspace)
@@ -214,10 +218,12 @@ class Node:
         checkpoints = self.config.checkpoints
         if checkpoints is None:
             return
-        if self.folder_is_own and not self.is_main:
-            discard(folder_of(checkpoints, workspace.working_dir), checkpoints.pattern)
         self.brought.clear()
         abandonable(lambda: self._patiently(lambda: self._restore(workspace)), self.switch)
+        if self.folder_is_own and not self.is_main:
+            # Afterwards: its parts of what is restored need not be fetched.
+            folder = folder_of(checkpoints, workspace.working_dir)
+            discard(folder, checkpoints.pattern, fetched=self.brought)
 
     # Before the training
 
@@ -356,6 +362,7 @@ class Node:
         if self.heartbeat.launch:
             # What the launch before has printed must not explain how this one ends.
             self.output, self.watches = self._new_output(), self._new_watches()
+            self.recovery.launched(self.heartbeat.launch)
         self.meter.touch()
         self.standstill.begin()
         show_stacks = self._stack_shower(environ.get("PATH"))
@@ -600,9 +607,15 @@ class Node:
     def _report_progress(self) -> None:
         self.meter.read()
         self.heartbeat.update(progress=self.meter.progress)
+        self._note_recovery()
         if self.heartbeat.report.phase in (Phase.STARTING, Phase.FETCHING):
             self.heartbeat.update(moved=self.activity.look())
             self._require_activity()
+
+    def _note_recovery(self) -> None:
+        recovery = self.recovery.look(self.meter.first_step_at())
+        if recovery:
+            self.heartbeat.update(recoveries=(*self.heartbeat.report.recoveries, recovery))
 
     def _require_activity(self) -> None:
         """End the gang when this node's fetching makes no progress.
@@ -705,6 +718,7 @@ class Node:
             logger.error("%s", outcome.one_line(self.rank, self.config.nodes, ended))
         self.watches.close()
         self.meter.close()
+        self._note_recovery()
         self.heartbeat.finish(
             phase=Phase.DONE,
             exit_code=ended.exit_code,
