@@ -414,7 +414,7 @@ def test_while_a_node_of_a_refused_candidate_may_live_no_other_is_asked_for(
     faults(method="POST", path=".*/actions/cancelJobRun", status=409, code="IncorrectState")
     key, job, ti = a_key(), parsing.build(job_with({"shape": SECOND})), Ti()
     ti.run_id = key.run_id
-    with pytest.raises(LeftRuns, match="LimitExceeded.*have not ended"):
+    with pytest.raises(LeftRuns, match=r"LimitExceeded.*have not ended"):
         GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None)
     httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     (left,) = runs_of(backend, ti)
