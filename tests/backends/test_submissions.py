@@ -159,11 +159,12 @@ def test_runs_that_do_not_end_are_named_and_the_next_try_ends_them_first(
     assert caught.value.retryable
     # Hopeless to Airflow's retries, it would leave them to themselves.
     assert caught.value.cause in (Cause.QUOTA, Cause.SERVICE)
-    faults(method="GET", path="/20190101/jobRuns", stale_s=600)
+    faults(method="GET", path="/20190101/jobRuns", stale_s=3)
     ref = submit(backend, job, key, 2)
     states = _runs_of(key, backend, emulator)
     assert len(alive) == 2
     assert ref.complete
+    assert set(alive).isdisjoint(ref.run_ids), "they were asked to stop"
     assert {run_id for run_id, state in states.items() if state not in TERMINAL} <= set(ref.run_ids), states
     backend.cancel(ref)
 
