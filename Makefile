@@ -34,7 +34,7 @@ AIRFLOW ?= $(OLDER_AIRFLOWS)
 AIRFLOW_READY = $(filter $(AIRFLOW:%=.venv-airflow-%/.ready),$(OLDER_READY))
 TESTS ?=
 MODULES ?=
-# Most tests wait for programs, so three at a time keep two cores busy; tests/conftest.py says which files come first.
+# Most tests wait for programs, so three at a time keep two cores busy; tests/longest.py says which files come first.
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 HOMES := $(addprefix tests/,emulator/kubernetes emulator/runai backends/kubernetes backends/runai backends/test_kubernetes_gangs.py backends/test_kubernetes_contract.py backends/test_kubernetes_features.py backends/test_kubernetes_versions.py homes)
 ROWS ?=

@@ -71,7 +71,8 @@ class Saves:
         """Whether tensors are copied from a device, which does that beside the program."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="saves")
         self._under_way: tuple[int, Future[None]] | None = None
-        self._written: set[int] = set()
+        self._written: list[int] = []
+        """The steps of this process that lie in the folder, the last one last."""
 
     def restore(self) -> int:
         """Load the newest whole checkpoint that all processes have; return its step, 0 where there is none."""
@@ -197,10 +198,12 @@ class Saves:
 
     def _forget_old(self, step: int) -> None:
         # Where nodes have disks of their own, the first alone has what shows that a folder is whole.
-        self._written.add(step)
-        for old in sorted(self._written | set(_whole_steps(self.folder)))[: -self.keep]:
+        self._written = [*(each for each in self._written if each != step), step]
+        # What an earlier run has left is older, whatever its steps are.
+        before = sorted(set(_whole_steps(self.folder)) - set(self._written))
+        for old in [*before, *self._written][: -self.keep]:
             shutil.rmtree(self._place(old), ignore_errors=True)
-            self._written.discard(old)
+        self._written = self._written[-self.keep :]
 
     def _place(self, step: int) -> Path:
         return self.folder / f"step-{step}"

@@ -6,7 +6,8 @@ import os
 import sys
 import time
 
-from airflow_provider_ocidist.agent.join.topology import SILENCE, own_rank, read_report
+from airflow_provider_ocidist.agent.join.peer_reports import read_report
+from airflow_provider_ocidist.agent.join.topology import SILENCE, own_rank
 from airflow_provider_ocidist.errors import AgentError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport, Phase

@@ -46,6 +46,7 @@ for _name in [name for name in os.environ if name.startswith(("OCI_", "AIRFLOW_C
 
 from scripts.emulator_process import Access, EmulatorProcess  # noqa: E402 - after the environment
 from scripts.sweeper import sweep_after_us  # noqa: E402 - the same
+from tests import longest  # noqa: E402 - the same
 from tests.skips import pytest_configure  # noqa: E402, F401  a hook
 
 if TYPE_CHECKING:
@@ -54,30 +55,6 @@ if TYPE_CHECKING:
 
 # Here, and in no worker of xdist, which inherits it.
 sweep_after_us()
-
-LONGEST = (
-    "e2e/test_airflow_processes.py",
-    "examples/test_dags.py",
-    "containers/test_image.py",
-    "clients/test_ads.py",
-    "containers/test_three_hosts.py",
-    "train/test_examples.py",
-    "tests/cli/test_runs.py",
-    "tests/test_local_airflow.py",
-    "agent/test_torchrun_gang.py",
-    "e2e/test_dag_test.py",
-    "agent/test_agent.py",
-    "tests/cli/test_walk.py",
-    "clients/test_oci_cli.py",
-    "launchers/test_failures.py",
-    "emulator/test_standalone.py",
-    "tests/gangs/test_submission.py",
-    "backends/test_oci_data_science.py",
-    "backends/test_multi_node.py",
-    "storage/test_checkpoints.py",
-    "storage/test_batch.py",
-    "storage/test_resume.py",
-)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -94,8 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         from tests.airflow_versions import mark_by_version
 
         mark_by_version(items)
-    place = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get("/".join(item.path.parts[-2:]), len(place)))
+    items.sort(key=lambda item: longest.place(item.path))
 
 
 @pytest.fixture(autouse=True)

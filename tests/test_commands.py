@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import longest
+
 ROOT = Path(__file__).resolve().parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = re.findall(r"^([a-z0-9-]+):.*## ", MAKEFILE, re.MULTILINE)
@@ -78,6 +80,10 @@ def test_what_a_script_of_ci_names_is_there(script: Path) -> None:
     # A variable chooses other tests: `make test-python39 NODES=short`.
     recipes = [recipe(*each.split()) for each in called if "=" in each]
     assert missing("\n".join([text, *recipes])) == []
+
+
+def test_the_files_that_a_run_begins_with_are_there() -> None:
+    assert [file for file in longest.FILES if not (longest.TESTS / file).is_file()] == []
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from airflow_provider_ocidist import kinds
+from airflow_provider_ocidist import kinds, launchers
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.job import BackendOptions
 from airflow_provider_ocidist.job_file.dialects.base import Dialect
 from airflow_provider_ocidist.launchers.base import Launcher
 
 
-def test_the_abstract_module_is_no_kind():
-    assert "base" not in kinds.names("launchers")
+def test_modules_that_declare_nothing_are_shared_by_the_kinds():
+    assert {"base", "command_line", "ssh"}.isdisjoint(kinds.names("launchers"))
+    assert {"base", "bundle", "kubernetes"}.isdisjoint(kinds.names("backends"))
     assert "torchrun" in kinds.names("launchers")
+
+
+def test_a_module_is_a_kind_when_it_declares_one_and_is_not_imported_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "declares.py").write_text("raise AssertionError\nLAUNCHER = Declares()\n")
+    (tmp_path / "shares.py").write_text("# LAUNCHER = what others end in\n")
+    monkeypatch.setattr(launchers, "__path__", [*launchers.__path__, str(tmp_path)])
+    kinds._declared.cache_clear()
+    try:
+        assert "declares" in kinds.names("launchers")
+        assert "shares" not in kinds.names("launchers")
+    finally:
+        kinds._declared.cache_clear()
 
 
 @pytest.mark.parametrize("kind", kinds.names("backends"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -157,6 +158,25 @@ def test_the_last_ones_stay_and_other_files_are_left_alone(tmp_path: Path, keep:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["notes-1", *kept])
 
 
+@pytest.mark.parametrize("number", range(5))
+def test_what_an_earlier_run_has_left_in_the_folder_costs_no_later_save_its_place(
+    tmp_path: Path, number: int
+) -> None:
+    draw = random.Random(f"{SEED}.{number}")
+    print(f"seed {SEED}.{number}")
+    keep, left = draw.randint(1, 3), sorted(draw.sample(range(100, 1000), draw.randint(1, 4)))
+    model, _ = model_and_optimizer()
+    for steps in (left, first := list(range(draw.randint(1, 90), 2000, draw.randint(200, 400)))):
+        saves = Saves(model, folder=tmp_path, keep=keep)
+        for count, step in enumerate(steps, 1):
+            saves.save(step)
+            saves.close() if count == len(steps) else saves._finish()
+            there = {path.name for path in tmp_path.iterdir()}
+            assert there >= {f"step-{each}" for each in steps[max(0, count - keep) : count]}, steps
+            assert len(there) <= keep
+    assert there == {f"step-{each}" for each in first[-keep:]}
+
+
 @pytest.mark.parametrize("found_by", ["save", "close"])
 def test_a_save_that_failed_is_an_error_of_the_next_call_and_names_the_step(
     tmp_path: Path, found_by: str
@@ -190,66 +210,71 @@ def test_ocidist_hears_of_each_whole_one(tmp_path: Path, monkeypatch: pytest.Mon
 
 TRAINS = """
 import os, signal, torch, torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from airflow_provider_ocidist.saves import Saves
 dist.init_process_group("gloo")
-rank, victim = dist.get_rank(), int(os.environ["VICTIM"])
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
-if os.environ["SHARDED"] == "yes":
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
-else:
-    model = torch.nn.parallel.DistributedDataParallel(model)
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-saves = Saves(model, optimizer)
-first = saves.restore() + 1
-print(f"begins at {first}", flush=True)
-for step in range(first, 13):
+rank, victim, launch = dist.get_rank(), 1, int(os.environ["OCIDIST_RESTARTS"])
+def built():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    if os.environ["SHARDED"] == "yes":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    else:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    return model, torch.optim.Adam(model.parameters(), lr=0.01)
+def train(model, optimizer, step):
     data = torch.randn(4, 8, generator=torch.Generator().manual_seed(step * 100 + rank))
     model(data).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
+def show(name, model):
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    if rank == 0:
+        print(f"{name} {sum(value.double().sum().item() for value in whole.values())!r}", flush=True)
+if launch == 0:
+    undisturbed = built()
+    for step in range(1, 13):
+        train(*undisturbed, step)
+    show("undisturbed:", undisturbed[0])
+model, optimizer = built()
+saves = Saves(model, optimizer)
+for step in range(saves.restore() + 1, 13):
+    train(model, optimizer, step)
     if step % 3 == 0:
         saves.save(step)
-    if step == 8 and first == 1 and rank == victim:
+    if step == 8 and launch == 0 and rank == victim:
         # Its last save may or may not be whole by now.
         os.kill(os.getpid(), signal.SIGKILL)
 saves.close()
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-if rank == 0:
-    total = sum(value.double().sum().item() for value in whole.values())
-    print(f"ends with {total!r}", flush=True)
+show("launched again:", model)
 dist.destroy_process_group()
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharded", ["yes", "no"])
-def test_two_nodes_save_restore_and_end_as_undisturbed_ones(tmp_path: Path, sharded: str) -> None:
-    ends = []
-    for victim in (-1, 1):
-        root = tmp_path / f"victim{victim}"
-        kept = Checkpoints(uri=str(root / "kept"), path="checkpoints")
-        with Gang(
-            root,
-            TRAINS,
-            nodes=2,
-            kind="torchrun",
-            checkpoints=kept,
-            restarts=Restarts(program=1, node=1),
-            limits=Limits(stop_grace=5.0, join_timeout=60.0),
-        ) as two:
-            assert two.run(VICTIM=str(victim), SHARDED=sharded) == [0, 0]
-            said = "".join(agent.stdout.read_text() for agent in two.agents)
-            report = next(agent.report for agent in two.agents if agent.report.main)
-            there = [list((two.code(rank) / "checkpoints").glob("step-*")) for rank in range(2)]
-        assert all(len(each) <= 2 for each in there), (
-            "nodes with disks of their own keep no more than they should"
-        )
-        assert len(report.restarts) == (victim >= 0)
-        assert report.checkpoint is not None
-        assert report.checkpoint.step == 12
-        ends.append(said.rpartition("ends with ")[2].split()[0])
-    assert ends[0] == ends[1]
+@pytest.mark.parametrize("kind, sharded", [("torchrun", "yes"), ("python", "no")])
+def test_two_nodes_save_restore_and_end_as_undisturbed_ones(tmp_path: Path, kind: str, sharded: str) -> None:
+    with Gang(
+        tmp_path,
+        TRAINS,
+        nodes=2,
+        kind=kind,
+        checkpoints=Checkpoints(uri=str(tmp_path / "kept"), path="checkpoints"),
+        restarts=Restarts(program=1, node=1),
+        limits=Limits(stop_grace=5.0, join_timeout=60.0),
+    ) as two:
+        assert two.run(SHARDED=sharded) == [0, 0]
+        printed = "".join(agent.stdout.read_text() for agent in two.agents)
+        report = next(agent.report for agent in two.agents if agent.report.main)
+        there = [list((two.code(rank) / "checkpoints").glob("step-*")) for rank in range(2)]
+    assert all(len(each) <= 2 for each in there), "each node keeps two on its own disk"
+    assert len(report.restarts) == 1
+    assert report.checkpoint is not None
+    assert report.checkpoint.step == 12
+    undisturbed, again = (
+        re.findall(rf"^{name}: (.*)$", printed, re.MULTILINE) for name in ("undisturbed", "launched again")
+    )
+    assert len(undisturbed) == 1
+    assert again == undisturbed

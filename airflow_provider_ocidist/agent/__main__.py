@@ -12,11 +12,12 @@ from airflow_provider_ocidist.agent.join import ads_contract
 from airflow_provider_ocidist.agent.join.ads_contract import NodeInstructions
 from airflow_provider_ocidist.agent.join.ads_meeting import instructions_of_ads
 from airflow_provider_ocidist.agent.join.second_start import is_second_start, stand_by
-from airflow_provider_ocidist.agent.node import LAYOUT, Node
+from airflow_provider_ocidist.agent.node import Node
 from airflow_provider_ocidist.agent.secrecy import keep_from_log
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
 from airflow_provider_ocidist.agent.train import first_process
 from airflow_provider_ocidist.agent.train.abandonable import leave
+from airflow_provider_ocidist.agent.train.shared_log import LAYOUT
 from airflow_provider_ocidist.errors import AgentError
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.causes import exit_code_of, remedy_on_node

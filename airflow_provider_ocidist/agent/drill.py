@@ -16,11 +16,11 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.topology import read_others
+from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
-from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.drill import Deed, Fault, Journal, StepSeen, Strike, When
+from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, Deed, Fault, Journal, StepSeen, Strike, When
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import drill_journal_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -224,6 +224,24 @@ class Drill:
         return corrupt, f"changing one byte of {store.uri_of(name)}, and killing node {self.rank}"
 
 
+def drill_of(
+    environ: Mapping[str, str],
+    config: AgentConfig,
+    heartbeat: Heartbeat,
+    meter: ProgressMeter,
+    access: OciAccess,
+) -> Drill | None:
+    """Begin the drill that the environment asks for, if any. Raises AgentError for one that cannot be read."""
+    text = environ.get(DRILL_VARIABLE)
+    if text is None:
+        return None
+    try:
+        fault = Fault.parse(text)
+    except ValueError as error:
+        raise AgentError(f"{DRILL_VARIABLE}: {error}", cause=Cause.CONFIG) from error
+    return Drill(fault, config, heartbeat, meter, access)
+
+
 _MOMENTS: dict[When, Callable[[Drill, Path], bool]] = {
     When.TRAINING: lambda _drill, _folder: True,
     When.SAVING: Drill.is_saving,
@@ -296,22 +314,27 @@ def _freeze(pids: Sequence[int], seconds: float | None) -> None:
         numbers = " ".join(str(pid) for pid in pids)
         # In a session of its own, since this process may be among the frozen.
         subprocess.Popen(
-            ["/bin/sh", "-c", f"sleep {seconds:g}; kill -CONT {numbers} 2>/dev/null"], start_new_session=True
+            ["/bin/sh", "-c", f"sleep {seconds:.0f}; kill -CONT {numbers} 2>/dev/null"],
+            start_new_session=True,
         )
     _signal(pids, signal.SIGSTOP)
 
 
 def _limit_files(seconds: float | None) -> None:
-    pids = guard.descendants(os.getpid())
-    before = {pid: _set_file_limit(pid, 0) for pid in pids}
+    before = {pid: _set_file_limit(pid, 0) for pid in guard.descendants(os.getpid())}
     if seconds is not None:
-        threading.Timer(seconds, _restore_file_limits, (before,)).start()
+        timer = threading.Timer(seconds, _restore_file_limits, (before,))
+        # A training that has failed of it meanwhile must not be waited for.
+        timer.daemon = True
+        timer.start()
 
 
 def _restore_file_limits(before: Mapping[int, int | None]) -> None:
-    for pid, limit in before.items():
-        if limit is not None:
-            _set_file_limit(pid, limit)
+    """Let the training's processes write again, also those that have begun meanwhile and inherited the limit."""
+    own, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for pid in guard.descendants(os.getpid()):
+        limit = before.get(pid)
+        _set_file_limit(pid, own if limit is None else limit)
 
 
 def _set_file_limit(pid: int, limit: int) -> int | None:

@@ -67,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    _refuse_counts(options)
     job = with_lease(load(options.file, options), LEASE)
     backend = backend_of(options, job.backend.kind)
     named = _named(options, job)
@@ -76,6 +77,16 @@ def _run(options: argparse.Namespace) -> int:
         return FINE
     with problems_of(options.file, absence_of(options)):
         return _drill(options, backend, job, named)
+
+
+def _refuse_counts(options: argparse.Namespace) -> None:
+    """Raise Unusable for what would drill nothing and still be called well."""
+    if options.tries < 1:
+        raise Unusable(f"--tries {options.tries}: a training has one at least; write 1 or more")
+    if options.campaign is not None and options.campaign < 1:
+        raise Unusable(f"--campaign {options.campaign}: that draws no fault; write 1 or more")
+    if options.campaign is not None and options.fault:
+        raise Unusable("--campaign draws faults, and --fault names them: use one of them")
 
 
 def _drill(options: argparse.Namespace, backend: Backend, job: TrainingJob, named: Sequence[Fault]) -> int:

@@ -35,7 +35,7 @@ from airflow_provider_ocidist.emulator.monitoring.service import Monitoring
 from airflow_provider_ocidist.emulator.networks import Networks
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.object_storage.service import ObjectStorage
-from airflow_provider_ocidist.emulator.pacing import Dropped, Pace, cut_after, paced_receive, paced_send
+from airflow_provider_ocidist.emulator.pacing import Dropped, Throttle, cut_after, paced_receive, paced_send
 from airflow_provider_ocidist.emulator.resource_search import ResourceSearch
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.status_page import browser
@@ -145,8 +145,8 @@ class App:
         started = time.time()
         effect = self._effect(scope)
         if effect.bytes_per_s:
-            receive = paced_receive(receive, Pace(effect.bytes_per_s))
-            send = paced_send(send, Pace(effect.bytes_per_s))
+            receive = paced_receive(receive, Throttle(effect.bytes_per_s))
+            send = paced_send(send, Throttle(effect.bytes_per_s))
         call = Call(request=Request(scope, receive), raw_path=scope["raw_path"].decode("latin-1"))
         call.request_id = request_id_of(call)
         try:

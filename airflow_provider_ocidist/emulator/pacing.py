@@ -14,7 +14,7 @@ class Dropped(Exception):
     """The connection was cut on purpose."""
 
 
-class Pace:
+class Throttle:
     """Lets bytes pass at a steady speed."""
 
     def __init__(self, bytes_per_s: float) -> None:
@@ -29,30 +29,30 @@ class Pace:
         await asyncio.sleep(self._free_at - now)
 
 
-def paced_receive(receive: Receive, pace: Pace) -> Receive:
+def paced_receive(receive: Receive, throttle: Throttle) -> Receive:
     """Return a `receive` that takes the request's body in slowly; the client holds the rest."""
 
     async def receive_slowly() -> Message:
         message = await receive()
         size = len(message.get("body", b""))
         if size:
-            await pace.wait(size)
+            await throttle.wait(size)
         return message
 
     return receive_slowly
 
 
-def paced_send(send: Send, pace: Pace) -> Send:
+def paced_send(send: Send, throttle: Throttle) -> Send:
     """Return a `send` that sends the answer's body slowly."""
 
     async def send_slowly(message: Message) -> None:
         body = memoryview(message.get("body", b""))
-        while len(body) > pace.slice_bytes:
-            await pace.wait(pace.slice_bytes)
-            await send({**message, "body": body[: pace.slice_bytes], "more_body": True})
-            body = body[pace.slice_bytes :]
+        while len(body) > throttle.slice_bytes:
+            await throttle.wait(throttle.slice_bytes)
+            await send({**message, "body": body[: throttle.slice_bytes], "more_body": True})
+            body = body[throttle.slice_bytes :]
         if message["type"] == "http.response.body":
-            await pace.wait(len(body))
+            await throttle.wait(len(body))
             message = {**message, "body": body}
         await send(message)
 

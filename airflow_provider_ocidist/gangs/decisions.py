@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import unchanged, verdict
 from airflow_provider_ocidist.gangs.spending import node_seconds
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.report import OVER_THE_LONGEST, NodeReport, Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
     Expectations,
@@ -301,7 +301,10 @@ def _stuck(record: RunRecord, status: RunStatus, now: float) -> Finding | None: 
     if record.hang_timeout is None or not status.reports_readable:
         return None
     still = unchanged.seconds(record, unchanged.MOVEMENT)
-    if still <= record.hang_timeout + HANG_MARGIN:
+    reports = [node.report for node in status.nodes if node.report]
+    longest = max((each.progress.longest_step for each in reports if each.progress), default=0.0)
+    # The nodes judge by the same rule, sooner and by more than this.
+    if still <= max(record.hang_timeout, OVER_THE_LONGEST * longest) + HANG_MARGIN:
         return None
     return Cause.HANG, f"no output, step or checkpoint on any node for {still:.0f} s (limits.hang_timeout)"
 

@@ -99,7 +99,7 @@ def carry_out(
         failure=done[-1].failure,
         weights=done[-1].weights,
         step=done[-1].step,
-        recovery=recovery_of(done),
+        recovery=recovery_of(done) if has_happened(fault, done) else None,
     )
 
 
@@ -153,6 +153,11 @@ def _journals(backend: Backend, record: RunRecord) -> tuple[Journal, ...]:
 
 
 # What the journals say
+
+
+def has_happened(fault: Fault | None, tries: Sequence[Try]) -> bool:
+    """Whether a fault was inflicted; what only prepares it, as before a restore, is another deed."""
+    return fault is not None and any(strike.deed is fault.deed for each in tries for strike in _strikes(each))
 
 
 def recovery_of(tries: Sequence[Try]) -> Recovery | None:

@@ -28,7 +28,7 @@ class Failure:
     node: str | None = None
     """The job run of that node."""
     exit_code: int | None = None
-    """Of the training on that node; negative for a signal."""
+    """Of the training on that node, negative for a signal; where no agent reports it, of its container."""
     last_lines: tuple[str, ...] = ()
     """Of that node's output."""
     checkpoint_uri: str | None = None
@@ -39,7 +39,7 @@ class Failure:
         """Return the failure of a gang."""
         node = node_of(record, status, message)
         report = node.report if node else None
-        tail = (report.tail if report else None) or ""
+        tail = (report.tail if report else None) or (node.tail if node else None) or ""
         return cls(
             cause=cause,
             message=masked_text(message),

@@ -56,7 +56,7 @@ def may_pass(error: BackendError) -> bool:
     return error.retryable and error.cause is Cause.SERVICE and not isinstance(error, StillAlive | Overtaken)
 
 
-class Patience:
+class Backoff:
     """Waits out refusals and outages while a gang may live, until the evidence is conclusive."""
 
     def __init__(self, stop: threading.Event, log: TaskLog) -> None:

@@ -64,7 +64,7 @@ class Fault:
     def __str__(self) -> str:
         where = f"{self.deed}@{self.when}:node={self.node}"
         return f"{where},step={self.step}" + (
-            f",seconds={self.seconds:g}" if self.seconds is not None else ""
+            f",seconds={self.seconds:.0f}" if self.seconds is not None else ""
         )
 
     @classmethod

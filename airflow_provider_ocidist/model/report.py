@@ -11,6 +11,9 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 
+OVER_THE_LONGEST = 2.0
+"""How many times as long as any step before one may take, where that is longer than `limits.hang_timeout`."""
+
 
 class Phase(StrEnum):
     """What a node is doing; in this order."""
@@ -27,7 +30,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class RankPace:
     """How long one process works on a step by itself, as the program measures it."""
 
     rank: int
@@ -61,7 +64,7 @@ class Progress:
     """Seconds between two steps, at most so far."""
     step_time: float | None = None
     """Seconds for a step, over the last ones that this node has seen."""
-    paces: tuple[Pace, ...] = ()
+    paces: tuple[RankPace, ...] = ()
     """Of the processes on this node that report their own time."""
     complete: bool = False
     """Whether the program reports that there is nothing left to train."""
@@ -182,7 +185,7 @@ class NodeReport:
     spent_before: float | None = None
     """Node-seconds of the task's earlier attempts since its last clear, as node 0 has counted them."""
     lost: bool = False
-    """Whether the platform has started this node again: what ran on it before has ended without a word."""
+    """Whether the platform has started this node again after what ran on it had failed, or ended without a word."""
     restarts: tuple[Restart, ...] = ()
     """Of this run so far, oldest first; how many there are is the number of the launch, from 0."""
     recoveries: tuple[Recovery, ...] = ()

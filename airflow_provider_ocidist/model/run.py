@@ -258,6 +258,10 @@ class NodeStatus:
     """False where the node has written a newer one: of many gangs, not every report is always read."""
     sign: str | None = None
     """Changes with each write of the report, whether that was read or not; None: compare the report itself."""
+    exited: int | None = None
+    """The exit code of its container, where the service shows that; its agent reports that of the training."""
+    tail: str | None = None
+    """What a program without an agent has printed last, once it has failed."""
 
     @property
     def beat(self) -> str | None:
@@ -266,7 +270,8 @@ class NodeStatus:
 
     @property
     def exit_code(self) -> int | None:
-        return self.report.exit_code if self.report else None
+        reported = self.report.exit_code if self.report else None
+        return self.exited if reported is None else reported
 
 
 @dataclass(frozen=True, kw_only=True)

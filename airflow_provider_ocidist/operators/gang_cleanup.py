@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import XCom
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import OpensById
 from airflow_provider_ocidist.errors import BackendError, RunNotFound
-from airflow_provider_ocidist.gangs.kills import Patience, may_pass
+from airflow_provider_ocidist.gangs.kills import Backoff, may_pass
 from airflow_provider_ocidist.gangs.search import gangs_of
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.submission import Canceller
@@ -56,7 +56,7 @@ class GangCleanup:
 
         Whatever the service answers is asked again until it is evidence: its nodes may live.
         """
-        waited = Patience(self._stop, self._log)
+        backoff = Backoff(self._stop, self._log)
         ender, begun = Canceller(self._backend, self._log, self._stop), time.monotonic()
         ended: dict[str, RunRef] = {}
         while True:
@@ -70,7 +70,7 @@ class GangCleanup:
             except BackendError as error:
                 if not may_pass(error):
                     raise
-                waited.take(error, lambda: self._backend.reconnect(OciHook(self._conn_id).fields))
+                backoff.take(error, lambda: self._backend.reconnect(OciHook(self._conn_id).fields))
 
     def _gangs_of(self, keys: Sequence[RunKey]) -> list[RunRef]:
         """Return all gangs of the training, the oldest first: recorded, alive, or named in its XCom."""

@@ -12,8 +12,8 @@ from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, Overtaken
 from airflow_provider_ocidist.gangs.kills import (
     KILLED_PATIENCE,
+    Backoff,
     Killer,
-    Patience,
     end_before_giving_up,
     killer_of,
 )
@@ -117,12 +117,12 @@ class GangEnding:
 
     def reached(self, ref: RunRef) -> Backend:
         """Return the backend of a live gang; wait while the connection cannot be read."""
-        patience = Patience(self._stop, self._log)
+        backoff = Backoff(self._stop, self._log)
         while True:
             try:
                 return self._connection.backend(ref.backend)
             except Exception as error:  # noqa: BLE001 - Airflow's own, or the network's
-                patience.take(error, lambda: None)
+                backoff.take(error, lambda: None)
 
     def _disarm(self) -> None:
         """Stop the killer thread: the gang has ended."""

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
-from airflow_provider_ocidist.gangs.kills import Patience, may_pass
+from airflow_provider_ocidist.gangs.kills import Backoff, may_pass
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
@@ -231,7 +231,7 @@ class TrainingTry:
 
     def _brought_about(self, gang: GangSubmitter, key: RunKey, deadline: float | None) -> RunRecord:
         """Return the record of the gang; where one of an earlier try may live, one bad answer is no reason to fail."""
-        patience = Patience(self.stop, self._log)
+        backoff = Backoff(self.stop, self._log)
         with (
             self.ending.of_earlier_tries_when_killed(gang, key),
             self.ending.of_earlier_tries(key, gang.call_off),
@@ -242,7 +242,7 @@ class TrainingTry:
                 except BackendError as error:
                     if self._number == 1 or not may_pass(error):
                         raise
-                    patience.take(error, self.connection.reconnect)
+                    backoff.take(error, self.connection.reconnect)
 
     def _left_behind(self, ref: RunRef) -> RunRecord:
         """Return the record of this task's gang; the trigger's record was lost with it."""

@@ -18,7 +18,7 @@ import pytest
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.report import NodeReport
+from airflow_provider_ocidist.model.report import NodeReport, Phase
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE = 240.0
@@ -85,6 +85,12 @@ class Agent:
 
         until(shown_or_ended)
         assert condition(), f"node {self.rank} has ended:\n{self.stderr.read_text()}"
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for the others."""
+        written = (self.gang.run_dir / "nodes" / f"{self.rank}.json").exists()
+        return written and self.report.phase is Phase.JOINING
 
     @property
     def report(self) -> NodeReport:

@@ -232,7 +232,7 @@ def test_a_program_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path
 def test_sigterm_while_waiting_for_the_others_ends_the_node(tmp_path: Path) -> None:
     with Gang(tmp_path, "print('never')", nodes=2) as gang:
         (agent,) = gang.start(0)
-        until(lambda: (gang.run_dir / "nodes" / "0.json").exists() and agent.report.phase is Phase.JOINING)
+        until(lambda: agent.waits)
         agent.signal(signal.SIGTERM)
         assert agent.wait() == 143
         assert agent.report.phase is Phase.DONE

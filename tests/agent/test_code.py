@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.prepare import disk
-from airflow_provider_ocidist.agent.prepare.code import announce, fetch_code, require_same, storage_errors
+from airflow_provider_ocidist.agent.prepare.code import announce, fetch_code, fetch_errors, require_same
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace, environment_paths
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause
@@ -57,7 +57,7 @@ def test_why_code_cannot_be_had_shows_no_token() -> None:
     assert "secret" not in str(caught.value)
     with (
         pytest.raises(AgentError, match=r"^the code cannot be fetched: .*/p/\*\*\*/n/ns") as caught,
-        storage_errors("the code", Path()),
+        fetch_errors("the code", Path()),
     ):
         raise FileNotFoundError(f"{place}/train.py?sig=the-secret")
     assert "secret" not in str(caught.value)

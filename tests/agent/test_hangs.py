@@ -16,11 +16,11 @@ import pytest
 from airflow_provider_ocidist.agent.diagnose import stacks
 from airflow_provider_ocidist.agent.diagnose.flight_records import stuck_collective
 from airflow_provider_ocidist.agent.diagnose.stacks import main_frames, odd_ones
-from airflow_provider_ocidist.agent.monitor.hang import OVER_THE_LONGEST, Stillness, is_hung
+from airflow_provider_ocidist.agent.monitor.hang import Stillness, is_hung
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Restarts
-from airflow_provider_ocidist.model.report import Standing
+from airflow_provider_ocidist.model.report import OVER_THE_LONGEST, Standing
 from tests.agent.gangs import Gang, until
 
 SEED = int(os.environ.get("HANGS_SEED", "20261123"))

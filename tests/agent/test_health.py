@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,47 @@ def test_a_disk_that_cannot_be_written_or_is_full_is_found(
     assert "cannot be written: No such file or directory" in (disk_fault(tmp_path / "gone") or "")
     monkeypatch.setattr(health, "LEAST_SPACE", 1 << 62)
     assert f"the disk at {tmp_path} is full: " in (disk_fault(tmp_path) or "")
+
+
+def test_a_folder_that_is_not_the_programs_to_write_is_no_fault_of_the_disk() -> None:
+    # The system's own: no user may write there, as into a folder of an image that belongs to root.
+    watch = watch_of(Path("/sys"))
+    assert (watch.look(), watch.look()) == ((), ())
+
+
+@pytest.mark.parametrize("why", [errno.EROFS, errno.EACCES, errno.EIO])
+def test_a_folder_that_could_be_written_and_cannot_any_more_is_a_fault_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int
+) -> None:
+    watch = watch_of(tmp_path)
+    assert watch.look() == ()
+
+    def refuse(_: Path) -> None:
+        raise OSError(why, os.strerror(why))
+
+    # A disk that the kernel makes read-only after an error: none can be had here.
+    monkeypatch.setattr(health, "_write_through", refuse)
+    assert watch.look() == (f"the disk at {tmp_path} cannot be written: {os.strerror(why)}",)
+
+
+def test_a_firewall_before_many_peers_is_no_network_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health, "SLOW_CHECK", 1.0)
+    monkeypatch.setattr(health, "PROBES", 2)
+    watch = watch_of(peers={rank: f"10.0.0.{rank}" for rank in range(1, 41)})
+    seen: set[str] = set()
+
+    def drops(_: str) -> bool:
+        time.sleep(0.1)
+        seen.update(watch.stuck())
+        return False
+
+    monkeypatch.setattr(health, "host_answers", drops)
+    began = time.monotonic()
+    assert watch.look() == ()
+    assert time.monotonic() - began > health.SLOW_CHECK, "together they take longer than one check may"
+    assert not seen
 
 
 def test_a_peer_is_lost_when_it_answered_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,12 +52,14 @@ def test_a_machine_is_used_by_its_processors_or_its_gpus(seen: Usage, used: bool
     assert is_used(seen) is used
 
 
-@pytest.mark.parametrize("busy, idle", [(0, True), (35, False)])
+@pytest.mark.parametrize(
+    "busy, idle", [("0", True), ("35", False), ("0 0 0 0 0 0 12 0", False), ("1 0 1 1", True)]
+)
 def test_gpus_are_asked_where_there_are_any(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: int, idle: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: str, idle: bool
 ) -> None:
     smi = tmp_path / "nvidia-smi"
-    smi.write_text(f"#!/bin/sh\necho '{busy}, 0, 40000, 80000'\n")
+    smi.write_text(f'#!/bin/sh\nfor share in {busy}; do echo "$share, 0, 40000, 80000"; done\n')
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(usage, "processor_time", lambda _: 0.0)

@@ -66,7 +66,7 @@ def test_whichever_node_comes_last_is_waited_for(tmp_path: Path, late: int) -> N
     limits = Limits(join_timeout=120.0, stop_grace=2.0)
     with Gang(tmp_path, script, nodes=3, limits=limits) as gang:
         for agent in list(gang.start(*(rank for rank in range(3) if rank != late))):
-            until(lambda agent=agent: "not here yet" in agent.stderr.read_text())
+            agent.shows(lambda agent=agent: agent.waits)
         gang.start(late)
         assert [agent.wait() for agent in gang.agents] == [0, 0, 0]
 

@@ -10,14 +10,14 @@ import pytest
 
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.train import supervise
-from airflow_provider_ocidist.agent.train.supervise import Output
+from airflow_provider_ocidist.agent.train.supervise import ProgramOutput
 
 
 class Pumped:
     """A pipe through which the test speaks as the training does."""
 
     def __init__(self, folder: Path) -> None:
-        self.output = Output(ProgressMeter(folder / "meter"))
+        self.output = ProgramOutput(ProgressMeter(folder / "meter"))
         source, self.end = os.pipe()
         self.passed_on = folder / "passed-on"
         self.sink = os.open(self.passed_on, os.O_CREAT | os.O_WRONLY)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.outputs import expanded, fixed_part, parcels
+from airflow_provider_ocidist.agent.save.outputs import expanded, fixed_part, planned_copies
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Input, Output
 from tests.agent.gangs import Gang
@@ -46,8 +46,8 @@ def test_each_node_and_each_failed_attempt_has_a_place_of_its_own(tmp_path: Path
     )
 
     def uris(rank: int, failed_run: str | None = None) -> list[str]:
-        chosen = parcels(outputs, tmp_path, rank=rank, is_main=rank == 0, failed_run=failed_run)
-        return [parcel.uri for parcel in chosen]
+        chosen = planned_copies(outputs, tmp_path, rank=rank, is_main=rank == 0, failed_run=failed_run)
+        return [copy.uri for copy in chosen]
 
     assert uris(0) == ["/to/a", "/to/b"]
     assert uris(2) == ["/to/b/node-2"]
@@ -61,7 +61,7 @@ def test_two_outputs_that_would_write_the_same_file_are_refused(tmp_path: Path) 
         (tmp_path / name / "model.pt").touch()
     outputs = (Output(path="a", uri="/to"), Output(path="b", uri="/to"))
     with pytest.raises(AgentError, match=r"a and b would both write model\.pt to /to"):
-        parcels(outputs, tmp_path, rank=0, is_main=True)
+        planned_copies(outputs, tmp_path, rank=0, is_main=True)
 
 
 def test_all_nodes_deliver_each_under_its_own_name_with_the_variables_of_its_role(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,11 @@ def write(folder: Path, report: NodeReport) -> Path:
     return file
 
 
-def a_report(rank: int, phase: Phase) -> NodeReport:
-    code = 3 if phase is Phase.DONE else None
-    return NodeReport(rank=rank, phase=phase, address="", started_at=1.0, heartbeat_at=2.0, exit_code=code)
+def a_report(rank: int, phase: Phase, code: int = 3) -> NodeReport:
+    exit_code = code if phase is Phase.DONE else None
+    return NodeReport(
+        rank=rank, phase=phase, address="", started_at=1.0, heartbeat_at=2.0, exit_code=exit_code
+    )
 
 
 def environment(rank: int) -> dict[str, str]:
@@ -53,7 +56,7 @@ def test_only_a_node_of_this_rank_that_has_begun_is_a_second_start(tmp_path: Pat
         folder.mkdir()
         begun = {rank: draw.choice(list(Phase)) for rank in range(3) if draw.random() < 0.5}
         for rank, phase in begun.items():
-            write(folder, a_report(rank, phase))
+            write(folder, a_report(rank, phase, draw.choice((0, 3))))
         rank = draw.randrange(3)
         before = {file: file.read_bytes() for file in folder.rglob("*.json")}
         assert second_start.is_second_start(config(folder), environment(rank)) == (rank in begun)
@@ -62,6 +65,8 @@ def test_only_a_node_of_this_rank_that_has_begun_is_a_second_start(tmp_path: Pat
             if found.rank == rank and was.phase is not Phase.DONE:
                 assert (found.phase, found.lost, found.exit_code) == (Phase.DONE, True, None)
                 assert found.message
+            elif found.rank == rank:
+                assert found == replace(was, lost=was.exit_code != 0)
             else:
                 assert found == was
 

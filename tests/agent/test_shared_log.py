@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.train.shared_log import LineMarker, MarkingFormatter, unmarked
-from airflow_provider_ocidist.agent.train.supervise import Output
+from airflow_provider_ocidist.agent.train.supervise import ProgramOutput
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_every_line_of_what_the_agent_says_is_marked() -> None:
 
 
 def test_marks_are_for_the_log_alone_and_not_for_the_diagnosis(tmp_path: Path) -> None:
-    output = Output(ProgressMeter(tmp_path), mark_as=2)
+    output = ProgramOutput(ProgressMeter(tmp_path), mark_as=2)
     source, into = os.pipe()
     outside, sink = os.pipe()
     pump = threading.Thread(target=output.pump, args=(source, sink))

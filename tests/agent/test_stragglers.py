@@ -11,14 +11,14 @@ import pytest
 
 from airflow_provider_ocidist.agent.monitor.stragglers import FEWEST_STEPS, find_slow
 from airflow_provider_ocidist.job import Limits
-from airflow_provider_ocidist.model.report import NodeReport, Pace, Phase, Progress
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, RankPace
 from tests.agent.gangs import Gang
 
 SEED = int(os.environ.get("HANGS_SEED", "20261123"))
 
 
 def report(
-    node: int, *paces: Pace, phase: Phase = Phase.TRAINING, step_time: float | None = None
+    node: int, *paces: RankPace, phase: Phase = Phase.TRAINING, step_time: float | None = None
 ) -> NodeReport:
     progress = Progress(paces=paces, step_time=step_time)
     return NodeReport(rank=node, phase=phase, address="", started_at=0.0, heartbeat_at=0.0, progress=progress)
@@ -33,7 +33,7 @@ def test_whoever_takes_half_as_long_again_as_the_median_is_slow_and_nobody_else(
     times |= {rank: times[rank] * draw.uniform(2.5, 9) for rank in slow}
     of_node = {rank: rank // 3 for rank in times}
     reports = [
-        report(node, *(Pace(rank=r, seconds=s, steps=9) for r, s in times.items() if of_node[r] == node))
+        report(node, *(RankPace(rank=r, seconds=s, steps=9) for r, s in times.items() if of_node[r] == node))
         for node in sorted(set(of_node.values()))
     ]
     found = find_slow(reports)
@@ -46,10 +46,10 @@ def test_whoever_takes_half_as_long_again_as_the_median_is_slow_and_nobody_else(
 
 
 def test_nobody_is_slow_alone_or_by_noise_or_by_the_first_steps() -> None:
-    assert find_slow([report(0, Pace(rank=0, seconds=9.0, steps=20))]) == ()
-    noise = [report(rank, Pace(rank=rank, seconds=0.001 * (1 + rank), steps=20)) for rank in range(3)]
+    assert find_slow([report(0, RankPace(rank=0, seconds=9.0, steps=20))]) == ()
+    noise = [report(rank, RankPace(rank=rank, seconds=0.001 * (1 + rank), steps=20)) for rank in range(3)]
     assert find_slow(noise) == ()
-    early = [report(r, Pace(rank=r, seconds=1.0 + 9 * r, steps=FEWEST_STEPS - 1)) for r in range(2)]
+    early = [report(r, RankPace(rank=r, seconds=1.0 + 9 * r, steps=FEWEST_STEPS - 1)) for r in range(2)]
     assert find_slow(early) == ()
     saving = [report(0, step_time=1.0), report(1, step_time=9.0, phase=Phase.SAVING)]
     assert find_slow(saving) == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from random import Random
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
+from airflow_provider_ocidist.agent.join import topology
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import NodeIdentity, identity_of
 from airflow_provider_ocidist.agent.join.topology import (
@@ -256,7 +258,11 @@ def test_a_gang_with_two_nodes_at_one_address_ends_before_it_trains(tmp_path: Pa
     assert endings <= {found_out, (STOPPED, Phase.DONE, None)}
 
 
-def test_a_node_that_still_fetches_is_waited_for_beyond_the_timeout(tmp_path: Path) -> None:
+def test_a_node_that_still_fetches_is_waited_for_beyond_the_timeout_and_named_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(topology, "SAY_INTERVAL", 0.2)
+    caplog.set_level(logging.INFO, logger=topology.logger.name)
     store = open_store(str(tmp_path))
     heartbeat = Heartbeat(store, report(0), StopSwitch())
     fetching = report(1, phase=Phase.FETCHING)
@@ -272,6 +278,7 @@ def test_a_node_that_still_fetches_is_waited_for_beyond_the_timeout(tmp_path: Pa
     heartbeat.switch = Pausing()
     assert [found.rank for found in meet(store, heartbeat, nodes=2, timeout=1.0)] == [0, 1]
     assert len(looks) >= 6
+    assert "waiting for the others: node 1 of 2 (still fetching: 1) not here yet" in caplog.messages
 
 
 def test_nobody_counts_as_silent_while_this_node_cannot_look(tmp_path: Path) -> None:

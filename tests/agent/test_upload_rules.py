@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_ocidist.agent.save import file_clocks, saving, unproved, uploads
 from airflow_provider_ocidist.agent.save.leftovers import Ledger
 from airflow_provider_ocidist.agent.save.proofs import Moment
-from airflow_provider_ocidist.agent.save.saving import Patience
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
 from airflow_provider_ocidist.job import Best
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -432,11 +432,11 @@ def test_after_a_failure_the_older_ones_wait(watched: Watched, monkeypatch: pyte
 def test_the_pause_after_a_success_at_the_end_is_the_first_again(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patience, noted = Patience(20.0), list[str]()
-    monkeypatch.setattr(patience, "succeeded", lambda: noted.append("succeeded"))
+    deadline, noted = SaveDeadline(20.0), list[str]()
+    monkeypatch.setattr(deadline, "succeeded", lambda: noted.append("succeeded"))
     watched.start()
     save(watched, "step-5.txt", 1)
-    assert watched.uploader.finish(Moment.EXITED, patience) is None
+    assert watched.uploader.finish(Moment.EXITED, deadline) is None
     assert noted == ["succeeded"]
 
 
@@ -645,11 +645,11 @@ def test_of_what_nothing_proves_as_many_as_stay_are_kept_aside_the_last_ones(
     watched.start()
     for at in range(4):
         half(watched, f"step-{at}.pt", at)
-    patience = Patience(20.0)
-    assert watched.uploader.finish(Moment.CUT_OFF, patience) is None
+    deadline = SaveDeadline(20.0)
+    assert watched.uploader.finish(Moment.CUT_OFF, deadline) is None
     ((paths, uri, access, given),) = kept
     assert [path.name for path in paths] == ["step-3.pt", "step-2.pt"]
-    assert (uri, access, given) == (str(watched.target), watched.access, patience)
+    assert (uri, access, given) == (str(watched.target), watched.access, deadline)
 
 
 def test_what_was_kept_aside_before_leaves_with_the_first_that_is_published_and_not_again(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.save.proofs import Moment
-from airflow_provider_ocidist.agent.save.saving import Patience
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState, Undelivered
 from airflow_provider_ocidist.job import Checkpoints
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
@@ -57,7 +57,7 @@ class Watched:
         self.uploader.start()
 
     def end(self, moment: Moment = Moment.EXITED, limit: float = 10) -> Undelivered | None:
-        return self.uploader.finish(moment, Patience(limit))
+        return self.uploader.finish(moment, SaveDeadline(limit))
 
     def write(self, step: int, text: str = "weights") -> Path:
         """Write a checkpoint aside, and rename it when it is whole."""

@@ -20,6 +20,7 @@ from airflow_provider_ocidist.gangs.decisions import Fail
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.model.run import NodeState, RunStatus
 from tests.backends.clusters import Home, cluster
+from tests.emulator.kubernetes.waiting import until
 from tests.training_jobs import PROGRAMS, a_key, outcome, wait_until
 
 KINDS = ("pytorchjob", "trainjob")
@@ -180,14 +181,28 @@ BEFALLS = [("kill", Cause.NODE), ("oom", Cause.OOM), ("evict", Cause.PREEMPTED),
 def test_what_befalls_a_node_is_the_cause(
     home: Home, backend: KubernetesBackend, effect: str, cause: Cause
 ) -> None:
-    # A pod that is preempted says so until it is gone: it stays long enough to be seen, however slow this machine is.
-    args = ["--seconds", "60", *(["--farewell", "5"] if effect == "preempt" else [])]
-    program = {"source": str(PROGRAMS), "script": "steps.py", "args": args}
-    ref = backend.submit(backend.plan(home.job(program=program, limits={"stop_grace": 20}), a_key()))
+    ref = backend.submit(backend.plan(home.job(seconds=60), a_key()))
     wait_until(backend, ref, running)
     home.control("/pods", effect=effect, name=f"{ref.run_ids[1]}.*")
     status = wait_until(backend, ref, lambda found: found.nodes[1].state.terminal)
     assert (status.nodes[1].state, status.nodes[1].cause or Cause.NODE) == (NodeState.FAILED, cause)
+    backend.cancel(ref)
+    wait_until(backend, ref, lambda found: found.ended)
+
+
+def test_a_preemption_that_nobody_saw_is_the_cause_by_its_event(
+    home: Home, backend: KubernetesBackend
+) -> None:
+    ref = backend.submit(backend.plan(home.job(seconds=60), a_key()))
+    wait_until(backend, ref, running)
+    (pod,) = [name for name in home.pods() if name.startswith(ref.run_ids[1])]
+    home.control("/pods", effect="preempt", name=pod)
+    until(lambda: pod not in home.pods())
+    # As after a restart of the triggerer: nobody has seen the pod say why it would go.
+    status = wait_until(connected(home), ref, lambda found: found.nodes[1].state.terminal)
+    assert (status.nodes[1].state, status.nodes[1].cause) == (NodeState.FAILED, Cause.PREEMPTED)
+    assert "Preempted by pod" in str(status.nodes[1].details)
+    assert status.nodes[0].cause is not Cause.PREEMPTED
     backend.cancel(ref)
     wait_until(backend, ref, lambda found: found.ended)
 

@@ -49,3 +49,21 @@ def test_an_impossible_fault_is_refused_before_anything_is_trained(folder: Path)
     assert done.returncode == 2
     assert "2 nodes" in done.stderr
     assert not (folder / "work").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (("--tries", "0"), "--tries 0"),
+        (("--campaign", "0"), "--campaign 0"),
+        (("--campaign", "-3"), "--campaign -3"),
+        (("--campaign", "2", "--fault", "kill-rank"), "use one of them"),
+    ],
+)
+def test_a_drill_of_nothing_is_refused_and_not_called_well(
+    folder: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    done = drill(a_file(folder), *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not (folder / "work").exists()

@@ -255,6 +255,24 @@ def test_a_gang_without_progress_hangs_though_its_nodes_live() -> None:
     assert action.ending.cause is Cause.HANG
 
 
+@pytest.mark.parametrize("longest", [5.0, 40.0, 400.0])
+def test_a_step_may_take_as_long_for_the_task_as_for_the_nodes(longest: float) -> None:
+    limits, limit = record(hang_timeout=30.0), max(30.0, 2 * longest)
+    moved = Progress(updated_at=START, step=7, by_steps=True, longest_step=longest)
+
+    def alive(at: float) -> RunStatus:
+        reports = [report(rank, heartbeat_at=at, progress=moved) for rank in range(2)]
+        return RunStatus(
+            nodes=tuple(node(rank, NodeState.RUNNING, report=reports[rank]) for rank in range(2))
+        )
+
+    looks = [(START + after, alive(START + after)) for after in (0.0, limit / 2, limit + 60, limit + 61)]
+    assert watched(limits, *looks[:3]) == Wait()
+    action = watched(limits, *looks)
+    assert isinstance(action, Cancel)
+    assert action.ending.cause is Cause.HANG
+
+
 def test_a_node_that_hangs_beside_one_that_is_done_is_noticed() -> None:
     limits = record(hang_timeout=30.0)
     done = report(0, phase=Phase.DONE, exit_code=0, heartbeat_at=START + 500, finished_at=START + 10)

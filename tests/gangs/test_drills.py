@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from airflow_provider_ocidist.agent.drill import due
 from airflow_provider_ocidist.gangs.drills import (
     Try,
     drawn_faults,
+    has_happened,
     recovery_of,
     usual_faults,
 )
@@ -95,6 +97,26 @@ def test_a_fault_that_did_not_happen_is_no_recovery() -> None:
     assert recovery_of([a_try(Journal(steps=tuple(steps(0, range(1, 4), 1000.0, 1.0))))]) is None
 
 
+@pytest.mark.parametrize("number", range(20))
+def test_the_kill_before_a_restore_is_not_the_fault_of_the_restore(number: int) -> None:
+    print(f"seed {SEED}.{number}")
+    chance = random.Random(f"{SEED}.{number}")
+    deed = chance.choice([Deed.KILL_NODE, Deed.KILL_AGENT, Deed.FREEZE_NODE])
+    fault = Fault(deed=deed, when=When.RESTORING, node=chance.randrange(3), step=chance.randint(1, 9))
+    assert why_impossible(fault, a_job()) is None
+    struck: list[Strike] = []
+    happens = chance.random() < 0.5
+    for launch in range(1 + happens):
+        wanted = due(fault, attempt=1, launch=launch, struck=struck, restarts=True)
+        assert wanted is not None
+        struck.append(Strike(deed=wanted.deed, node=fault.node, step=1, launch=launch, at=1.0, message="m"))
+    before, after = steps(0, range(1, 5), 0.0, 1.0), steps(1, range(3, 9), 10.0, 1.0)
+    tries = [a_try(Journal(strikes=tuple(struck), steps=(*before, *after)))]
+    assert recovery_of(tries) is not None
+    assert has_happened(fault, tries) is happens
+    assert not has_happened(None, tries)
+
+
 def test_of_two_faults_the_second_is_measured() -> None:
     first = Strike(deed=Deed.KILL_RANK, node=0, step=4, launch=0, at=1004.0, message="m")
     second = Strike(deed=Deed.KILL_NODE, node=0, step=None, launch=1, at=1006.0, message="m")
@@ -126,6 +148,9 @@ def test_whatever_is_drawn_can_happen_to_the_job_can_be_named_and_is_drawn_again
     for fault in [*faults, *usual_faults(job, 40)]:
         assert why_impossible(fault, job) is None, fault
         assert Fault.parse(str(fault)) == fault
+        if fault.seconds is not None:
+            long = replace(fault, seconds=float(chance.randint(1, 10**9)))
+            assert Fault.parse(str(long)) == long
 
 
 def test_the_same_seed_draws_the_same_faults() -> None:

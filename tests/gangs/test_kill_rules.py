@@ -22,7 +22,7 @@ from airflow_provider_ocidist.errors import (
     refusal_in,
 )
 from airflow_provider_ocidist.gangs import kills
-from airflow_provider_ocidist.gangs.kills import Killer, Patience, end_before_giving_up, killer_of, may_pass
+from airflow_provider_ocidist.gangs.kills import Backoff, Killer, end_before_giving_up, killer_of, may_pass
 from airflow_provider_ocidist.model.evidence import REFUSALS_NEEDED
 from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
 
@@ -147,10 +147,10 @@ def refusals(
     each_takes: float = 0.0,
 ) -> tuple[int, BackendError]:
     """Be refused in turn until it is given up; return how often, and the error that says so."""
-    patience = Patience(Stop(clock, killed_at), LOG)
+    backoff = Backoff(Stop(clock, killed_at), LOG)
     for number in range(1, 2000):
         try:
-            patience.take(errors[number % len(errors)], reconnect)
+            backoff.take(errors[number % len(errors)], reconnect)
         except BackendError as last:
             return number, last
         clock.now += each_takes
@@ -194,9 +194,9 @@ def test_an_outage_is_no_refusal_and_is_waited_out_for_a_day(clock: Clock, statu
 
 def test_some_refusals_in_an_outage_are_a_part_of_it(clock: Clock) -> None:
     refusal = BackendError("not you", status_code=401)
-    patience = Patience(Stop(clock), LOG)
+    backoff = Backoff(Stop(clock), LOG)
     while sum(clock.slept) < DAY / 2:
-        patience.take(refusal if len(clock.slept) in (3, 90, 170) else outage(503), lambda: None)
+        backoff.take(refusal if len(clock.slept) in (3, 90, 170) else outage(503), lambda: None)
     assert len(clock.slept) > 170, "not every refusal came"
 
 
@@ -291,10 +291,10 @@ def test_while_the_credentials_cannot_be_read_anew_it_is_asked_for_longer(
 
 
 def test_the_time_before_the_first_refusal_does_not_count(clock: Clock) -> None:
-    patience = Patience(Stop(clock), LOG)
+    backoff = Backoff(Stop(clock), LOG)
     clock.now += 10 * HOUR
     for _ in range(5):
-        patience.take(BackendError("not you", status_code=401), lambda: None)
+        backoff.take(BackendError("not you", status_code=401), lambda: None)
     assert len(clock.slept) == 5
 
 
@@ -316,7 +316,7 @@ def test_a_task_that_is_killed_waits_no_longer(clock: Clock) -> None:
 
 
 def test_each_wait_is_said(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    Patience(Stop(clock), LOG).take(BackendError("not you"), lambda: None)
+    Backoff(Stop(clock), LOG).take(BackendError("not you"), lambda: None)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "not you" in record.getMessage()

@@ -307,11 +307,12 @@ def test_a_handler_does_not_wait_for_an_end_that_takes_long(monkeypatch: pytest.
 
 def test_a_thread_that_nobody_asked_ends_nothing() -> None:
     ended: list[int] = []
+    before = set(threading.enumerate())  # killers of tasks that other tests have left
     killer = Killer(lambda: ended.append(1))
+    (thread,) = [each for each in set(threading.enumerate()) - before if each.name == "ocidist-killer"]
     killer.close()
-    until_gone = [each for each in threading.enumerate() if each.name == "ocidist-killer"]
-    for thread in until_gone:
-        thread.join(20)
+    thread.join(20)
+    assert not thread.is_alive()
     assert ended == []
 
 

@@ -165,7 +165,7 @@ MUTANTS = (
     _one(
         "another's shards of before count as new",
         "1b",
-        "agent/save/deliveries.py",
+        "agent/save/own_files.py",
         "        return {name for name in of_one_process if before.get(name) == now[name]}",
         "        return set()",
         "wholeness|lost model|healthy gang ended",
@@ -332,8 +332,8 @@ MUTANTS = (
     _one(
         "a node keeps its own parts for the next launch",
         "15.1",
-        "agent/node.py",
-        "        if self.folder_is_own and not self.is_main:",
+        "agent/stages/checkpoint_folder.py",
+        "        if self._is_own and not self.context.is_main:",
         "        if False:",
         "wholeness|restore|order",
     ),

@@ -163,7 +163,8 @@ def _patch_agent() -> None:
     from airflow_provider_ocidist.agent.monitor import peers, watches
     from airflow_provider_ocidist.agent.prepare import code
     from airflow_provider_ocidist.agent.prepare.workspace import Workspace
-    from airflow_provider_ocidist.agent.save import deliveries, judging
+    from airflow_provider_ocidist.agent.save import judging, shard_uploader
+    from airflow_provider_ocidist.agent.stages import context, meeting, program_launch
     from airflow_provider_ocidist.agent.train import activity, supervise
     from airflow_provider_ocidist.backends.oci_data_science import plans, submission
     from airflow_provider_ocidist.gangs import submission as gang
@@ -190,16 +191,14 @@ def _patch_agent() -> None:
         return str(folder)
 
     code.fetch_code = fetch_code
-    for module in (node,):
-        module.check_tools = lambda *_, **__: None
-        module.Training = training_model(node.Training)
-        module.tempfile = SimpleNamespace(mkdtemp=make_folder)
-        module.await_address = lambda *_, **__: here().address
+    node.check_tools = lambda *_, **__: None
+    program_launch.Training = training_model(program_launch.Training)
+    context.tempfile = SimpleNamespace(mkdtemp=make_folder)
+    meeting.await_address = lambda *_, **__: here().address
     supervise.os = SimulatedOs()
-    supervise.dump_stacks = lambda _pid: ["(stacks)"]
     watches.UsageMeter = NoUsage
     activity.Activity.look = lambda own: own._stages
-    for module in (deliveries, judging):
+    for module in (judging, shard_uploader):
         module.open_for_writing = _open_for_writing
     guard.descendants = lambda *_: []
     topology.own_interface = lambda _address: "eth0"

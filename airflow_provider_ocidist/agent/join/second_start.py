@@ -35,12 +35,19 @@ def is_second_start(config: AgentConfig, environ: Mapping[str, str]) -> bool:
     try:
         store = open_store(config.run_dir, OciAccess.from_environment(environ, endpoint=config.oci_endpoint))
         before = _report(store, rank)
-        if before is not None and before.phase is not Phase.DONE:
-            last = replace(before, phase=Phase.DONE, lost=True, message=LOST, finished_at=time.time())
+        if before is not None and (last := _last_of(before)) != before:
             store.write(report_of(rank), last.to_json())
     except (OcidistError, OSError, ValueError) as error:
         raise AgentError(f"the run directory cannot be used: {error}", cause=Cause.SERVICE) from error
     return before is not None
+
+
+def _last_of(before: NodeReport) -> NodeReport:
+    """Return the report of a node that runs no more, whatever runs in its place."""
+    if before.phase is not Phase.DONE:
+        return replace(before, phase=Phase.DONE, lost=True, message=LOST, finished_at=time.time())
+    # Its own words stay; the mark shows also those who look for the first time that this pod is not that node.
+    return replace(before, lost=before.cause is not None or before.exit_code != 0)
 
 
 def _report(store: Store, rank: int) -> NodeReport | None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
 from airflow_provider_ocidist.agent.join.node_identity import NODES_FILE_VARIABLE, NodeIdentity, identity_of
+from airflow_provider_ocidist.agent.join.peer_reports import Beats, read_others, read_report
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
 from airflow_provider_ocidist.launchers.base import MASTER_PORT, Placement
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -272,19 +273,6 @@ class Gathering:
             return [report for report in found if report]
 
 
-def read_report(store: Store, rank: int) -> NodeReport | None:
-    """Return a node's report; None when there is none, or it cannot be read now."""
-    try:
-        return NodeReport.from_json(store.read(report_of(rank)))
-    except (OcidistError, OSError, ValueError, TypeError):
-        return None
-
-
-def read_others(store: Store, rank: int, nodes: int) -> list[NodeReport | None]:
-    """Return the reports of all nodes but this one, by rank; None for those that cannot be read now."""
-    return [read_report(store, other) for other in range(nodes) if other != rank]
-
-
 def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalled: threading.Event) -> None:
     """Return when no other node is active any more, at a signal, or after `limit` seconds.
 
@@ -292,8 +280,8 @@ def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalle
     what they are still saving. A signal means that the run is being ended already.
     """
     deadline = time.monotonic() + limit
-    heard: dict[int, tuple[float, float]] = {}
-    while any(_at_work(report, heard) for report in read_others(store, rank, nodes)):
+    beats = Beats()
+    while any(_at_work(report, beats) for report in read_others(store, rank, nodes)):
         if signalled.wait(LAST_LOOK) or time.monotonic() > deadline:
             return
 
@@ -304,7 +292,7 @@ def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> N
     A node that saves is waited for as long as it beats. Raises TopologyTimeout for one that has ended or is silent, or
     whose report cannot be read for `timeout` seconds.
     """
-    heard: dict[int, tuple[float, float]] = {}
+    beats = Beats()
     read_at = time.monotonic()
     while True:
         others = read_others(heartbeat.store, heartbeat.report.rank, nodes)
@@ -313,22 +301,15 @@ def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> N
             read_at = time.monotonic()
             if not behind:
                 return
-        lost = [report.rank for report in behind if not _at_work(report, heard)]
+        lost = [report.rank for report in behind if not _at_work(report, beats)]
         if lost or time.monotonic() - read_at > timeout:
             names = ", ".join(map(str, lost)) or "of which no report can be read"
             raise TopologyTimeout(f"node {names} does not come to another launch")
         heartbeat.switch.pause(LAST_LOOK)
 
 
-def _at_work(report: NodeReport | None, heard: dict[int, tuple[float, float]]) -> bool:
-    """Whether a node is active; `heard`: each node's last beat, and when this node first saw it."""
-    if report is None or report.phase is Phase.DONE:
-        return False
-    now = time.monotonic()
-    beat, since = heard.get(report.rank, (None, now))
-    since = since if beat == report.heartbeat_at else now
-    heard[report.rank] = (report.heartbeat_at, since)
-    return now - since < SILENCE
+def _at_work(report: NodeReport | None, beats: Beats) -> bool:
+    return report is not None and report.phase is not Phase.DONE and beats.silent_for(report) < SILENCE
 
 
 def placement_of(

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.backports import dataclass
+from airflow_provider_ocidist.model.report import OVER_THE_LONGEST
 
-OVER_THE_LONGEST = 2.0
-"""How many times as long as any step before one may take, where that is longer than the timeout."""
 LOOKS = 4
 """In each timeout, at the others, by a node that counts no steps itself: each is a request for every node."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -27,6 +28,9 @@ SLOW_WRITE = 10.0
 """Seconds for a few bytes to reach the disk."""
 LEAST_SPACE = 50_000_000
 """Bytes below which a disk counts as full."""
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Why a folder cannot be written that is another user's, or a part of an image: no fault of its disk, unless it could
+be written before."""
 PROBES = 8
 """Peers that are asked in the same moment."""
 REASONS = {
@@ -52,7 +56,7 @@ class HealthWatch:
         self, places: Sequence[Path], peers: Mapping[int, str], report: Callable[[tuple[str, ...]], object]
     ) -> None:
         """`peers`: the other nodes' addresses, by rank."""
-        self.places = places
+        self.places = list(places)
         self.peers = peers
         self.report = report
         self._smi = shutil.which("nvidia-smi")
@@ -60,6 +64,7 @@ class HealthWatch:
         """The prefix of the fields that this nvidia-smi knows."""
         self._errors_before: dict[str, int] = {}
         self._answered: set[int] = set()
+        self._written: set[Path] = set()
         self._at: tuple[str, float] | None = None
         """What is being looked at, and since when."""
         self._wake = threading.Event()
@@ -124,8 +129,12 @@ class HealthWatch:
 
     def _disks(self) -> list[str]:
         found = []
-        for place in self.places:
+        for place in [*self.places]:
             self._begin(f"the disk at {place}")
+            if place not in self._written and not may_write(place):
+                self.places.remove(place)
+                continue
+            self._written.add(place)
             finding = disk_fault(place)
             if finding:
                 found.append(finding)
@@ -133,8 +142,12 @@ class HealthWatch:
 
     def _network(self) -> list[str]:
         self._begin("the network")
+        answers: dict[int, bool] = {}
         with ThreadPoolExecutor(PROBES) as pool:
-            answers = dict(zip(self.peers, pool.map(host_answers, self.peers.values())))
+            for rank, answer in zip(self.peers, pool.map(host_answers, self.peers.values())):
+                # Each has a limit of its own: behind a firewall, those of a large gang take minutes together.
+                self._begin("the network")
+                answers[rank] = answer
         lost = [rank for rank, answer in answers.items() if not answer and rank in self._answered]
         self._answered |= {rank for rank, answer in answers.items() if answer}
         return [f"node {rank} at {self.peers[rank]} does not answer it any more" for rank in lost]
@@ -156,6 +169,15 @@ def slowed(row: Sequence[str]) -> str | None:
     """Return why a GPU's hardware slows it down; None where it does not."""
     active = [why for state, why in zip(row[1:], REASONS.values()) if state == "Active"]
     return active[0] if active else None
+
+
+def may_write(place: Path) -> bool:
+    """Whether a folder is one that this process is meant to write to."""
+    try:
+        _write_through(place)
+    except OSError as error:
+        return error.errno not in FORBIDDEN
+    return True
 
 
 def disk_fault(place: Path) -> str | None:

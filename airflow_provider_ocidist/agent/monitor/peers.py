@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.topology import read_report
+from airflow_provider_ocidist.agent.join.peer_reports import read_report
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 
 logger = logging.getLogger(__name__)

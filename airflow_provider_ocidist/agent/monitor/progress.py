@@ -23,7 +23,7 @@ from airflow_provider_ocidist.agent.monitor.metrics import (
 from airflow_provider_ocidist.agent.monitor.process_logs import NewOutput
 from airflow_provider_ocidist.agent.monitor.steps import EpochCounter, Unplaced
 from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles
-from airflow_provider_ocidist.model.report import Pace, Progress
+from airflow_provider_ocidist.model.report import Progress, RankPace
 
 LOOKED_AT = 4096
 """Bytes at the end of each piece of output that are searched: the newest step is all that counts."""
@@ -173,9 +173,9 @@ class ProgressMeter:
                 losses=self._curve.points,
             )
 
-    def _paces(self) -> tuple[Pace, ...]:
+    def _paces(self) -> tuple[RankPace, ...]:
         return tuple(
-            Pace(rank=rank, seconds=float(f"{statistics.median(times):.4g}"), steps=len(times))
+            RankPace(rank=rank, seconds=float(f"{statistics.median(times):.4g}"), steps=len(times))
             for rank, times in sorted(self._own_times.items())
         )
 

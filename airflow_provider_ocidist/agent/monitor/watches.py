@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.topology import read_others
+from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.monitor.hang import HangWatch, Stillness
 from airflow_provider_ocidist.agent.monitor.health import HealthWatch
 from airflow_provider_ocidist.agent.monitor.idle import IdleWatch

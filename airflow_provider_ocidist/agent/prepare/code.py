@@ -63,7 +63,7 @@ def require_same(commit: str | None, store: Store) -> None:
     """Raise AgentError when node 0 has announced another commit than this node's."""
     if commit is None:
         return
-    with storage_errors("the commit that node 0 trains", Path.cwd()):
+    with fetch_errors("the commit that node 0 trains", Path.cwd()):
         other = store.read(COMMIT).decode()
     if other != commit:
         raise AgentError(
@@ -91,7 +91,7 @@ def _copy(program: Program, source: str, folder: Path, access: OciAccess, switch
             f"program.source_secret opens Git repositories, and {shown(source)} is none: leave it out",
             cause=Cause.CONFIG,
         )
-    with storage_errors(f"the code {shown(source)}", folder):
+    with fetch_errors(f"the code {shown(source)}", folder):
         name = parse(source).name
         if name.endswith(archives.SUFFIXES) and not Path(source).is_dir():
             archive = folder.with_name(name)
@@ -104,7 +104,7 @@ def _copy(program: Program, source: str, folder: Path, access: OciAccess, switch
 
 
 @contextlib.contextmanager
-def storage_errors(what: str, folder: Path) -> Iterator[None]:
+def fetch_errors(what: str, folder: Path) -> Iterator[None]:
     """Turn storage failures into an AgentError that names what could not be fetched."""
     try:
         yield

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.patience import patiently
 from airflow_provider_ocidist.agent.prepare import disk
-from airflow_provider_ocidist.agent.prepare.code import storage_errors
+from airflow_provider_ocidist.agent.prepare.code import fetch_errors
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.model.job import Input
@@ -65,7 +65,7 @@ def fetch_inputs(
 def _fetch(item: Input, working_dir: Path, access: OciAccess, ended: threading.Event) -> None:
     target = working_dir / os.path.expanduser(item.target)  # noqa: PTH111 - keeps the slash
     what = f"the input {shown(item.source)}"
-    with storage_errors(what, target):
+    with fetch_errors(what, target):
         report = _copy(item, f"{target}{'/' if item.target.endswith('/') else ''}", what, access, ended)
     if report.files == 0:
         raise AgentError(f"{what} is empty", cause=Cause.DATA)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.save.saving import Patience, cause_of, passes
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline, cause_of, passes
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import AgentError, Cause, StorageError
 from airflow_provider_ocidist.model.job import Output
@@ -20,7 +20,7 @@ from airflow_provider_ocidist.storage.locations import join, shown, shown_in
 logger = logging.getLogger(__name__)
 
 VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|(?P<bare>[A-Za-z_]\w*)|\{(?P<braced>[^{}]*)\})")
-"""How a run's name ends (`run.RunKey.name`)."""
+"""A variable in the URI of an output, or `$$` for a dollar sign."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def expanded(uri: str, environ: Mapping[str, str]) -> str:
     return VARIABLE.sub(value, uri)
 
 
-def parcels(
+def planned_copies(
     outputs: Sequence[Output],
     working_dir: Path,
     *,
@@ -123,11 +123,11 @@ def copy_outputs(
     access: OciAccess,
     cancel: threading.Event | None = None,
     *,
-    patience: Patience | None = None,
+    deadline: SaveDeadline | None = None,
 ) -> tuple[str, ...]:
     """Return the URIs of what was copied.
 
-    `patience`: for how long a failed copy is retried; None: not at all. Raises AgentError when a required output is
+    `deadline`: for how long a failed copy is retried; None: not at all. Raises AgentError when a required output is
     missing, or a copy fails.
     """
     missing = [output.path for output in chosen if output.required and not _names(output.source)]
@@ -137,12 +137,12 @@ def copy_outputs(
             cause=Cause.USER,
         )
     return tuple(
-        _copy_patiently(output, access, cancel, patience) for output in chosen if _names(output.source)
+        _copy_patiently(output, access, cancel, deadline) for output in chosen if _names(output.source)
     )
 
 
 def _copy_patiently(
-    output: OutputCopy, access: OciAccess, cancel: threading.Event | None, patience: Patience | None
+    output: OutputCopy, access: OciAccess, cancel: threading.Event | None, deadline: SaveDeadline | None
 ) -> str:
     what = f"the output {output.path} cannot be copied"
     while True:
@@ -150,7 +150,7 @@ def _copy_patiently(
             return _copy(output, access, cancel)
         except (StorageError, OSError) as error:
             shown_error = StorageError(shown_in(str(error)), retryable=passes(error))
-            if patience is None or not patience.again(what, shown_error):
+            if deadline is None or not deadline.again(what, shown_error):
                 raise AgentError(f"{what}: {shown_error}", cause=cause_of(error)) from error
 
 

@@ -28,8 +28,8 @@ class Undelivered:
     cause: Cause
 
 
-class Patience:
-    """For how long a failure is retried; a stop request shortens it."""
+class SaveDeadline:
+    """Until when a failed save is retried; a stop request brings it forward."""
 
     def __init__(self, limit: float, switch: StopSwitch | None = None, *, grace: float = SAVE_LIMIT) -> None:
         """`limit`: in seconds from now.

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.save.saving import Patience
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.checkpoint_names import UNPROVED
@@ -16,14 +16,14 @@ from airflow_provider_ocidist.storage.locations import join
 logger = logging.getLogger(__name__)
 
 
-def keep_aside(paths: Sequence[Path], uri: str, access: OciAccess, patience: Patience) -> None:
+def keep_aside(paths: Sequence[Path], uri: str, access: OciAccess, deadline: SaveDeadline) -> None:
     """Copy entries to `unproved/` of a place of checkpoints, in the time left; failures are logged."""
     from airflow_provider_ocidist.storage.transfer import copy
 
     for path in paths:
         place = join(uri, UNPROVED, path.name) if path.is_dir() else join(uri, UNPROVED)
         too_late = threading.Event()
-        timer = threading.Timer(max(0.0, patience.left), too_late.set)
+        timer = threading.Timer(max(0.0, deadline.left), too_late.set)
         timer.start()
         try:
             copy(str(path), f"{place}/", access=access, cancel=too_late)

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from airflow_provider_ocidist.agent.monitor.progress import Announced
 from airflow_provider_ocidist.agent.save.entries import Candidate, is_unplaced, signature
@@ -19,10 +18,11 @@ from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved, 
 from airflow_provider_ocidist.agent.save.saving import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    Patience,
+    SaveDeadline,
     Undelivered,
     cause_of,
 )
+from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import (
     Cause,
@@ -36,9 +36,6 @@ from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import LOWEST, Fence
 from airflow_provider_ocidist.model.job import Checkpoints
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-
-if TYPE_CHECKING:
-    from airflow_provider_ocidist.agent.save.deliveries import ShardCollector
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +126,7 @@ class CheckpointUploader:
         self._pause = FIRST_PAUSE
         self._try_again_at = 0.0
         self._moment = Moment.RUNNING
-        self._patience = Patience(0.0)
+        self._deadline = SaveDeadline(0.0)
         self._training_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
@@ -140,11 +137,11 @@ class CheckpointUploader:
             self.shards.open()
         self._thread.start()
 
-    def finish(self, moment: Moment, patience: Patience) -> Undelivered | None:
+    def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
         """Publish what is left; return why that failed, None if it succeeded."""
-        self._moment, self._patience = moment, patience
+        self._moment, self._deadline = moment, deadline
         self._training_ended.set()
-        while self._thread.is_alive() and not patience.is_over:
+        while self._thread.is_alive() and not deadline.is_over:
             self._thread.join(LOOK_INTERVAL)
         # A last error explains more than the timeout does.
         self._thread.join(LOOK_INTERVAL)
@@ -155,7 +152,7 @@ class CheckpointUploader:
             return Undelivered(self._why(self.error), cause_of(self.error))
         if self._thread.is_alive():
             message = (
-                f"checkpoints were still uploading to {self.checkpoints.uri} after {patience.limit:.0f} s"
+                f"checkpoints were still uploading to {self.checkpoints.uri} after {deadline.limit:.0f} s"
             )
             return Undelivered(message, Cause.SERVICE)
         lost = [why for begun, why in sorted(self._lost.values()) if begun > self._newest]
@@ -190,7 +187,7 @@ class CheckpointUploader:
             self._not_published(verdict)
         while not self._upload():
             assert self.error is not None
-            if self._fenced or not self._patience.again(self._why(self.error), self.error):
+            if self._fenced or not self._deadline.again(self._why(self.error), self.error):
                 return
         self._keep_aside(unproved)
 
@@ -322,7 +319,7 @@ class CheckpointUploader:
         self._published += 1
         self._newest = max(self._newest, whole.begun)
         self.error, self._pause, self._try_again_at = None, FIRST_PAUSE, 0.0
-        self._patience.succeeded()
+        self._deadline.succeeded()
         logger.info("checkpoint of %s is published (%s): %s", reference.label, whole.proof.by, reference.uri)
         self.on_published(reference)
 
@@ -384,7 +381,7 @@ class CheckpointUploader:
 
         assert self.checkpoints.uri is not None
         newest = [verdict.item.path for verdict in reversed(unproved)][: self.checkpoints.keep]
-        keep_aside(newest, self.checkpoints.uri, self.access, self._patience)
+        keep_aside(newest, self.checkpoints.uri, self.access, self._deadline)
 
     def _forget_unproved(self) -> None:
         from airflow_provider_ocidist.agent.save.unproved import forget

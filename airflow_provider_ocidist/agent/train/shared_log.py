@@ -6,6 +6,8 @@ import logging
 import re
 
 MARK = re.compile(r"\[node (\d+)\] ")
+LAYOUT = "ocidist: %(message)s"
+"""Of what the agent itself logs."""
 
 
 def mark(rank: int) -> str:
@@ -43,3 +45,9 @@ class MarkingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return self._mark + super().format(record).replace("\n", f"\n{self._mark}")
+
+
+def mark_own_lines(rank: int) -> None:
+    """Put the mark before every line that this process logs from now on."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(MarkingFormatter(rank, LAYOUT))

@@ -60,7 +60,7 @@ class Ended:
     """Whether the kernel killed anything for lack of memory meanwhile; None if unknown."""
 
 
-class Output:
+class ProgramOutput:
     """The training's output: forwarded at once, with secrets masked; its end kept, its progress read."""
 
     def __init__(
@@ -157,7 +157,7 @@ class Training:
         command: Sequence[str],
         environ: Mapping[str, str],
         working_dir: Path,
-        output: Output,
+        output: ProgramOutput,
         show_stacks: Callable[[int], object],
     ) -> None:
         """`show_stacks` is called with the guard's process before a training that hangs is ended."""

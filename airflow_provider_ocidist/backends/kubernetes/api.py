@@ -24,7 +24,10 @@ READ_TIMEOUT = 60.0
 """Seconds for a connection, and for each piece of an answer."""
 URGENT_TIMEOUT = 2.0
 """Seconds for an answer to a cancel: a killed task has five in all."""
+RETRIES = 3
 RETRIED = (429, 502, 503, 504)
+LONGEST_PAUSE = 8.0
+"""Seconds between two attempts, whatever `Retry-After` says: all gangs of a connection wait for one answer."""
 NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 """Of the pod that this process runs in."""
 
@@ -161,22 +164,33 @@ class Api:
 def _client_of(fields: ClusterFields, *, urgent: bool) -> Any:
     """Return a client with the credentials that a connection names, as Airflow's KubernetesHook chooses them."""
     from kubernetes import client
-    from urllib3 import Retry
 
     configuration = client.Configuration()
     _load(fields, configuration)
     if truth(fields.disable_verify_ssl):
         configuration.verify_ssl = False
     configuration.connection_pool_maxsize = 32
-    configuration.retries = Retry(
-        total=0 if urgent else 3,
+    configuration.retries = _retries(0 if urgent else RETRIES)
+    return client.ApiClient(configuration)
+
+
+def _retries(total: int) -> Any:
+    """Return what urllib3 does after an answer that is none; it would wait for hours where it is asked to."""
+    from urllib3 import Retry
+
+    class Retries(Retry):
+        def get_retry_after(self, response: Any) -> float | None:
+            asked = super().get_retry_after(response)
+            return None if asked is None else min(asked, LONGEST_PAUSE)
+
+    return Retries(
+        total=total,
         backoff_factor=0.2,
         status_forcelist=RETRIED,
         allowed_methods=("GET", "DELETE"),
         raise_on_status=False,
         respect_retry_after_header=True,
     )
-    return client.ApiClient(configuration)
 
 
 def _load(fields: ClusterFields, configuration: Any) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields as fields_of
+from dataclasses import replace
+from functools import cache
 from typing import Any, ClassVar
 
 from airflow_provider_ocidist.backends import run_dir_files
@@ -22,20 +25,24 @@ from airflow_provider_ocidist.backends.capabilities import (
     OpensById,
     PreparesCancels,
 )
-from airflow_provider_ocidist.backends.kubernetes import names, preflight
+from airflow_provider_ocidist.backends.kubernetes import names, pod_logs, preflight
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObjects, Seen
-from airflow_provider_ocidist.backends.kubernetes.log_lines import lines_of, since_time
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
 from airflow_provider_ocidist.backends.kubernetes.plans import make_plan
+from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLines, PodLog
 from airflow_provider_ocidist.backends.kubernetes.states import (
     Gang,
     GangState,
     Obj,
+    exit_of,
+    has_vanished,
     node_status,
+    runs_agent,
     unix_time,
     was_restarted,
+    with_preemption,
 )
 from airflow_provider_ocidist.backends.node_config import expectations
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
@@ -49,6 +56,7 @@ from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import (
     Ending,
     Expectations,
+    NodeState,
     NodeStatus,
     Plan,
     RunKey,
@@ -65,10 +73,12 @@ from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from airflow_provider_ocidist.work_dir.stored import with_checkpoint
 
-BYTES_OF_A_LINE = 200
-"""About: by it a number of lines becomes a limit that the API server takes."""
-LEAST_BYTES = 65_536
+WORKLOAD = "Workload"
+"""Kueue has one for each gang in a queue; why it waits is in events of it."""
 GONE = Gang(GangState.GONE)
+LAST_LINES = 20
+"""Of a program without an agent."""
+log = logging.getLogger(__name__)
 
 
 class KubernetesBackend(
@@ -95,6 +105,8 @@ class KubernetesBackend(
         """By the gang's id, as last seen: whose logs can be read."""
         self._last: dict[str, dict[int, Obj]] = {}
         """The same with those that are gone."""
+        self._last_words: dict[str, dict[int, tuple[str, str]]] = {}
+        """By the gang's id and by rank, of nodes without an agent: when they had ended, and what they had printed."""
         self.directories = RunDirectories(self._run_dirs, self._urgent_dirs)
         self.gangs = RecordedGangs(self._run_dirs, self._gangs_of, lambda: self._fields.work_dir)
 
@@ -190,8 +202,10 @@ class KubernetesBackend(
         seen = self._look(refs)
         reported = self._reports.read({ref.run_dir: True for ref in refs})
         at = self._api.now()
+        preempted = cache(self._objects.preempted)
         found = [
-            self._status(ref, seen[str(ref.compartment_id)], reported.get(ref.run_dir), at) for ref in refs
+            self._status(ref, seen[str(ref.compartment_id)], reported.get(ref.run_dir), at, preempted)
+            for ref in refs
         ]
         return in_parallel(
             lambda pair: with_checkpoint(*pair, self._access), list(zip(found, refs, strict=True))
@@ -205,14 +219,19 @@ class KubernetesBackend(
         return {namespace: self._objects.look(namespace, gangs) for namespace, gangs in by_namespace.items()}
 
     def _status(
-        self, ref: RunRef, seen: Seen, reported: Mapping[int, Reported] | None, at: float
+        self,
+        ref: RunRef,
+        seen: Seen,
+        reported: Mapping[int, Reported] | None,
+        at: float,
+        preempted: Callable[[str], Mapping[str, str]],
     ) -> RunStatus:
         name = _name_of(ref)
         obj, pods = seen.objects.get(name), seen.pods.get(name, {})
         self._pods[ref.job_id] = pods
         pods, last = self._first_pods(ref, pods, reported or {})
         gang = GONE if obj is None else self.operator.read(obj)
-        of_all = [text for subject in self.operator.subjects(name) for text in seen.warnings.get(subject, ())]
+        of_all = _about_all(self.operator, name, gang, seen)
 
         def node(rank: int) -> NodeStatus:
             latest, pod = (reported or {}).get(rank), pods.get(rank)
@@ -231,7 +250,14 @@ class KubernetesBackend(
             )
             return signed(status, latest)
 
-        nodes = tuple(node(rank) for rank in range(ref.nodes))
+        self._note_last_words(ref, pods)
+        nodes = tuple(self._with_last_words(ref, node(rank)) for rank in range(ref.nodes))
+        if any(has_vanished(each, pods.get(each.rank)) for each in nodes):
+            said = preempted(str(ref.compartment_id))
+            nodes = tuple(
+                with_preemption(each, said) if has_vanished(each, pods.get(each.rank)) else each
+                for each in nodes
+            )
         return RunStatus(nodes=nodes, reports_readable=reported is not None, at=at)
 
     def _first_pods(
@@ -258,6 +284,32 @@ class KubernetesBackend(
         self._reports.forget(ref.run_dir)
         self._pods.pop(ref.job_id, None)
         self._last.pop(ref.job_id, None)
+        self._last_words.pop(ref.job_id, None)
+
+    # last words of programs without an agent
+
+    def _note_last_words(self, ref: RunRef, pods: Mapping[int, Obj]) -> None:
+        """Read what programs without an agent have printed last, once they have failed: their pods may go with it."""
+        noted = self._last_words.setdefault(ref.job_id, {})
+        for rank, pod in pods.items():
+            ended = None if runs_agent(pod) else exit_of(pod, self.operator.container)
+            at = str((ended or {}).get("finishedAt"))
+            if ended and ended.get("exitCode") and noted.get(rank, ("", ""))[0] != at:
+                noted[rank] = (at, self._tail(ref, pod))
+
+    def _tail(self, ref: RunRef, pod: Obj) -> str:
+        path = f"/api/v1/namespaces/{ref.compartment_id}/pods/{pod['metadata']['name']}/log"
+        try:
+            return self._api.text(path, container=self.operator.container, tailLines=LAST_LINES).decode(
+                errors="replace"
+            )
+        except BackendError as error:
+            log.debug("%s: its last lines cannot be read: %s", ref.key.name, error)
+            return ""
+
+    def _with_last_words(self, ref: RunRef, node: NodeStatus) -> NodeStatus:
+        _, text = self._last_words.get(ref.job_id, {}).get(node.rank, ("", ""))
+        return replace(node, tail=text) if text and node.state is NodeState.FAILED else node
 
     # logs
 
@@ -269,49 +321,32 @@ class KubernetesBackend(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
     ) -> list[LogPart]:
         parts = [(ref, rank, since[rank]) for ref, since in wanted for rank in range(ref.nodes)]
-        limit = max(LEAST_BYTES, most * BYTES_OF_A_LINE // max(1, len(parts)))
+        limit = pod_logs.bytes_of(most, len(parts))
         read = in_parallel(lambda part: self._lines(*part, limit), parts)
-        by_gang: dict[str, list[tuple[int, list[LogLine], bool]]] = {}
-        for (ref, rank, _), (lines, cut) in zip(parts, read, strict=True):
-            by_gang.setdefault(ref.job_id, []).append((rank, lines, cut))
-        return [_part(by_gang.get(ref.job_id, [])) for ref, _ in wanted]
+        by_gang: dict[str, list[tuple[int, PodLines]]] = {}
+        for (ref, rank, _), lines in zip(parts, read, strict=True):
+            by_gang.setdefault(ref.job_id, []).append((rank, lines))
+        return [pod_logs.part_of(by_gang.get(ref.job_id, [])) for ref, _ in wanted]
 
-    def _lines(self, ref: RunRef, rank: int, since: float, limit: int) -> tuple[list[LogLine], bool]:
-        """Return the lines of a node since a Unix time, and whether there are more."""
+    def _lines(self, ref: RunRef, rank: int, since: float, limit: int) -> PodLines:
+        """Return the lines of a node since a Unix time, of each start of its container that has a log."""
         pod = self._pod(ref, rank)
         if pod is None:
-            return [], False
-        container = self.operator.container
-        if was_restarted(pod, container):
-            found, cut = self._lines_of(ref, rank, pod, since, limit, previous="true")
-            if cut:
-                return found, cut
-            more, cut = self._lines_of(ref, rank, pod, since, limit)
-            return [*found, *more], cut
-        return self._lines_of(ref, rank, pod, since, limit)
-
-    def _lines_of(
-        self, ref: RunRef, rank: int, pod: Obj, since: float, limit: int, previous: str | None = None
-    ) -> tuple[list[LogLine], bool]:
-        """Return the lines of one start of a node's container; `previous`: "true" for the one before this."""
-        name = str(pod["metadata"]["name"])
-        path = f"/api/v1/namespaces/{ref.compartment_id}/pods/{name}/log"
-        try:
-            content = self._api.text(
-                path,
-                container=self.operator.container,
-                timestamps="true",
-                sinceTime=since_time(since),
-                limitBytes=limit,
-                previous=previous,
-            )
-        except BackendError as error:
-            # 400: its container has not started; 404: the pod is gone, and its log with it.
-            if error.status_code in (400, 404):
-                return [], False
-            raise
-        cut = len(content) >= limit
-        return lines_of(content, name, rank, since, cut=cut), cut
+            return PodLines()
+        wanted = PodLog(
+            namespace=str(ref.compartment_id),
+            pod=str(pod["metadata"]["name"]),
+            rank=rank,
+            since=since,
+            container=self.operator.container,
+        )
+        before = PodLines()
+        if was_restarted(pod, self.operator.container):
+            before = pod_logs.read(self._api, replace(wanted, previous=True), limit)
+            if before.unread_from is not None:
+                return before
+        found = pod_logs.read(self._api, wanted, limit)
+        return replace(found, lines=(*before.lines, *found.lines))
 
     def _pod(self, ref: RunRef, rank: int) -> Obj | None:
         pods = self._pods.get(ref.job_id)
@@ -422,6 +457,21 @@ def _name_of(ref: RunRef) -> str:
     return ref.job_id.rpartition("/")[2]
 
 
+def _about_all(operator: Operator, name: str, gang: Gang, seen: Seen) -> list[str]:
+    """Return the warnings that concern all nodes of a gang; of one that a queue holds back, Kueue's."""
+    found = [text for subject in operator.subjects(name) for text in seen.warnings.get(subject, ())]
+    if not gang.queued:
+        return found
+    # The name of its workload goes on with letters that nobody knows beforehand.
+    start = f"{operator.kind.lower()}-{name}-"
+    whys = (
+        texts
+        for (kind, about), texts in seen.warnings.items()
+        if kind == WORKLOAD and about.startswith(start)
+    )
+    return [*found, *(text for texts in whys for text in texts)]
+
+
 def _opened(variables: Mapping[str, str]) -> dict[str, Any]:
     """Return variables with the nodes' configuration read, whose parts have names of their own."""
     found: dict[str, Any] = dict(variables)
@@ -439,9 +489,3 @@ def _record(ref: RunRef, variables: Sequence[Mapping[str, Any]]) -> RunRecord:
         return RunRecord.of(ref, unknown, Expectations(reports=entry is not None))
     config = AgentConfig.from_env({CONFIG_VARIABLE: entry["value"].replace("$$(", "$(")})
     return RunRecord.of(ref, config, expectations(config))
-
-
-def _part(read: Sequence[tuple[int, list[LogLine], bool]]) -> LogPart:
-    lines = [line for _, found, _ in read for line in found]
-    unread = {rank: found[-1].time for rank, found, cut in read if cut and found}
-    return LogPart(lines=sorted(lines, key=lambda line: line.time), unread_from=unread)

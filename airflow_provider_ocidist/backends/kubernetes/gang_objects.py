@@ -12,7 +12,13 @@ from airflow_provider_ocidist.backends.kubernetes import agent_parts, names
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.plans import CONFIG_MAP, SECRET, UID
-from airflow_provider_ocidist.backends.kubernetes.states import Obj, has_begun, warnings_by_object
+from airflow_provider_ocidist.backends.kubernetes.states import (
+    PREEMPTED,
+    Obj,
+    has_begun,
+    sentences_by_pod,
+    warnings_by_object,
+)
 from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
 from airflow_provider_ocidist.model.run import Plan, Request, RunKey
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -166,7 +172,7 @@ class GangObjects:
         listings: tuple[Callable[[], list[Obj]], ...] = (
             lambda: self.all(namespace, selector),
             lambda: self._pods(namespace, only),
-            lambda: self._warnings(namespace),
+            lambda: self._events(namespace, "type=Warning"),
         )
         objects, pods, warnings = in_parallel(_called, listings)
         wanted = set(gangs)
@@ -196,10 +202,14 @@ class GangObjects:
                 return min(begun, key=_created)
         return max(before, pod, key=_created)
 
-    def _warnings(self, namespace: str) -> list[Obj]:
-        """Return the namespace's warnings: they cannot be listed by label. Nothing where that is not allowed."""
+    def preempted(self, namespace: str) -> dict[str, str]:
+        """Return what the scheduler has said of the pods that it has preempted, by name."""
+        return sentences_by_pod(self._events(namespace, f"reason={PREEMPTED}"))
+
+    def _events(self, namespace: str, selector: str) -> list[Obj]:
+        """Return events of a namespace: they cannot be listed by label. Nothing where that is not allowed."""
         try:
-            found = self._api.list(f"/api/v1/namespaces/{namespace}/events", fieldSelector="type=Warning")
+            found = self._api.list(f"/api/v1/namespaces/{namespace}/events", fieldSelector=selector)
             return list(found)
         except BackendError as error:
             if error.status_code != 403:

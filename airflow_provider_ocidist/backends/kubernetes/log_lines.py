@@ -28,6 +28,15 @@ def lines_of(content: bytes, pod: str, rank: int, since: float, *, cut: bool) ->
     return found
 
 
+def last_time(content: bytes) -> float | None:
+    """Return the time of the last line of a part of a log, also of one that is incomplete; None where none has one."""
+    rows = content.split(b"\n")
+    # Of the last one, even the time may be incomplete.
+    stamps = (row.partition(b" ") for row in reversed(rows[-2:]))
+    times = (_time(stamp.decode(errors="replace")) for stamp, blank, _ in stamps if blank)
+    return next((each for each in times if each is not None), None)
+
+
 def _time(stamp: str) -> float | None:
     try:
         return moment(stamp).timestamp()

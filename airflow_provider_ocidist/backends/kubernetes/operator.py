@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from airflow_provider_ocidist.backends.kubernetes.names import QUEUE
 from airflow_provider_ocidist.backends.kubernetes.pods import PodPlan
-from airflow_provider_ocidist.backends.kubernetes.states import Gang, Obj
+from airflow_provider_ocidist.backends.kubernetes.states import Gang, GangState, Obj
 from airflow_provider_ocidist.model.job import TrainingJob
 
 
@@ -121,9 +121,11 @@ class Operator(ABC):
         """Return how many nodes the object asks for."""
 
 
-def why_suspended(obj: Obj, field: str) -> str:
-    """Return why a gang does not begin, in a sentence; `field`: by which it is suspended, as `spec.suspend`."""
+def suspended(obj: Obj, field: str) -> Gang:
+    """Return a gang that does not begin, or goes on no more; `field`: by which it is suspended, as `spec.suspend`."""
     queue = ((obj.get("metadata") or {}).get("labels") or {}).get(QUEUE)
     if queue:
-        return f"suspended: it waits in the queue {queue} of Kueue until there is room for all of its nodes"
-    return f"suspended: it waits until somebody resumes it ({field}: false)"
+        why = f"suspended: it waits in the queue {queue} of Kueue until there is room for all of its nodes"
+    else:
+        why = f"suspended: it waits until somebody resumes it ({field}: false)"
+    return Gang(GangState.SUSPENDED, why, queued=bool(queue))

@@ -45,6 +45,10 @@ POD_REASONS = {
     "DeadlineExceeded": Cause.DEADLINE,
 }
 """Of a pod that has failed, beside those that begin with OutOf."""
+ENDED_AFTER_SUCCESS = "the operator has ended it, since the gang had succeeded"
+ENDED_AFTER_FAILURE = "the operator has ended the gang"
+PREEMPTED = "Preempted"
+"""Reason of the event by which the scheduler names a pod that it ends for another: the event outlives the pod."""
 
 
 class GangState(StrEnum):
@@ -69,6 +73,20 @@ class Gang:
     details: str = ""
     """The sentence that a person needs."""
     cause: Cause | None = None
+    queued: bool = False
+    """Whether a queue has suspended it, and no person."""
+
+    @property
+    def awaits(self) -> Cause | None:
+        """What keeps a gang from beginning, where that is its suspension."""
+        if self.state is not GangState.SUSPENDED:
+            return None
+        return Cause.CAPACITY if self.queued else Cause.CANCELED
+
+    @property
+    def ended_by(self) -> Cause:
+        """What has ended nodes that had begun, in a suspended gang."""
+        return Cause.PREEMPTED if self.queued else Cause.CANCELED
 
 
 def true_conditions(obj: Obj) -> dict[str, Obj]:
@@ -95,6 +113,7 @@ class _Found:
     details: str | None = None
     cause: Cause | None = None
     finished_at: float | None = None
+    exit_code: int | None = None
 
 
 def node_status(
@@ -114,11 +133,16 @@ def node_status(
     may have said why it would go.
     """
     if pod is None:
-        found = _without_pod(gang, report, events, _lost((last or {}).get("status") or {}))
+        found = _without_pod(gang, report, events, last, container)
     else:
         found = _of_pod(pod, container, events, now)
         if report is not None and report.lost and not found.state.terminal:
             found = _Found(NodeState.FAILED, report.message, Cause.NODE)
+        if report is None and gang.state is GangState.SUCCEEDED and _is_deleted(pod) and found.state.terminal:
+            # A program without an agent: SIGTERM was the operator's, and no failure.
+            found = _Found(NodeState.SUCCEEDED, ENDED_AFTER_SUCCESS)
+    if report is not None and _is_unexplained(found) and gang.state is GangState.SUSPENDED:
+        found = replace(found, details=f"{gang.details}; it had begun", cause=gang.ended_by)
     if pod is not None and gang.state in (GangState.ENDING, GangState.GONE):
         # Until no pod is left.
         found = replace(found, state=NodeState.ENDING)
@@ -134,18 +158,32 @@ def node_status(
         started_at=started,
         finished_at=found.finished_at,
         report=report,
+        exited=found.exit_code,
     )
 
 
+def _is_unexplained(found: _Found) -> bool:
+    return found.state is NodeState.FAILED and found.cause in (None, Cause.NODE)
+
+
+def _is_deleted(pod: Obj) -> bool:
+    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
+
+
 def _without_pod(
-    gang: Gang, report: NodeReport | None, events: Sequence[str], lost: tuple[str, Cause | None] | None
+    gang: Gang, report: NodeReport | None, events: Sequence[str], last: Obj | None, container: str
 ) -> _Found:
-    """Return what is known of a node whose pod is not there yet, or no more: its own report says how it ended."""
+    """Return what is known of a node whose pod is not there yet, or no more: its own report says how it ended.
+
+    `last`: its pod as seen last; one without an agent has nothing else that says it.
+    """
+    status = (last or {}).get("status") or {}
+    lost, ended = _lost(status), exit_of(last or {}, container)
     done = report is not None and report.phase is Phase.DONE
     if gang.state in (GangState.NEW, GangState.SUSPENDED, GangState.ACTIVE) and not done:
-        if report is not None and gang.state is not GangState.SUSPENDED:
+        if report is not None:
             return _Found(NodeState.FAILED, *(lost or ("its pod was deleted", Cause.NODE)))
-        cause = _cause_of_events(events)
+        cause = _cause_of_events(events) or gang.awaits
         return _Found(NodeState.PENDING, "; ".join([*filter(None, [gang.details]), *events]) or None, cause)
     if done and report is not None:
         state = NodeState.SUCCEEDED if report.exit_code == 0 and report.cause is None else NodeState.FAILED
@@ -155,9 +193,11 @@ def _without_pod(
         # Deleted in the foreground: the object stays until no pod is left.
         return _Found(NodeState.ENDING, "it is being deleted")
     if gang.state is GangState.SUCCEEDED and report is None:
-        return _Found(NodeState.SUCCEEDED, "the operator has ended it, since the gang had succeeded")
+        return _Found(NodeState.SUCCEEDED, ENDED_AFTER_SUCCESS)
+    if report is None and ended is not None:
+        return _ended(status, ended)
     if gang.state is GangState.FAILED:
-        return _Found(NodeState.FAILED, gang.details or "the operator has ended the gang", gang.cause)
+        return _Found(NodeState.FAILED, *(lost or (gang.details or ENDED_AFTER_FAILURE, gang.cause)))
     if gang.state is GangState.SUCCEEDED:
         return _Found(NodeState.FAILED, "the operator has ended it before it was done", Cause.NODE)
     return _Found(NodeState.MISSING, "it was deleted")
@@ -178,7 +218,7 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
         return _Found(NodeState.SUCCEEDED)
     if phase == "Failed":
         return _failed(status)
-    if (pod.get("metadata") or {}).get("deletionTimestamp"):
+    if _is_deleted(pod):
         disruption = _disruption(status)
         return _Found(NodeState.ENDING, disruption[0] if disruption else "its pod is being deleted")
     if phase == "Unknown":
@@ -205,6 +245,13 @@ def has_begun(pod: Obj, container: str) -> bool:
     return "waiting" not in (own.get("state") or {"waiting": {}})
 
 
+def exit_of(pod: Obj, container: str) -> Obj | None:
+    """Return how the container of this name has ended last, if it ever has."""
+    own = _container_of((pod.get("status") or {}).get("containerStatuses") or (), container) or {}
+    states = ((own.get(name) or {}).get("terminated") for name in ("state", "lastState"))
+    return next(filter(None, states), None)
+
+
 def _restarts(pod: Obj) -> bool:
     return str((pod.get("spec") or {}).get("restartPolicy", "Always")) != "Never"
 
@@ -216,7 +263,7 @@ def _container_of(statuses: Iterable[Obj], name: str) -> Obj | None:
 def _ended(status: Obj, ended: Obj) -> _Found:
     code, at = ended.get("exitCode"), unix_time(ended.get("finishedAt"))
     if code == 0:
-        return _Found(NodeState.SUCCEEDED, "exit code 0", None, at)
+        return _Found(NodeState.SUCCEEDED, "exit code 0", None, at, 0)
     reason = str(ended.get("reason") or "")
     facts = [f"exit code {code}"]
     if reason not in ("", "Error", "Completed"):
@@ -228,7 +275,7 @@ def _ended(status: Obj, ended: Obj) -> _Found:
     cause = Cause.OOM if reason == "OOMKilled" else lost[1] if lost else None
     if reason in CONFIG_FAULTS or reason == "ContainerCannotRun":
         cause = Cause.CONFIG
-    return _Found(NodeState.FAILED, ": ".join(filter(None, [", ".join(facts), said])), cause, at)
+    return _Found(NodeState.FAILED, ": ".join(filter(None, [", ".join(facts), said])), cause, at, code)
 
 
 def _failed(status: Obj) -> _Found:
@@ -322,3 +369,29 @@ def warnings_by_object(events: Iterable[Obj]) -> dict[tuple[str, str], list[str]
         if reason not in place or place[reason][0] <= at:
             place[reason] = (at, text)
     return {name: [text for _, text in sorted(texts.values())] for name, texts in found.items()}
+
+
+def sentences_by_pod(events: Iterable[Obj]) -> dict[str, str]:
+    """Return what events say of pods, by name."""
+    return {str((event.get("involvedObject") or {}).get("name")): _said(event) for event in events}
+
+
+def has_vanished(node: NodeStatus, pod: Obj | None) -> bool:
+    """Whether a node has failed with its pod, and nothing of both says why."""
+    report = node.report
+    if node.state is not NodeState.FAILED or node.cause not in (None, Cause.NODE):
+        return False
+    if report is not None and report.cause is not None:
+        return False
+    return pod is None or (report is not None and report.lost)
+
+
+def with_preemption(node: NodeStatus, preempted: Mapping[str, str]) -> NodeStatus:
+    """Return a node with what an event says of its pod; `preempted`: sentences by the names of pods."""
+    text = next((text for name, text in preempted.items() if _is_pod_of(node, name)), None)
+    return node if text is None else replace(node, cause=Cause.PREEMPTED, details=text)
+
+
+def _is_pod_of(node: NodeStatus, name: str) -> bool:
+    # The name of a pod may end in letters that nobody knows beforehand.
+    return name == node.run_id or name.startswith(f"{node.run_id}-")

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.backends.kubernetes.merging import merged
 from airflow_provider_ocidist.backends.kubernetes.operator import (
     Operator,
     RoleVariables,
-    why_suspended,
+    suspended,
 )
 from airflow_provider_ocidist.backends.kubernetes.states import (
     Gang,
@@ -96,7 +96,7 @@ class PyTorchJobs(Operator):
             if name in found:
                 return Gang(state, sentence(found[name]))
         if "Suspended" in found:
-            return Gang(GangState.SUSPENDED, why_suspended(obj, "spec.runPolicy.suspend"))
+            return suspended(obj, "spec.runPolicy.suspend")
         return Gang(GangState.ACTIVE if found else GangState.NEW)
 
     def cleans_up(self, obj: Obj) -> bool:

@@ -11,11 +11,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backends import run_dir_files
-from airflow_provider_ocidist.backends.base import Backend, LogLine
+from airflow_provider_ocidist.backends.base import LOG_LINES, Backend, LogLine, LogPart
 from airflow_provider_ocidist.backends.capabilities import ListsGangs, OpensById
 from airflow_provider_ocidist.backends.node_config import expectations
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
-from airflow_provider_ocidist.backends.runai import names
+from airflow_provider_ocidist.backends.runai import names, pod_logs
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields
 from airflow_provider_ocidist.backends.runai.phases import Workload, node_states
 from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, PATHS, id_of_project, make_plan
@@ -88,6 +88,7 @@ class Runai(OpensById, ListsGangs, Backend):
         self._fields = Fields.of(fields)
         self._access = access_of(fields)
         self._stores = Stores(self._access)
+        self._cluster = pod_logs.api_of(self._fields)
         self._made: Client | None = None
         self._making = threading.Lock()
 
@@ -353,15 +354,22 @@ class Runai(OpensById, ListsGangs, Backend):
         self._namespaces.pop(ref.job_id, None)
 
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
+        (part,) = self.logs_of([(ref, since)])
+        return [*part.lines]
+
+    def logs_of(
+        self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
+    ) -> list[LogPart]:
         """Return the lines of the pods, where the connection has a way into the cluster; else the nodes' last ones.
 
         The control plane has no logs.
         """
-        if self._fields.kube_config_path:
-            from airflow_provider_ocidist.backends.runai import pod_logs
+        if self._cluster is None:
+            return [LogPart(self._last_lines(ref, since)) for ref, since in wanted]
+        gangs = [(ref, self._namespace_of(ref), since) for ref, since in wanted]
+        return pod_logs.read(self._cluster, gangs, most)
 
-            namespace = self._namespace_of(ref)
-            return pod_logs.read(self._fields, namespace, ref, since) if namespace else []
+    def _last_lines(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
         reported = self._reports.read({ref.run_dir: True}).get(ref.run_dir) or {}
         lines = [
             line for rank, each in reported.items() if each.report for line in last_lines(rank, each.report)

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.backends.kubernetes import pods
 from airflow_provider_ocidist.backends.kubernetes.operator import (
     Operator,
     RoleVariables,
-    why_suspended,
+    suspended,
 )
 from airflow_provider_ocidist.backends.kubernetes.states import (
     Gang,
@@ -125,7 +125,7 @@ class TrainJobs(Operator):
         if "Complete" in found:
             return Gang(GangState.SUCCEEDED, sentence(found["Complete"]))
         if "Suspended" in found:
-            return Gang(GangState.SUSPENDED, why_suspended(obj, "spec.suspend"))
+            return suspended(obj, "spec.suspend")
         return Gang(GangState.ACTIVE if _has_begun(status) else GangState.NEW)
 
     def cleans_up(self, obj: Obj) -> bool:

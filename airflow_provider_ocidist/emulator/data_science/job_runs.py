@@ -35,7 +35,7 @@ from airflow_provider_ocidist.emulator.errors import ApiError, incorrect_state
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.installation import new_ocid
 from airflow_provider_ocidist.emulator.logs.service import Logs
-from airflow_provider_ocidist.emulator.nodes.life import NodeEnd, Output
+from airflow_provider_ocidist.emulator.nodes.life import NodeEnd, OutputSink
 from airflow_provider_ocidist.emulator.nodes.machine import NodeError
 from airflow_provider_ocidist.emulator.nodes.processes import can_mount
 from airflow_provider_ocidist.emulator.nodes.room import MachineRoom
@@ -212,7 +212,7 @@ class JobRuns:
             output=lambda rank: self._output(run, rank),
         )
 
-    def _output(self, run: JobRun, rank: int | None) -> Output:
+    def _output(self, run: JobRun, rank: int | None) -> OutputSink:
         if run.log_details is None:
             return Discard()
         return self._logs.output(run.id, run.log_details["logId"], rank)

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.data_science.execution import Orders, roster_file
 from airflow_provider_ocidist.emulator.data_science.layout import Layout, NodeGroup
 from airflow_provider_ocidist.emulator.data_science.rules import mount_place
-from airflow_provider_ocidist.emulator.nodes.life import NodePlan, Output
+from airflow_provider_ocidist.emulator.nodes.life import NodePlan, OutputSink
 from airflow_provider_ocidist.emulator.nodes.machine import Artifact, NodeSpec
 from airflow_provider_ocidist.emulator.nodes.rules import NodeKind
 from airflow_provider_ocidist.emulator.proxy import for_nodes
@@ -36,7 +36,7 @@ class RunFacts:
     mounts: Mapping[str, Path]
     private_mounts: bool
     notes: Callable[[], Sequence[str]]
-    output: Callable[[int | None], Output]
+    output: Callable[[int | None], OutputSink]
     """Opens the output of a rank; of None for a single-node run."""
 
 

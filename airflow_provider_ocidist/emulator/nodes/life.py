@@ -37,7 +37,7 @@ class NodeEnd:
         return self.exit_code == 0 and self.failure is None
 
 
-class Output(Protocol):
+class OutputSink(Protocol):
     """Receives the output of a node."""
 
     def write(self, stream: int, data: bytes) -> None: ...
@@ -51,7 +51,7 @@ class NodePlan:
     kind: NodeKind
     spec: Callable[[str], NodeSpec]
     """What it is started with, once its address is known."""
-    output: Callable[[], Output]
+    output: Callable[[], OutputSink]
     """Where its output goes; called when it starts."""
     notes: Callable[[], Sequence[str]]
     """Lines that the emulator itself writes into the node's log when the node starts."""

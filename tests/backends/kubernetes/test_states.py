@@ -11,9 +11,11 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     IMAGE_PATIENCE,
     Gang,
     GangState,
+    has_vanished,
     node_status,
     unix_time,
     warnings_by_object,
+    with_preemption,
 )
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -217,6 +219,9 @@ def test_whatever_is_seen_a_failure_has_words_and_exit_code_0_is_no_failure() ->
             for item in ((found or {}).get("status") or {}).get("containerStatuses") or ()
             if item["name"] == "pytorch" and "terminated" in item["state"]
         ]
+        after_success = gang.state is GangState.SUCCEEDED and report is None
+        if after_success and "deletionTimestamp" in (found or {}).get("metadata", {}):
+            continue
         if codes and gang.state not in (GangState.ENDING, GangState.GONE):
             assert node.state is (NodeState.SUCCEEDED if codes == [0] else NodeState.FAILED)
         elif found is not None and found["status"]["phase"] in ("Pending", "Running"):
@@ -280,3 +285,66 @@ def test_a_node_whose_report_says_that_it_was_lost_has_failed_whatever_runs_in_i
         assert (status.state, status.cause, status.details) == (NodeState.FAILED, Cause.NODE, "started again")
         # Until its pod is gone.
         assert looked_at(of_agent(pod(state=state)), Gang(GangState.ENDING), lost).state is NodeState.ENDING
+
+
+@pytest.mark.parametrize("queued, cause", [(True, Cause.PREEMPTED), (False, Cause.CANCELED)])
+def test_nodes_that_a_suspension_has_ended_have_failed_and_it_is_the_cause(
+    queued: bool, cause: Cause
+) -> None:
+    gang = Gang(GangState.SUSPENDED, "it waits", queued=queued)
+    terminating = pod("Running", state=ended(143))
+    terminating["metadata"]["deletionTimestamp"] = START
+    for found, report in (
+        (None, a_report()),
+        (None, a_report(phase=Phase.DONE, exit_code=143)),
+        (terminating, a_report(phase=Phase.DONE, exit_code=143)),
+    ):
+        node = looked_at(found, gang, report)
+        assert (node.state, node.cause) == (NodeState.FAILED, cause), found
+        assert "it waits; it had begun" in str(node.details)
+    # What the program did itself stays what it was.
+    assert looked_at(None, gang, a_report(phase=Phase.DONE, exit_code=0)).state is NodeState.SUCCEEDED
+
+
+@pytest.mark.parametrize("queued, cause", [(True, Cause.CAPACITY), (False, Cause.CANCELED)])
+def test_a_suspended_gang_names_what_it_waits_for(queued: bool, cause: Cause) -> None:
+    gang = Gang(GangState.SUSPENDED, "it waits", queued=queued)
+    assert (looked_at(None, gang).state, looked_at(None, gang).cause) == (NodeState.PENDING, cause)
+
+
+@pytest.mark.parametrize("state", [GangState.FAILED, GangState.GONE])
+def test_a_program_without_an_agent_is_remembered_by_the_exit_code_that_was_seen_last(
+    state: GangState,
+) -> None:
+    gang = Gang(state, "the gang has failed")
+    restarted = pod("Running", state=waiting("CrashLoopBackOff"))
+    restarted["status"]["containerStatuses"][1]["lastState"] = ended(7)
+    for last in (pod("Failed", state=ended(7)), restarted):
+        node = looked_at(None, gang, last=last)
+        assert (node.state, node.exit_code) == (NodeState.FAILED, 7)
+        assert "exit code 7" in str(node.details)
+    assert looked_at(None, gang, last=pod("Succeeded", state=ended(0))).state is NodeState.SUCCEEDED
+
+
+def test_a_program_without_an_agent_that_the_operator_ends_after_a_success_has_not_failed() -> None:
+    gang, ending = Gang(GangState.SUCCEEDED), pod("Failed", state=ended(143))
+    ending["metadata"]["deletionTimestamp"] = START
+    assert looked_at(ending, gang).state is NodeState.SUCCEEDED
+    # Nobody was ending this one.
+    assert looked_at(pod("Failed", state=ended(143)), gang).state is NodeState.FAILED
+    assert looked_at(ending, ACTIVE).state is NodeState.FAILED
+
+
+def test_an_event_names_the_cause_of_a_node_whose_pod_has_vanished_and_of_no_other() -> None:
+    said = {"p": "Preempted: for p2", "p-abcde": "Preempted: for p3", "other-p": "Preempted: for p4"}
+    vanished = looked_at(None, ACTIVE, a_report(phase=Phase.DONE, exit_code=143))
+    assert has_vanished(vanished, None)
+    named = with_preemption(vanished, said)
+    assert (named.cause, named.details) == (Cause.PREEMPTED, "Preempted: for p2")
+    assert with_preemption(vanished, {"p-abcde": "Preempted: for p3"}).cause is Cause.PREEMPTED
+    assert with_preemption(vanished, {"other-p": "Preempted: for p4"}) == vanished
+    failed = a_report(phase=Phase.DONE, exit_code=3, cause=Cause.USER)
+    assert not has_vanished(looked_at(None, ACTIVE, failed), None)
+    assert not has_vanished(looked_at(None, ACTIVE, a_report(phase=Phase.DONE, exit_code=0)), None)
+    crashed = pod("Failed", state=ended(1))
+    assert not has_vanished(looked_at(crashed, ACTIVE, a_report()), crashed)

@@ -15,18 +15,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.save import deliveries
+from airflow_provider_ocidist.agent.join import peer_reports
+from airflow_provider_ocidist.agent.save import folder_marks, shard_collector, shard_uploader
 from airflow_provider_ocidist.agent.save.checkpoints import resume
-from airflow_provider_ocidist.agent.save.deliveries import (
-    ShardCollector,
-    ShardUploader,
-    hide_folder,
-    nodes_apart,
-    show_folder,
-)
 from airflow_provider_ocidist.agent.save.entries import candidates
+from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
+from airflow_provider_ocidist.agent.save.own_files import OwnFiles
 from airflow_provider_ocidist.agent.save.proofs import Moment
-from airflow_provider_ocidist.agent.save.saving import Patience
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline
+from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
+from airflow_provider_ocidist.agent.save.shard_uploader import ShardUploader
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
 from airflow_provider_ocidist.job import Checkpoints
@@ -311,7 +309,7 @@ def metadata(**lengths: int) -> bytes:
 
 
 class Nodes:
-    """The main node's collector and a worker's courier, each over a folder of its own, without any processes."""
+    """The main node's collector and a worker's uploader, each over a folder of its own, without any processes."""
 
     def __init__(self, root: Path, name: str = "step-5", pattern: str | None = None) -> None:
         self.name, self.pattern = name, pattern
@@ -321,12 +319,12 @@ class Nodes:
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
         self.collector = ShardCollector(self.folders[0], self.store, 0, (1,), OciAccess(), pattern=pattern)
-        self.courier = ShardUploader(self.folders[1], self.store, 1, 0, OciAccess(), pattern=pattern)
+        self.uploader = ShardUploader(self.folders[1], self.store, 1, 0, OciAccess(), pattern=pattern)
         self.started = False
 
     def start(self) -> None:
         self.started = True
-        self.courier.start()
+        self.uploader.start()
 
     def write(self, rank: int, text: str = "weights") -> Path:
         place = self.folders[rank] / self.name
@@ -347,16 +345,17 @@ class Nodes:
 
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
-    monkeypatch.setattr(deliveries, "LOOK_INTERVAL", 0.1)
-    monkeypatch.setattr(deliveries, "IDLE_INTERVAL", 0.1)
-    monkeypatch.setattr(deliveries, "QUIET", 0.5)
-    monkeypatch.setattr(deliveries, "CLAIM_LIMIT", 2.0)
-    monkeypatch.setattr(deliveries, "GONE_AFTER", 1.0)
+    for module in (shard_collector, shard_uploader):
+        monkeypatch.setattr(module, "LOOK_INTERVAL", 0.1)
+    monkeypatch.setattr(shard_uploader, "IDLE_INTERVAL", 0.1)
+    monkeypatch.setattr(shard_uploader, "QUIET", 0.5)
+    monkeypatch.setattr(shard_collector, "CLAIM_LIMIT", 2.0)
+    monkeypatch.setattr(peer_reports, "GONE_AFTER", 1.0)
     found = Nodes(tmp_path)
     yield found
     found.collector.close()
     if found.started:
-        found.courier.finish(Moment.EXITED, Patience(10))
+        found.uploader.finish(Moment.EXITED, SaveDeadline(10))
 
 
 ENTRIES = [("step-5", None), ("part-5", r"part-(?P<step>\d+)"), ("logs", "logs")]
@@ -376,7 +375,7 @@ def test_parts_are_sent_while_the_training_runs_whatever_the_pattern_calls_a_che
     until(lambda: published, timeout=60)
     assert len(list(Path(published[0].uri).glob("zero*"))) == 2
     both.collector.close()
-    assert both.courier.finish(Moment.EXITED, Patience(10)) is None
+    assert both.uploader.finish(Moment.EXITED, SaveDeadline(10)) is None
 
 
 def test_parts_that_are_all_on_the_main_node_need_no_other_node(nodes: Nodes) -> None:
@@ -423,7 +422,7 @@ def test_sending_may_take_longer_than_finding(nodes: Nodes) -> None:
 
 
 def test_a_part_that_still_grows_is_waited_for(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "QUIET", 1.5)
+    monkeypatch.setattr(shard_uploader, "QUIET", 1.5)
     nodes.write(0)
     nodes.write(1)
     nodes.start()
@@ -480,8 +479,8 @@ def test_a_part_that_ends_in_the_midst_of_a_file_is_never_sent(nodes: Nodes, is_
     file.write_bytes(file.read_bytes()[:-9])
     nodes.start()
     if is_cut_off:
-        nodes.courier._training_ended.set()
-        nodes.courier._moment, nodes.courier._patience = Moment.CUT_OFF, Patience(60)
+        nodes.uploader._training_ended.set()
+        nodes.uploader._moment, nodes.uploader._deadline = Moment.CUT_OFF, SaveDeadline(60)
     else:
         threading.Timer(1.5, nodes.report, (1, Phase.DONE)).start()
     with pytest.raises(
@@ -552,7 +551,7 @@ def test_what_another_process_may_have_written_anew_is_none_of_a_nodes_own_files
     names = ("model.safetensors", "rng_state_0.pth", "rng_state_1.pth")
     for name in names:
         (place / name).write_text("fetched")
-    own = deliveries.OwnFiles(tmp_path)
+    own = OwnFiles(tmp_path)
     for name in names[:2]:
         (place / name).write_text("of this attempt")
     assert own.stale(place) == {"rng_state_1.pth"}
@@ -574,14 +573,14 @@ def test_a_node_that_hides_while_the_main_looks_still_counts_as_sharing(
 ) -> None:
     for rank in range(3):
         show_folder(tmp_path, "run", rank)
-    unmark = deliveries._unmark
+    unmark = folder_marks._unmark
 
     def and_the_last_hides(folder: Path, run_name: str, rank: int) -> None:
         unmark(folder, run_name, rank)
-        if not deliveries._is_marked(folder, run_name, 0):
+        if not folder_marks._is_marked(folder, run_name, 0):
             unmark(folder, run_name, 2)
 
-    monkeypatch.setattr(deliveries, "_unmark", and_the_last_hides)
+    monkeypatch.setattr(folder_marks, "_unmark", and_the_last_hides)
     assert nodes_apart(tmp_path, "run", 0, 3) == ()
 
 

@@ -1,0 +1,61 @@
+"""Peer reports: what other nodes report, and for how long they have been silent."""
+
+from __future__ import annotations
+
+import time
+
+from airflow_provider_ocidist.errors import OcidistError
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.work_dir import report_of
+from airflow_provider_ocidist.storage.stores.base import Store
+
+GONE_AFTER = 60.0
+"""Seconds without a heartbeat after which a node counts as ended."""
+
+
+def read_report(store: Store, rank: int) -> NodeReport | None:
+    """Return a node's report; None when there is none, or it cannot be read now."""
+    try:
+        return NodeReport.from_json(store.read(report_of(rank)))
+    except (OcidistError, OSError, ValueError, TypeError):
+        return None
+
+
+def read_others(store: Store, rank: int, nodes: int) -> list[NodeReport | None]:
+    """Return the reports of all nodes but this one, by rank; None for those that cannot be read now."""
+    return [read_report(store, other) for other in range(nodes) if other != rank]
+
+
+class Beats:
+    """When the last heartbeat of each other node was new, by this node's own clock."""
+
+    def __init__(self) -> None:
+        self._heard: dict[int, tuple[float, float]] = {}
+        """By rank: the last heartbeat, and when this node first saw it."""
+
+    def silent_for(self, report: NodeReport) -> float:
+        """Return the seconds since the heartbeat of a report was new."""
+        now = time.monotonic()
+        beat, since = self._heard.get(report.rank, (None, now))
+        since = since if beat == report.heartbeat_at else now
+        self._heard[report.rank] = (report.heartbeat_at, since)
+        return now - since
+
+    def forget(self, rank: int) -> None:
+        self._heard.pop(rank, None)
+
+
+class PeerLiveness:
+    """Whether other nodes can still answer, by their reports."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._beats = Beats()
+
+    def ended(self, rank: int) -> bool:
+        report = read_report(self.store, rank)
+        if report is None:
+            # No report can be read: the store may be out of reach.
+            self._beats.forget(rank)
+            return False
+        return report.phase is Phase.DONE or self._beats.silent_for(report) > GONE_AFTER

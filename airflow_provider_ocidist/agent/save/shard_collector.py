@@ -1,0 +1,207 @@
+"""Shard collector: on the main node, publishes checkpoints of which other nodes have parts."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness
+from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, Stamp, signature
+from airflow_provider_ocidist.agent.save.formats import Says
+from airflow_provider_ocidist.agent.save.layouts import has_all_parts, read_layout
+from airflow_provider_ocidist.agent.save.own_files import OwnFiles
+from airflow_provider_ocidist.agent.save.shard_exchange import ShardExchange, ShardRequest
+from airflow_provider_ocidist.agent.save.shards import (
+    METADATA,
+    REMEDY,
+    is_shard,
+    may_have_others,
+    missing,
+    needs_others,
+    union,
+)
+from airflow_provider_ocidist.errors import IncompleteCheckpoint, OcidistError, StorageError
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.fence import LOWEST, Fence
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.checkpoints import ManifestFile
+from airflow_provider_ocidist.storage.stores.base import Store
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL = 1.0
+CLAIM_LIMIT = 120.0
+"""Seconds in which a node must find its part of a checkpoint; the upload itself has no limit."""
+
+
+class ShardCollector:
+    """Publishes checkpoints of which other nodes have shards."""
+
+    def __init__(
+        self,
+        folder: Path,
+        store: Store,
+        rank: int,
+        apart: Sequence[int],
+        access: OciAccess,
+        *,
+        pattern: str | None = None,
+        launch: int = 0,
+    ) -> None:
+        """`store`: the run directory; `apart`: the nodes that have a checkpoint folder of their own.
+
+        `launch`: the number of this launch of the program, from 0.
+        """
+        self.store = store
+        self._exchange = ShardExchange(store, launch)
+        self.rank = rank
+        self.apart = tuple(apart)
+        self.access = access
+        self._own = OwnFiles(folder, pattern)
+        self._requests: dict[tuple[Path, Signature], ShardRequest] = {}
+
+    def open(self) -> None:
+        """Release the other nodes at once where all share the folder: all files are here."""
+        if not self.apart:
+            self.close()
+
+    def needs_others(self, path: Path) -> bool:
+        """Whether other nodes have parts of this entry; False where all share the folder."""
+        if not self.apart or not path.is_dir():
+            return False
+        return needs_others(self._own.names(path), _metadata(path))
+
+    def may_be_elsewhere(self, name: str) -> bool:
+        """Whether a file that is not here may be another node's part."""
+        return bool(self.apart) and is_shard(name)
+
+    def publish(
+        self,
+        item: Candidate,
+        uri: str,
+        *,
+        loss: float | None,
+        step: int | None = None,
+        fence: Fence = LOWEST,
+        sequence: int = 1,
+        proof: str = "",
+    ) -> CheckpointRef:
+        """Have all nodes upload their files, then publish the checkpoint.
+
+        Raises IncompleteCheckpoint when a part is missing for good, StorageError when a retry may help.
+        """
+        from airflow_provider_ocidist.storage.checkpoints import seal, send_part
+
+        request = self._request_for(item, uri, step, fence, sequence)
+        stale = self._own.stale(item.path)
+        own = send_part(item.path, request.uri, leave_out=stale, access=self.access)
+        files = union({self.rank: own, **self._await(request)})
+        if signature(item.path) != item.signature:
+            raise StorageError(f"{item.path} changed while the other nodes sent their parts")
+        absent = missing([file.path for file in files], _metadata(item.path))
+        if absent:
+            raise IncompleteCheckpoint(f"no node has sent {_few(absent)}, which belong to it")
+        together = read_layout(item.path, {file.path: Stamp(file.size, 0, 0) for file in files})
+        if together.says is Says.BROKEN:
+            raise IncompleteCheckpoint(f"of what the nodes have sent, {together.why}")
+        return seal(
+            request.uri,
+            item.path.name,
+            files,
+            step=step,
+            fence=fence,
+            sequence=sequence,
+            proof=f"{proof}; every node has sent its part",
+            metrics=item.placed.metrics,
+            loss=loss,
+            access=self.access,
+        )
+
+    def close(self) -> None:
+        """Release the other nodes: there will be no further request."""
+        try:
+            self._exchange.close()
+        except (OcidistError, OSError) as error:
+            logger.warning("the end of the checkpoints cannot be announced to the others: %s", error)
+
+    def _request_for(
+        self, item: Candidate, uri: str, step: int | None, fence: Fence, sequence: int
+    ) -> ShardRequest:
+        """Return the request for an entry; a retry repeats the first, so that no file is uploaded twice."""
+        from airflow_provider_ocidist.storage.checkpoints import reserve
+
+        request = self._requests.get((item.path, item.signature))
+        if request is None:
+            names, written = self._own.names(item.path), bool(_metadata(item.path))
+            has_shards = any(may_have_others(name) for name in names)
+            request = ShardRequest(
+                number=len(self._requests) + 1,
+                name=item.path.name,
+                uri=reserve(
+                    uri, item.path.name, step=step, fence=fence, sequence=sequence, access=self.access
+                ),
+                ranks=self.apart,
+                written=written,
+                everywhere=(
+                    not written
+                    and any(is_shard(name) for name in names)
+                    and not has_all_parts(item.path, names)
+                ),
+                leave_out=tuple(sorted(name for name in names if not is_shard(name))),
+                companions=not written and not has_shards,
+            )
+        self._exchange.ask(request)
+        self._requests[item.path, item.signature] = request
+        return request
+
+    def _await(self, request: ShardRequest) -> dict[int, Sequence[ManifestFile]]:
+        peers = PeerLiveness(self.store)
+        found: dict[int, Sequence[ManifestFile]] = {}
+        claim_until = time.monotonic() + CLAIM_LIMIT
+        while True:
+            for rank in set(request.ranks) - set(found):
+                files = self._part_of(rank, request, peers, overdue=time.monotonic() > claim_until)
+                if files is not None:
+                    found[rank] = files
+            if len(found) == len(request.ranks):
+                return found
+            time.sleep(LOOK_INTERVAL)
+
+    def _part_of(
+        self, rank: int, request: ShardRequest, peers: PeerLiveness, *, overdue: bool
+    ) -> Sequence[ManifestFile] | None:
+        # In this order: a node writes its part before it reports its end.
+        gone = peers.ended(rank)
+        part = self._exchange.reply_of(rank, request)
+        if request.companions and ((part and part.fault) or (part is None and overdue) or (gone and part)):
+            logger.warning("node %d has not sent its companions of %s", rank, request.name)
+            return ()
+        if part and part.fault:
+            raise IncompleteCheckpoint(f"node {rank} cannot send its part: {part.fault}")
+        if part and part.files is not None:
+            return part.files
+        if gone and part is None and not request.everywhere:
+            return ()  # it had no files; the metadata would name them
+        if gone and part:
+            raise IncompleteCheckpoint(f"node {rank} has ended before it had sent its part")
+        if gone or (part is None and overdue):
+            when = "at its end" if gone else f"after {CLAIM_LIMIT:.0f} s"
+            raise IncompleteCheckpoint(f"node {rank} had no part of it {when}; {REMEDY}")
+        return None
+
+
+def _metadata(path: Path) -> dict[str, bytes]:
+    found = {}
+    for file in path.rglob(METADATA):
+        # The program may be deleting it.
+        with contextlib.suppress(OSError):
+            found[file.relative_to(path).as_posix()] = file.read_bytes()
+    return found
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

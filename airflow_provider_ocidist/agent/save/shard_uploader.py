@@ -1,0 +1,248 @@
+"""Shard uploader: on the other nodes, sends this node's parts of each checkpoint that the main node asks for."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness
+from airflow_provider_ocidist.agent.save.entries import Signature, candidates, scan, signature
+from airflow_provider_ocidist.agent.save.formats import Says, read_file
+from airflow_provider_ocidist.agent.save.open_files import inside, open_for_writing
+from airflow_provider_ocidist.agent.save.own_files import OwnFiles
+from airflow_provider_ocidist.agent.save.proofs import Moment
+from airflow_provider_ocidist.agent.save.saving import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    SaveDeadline,
+    Undelivered,
+    passes,
+)
+from airflow_provider_ocidist.agent.save.shard_exchange import (
+    RequestBoard,
+    ShardExchange,
+    ShardReply,
+    ShardRequest,
+)
+from airflow_provider_ocidist.agent.save.shards import REMEDY, is_companion, is_shard
+from airflow_provider_ocidist.errors import Cause, OcidistError, StorageError
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.checkpoints import ManifestFile
+from airflow_provider_ocidist.storage.stores.base import Store
+
+logger = logging.getLogger(__name__)
+
+LAST_TRIES = 4
+LOOK_INTERVAL = 1.0
+IDLE_INTERVAL = 10.0
+"""Seconds between looks at the board on a node that has no shards."""
+QUIET = 10.0
+"""Seconds without a change before a node uploads parts of which no list gives the number: ZeRO pauses between
+files. Each file is also checked."""
+
+
+class ShardUploader:
+    """Sends this node's shards of each checkpoint that the main node asks for."""
+
+    def __init__(
+        self,
+        folder: Path,
+        store: Store,
+        rank: int,
+        main_rank: int,
+        access: OciAccess,
+        *,
+        pattern: str | None = None,
+        launch: int = 0,
+    ) -> None:
+        """`store`: the run directory; `pattern`: of the names of checkpoints, where the job has one.
+
+        `launch`: the number of this launch of the program, from 0.
+        """
+        self.folder = folder
+        self.pattern = pattern
+        self.store = store
+        self._exchange = ShardExchange(store, launch)
+        self.rank = rank
+        self.main_rank = main_rank
+        self.access = access
+        self._own = OwnFiles(folder, pattern)
+        self._seen: dict[Path, Signature] = {}
+        self._changed_at: dict[Path, float] = {}
+        self._has_shards = False
+        self._claimed: set[int] = set()
+        self._answered: set[int] = set()
+        self._tries = 0
+        self._pause = FIRST_PAUSE
+        self._look_again_at = time.monotonic() + IDLE_INTERVAL
+        self._training_ended = threading.Event()
+        self._moment = Moment.RUNNING
+        self._deadline = SaveDeadline(0.0)
+        self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
+        """Answer the main node's last requests; return why that failed, if it did.
+
+        A node without shards does not wait.
+        """
+        self._moment, self._deadline = moment, deadline
+        self._training_ended.set()
+        while self._thread.is_alive() and not deadline.is_over:
+            self._thread.join(LOOK_INTERVAL)
+        if self._thread.is_alive():
+            message = "shards of this node were still uploading when the time to save was over"
+            return Undelivered(message, Cause.SERVICE)
+        return None
+
+    def _run(self) -> None:
+        try:
+            if self._watch():
+                return
+            self._look()
+            self._serve_to_the_end()
+        except Exception:
+            # The main node reports the missing part.
+            logger.exception("unexpected")
+
+    def _watch(self) -> bool:
+        """Answer requests while the training runs; return whether the main node has closed the board."""
+        while not self._training_ended.wait(LOOK_INTERVAL):
+            self._look()
+            if time.monotonic() >= self._look_again_at:
+                board = self._board()
+                if board.closed:
+                    return True
+                self._answer(board.request)
+        return False
+
+    def _serve_to_the_end(self) -> None:
+        peers = PeerLiveness(self.store)
+        self._look_again_at, self._tries, self._pause = 0.0, 0, FIRST_PAUSE
+        while self._has_shards and not peers.ended(self.main_rank):
+            if time.monotonic() >= self._look_again_at:
+                board = self._board()
+                if board.closed:
+                    return
+                self._answer(board.request)
+            time.sleep(LOOK_INTERVAL)
+
+    def _look(self) -> None:
+        """Record the entries, and when each last changed."""
+        found = {item.path: item.signature for item in candidates(self.folder, self.pattern)}
+        changed = [path for path in found if self._seen.get(path) != found[path]]
+        self._changed_at |= dict.fromkeys(changed, time.monotonic())
+        self._seen = found
+        if not self._has_shards and any(
+            is_shard(name) or is_companion(name) for path in changed for name in self._own.names(path)
+        ):
+            self._has_shards = True
+            self._look_again_at = 0.0
+
+    def _board(self) -> RequestBoard:
+        self._look_again_at = time.monotonic() + (0.0 if self._has_shards else IDLE_INTERVAL)
+        try:
+            return self._exchange.board()
+        except (OcidistError, OSError) as error:
+            logger.debug("the main node's board cannot be read: %s", error)
+            return RequestBoard()
+
+    def _answer(self, request: ShardRequest | None) -> None:
+        if request is None or self.rank not in request.ranks or request.number in self._answered:
+            return
+        try:
+            part = self._part_of(request)
+            if part:
+                self._exchange.reply(request, self.rank, part)
+                self._answered.add(request.number)
+                self._tries, self._pause = 0, FIRST_PAUSE
+        except (OcidistError, OSError) as error:
+            self._failed(request, error)
+
+    def _part_of(self, request: ShardRequest) -> ShardReply | None:
+        """Return the answer to a request; None while there is none yet."""
+        path = self.folder / request.name
+        if not any(_is_asked_for(name, request) for name in self._own.names(path)):
+            return self._nothing(request)
+        if request.number not in self._claimed:
+            self._exchange.reply(request, self.rank, ShardReply())
+            self._claimed.add(request.number)
+        if not self._training_ended.is_set() and not self._is_at_rest(path, request):
+            return None
+        fault = self._fault(path, request)
+        if fault is None:
+            return ShardReply(files=self._send(path, request))
+        return ShardReply(fault=fault) if self._training_ended.is_set() else None
+
+    def _fault(self, path: Path, request: ShardRequest) -> str | None:
+        """Return why a part is not proved complete, None when it is."""
+        running = self._moment is Moment.RUNNING
+        written = inside(path, open_for_writing()) if running else ()
+        if written:
+            return f"{written[0]} is still open for writing"
+        for name in self._wanted(path, request):
+            reading = read_file(path / name)
+            if reading.says is Says.BROKEN and not (reading.is_doubtful and self._moment is Moment.EXITED):
+                return f"its processes have not written all of {name}: {reading.why}"
+            if reading.says is Says.NOTHING and self._moment is Moment.CUT_OFF and not request.written:
+                return f"its processes were ended, and nothing shows that they had written all of {name}"
+        return None
+
+    def _wanted(self, path: Path, request: ShardRequest) -> list[str]:
+        leave_out = self._left_out(path, request)
+        return [name for name in scan(path) if name not in leave_out]
+
+    def _left_out(self, path: Path, request: ShardRequest) -> set[str]:
+        """Return what this node does not send."""
+        others = {name for name in scan(path) if not is_companion(name)} if request.companions else set()
+        return self._own.stale(path) | set(request.leave_out) | others
+
+    def _is_at_rest(self, path: Path, request: ShardRequest) -> bool:
+        since = self._changed_at.get(path, time.monotonic())
+        return time.monotonic() - since >= (LOOK_INTERVAL if request.written else QUIET)
+
+    def _nothing(self, request: ShardRequest) -> ShardReply | None:
+        if request.number in self._claimed:
+            return ShardReply(fault=f"the program has deleted {request.name} there")
+        if not request.everywhere:
+            return ShardReply(files=())
+        return (
+            ShardReply(fault=f"the program has not written {request.name} there; {REMEDY}")
+            if self._training_ended.is_set()
+            else None
+        )
+
+    def _send(self, path: Path, request: ShardRequest) -> tuple[ManifestFile, ...]:
+        from airflow_provider_ocidist.storage.checkpoints import send_part
+
+        before = signature(path)
+        leave_out = self._left_out(path, request)
+        files = send_part(path, request.uri, leave_out=leave_out, access=self.access)
+        if signature(path) != before:
+            raise StorageError(f"{path} changed while it was read", uri=str(path))
+        logger.info("sent %d files of %s", len(files), request.name)
+        return files
+
+    def _failed(self, request: ShardRequest, error: Exception) -> None:
+        logger.warning(
+            "the shards of %s cannot be sent: %s; trying again in %.0f s", request.name, error, self._pause
+        )
+        self._look_again_at = time.monotonic() + min(
+            self._pause, 5.0 if self._training_ended.is_set() else 60.0
+        )
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+        self._tries += 1
+        is_hopeless = self._deadline.left <= 0 or (self._tries >= LAST_TRIES and not passes(error))
+        if self._training_ended.is_set() and is_hopeless:
+            self._answered.add(request.number)
+            with contextlib.suppress(OcidistError, OSError):
+                self._exchange.reply(request, self.rank, ShardReply(fault=str(error)))
+
+
+def _is_asked_for(name: str, request: ShardRequest) -> bool:
+    return request.written or is_shard(name) or (request.companions and is_companion(name))

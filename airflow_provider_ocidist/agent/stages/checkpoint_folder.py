@@ -1,0 +1,163 @@
+"""Checkpoint folder: where the program resumes from and writes to; restored before, uploaded from during a launch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Union
+
+from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
+from airflow_provider_ocidist.agent.prepare.workspace import Workspace
+from airflow_provider_ocidist.agent.save.checkpoints import folder_of, resume, resume_after_clear, start_from
+from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
+from airflow_provider_ocidist.agent.save.leftovers import discard
+from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
+from airflow_provider_ocidist.agent.save.shard_uploader import ShardUploader
+from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState
+from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.agent.train.abandonable import abandonable
+from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.job import Checkpoints, Restarts
+
+Uploader = Union[CheckpointUploader, ShardUploader]
+
+
+class CheckpointFolder:
+    """The checkpoint folder of this node, which other nodes may share."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self.context = context
+        self.settings = context.config.checkpoints
+        self._is_own = context.config.nodes == 1
+        """Whether no other node sees it."""
+        self._apart: tuple[int, ...] = ()
+        """On the main node: the nodes whose folder is another than its own."""
+        self._fetched: set[str] = set()
+        """Names of the entries that this attempt has fetched."""
+
+    def path(self, workspace: Workspace) -> Path:
+        """Return where it is, also for a job without checkpoints."""
+        return folder_of(self.settings, workspace.working_dir)
+
+    def restore(self, workspace: Workspace) -> None:
+        """Fetch the checkpoint to go on from, for as long as the store may need."""
+        checkpoints = self.settings
+        if checkpoints is not None:
+            self.context.patiently(lambda: self._restore(self.path(workspace), checkpoints))
+
+    def go_back(self, workspace: Workspace) -> None:
+        """Fetch the newest whole checkpoint again, for another launch on the same machines."""
+        if self.settings is None:
+            return
+        self._fetched.clear()
+        abandonable(lambda: self.restore(workspace), self.context.switch)
+        if self._is_own and not self.context.is_main:
+            # Afterwards: its parts of what is restored need not be fetched.
+            discard(self.path(workspace), self.settings.pattern, fetched=self._fetched)
+
+    def compare(self, workspace: Workspace) -> None:
+        """Find out which nodes share it; all have marked theirs by now."""
+        context, folder = self.context, self.path(workspace)
+        nodes, run_name = context.config.nodes, context.config.run_name
+        if self.settings is None or self.settings.uri is None or nodes == 1:
+            return
+        if context.is_main:
+            self._apart = nodes_apart(folder, run_name, context.rank, nodes)
+        else:
+            self._is_own = hide_folder(folder, run_name, context.rank, context.main_rank)
+
+    def start_uploader(self, workspace: Workspace) -> Uploader | None:
+        """Return what uploads from it from now on; None where the job's checkpoints have no place to go to."""
+        if self.settings is None or self.settings.uri is None:
+            return None
+        folder = self.path(workspace)
+        uploader: Uploader
+        if self.context.is_main:
+            uploader = self._main_uploader(folder, self.settings)
+        else:
+            uploader = self._shard_uploader(folder, self.settings)
+        uploader.start()
+        return uploader
+
+    def require_checkpoint(self, workspace: Workspace) -> None:
+        """Raise AgentError where the job requires a checkpoint and none was published."""
+        checkpoints, report = self.settings, self.context.heartbeat.report
+        if checkpoints is None or not checkpoints.required or report.checkpoint is not None:
+            return
+        folder = self.path(workspace)
+        unusable = [path.name for path in sorted(folder.iterdir())] if folder.is_dir() else []
+        why = (
+            f"say in checkpoints.pattern which of its names are checkpoints: {', '.join(unusable[:3])}"
+            if unusable
+            else "nothing lies there"
+        )
+        raise AgentError(
+            f"the training succeeded but wrote no checkpoint into {checkpoints.path!r}: {why}",
+            cause=Cause.USER,
+        )
+
+    def _restore(self, folder: Path, checkpoints: Checkpoints) -> None:
+        context, config, heartbeat = self.context, self.context.config, self.context.heartbeat
+        if context.rank == 0:
+            claim_checkpoints(config, context.access)
+        launched_before = config.fence if heartbeat.launch else None
+        found = resume(
+            folder,
+            checkpoints,
+            context.access,
+            context.switch,
+            self._fetched,
+            launched_before=launched_before,
+        )
+        found = found or resume_after_clear(folder, config, context.access, context.switch, self._fetched)
+        if found:
+            heartbeat.update(checkpoint=found, starts_from=found.digest or found.uri)
+        else:
+            heartbeat.update(starts_from="")
+            # Not reported: it is another run's checkpoint.
+            start_from(folder, checkpoints, context.access, context.switch, self._fetched)
+        if config.nodes > 1 and checkpoints.uri:
+            show_folder(folder, config.run_name, context.rank)
+
+    def _shard_uploader(self, folder: Path, checkpoints: Checkpoints) -> ShardUploader:
+        context = self.context
+        return ShardUploader(
+            folder,
+            context.heartbeat.store,
+            context.rank,
+            context.main_rank,
+            context.access,
+            pattern=checkpoints.pattern,
+            launch=context.heartbeat.launch,
+        )
+
+    def _main_uploader(self, folder: Path, checkpoints: Checkpoints) -> CheckpointUploader:
+        context, meter = self.context, self.context.meter
+        shards = ShardCollector(
+            folder,
+            context.heartbeat.store,
+            context.rank,
+            self._apart,
+            context.access,
+            pattern=checkpoints.pattern,
+            launch=context.heartbeat.launch,
+        )
+        return CheckpointUploader(
+            folder,
+            checkpoints,
+            context.access,
+            fence=context.config.fence,
+            program=ProgramState(
+                step=lambda: meter.progress.step, loss_at=meter.loss_at, announced=meter.announced
+            ),
+            on_published=self._report_published,
+            shards=shards if context.config.nodes > 1 else None,
+            fetched=self._fetched,
+            restarts=context.config.restarts != Restarts(),
+        )
+
+    def _report_published(self, reference: CheckpointRef) -> None:
+        self.context.meter.touch()
+        known = self.context.heartbeat.report.checkpoint
+        if known is None or reference.order >= known.order:
+            self.context.heartbeat.update(checkpoint=reference, now=True)

@@ -1,0 +1,83 @@
+"""Context: what all stages of one node share."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
+from airflow_provider_ocidist.agent.join.node_identity import identity_of
+from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
+from airflow_provider_ocidist.agent.patience import patiently
+from airflow_provider_ocidist.agent.secrecy import keep_from_log
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.train.activity import Activity
+from airflow_provider_ocidist.agent.train.shared_log import mark_own_lines
+from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
+from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.masking import masked_text, secrets_in
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.oci_client.credentials import OciAccess
+
+T = TypeVar("T")
+
+
+class NodeContext:
+    """One node of a gang: its settings, its identity, its report, and how it is asked to end."""
+
+    def __init__(self, config: AgentConfig, environ: Mapping[str, str], switch: StopSwitch) -> None:
+        self.config = config
+        self.switch = switch
+        self.identity = identity_of(environ, config.nodes)
+        self.rank = self.identity.rank
+        self.main_rank = 0
+        """The node on which the process of global rank 0 runs, once the nodes have joined."""
+        self.environ = {**environ, **(config.worker_env if self.rank else config.main_env)}
+        if config.one_run:
+            mark_own_lines(self.rank)
+        self.access = OciAccess.from_environment(environ, endpoint=config.oci_endpoint)
+        self.folder = Path(tempfile.mkdtemp(prefix="ocidist-", dir=_home(environ)))
+        self.meter = ProgressMeter(self.folder)
+        self.secrets = secrets_in([dict(environ), codec.encode(config)])
+        keep_from_log(self.secrets)
+        self.activity = Activity()
+        self.heartbeat = self._heartbeat()
+
+    @property
+    def is_main(self) -> bool:
+        """Whether the process of global rank 0 runs here: then checkpoints and outputs are here too."""
+        return self.rank == self.main_rank
+
+    def masked(self, text: str) -> str:
+        """Return a text without this node's secrets."""
+        return masked_text(text, self.secrets)
+
+    def patiently(self, work: Callable[[], T]) -> T:
+        """Do a part of the preparation; retry for `limits.join_timeout` while the store does not answer."""
+        self.activity.enter()
+        return patiently(work, self.config.limits.join_timeout, self.switch.event)
+
+    def _heartbeat(self) -> Heartbeat:
+        now = time.time()
+        report = NodeReport(
+            rank=self.rank,
+            phase=Phase.STARTING,
+            address="",
+            started_at=now,
+            heartbeat_at=now,
+        )
+        try:
+            return Heartbeat.open(self.config.run_dir, self.access, report, self.switch)
+        except OcidistError as error:
+            raise AgentError(f"the run directory cannot be used: {error}", cause=Cause.CONFIG) from error
+
+
+def _home(environ: Mapping[str, str]) -> str | None:
+    """Return the node's home, which is deleted with the node; None where it has none."""
+    home = environ.get("HOME")
+    return home if home and os.access(home, os.W_OK) else None

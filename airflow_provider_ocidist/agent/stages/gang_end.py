@@ -1,0 +1,141 @@
+"""Gang end: a node that fails, or finds a fault, ends its gang, or only this launch where another is allowed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+
+from airflow_provider_ocidist.agent.diagnose import outcome
+from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagnose, tail_of
+from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
+from airflow_provider_ocidist.agent.diagnose.stacks import odd_ones
+from airflow_provider_ocidist.agent.join.heartbeat import describe
+from airflow_provider_ocidist.agent.join.peer_reports import read_others
+from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
+from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
+from airflow_provider_ocidist.agent.stopping import Stop
+from airflow_provider_ocidist.agent.train.restarts import refusal
+from airflow_provider_ocidist.agent.train.supervise import Ended
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.job import Restarts
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
+
+logger = logging.getLogger("ocidist")
+
+EXPLANATION_LIMIT = 5.0
+"""Seconds to wait for the first failed node's report, before this node's own error is the cause."""
+
+
+class GangEnd:
+    """Asks all nodes to end; they agree in the run directory on whether the training is launched again."""
+
+    def __init__(self, context: NodeContext) -> None:
+        self.context = context
+        self.config = context.config
+        self.heartbeat = context.heartbeat
+
+    def declare(self, stop: Stop) -> None:
+        """End the run for a fault that this node has found; after a hang only this launch, where another is allowed."""
+        assert stop.cause is not None
+        cause, message = stop.cause, stop.message
+        # Whose machine is not well may still be launched again by the budget for hangs.
+        charged = cause if self.config.restarts.node else Cause.HANG
+        restarts, why_not = self._restarts_after(charged, message) if stop.stacks else ((), None)
+        message = f"{message}; {why_not}" if why_not else message
+        asked = self.ask_others(cause, message, restarts, hang=stop.stacks)
+        self.context.switch.ask(replace(stop, message=message, restarts=asked))
+
+    def outcome_of(self, launch: ProgramLaunch, ended: Ended) -> Outcome:
+        """Return how a launch without success ended; ask the others to end where it failed by itself."""
+        process, output = launch.first_failure(ended), launch.last_output(ended)
+        if ended.stop:
+            exit_code = process.exit_code if process else ended.exit_code
+            return outcome.stopped(self._with_odd_ones(ended.stop), exit_code, tail_of(output))
+        launch.standstill.keep_records(self.heartbeat.launch)
+        return self._failed(diagnose(ended.exit_code, output, process, ended.oom_killed))
+
+    def ask_others(
+        self, cause: Cause, message: str, restarts: tuple[Restart, ...] = (), *, hang: bool = False
+    ) -> tuple[Restart, ...]:
+        """Ask all nodes to end; return the restarts where the training is launched again, as all nodes see them."""
+        if self.config.nodes == 1:
+            return restarts
+        request = StopRequest(
+            cause=cause,
+            message=self.context.masked(message),
+            rank=self.context.rank,
+            restarts=restarts,
+            hang=hang,
+        )
+        counts = self.heartbeat.ask_all_to_stop(request)
+        return counts.restarts if counts else ()
+
+    def _with_odd_ones(self, stop: Stop) -> Stop:
+        """Return the reason with the ranks that stand elsewhere than the others, where the training hung."""
+        if not (stop.stacks and self.context.is_main):
+            return stop
+        reports = [self.heartbeat.report, *self._others()]
+        found = odd_ones(each for report in reports if report for each in report.stands or ())
+        if found:
+            logger.error("%s", found)
+        return replace(stop, message=f"{stop.message}; {found}") if found else stop
+
+    def _failed(self, failure: NodeFailure) -> Outcome:
+        silent: list[int] = []
+        if failure.consequence and self.config.nodes > 1:
+            before = self._others()
+            explanation = self._explanation()
+            if explanation:
+                return outcome.echo(failure, describe(explanation), explanation.restarts)
+            silent = silent_nodes(before, self._others())
+        result = outcome.failure(failure, silent)
+        # A node that is silent will not come to another launch.
+        return self._asked(result, may_restart=not silent)
+
+    def _asked(self, failed: Outcome, *, may_restart: bool) -> Outcome:
+        """Ask the other nodes to end; return the outcome, with the restarts where the training is launched again."""
+        cause, message = failed.cause or Cause.USER, failed.message or "the training failed"
+        restarts, why_not = self._restarts_after(cause, message) if may_restart else ((), None)
+        if why_not:
+            failed, message = replace(failed, message=f"{message}; {why_not}"), f"{message}; {why_not}"
+        return replace(failed, restarts=self.ask_others(cause, message, restarts))
+
+    def _restarts_after(self, cause: Cause, message: str) -> tuple[tuple[Restart, ...], str | None]:
+        """Return the restarts with the new one, or none and why; without any allowed, no reason is worth a word."""
+        budgets, before = self.config.restarts, self.heartbeat.report.restarts
+        if budgets == Restarts():
+            return (), None
+        failure = Restart(
+            cause=cause,
+            message=self.context.masked(message),
+            rank=self.context.rank,
+            step=self.context.meter.step_now(),
+        )
+        why_not = refusal(budgets, before, failure) or self._ended_before()
+        return ((), f"not launched again: {why_not}") if why_not else ((*before, failure), None)
+
+    def _ended_before(self) -> str | None:
+        """Return why the others cannot launch again: one has succeeded, and saves its results."""
+        for report in self._others():
+            if (
+                report
+                and report.phase in (Phase.SAVING, Phase.DONE)
+                and len(report.restarts) == self.heartbeat.launch
+            ):
+                return f"node {report.rank} has ended already"
+        return None
+
+    def _explanation(self) -> StopRequest | None:
+        """Return the first failed node's stop request, if it arrives within some seconds."""
+        deadline = time.monotonic() + EXPLANATION_LIMIT
+        while time.monotonic() < deadline:
+            request = self.heartbeat.read_stop_request()
+            if request:
+                return request
+            time.sleep(0.25)
+        return None
+
+    def _others(self) -> list[NodeReport | None]:
+        return read_others(self.heartbeat.store, self.context.rank, self.config.nodes)

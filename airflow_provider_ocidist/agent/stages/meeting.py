@@ -1,0 +1,57 @@
+"""Meeting: this node finds the others, and its place among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from airflow_provider_ocidist.agent.join.topology import (
+    await_address,
+    meet,
+    placement_of,
+    require_own_addresses,
+)
+from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.agent.train.launch import public_key
+from airflow_provider_ocidist.errors import AgentError, Cause
+from airflow_provider_ocidist.launchers.base import Launcher, Placement
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+
+
+def meet_others(context: NodeContext, launcher: Launcher) -> list[NodeReport]:
+    """Return the reports of all nodes, by rank, once each is ready for this launch.
+
+    Raises AgentError where one is missing, or where they cannot train together.
+    """
+    context.switch.check()
+    config, heartbeat, timeout = context.config, context.heartbeat, context.config.limits.join_timeout
+    address = await_address(context.identity, context.environ, context.switch.pause, timeout)
+    key = public_key(launcher, config.launcher, config.nodes, context.folder)
+    heartbeat.update(phase=Phase.JOINING, address=address, public_key=key, now=True)
+    reports = meet(heartbeat.store, heartbeat, nodes=config.nodes, timeout=timeout)
+    require_own_addresses(reports)
+    _require_same_checkpoint(reports)
+    return reports
+
+
+def take_place(context: NodeContext, launcher: Launcher, reports: Sequence[NodeReport]) -> Placement:
+    """Return this node's placement among all; record which of them is the main node."""
+    placement = placement_of(context.config, reports, context.identity, context.environ)
+    placement = replace(placement, folder=str(context.folder))
+    context.main_rank = launcher.main_node(context.config.launcher, placement)
+    context.heartbeat.update(main=context.is_main)
+    return placement
+
+
+def _require_same_checkpoint(reports: Sequence[NodeReport]) -> None:
+    """Raise AgentError if the nodes would resume from different checkpoints."""
+    # Compared by content: two attempts may save at one step, or a program twice under one name. `starts_from`
+    # stays in a node's report, also after it has gone on or has ended over the difference.
+    if len({report.starts_from for report in reports} - {None}) > 1:
+        known = ((report.rank, report.checkpoint if report.starts_from else None) for report in reports)
+        shown = ", ".join(f"{rank}: {each.uri if each else None}" for rank, each in known)
+        raise AgentError(
+            f"the nodes would go on from different checkpoints (of each node: {shown}): "
+            "one of them is damaged, or changed just now; run it again",
+            cause=Cause.NODE,
+        )

@@ -1,0 +1,37 @@
+"""Preparation: brings the program to this node, with the packages that its job adds."""
+
+from __future__ import annotations
+
+from airflow_provider_ocidist.agent.prepare import code
+from airflow_provider_ocidist.agent.prepare.workspace import Workspace
+from airflow_provider_ocidist.agent.stages.context import NodeContext
+
+
+def fetch_program(context: NodeContext) -> Workspace:
+    """Return the workspace once code and packages are in it; node 0 announces which commit it has."""
+    config = context.config
+    workspace = context.patiently(
+        lambda: code.fetch_code(config, context.environ, context.access, context.switch)
+    )
+    if context.rank == 0 and config.nodes > 1:
+        with code.fetch_errors("the run directory", context.folder):
+            code.announce(workspace.commit, context.heartbeat.store)
+    context.activity.enter()
+    return _with_packages(context, workspace)
+
+
+def _with_packages(context: NodeContext, workspace: Workspace) -> Workspace:
+    config = context.config
+    if config.dependencies is None:
+        return workspace
+    from airflow_provider_ocidist.agent.prepare.packages import install
+    from airflow_provider_ocidist.agent.prepare.wheels import WheelCache
+
+    cache = WheelCache(
+        run_dir=config.run_dir,
+        rank=context.rank,
+        nodes=config.nodes,
+        access=context.access,
+        switch=context.switch,
+    )
+    return install(config.dependencies, workspace, context.environ, context.switch, cache)

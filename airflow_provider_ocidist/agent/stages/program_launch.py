@@ -1,0 +1,137 @@
+"""Program launch: starts the program on this node once, and keeps what is needed to explain its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from airflow_provider_ocidist.agent.diagnose.stacks import PROGRAM_FOLDER
+from airflow_provider_ocidist.agent.diagnose.standstill import Standstill
+from airflow_provider_ocidist.agent.join.peer_reports import read_others
+from airflow_provider_ocidist.agent.monitor.process_logs import read_process_logs, runs_in
+from airflow_provider_ocidist.agent.monitor.watches import Watches
+from airflow_provider_ocidist.agent.prepare.workspace import Workspace, environment_paths, program_paths
+from airflow_provider_ocidist.agent.save.checkpoints import folder_of
+from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.agent.stopping import Stop
+from airflow_provider_ocidist.agent.train.launch import write_files
+from airflow_provider_ocidist.agent.train.supervise import Ended, ProgramOutput, Training
+from airflow_provider_ocidist.launchers.base import Launcher, Placement, ProcessFailure
+from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, RANK_VARIABLE
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+
+logger = logging.getLogger("ocidist")
+
+STACKS_LIMIT = 10.0
+"""Seconds to wait, after a hang, until the other nodes have shown where their processes stand."""
+
+
+class ProgramLaunch:
+    """One launch: another has an output and watches of its own, so that this one's explain nothing of that."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        launcher: Launcher,
+        workspace: Workspace,
+        placement: Placement,
+        *,
+        end_gang: Callable[[Stop], object],
+    ) -> None:
+        config = context.config
+        self.context = context
+        self.launcher = launcher
+        self.workspace = workspace
+        self.placement = placement
+        self.output = ProgramOutput(context.meter, context.rank if config.one_run else None, context.secrets)
+        self.watches = Watches(config, context.heartbeat, context.meter, end_gang=end_gang)
+        self.standstill = Standstill(
+            context.folder, context.rank, context.heartbeat.hasty.write, context.masked
+        )
+        logs = launcher.log_folder(config.launcher, placement)
+        self._process_logs = workspace.working_dir / logs if logs else None
+        """Folder of the processes' own logs, where the launcher keeps any."""
+        self._earlier_logs = runs_in(self._process_logs) if self._process_logs else frozenset[str]()
+        """Names of what lay in it before."""
+
+    def start(self, reports: Sequence[NodeReport]) -> Training:
+        """Start the program, and watch it from now on; `reports` are those of the join."""
+        context, config = self.context, self.context.config
+        write_files(self.launcher.files(config.launcher, self.placement), context.folder)
+        if self._process_logs and self.launcher.hides_output(config.launcher):
+            context.meter.look_for_output_in(self._process_logs)
+        command = self.launcher.command(self.workspace.program, config.launcher, self.placement)
+        environ = self._environment()
+        context.meter.touch()
+        self.standstill.begin()
+        show_stacks = self._stack_shower(environ.get("PATH"))
+        training = Training(command, environ, self.workspace.working_dir, self.output, show_stacks)
+        logger.info(
+            "node %d of %d: %s launched after %.2f s",
+            context.rank,
+            config.nodes,
+            config.launcher.kind,
+            time.monotonic() - context.heartbeat.began_at,
+        )
+        self.watches.start(reports, context.main_rank, training.pid, self.workspace.working_dir)
+        context.heartbeat.update(phase=Phase.TRAINING, now=True)
+        return training
+
+    def first_failure(self, ended: Ended) -> ProcessFailure | None:
+        """Return which process failed first, where the launcher says so."""
+        return self.launcher.first_failure(ended.output)
+
+    def last_output(self, ended: Ended) -> str:
+        """Return what the program printed last, with its processes' own logs."""
+        output = self.launcher.user_output(ended.output)
+        if self._process_logs:
+            output += read_process_logs(self._process_logs, self._earlier_logs)
+        return output
+
+    def _environment(self) -> dict[str, str]:
+        context, config, workspace = self.context, self.context.config, self.workspace
+        inherited = {name: value for name, value in context.environ.items() if name != CONFIG_VARIABLE}
+        defaults = {
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
+            **self.launcher.defaults(self.placement),
+        }
+        ours = {
+            # Before the program's own folders: ours runs what it hides there.
+            "PYTHONPATH": os.pathsep.join([PROGRAM_FOLDER, environment_paths(workspace, context.environ)]),
+            "PATH": program_paths(workspace, context.environ),
+            RANK_VARIABLE: str(context.rank),
+            "OCIDIST_NODES": str(self.placement.nodes),
+            "OCIDIST_RESTARTS": str(context.heartbeat.launch),
+            "OCIDIST_RUN_NAME": config.run_name,
+            "OCIDIST_CHECKPOINT_DIR": str(folder_of(config.checkpoints, workspace.working_dir)),
+            "OCIDIST_PROGRESS_FILE": str(context.meter.file),
+            **self.standstill.environment(),
+        }
+        return {**defaults, **inherited, **ours, **self.launcher.environment(self.placement)}
+
+    def _stack_shower(self, search: str | None) -> Callable[[int], None]:
+        """Return what keeps the stacks of a training that hangs; `search`: its PATH."""
+
+        def show(guard_pid: int) -> None:
+            heartbeat = self.context.heartbeat
+            stands = self.standstill.keep(guard_pid, heartbeat.launch, search)
+            heartbeat.update(stands=stands, now=True)
+            self._await_others_stacks()
+
+        return show
+
+    def _await_others_stacks(self) -> None:
+        """Wait until the other nodes have kept their stacks too: the end of one's processes ends the others'."""
+        context = self.context
+        deadline = time.monotonic() + STACKS_LIMIT
+        while time.monotonic() < deadline:
+            reports = read_others(context.heartbeat.store, context.rank, context.config.nodes)
+            if all(
+                report and (report.stands is not None or report.phase in (Phase.SAVING, Phase.DONE))
+                for report in reports
+            ):
+                return
+            time.sleep(0.25)

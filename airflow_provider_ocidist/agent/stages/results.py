@@ -1,0 +1,81 @@
+"""Results: what this node publishes after the training: the last checkpoints, and its outputs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from airflow_provider_ocidist.agent.prepare.workspace import Workspace
+from airflow_provider_ocidist.agent.save import outputs
+from airflow_provider_ocidist.agent.save.proofs import Moment
+from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline
+from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFolder, Uploader
+from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.agent.stopping import Stop
+from airflow_provider_ocidist.errors import AgentError
+from airflow_provider_ocidist.model.report import Phase
+
+logger = logging.getLogger("ocidist")
+
+
+class Results:
+    """Of a training that succeeded, all that the job requires; of another, what can be saved in time."""
+
+    def __init__(self, context: NodeContext, checkpoints: CheckpointFolder) -> None:
+        self.context = context
+        self.checkpoints = checkpoints
+        self.outputs = context.config.outputs
+
+    def resolve_outputs(self) -> None:
+        """Fill in the variables in the outputs' URIs. Raises AgentError for an unknown one."""
+        self.outputs = outputs.resolved(self.outputs, self.context.environ)
+
+    def save(self, workspace: Workspace, uploader: Uploader | None) -> None:
+        """Save a successful training's results. Raises AgentError where a required one is missing."""
+        context, limits = self.context, self.context.config.limits
+        context.heartbeat.update(phase=Phase.SAVING, now=True)
+        deadline = SaveDeadline(limits.save_timeout, context.switch, grace=limits.stop_grace)
+        if uploader:
+            undelivered = uploader.finish(Moment.EXITED, deadline)
+            if undelivered:
+                raise AgentError(undelivered.message, cause=undelivered.cause)
+            if context.is_main:
+                self.checkpoints.require_checkpoint(workspace)
+        copied = outputs.copy_outputs(self._copies(workspace), context.access, deadline=deadline)
+        context.heartbeat.update(outputs=copied)
+
+    def save_after_failure(
+        self, workspace: Workspace, uploader: Uploader | None, stop: Stop | None, *, is_last: bool
+    ) -> None:
+        """Save what a launch has left; `is_last`: whether no other follows, so that outputs are copied too."""
+        context = self.context
+        context.heartbeat.update(phase=Phase.SAVING, now=True)
+        in_a_hurry = stop is not None and stop.cause is None and stop.hurried
+        limit = context.config.limits.stop_grace if in_a_hurry else SAVE_LIMIT
+        if uploader:
+            undelivered = uploader.finish(Moment.CUT_OFF, SaveDeadline(limit))
+            if undelivered:
+                logger.error("%s", undelivered.message)
+        if is_last:
+            self._copy_within(limit, workspace)
+
+    def _copy_within(self, limit: float, workspace: Workspace) -> None:
+        too_late = threading.Event()
+        timer = threading.Timer(limit, too_late.set)
+        timer.start()
+        try:
+            chosen = self._copies(workspace, failed_run=self.context.config.run_name)
+            outputs.copy_outputs(chosen, self.context.access, too_late)
+        except AgentError as error:
+            logger.error("%s", error)
+        finally:
+            timer.cancel()
+
+    def _copies(self, workspace: Workspace, failed_run: str | None = None) -> list[outputs.OutputCopy]:
+        return outputs.planned_copies(
+            self.outputs,
+            workspace.working_dir,
+            rank=self.context.rank,
+            is_main=self.context.is_main,
+            failed_run=failed_run,
+        )

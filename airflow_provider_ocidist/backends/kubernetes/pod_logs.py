@@ -1,0 +1,99 @@
+"""The logs of pods, in parts that a look has room for: the API server returns them from a second on, whole."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from airflow_provider_ocidist.backends.base import LogLine, LogPart
+from airflow_provider_ocidist.backends.kubernetes.api import Api
+from airflow_provider_ocidist.backends.kubernetes.log_lines import last_time, lines_of, since_time
+from airflow_provider_ocidist.errors import BackendError
+
+log = logging.getLogger(__name__)
+
+BYTES_OF_A_LINE = 200
+"""About: by it a number of lines becomes a limit that the API server takes."""
+LEAST_BYTES = 65_536
+MOST_BYTES = 16 << 20
+"""Of one second of one pod; what it has written beyond that is left out."""
+WIDER = 4
+UNREADABLE = (400, 404)
+"""Of a container that has not started; of a pod that is gone, and its log with it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodLog:
+    """What is wanted of the log of a node's pod."""
+
+    namespace: str
+    pod: str
+    rank: int
+    since: float
+    """Unix time; infinity: nothing."""
+    container: str | None = None
+    """None: the only one."""
+    previous: bool = False
+    """Whether it is that of the container's start before this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodLines:
+    """What was read of it."""
+
+    lines: tuple[LogLine, ...] = ()
+    unread_from: float | None = None
+    """The Unix time from which on there is more; None: that is all."""
+
+
+def bytes_of(lines: int, pods: int) -> int:
+    """Return how many bytes are read of each pod, where about so many lines of all are wanted."""
+    return max(LEAST_BYTES, lines * BYTES_OF_A_LINE // max(1, pods))
+
+
+def read(api: Api, wanted: PodLog, limit: int) -> PodLines:
+    """Return the oldest lines, about `limit` bytes of them. Raises BackendError."""
+    if wanted.since == math.inf:
+        return PodLines()
+    while True:
+        content = _content(api, wanted, limit)
+        cut = len(content) >= limit
+        lines = tuple(lines_of(content, wanted.pod, wanted.rank, wanted.since, cut=cut))
+        if not cut:
+            return PodLines(lines)
+        reached = last_time(content)
+        if reached is not None and int(reached) > int(wanted.since):
+            return PodLines(lines, reached)
+        # The next part would begin at the same second, and so be the same.
+        if limit >= MOST_BYTES:
+            log.warning(
+                "%s has written more than %d MB in a second: the rest is left out", wanted.pod, limit >> 20
+            )
+            return PodLines(lines, int(wanted.since) + 1.0)
+        limit = min(WIDER * limit, MOST_BYTES)
+
+
+def _content(api: Api, wanted: PodLog, limit: int) -> bytes:
+    try:
+        return api.text(
+            f"/api/v1/namespaces/{wanted.namespace}/pods/{wanted.pod}/log",
+            container=wanted.container,
+            timestamps="true",
+            sinceTime=since_time(wanted.since),
+            limitBytes=limit,
+            previous="true" if wanted.previous else None,
+        )
+    except BackendError as error:
+        if error.status_code in UNREADABLE:
+            return b""
+        raise
+
+
+def part_of(read_of: Iterable[tuple[int, PodLines]]) -> LogPart:
+    """Return what was read of the nodes of one gang, by rank."""
+    found = list(read_of)
+    lines = [line for _, part in found for line in part.lines]
+    unread = {rank: part.unread_from for rank, part in found if part.unread_from is not None}
+    return LogPart(lines=sorted(lines, key=lambda line: line.time), unread_from=unread)
