@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, decide
 from airflow_provider_ocidist.gangs.failure import Failure
-from airflow_provider_ocidist.gangs.spending import Spending, seconds_of
+from airflow_provider_ocidist.gangs.spending import Spending, seconds_of, spans_of
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.run import (
@@ -271,7 +271,7 @@ def _checkpoints(record: TaskRecord, look: Look) -> Json:
 def node_seconds(status: RunStatus | None, record: TaskRecord, now: float) -> float | None:
     """Return the time of all nodes together, from start to end; None if no times are known."""
     times = (
-        [(node.started_at, node.finished_at) for node in status.nodes]
+        spans_of(status)
         if status
         else [(node.get("started_at"), node.get("finished_at")) for node in record.result.get("nodes") or ()]
     )

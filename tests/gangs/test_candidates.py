@@ -80,6 +80,14 @@ def test_people_read_what_a_candidate_changes() -> None:
     assert label({"node_selector": {"pool": "a"}}) == 'node_selector {"pool": "a"}'
 
 
+def test_people_read_no_secret_of_a_candidate() -> None:
+    variables = [{"name": "DB_PASS", "value": "hunter-2-secret"}, {"name": "EPOCHS", "value": "3"}]
+    text = label({"pod_template": {"spec": {"containers": [{"name": "pytorch", "env": variables}]}}})
+    assert "hunter-2-secret" not in text
+    assert "DB_PASS" in text
+    assert '"EPOCHS", "value": "3"' in text
+
+
 # at the service
 
 
