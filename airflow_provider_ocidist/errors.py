@@ -6,6 +6,7 @@ OcidistError
         RunNotFound               what a reference points at is gone (or hidden from these credentials)
         GaveUp                    the service reported no state of a gang for too long: it is ended, and may be retried
         StillAlive                nodes that were cancelled have not ended in time
+        LeftRuns                  a submission has failed, and what it had created has not ended yet
         Overtaken                 another try of the task runs, or owns its gang    .number
         CancelFailed              the service did not take a cancel            .stop_requested
     StorageError                  data could not be moved                 .uri .retryable
@@ -128,6 +129,10 @@ class GaveUp(BackendError):
 
 class StillAlive(BackendError):
     """Nodes that were cancelled have not ended in the time that they had."""
+
+
+class LeftRuns(BackendError):
+    """A submission has failed, and job runs that it had created have not ended yet: the next try ends them first."""
 
 
 class Overtaken(BackendError):

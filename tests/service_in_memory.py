@@ -55,6 +55,9 @@ class NoDirectories(RunDirectories):
     def load_cursor(self, ref: RunRef) -> LogCursor | None:
         return None
 
+    def stop_requested(self, ref: RunRef) -> bool:
+        return False
+
 
 class KeptClaims(NoDirectories):
     """The claims of gangs, in memory."""

@@ -95,7 +95,7 @@ class Backend(ABC):
 
     @abstractmethod
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
-        """Return the lines of all nodes, in order of time; those of each rank since its Unix time."""
+        """Return the lines of all nodes, in order of time: of each rank since its Unix time, none since infinity."""
 
     def logs_of(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES

@@ -167,7 +167,7 @@ class RecordedGangs:
     def write_off(self, plan: Plan) -> None:
         """Record that a plan's attempt has come to nothing: the service has refused it. Raises BackendError."""
         refused = Attempt.of(plan)
-        self.leave_stop_request(plan.run_dir, plan.key)
+        self.stop_unseen(refused)
         self.index_of(refused).end(plan.key, refused.place, End(succeeded=False))
 
     def called_off(
@@ -176,13 +176,13 @@ class RecordedGangs:
         """Write stop requests for attempts of which nothing is found, and look once more, `settle` seconds later.
 
         Return what is found then. Where that is nothing, its end is recorded: the nodes that a try creates in it
-        after all find the stop request.
+        after all find the stop request. Raises BackendError where none can be written.
         """
         hidden = [attempt for attempt in unanswered if not _is_among(attempt, found)]
         if not hidden:
             return []
         for attempt in hidden:
-            self.at(attempt.place).leave_stop_request(attempt.place.run_dir, attempt.key)
+            self.stop_unseen(attempt)
         time.sleep(settle)
         late = self.found(key, hidden)
         for attempt in hidden:
@@ -190,9 +190,22 @@ class RecordedGangs:
                 self.index_of(attempt).end(attempt.key, attempt.place, End(succeeded=False))
         return late
 
-    def leave_stop_request(self, run_dir: str, key: RunKey) -> None:
-        """For nodes that are just starting, for those that the service does not signal, or that no list shows."""
-        RunDirectories(self._run_dirs, self._run_dirs).request_stop(key, run_dir, CALLED_OFF)
+    def stop_unseen(self, attempt: Attempt) -> None:
+        """Write a stop request for what nobody sees of an attempt. Raises BackendError: without it nodes may go on."""
+        place = attempt.place
+        if not self.at(place).leave_stop_request(place.run_dir, attempt.key):
+            raise BackendError(
+                f"{attempt.key.name}, an earlier attempt of this task, may live, and no stop request could be written "
+                f"to {place.run_dir}; a retry tries again",
+                retryable=True,
+            )
+
+    def leave_stop_request(self, run_dir: str, key: RunKey) -> bool:
+        """For nodes that are just starting, for those that the service does not signal, or that no list shows.
+
+        Returns False where it could not be written.
+        """
+        return RunDirectories(self._run_dirs, self._run_dirs).request_stop(key, run_dir, CALLED_OFF)
 
 
 def by_age(refs: Iterable[RunRef]) -> list[RunRef]:

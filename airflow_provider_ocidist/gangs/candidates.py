@@ -13,6 +13,7 @@ from airflow_provider_ocidist.backends.capabilities import now_at
 from airflow_provider_ocidist.errors import Cause, JobFileError, Problem
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.masking import masked
 from airflow_provider_ocidist.model.refusal import CAUSES, Refusal
 from airflow_provider_ocidist.model.run import Plan, RunKey
 
@@ -44,7 +45,8 @@ def _at(refusal: Refusal | None) -> float:
 
 def label(change: Mapping[str, Any]) -> str:
     """Return what a candidate changes, for people: `shape VM.GPU.A10.2, ocpus 4`; empty for the section as it is."""
-    return ", ".join(f"{name} {_shown(value)}" for name, value in change.items())
+    # It is logged, in XComs and on the page.
+    return ", ".join(f"{name} {_shown(value)}" for name, value in masked(change).items())
 
 
 def _shown(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_ocidist.model.budget import HOUR, budget_of, cost_of, described
 from airflow_provider_ocidist.model.job import TrainingJob
-from airflow_provider_ocidist.model.run import RunStatus
+from airflow_provider_ocidist.model.run import NodeStatus, RunStatus
 
 Span = tuple[float | None, float | None]
 """When a node began and ended, Unix times; None: it has not."""
@@ -22,11 +22,19 @@ def seconds_of(spans: Iterable[Span], now: float) -> float | None:
 
 def node_seconds(status: RunStatus, now: float) -> float:
     """Return the time of all nodes up to `now`, the service's, with that of the task's earlier attempts."""
-    return status.spent_before + (seconds_of(_spans(status), now) or 0.0)
+    return status.spent_before + (seconds_of(spans_of(status), now) or 0.0)
 
 
-def _spans(status: RunStatus) -> list[Span]:
-    return [(node.started_at, node.finished_at) for node in status.nodes]
+def spans_of(status: RunStatus) -> list[Span]:
+    return [(node.started_at, _end(node)) for node in status.nodes]
+
+
+def _end(node: NodeStatus) -> float | None:
+    """Return when a node ended; where nobody says, its last sign of life, so that what is over costs no more."""
+    if node.finished_at is not None or not node.state.terminal:
+        return node.finished_at
+    report = node.report
+    return (report.finished_at or report.heartbeat_at) if report else node.started_at
 
 
 def bound(job: TrainingJob, price: float | None) -> str:

@@ -19,6 +19,7 @@ from airflow_provider_ocidist.errors import (
     CancelFailed,
     Cause,
     JobFileError,
+    LeftRuns,
     Overtaken,
     StillAlive,
 )
@@ -191,7 +192,7 @@ class GangSubmitter:
     def _has_another(self, error: BackendError) -> bool:
         """Remember what the service has just refused; return whether the job has another candidate."""
         plan = self._asked
-        if plan is None or not self._candidates.several or isinstance(error, StillAlive):
+        if plan is None or not self._candidates.several or isinstance(error, StillAlive | LeftRuns):
             return False
         if error.cause not in CAUSES or self._stop.is_set():
             return False
@@ -328,7 +329,7 @@ class GangSubmitter:
         return replace(self._plans[key, choice], tries=tries)
 
     def _worth_waiting_for(self, ref: RunRef, plan: Plan, known: Sequence[Attempt]) -> bool:
-        """Return whether a gang has succeeded or may yet; an incomplete one that lost a node cannot."""
+        """Return whether a gang has succeeded or may yet; an incomplete one that lost a node, or is to stop, cannot."""
         if not ref.complete and not _can_complete(ref, plan):
             return False
         if near(self._backend, ref) is not self._backend:
@@ -344,7 +345,8 @@ class GangSubmitter:
             # The earlier try was killed, and cancelled the gang.
             return False
         if not ref.complete:
-            return not any(state.terminal for state in states)
+            lost = any(state.terminal for state in states)
+            return not lost and not self._backend.directories.stop_requested(ref)
         at = now_at(self._backend) if status.at is None else status.at
         action = decide(RunRecord.of(ref, self._job, plan.expects), status, at)
         if isinstance(action, Fail):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine
 from airflow_provider_ocidist.model.run import RunRef
@@ -32,13 +33,13 @@ def tail_of(backend: Backend, ref: RunRef, rank: int, until: float) -> LogTail:
             problem="this job has no log group, so the service keeps no lines: name one in the connection "
             "(log_group_id) or in the job"
         )
-    asked, rank_there = _alone(ref, rank)
     earliest = ref.submitted_at - 1
 
     def read(window: float) -> tuple[list[LogLine], bool]:
-        since = (max(earliest, until - window),) * asked.nodes
-        (part,) = backend.logs_of([(asked, since)], MOST_LINES)
-        return [line for line in part.lines if line.rank == rank_there], not part.unread_from
+        since = [math.inf] * ref.nodes
+        since[rank] = max(earliest, until - window)
+        (part,) = backend.logs_of([(ref, since)], MOST_LINES)
+        return [line for line in part.lines if line.rank == rank], rank not in part.unread_from
 
     lines, reached = _newest(read, until - earliest)
     if not lines and reached < until - earliest:
@@ -46,7 +47,7 @@ def tail_of(backend: Backend, ref: RunRef, rank: int, until: float) -> LogTail:
             problem=f"this node wrote nothing in the last {reached:.0f} s, and the others too much to search further "
             "back here: see the log of the task"
         )
-    return LogTail(lines=tuple(replace(line, rank=rank) for line in lines[-LINES:]))
+    return LogTail(lines=tuple(lines[-LINES:]))
 
 
 def _newest(
@@ -64,10 +65,3 @@ def _newest(
             break
         window, lines = window * WIDER, wider
     return lines, min(window, longest)
-
-
-def _alone(ref: RunRef, rank: int) -> tuple[RunRef, int]:
-    """Return a reference to one node's run only, if it has its own, and the node's rank in it."""
-    if ref.run_ids.count(ref.run_ids[rank]) > 1:
-        return ref, rank
-    return replace(ref, nodes=1, run_ids=(ref.run_ids[rank],)), 0

@@ -88,6 +88,14 @@ class RunDirectories:
             return False
         return True
 
+    def stop_requested(self, ref: RunRef) -> bool:
+        """Return whether the nodes of a gang find a stop request. Raises BackendError."""
+        try:
+            store, prefix = self._run_dirs.at(ref.run_dir)
+            return store.exists(prefix + STOP_FILE)
+        except (StorageError, OSError) as error:
+            raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
+
     def drill_journal(self, ref: RunRef, rank: int) -> Journal | None:
         """Return what a node has recorded of a drill; None where it has not. Raises BackendError."""
         try:

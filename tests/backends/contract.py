@@ -33,6 +33,7 @@ from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.codec import encode
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.plugin.log_tail import tail_of
 from tests.training_jobs import a_key, wait_until
 
 LOG = logging.getLogger("contract")
@@ -210,6 +211,19 @@ class Contract:
         # A process that goes on where another has stopped knows lines by their ids.
         assert {line.id for line in home.connect().logs(ref, [0.0, 0.0])} >= {line.id for line in lines}
         assert len({line.id for line in lines}) == len(lines)
+
+    def test_the_last_lines_of_each_node_are_its_own(self, home: Home, ended: Mapping[str, Ended]) -> None:
+        ref, backend = ended["well"].ref, home.connect()
+        for rank in range(2):
+            deadline = time.monotonic() + 60
+            while True:
+                tail = tail_of(backend, ref, rank, time.time())
+                said = [line.text for line in tail.lines if line.text.startswith("step ")]
+                if len(said) == 2 or time.monotonic() > deadline:
+                    break
+                time.sleep(0.5)
+            assert said == [f"step {step}/2 of {rank}" for step in (1, 2)], tail.problem
+            assert {line.rank for line in tail.lines} == {rank}
 
     def test_another_process_finds_the_gang_by_its_task(self, home: Home, ended: Mapping[str, Ended]) -> None:
         well, backend = ended["well"], home.connect()

@@ -185,8 +185,33 @@ def test_what_the_service_refuses_is_said_and_the_others_are_cancelled(gang: Gan
     assert ("list", "job") not in gang.service.asked, "nothing that a list could bear out"
 
 
-def test_a_404_counts_where_the_list_does_not_have_the_run(gang: Gang) -> None:
+def test_a_404_counts_where_the_list_does_not_have_the_run_and_its_node_finds_the_stop_request(
+    gang: Gang,
+) -> None:
     del gang.service.states["a"]
+    assert gang.cancel() is None
+    assert gang.go_on == set()
+    assert gang.stop_request
+
+
+@pytest.mark.parametrize("fault", [StorageError("no bucket"), BackendError("no key"), OSError("no disk")])
+@pytest.mark.parametrize("hidden", ["a", "bc", "abc"])
+def test_a_run_that_the_service_hides_is_not_cancelled_where_no_stop_request_could_be_written(
+    gang: Gang, hidden: str, fault: Exception
+) -> None:
+    """As in the moments after its creation, or with credentials that may not see it: it may live all the same."""
+
+    def no_store(_: str) -> Any:
+        raise fault
+
+    there = {run_id: gang.service.states.pop(run_id) for run_id in hidden}
+    gang.cancels = Cancels(lambda: gang.service, directories(no_store))
+    for _ in range(3):
+        error = gang.cancel()
+        assert error, "nobody has reached its node"
+        assert (error.status_code, error.stop_requested) == (404, False)
+    gang.service.states.update(there)
+    assert gang.go_on == set(hidden)
     assert gang.cancel() is None
     assert gang.go_on == set()
 

@@ -23,7 +23,8 @@ from airflow_provider_ocidist.backends.oci_data_science.ads_variables import (
 )
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
-from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
+from airflow_provider_ocidist.model.attempts import Attempt
+from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef, Tries
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.oci_client import clients
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -129,7 +130,10 @@ def _runs_of(key: RunKey, backend: OciDataScience, emulator: Access) -> dict[str
     }
 
 
-@pytest.mark.parametrize("status, code", [(400, "LimitExceeded"), (401, "NotAuthenticated")])
+@pytest.mark.parametrize(
+    "status, code, hidden",
+    [(400, "LimitExceeded", False), (401, "NotAuthenticated", False), (400, "LimitExceeded", True)],
+)
 def test_runs_that_do_not_end_are_named_and_the_next_try_ends_them_first(
     backend: OciDataScience,
     faults: Callable[..., None],
@@ -137,12 +141,17 @@ def test_runs_that_do_not_end_are_named_and_the_next_try_ends_them_first(
     emulator: Access,
     status: int,
     code: str,
+    hidden: bool,
 ) -> None:
-    monkeypatch.setattr("airflow_provider_ocidist.backends.oci_data_science.gangs.WITHIN", 1.0)
+    within = 2.5 if hidden else 1.0
+    monkeypatch.setattr("airflow_provider_ocidist.backends.oci_data_science.gangs.WITHIN", within)
     key, job = a_key(), a_job(nodes=3, seconds=60)
     faults(method="GET", path="/20190101/jobRuns", stale_s=600)
     faults(method="POST", path="/20190101/jobRuns", status=status, code=code, times=1)
     faults(method="POST", path=".*/actions/cancelJobRun", status=409, code="IncorrectState")
+    if hidden:
+        # As for a moment after their creation: that the service does not find them is no end.
+        faults(method="GET", path="/20190101/jobRuns/.*", status=404, code="NotAuthorizedOrNotFound")
     with pytest.raises(BackendError, match=rf"{code}.*have not ended: ocid1\.datasciencejobrun") as caught:
         submit(backend, job, key)
     alive = _runs_of(key, backend, emulator)
@@ -150,12 +159,34 @@ def test_runs_that_do_not_end_are_named_and_the_next_try_ends_them_first(
     assert caught.value.retryable
     # Hopeless to Airflow's retries, it would leave them to themselves.
     assert caught.value.cause in (Cause.QUOTA, Cause.SERVICE)
-    faults(method="GET", path="/20190101/jobRuns", stale_s=600)
+    faults(method="GET", path="/20190101/jobRuns", stale_s=3)
     ref = submit(backend, job, key, 2)
     states = _runs_of(key, backend, emulator)
     assert len(alive) == 2
     assert ref.complete
+    assert set(alive).isdisjoint(ref.run_ids), "they were asked to stop"
     assert {run_id for run_id, state in states.items() if state not in TERMINAL} <= set(ref.run_ids), states
+    backend.cancel(ref)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_moment_in_which_the_service_hides_a_gang_lets_no_second_one_be_made(
+    backend: OciDataScience, faults: Callable[..., None], emulator: Access, no_node_starts: None, number: int
+) -> None:
+    dice = random.Random(SEED + number)
+    print("seed", SEED + number)
+    key, job = a_key(), a_job(nodes=dice.randint(1, 3))
+    first = submit(backend, job, key)
+    for path in (f"jobs/{first.job_id}", *(f"jobRuns/{run_id}" for run_id in first.run_ids)):
+        faults(method="GET", path=f"/20190101/{path}", status=404, code="NotAuthorizedOrNotFound")
+    later = dataclasses.replace(key, generation=number % 2)
+    with pytest.raises(BackendError, match=f"{first.job_id}.* though it is listed") as caught:
+        submit(backend, job, later, 2)
+    assert caught.value.retryable
+    assert set(_runs_of(key, backend, emulator)) == set(first.run_ids)
+    ref = submit(backend, job, later, 2)
+    live = {run_id for run_id, state in _runs_of(key, backend, emulator).items() if state not in TERMINAL}
+    assert live == set(ref.run_ids)
     backend.cancel(ref)
 
 
@@ -213,3 +244,53 @@ def test_a_try_after_one_whose_every_run_was_refused_is_not_asked_to_stop(
     ref = submit(backend, job, key, 2)
     done = wait_until(backend, ref, lambda found: found.ended)
     assert [node.state for node in done.nodes] == [NodeState.SUCCEEDED], done
+
+
+@pytest.fixture
+def impatient(fields: dict[str, Any]) -> OciDataScience:
+    return OciDataScience.connect({**fields, "max_attempts": 1})
+
+
+def test_half_a_gang_that_was_asked_to_stop_is_not_completed(
+    impatient: OciDataScience,
+    faults: Callable[..., None],
+    emulator: Access,
+    monkeypatch: pytest.MonkeyPatch,
+    no_node_starts: None,
+) -> None:
+    monkeypatch.setattr("airflow_provider_ocidist.backends.oci_data_science.gangs.WITHIN", 0.5)
+    key, job = a_key(), a_job(nodes=2)
+    faults(method="POST", path="/20190101/jobRuns", status=503, times=1)
+    faults(method="POST", path=".*/actions/cancelJobRun", status=409, code="IncorrectState")
+    with pytest.raises(BackendError, match="have not ended"):
+        submit(impatient, job, key)
+    (left,) = _runs_of(key, impatient, emulator)
+    ref = submit(impatient, job, key, 2)
+    assert left not in ref.run_ids
+    assert not impatient._store(ref.run_dir).exists(STOP_FILE)
+    assert _runs_of(key, impatient, emulator)[left] in TERMINAL
+    impatient.cancel(ref)
+
+
+def test_an_attempt_that_nobody_sees_counts_as_ended_only_where_its_nodes_would_find_the_stop_request(
+    impatient: OciDataScience,
+    faults: Callable[..., None],
+    emulator: Access,
+    monkeypatch: pytest.MonkeyPatch,
+    no_node_starts: None,
+) -> None:
+    monkeypatch.setattr("airflow_provider_ocidist.backends.oci_data_science.gangs.STALE", 0.1)
+    key, job = a_key(), a_job(nodes=1)
+    begun = Attempt.of(dataclasses.replace(impatient.plan(job, key), tries=Tries(number=1, max_tries=0)))
+    impatient.gangs.record(begun)
+    cleared = dataclasses.replace(key, generation=1)
+    faults(method="PUT", path=r".*stop\.json", status=503)
+    with pytest.raises(BackendError, match=f"{key.name}, .* may live, and no stop request") as caught:
+        submit(impatient, job, cleared, 2)
+    assert caught.value.retryable
+    assert _runs_of(key, impatient, emulator) == {}
+    (known,) = impatient.gangs.attempts(impatient.plan(job, key))
+    assert known.end is None
+    ref = submit(impatient, job, cleared, 2)
+    assert impatient._store(begun.place.run_dir).exists(STOP_FILE)
+    impatient.cancel(ref)

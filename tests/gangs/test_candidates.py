@@ -17,7 +17,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
-from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, TrainingFailed
+from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, LeftRuns, TrainingFailed
 from airflow_provider_ocidist.gangs.candidates import Candidates, Choice, choose, label
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job_file import parsing
@@ -78,6 +78,14 @@ def test_people_read_what_a_candidate_changes() -> None:
     assert label({}) == ""
     assert label({"shape": "VM.GPU.A10.2", "ocpus": 4.0}) == "shape VM.GPU.A10.2, ocpus 4.0"
     assert label({"node_selector": {"pool": "a"}}) == 'node_selector {"pool": "a"}'
+
+
+def test_people_read_no_secret_of_a_candidate() -> None:
+    variables = [{"name": "DB_PASS", "value": "hunter-2-secret"}, {"name": "EPOCHS", "value": "3"}]
+    text = label({"pod_template": {"spec": {"containers": [{"name": "pytorch", "env": variables}]}}})
+    assert "hunter-2-secret" not in text
+    assert "DB_PASS" in text
+    assert '"EPOCHS", "value": "3"' in text
 
 
 # at the service
@@ -400,3 +408,27 @@ def test_prices_of_a_connection_that_are_none_are_an_error_that_says_so(
     backend = OciDataScience.connect({**fields, "prices": given})
     with pytest.raises(JobFileError, match="prices: of the connection must be JSON"):
         backend.plan(a_job(), a_key())
+
+
+def test_while_a_node_of_a_refused_candidate_may_live_no_other_is_asked_for(
+    backend: OciDataScience,
+    faults: Callable[..., None],
+    emulator: Access,
+    no_node_starts: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("airflow_provider_ocidist.backends.oci_data_science.gangs.WITHIN", 0.5)
+    faults(method="POST", path="/20190101/jobRuns", status=400, code="LimitExceeded", times=1)
+    faults(method="POST", path=".*/actions/cancelJobRun", status=409, code="IncorrectState")
+    key, job, ti = a_key(), parsing.build(job_with({"shape": SECOND})), Ti()
+    ti.run_id = key.run_id
+    with pytest.raises(LeftRuns, match=r"LimitExceeded.*have not ended"):
+        GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None)
+    httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
+    (left,) = runs_of(backend, ti)
+    assert shape_of(left) == FIRST
+    record = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(key, None, 2)
+    live = {run.id for run in runs_of(backend, ti) if run.lifecycle_state in ("ACCEPTED", "IN_PROGRESS")}
+    assert live == set(record.ref.run_ids)
+    assert left.id not in live
+    backend.cancel(record.ref)

@@ -63,6 +63,19 @@ def test_every_node_counts_from_its_start_to_its_end_or_to_now() -> None:
     assert seconds_of([(NOW + 5, None)], NOW) == 0.0
 
 
+@pytest.mark.parametrize("state", [NodeState.FAILED, NodeState.CANCELED, NodeState.MISSING])
+@pytest.mark.parametrize("heard_of", [True, False])
+def test_a_node_that_is_gone_without_a_time_of_its_end_costs_no_more(
+    state: NodeState, heard_of: bool
+) -> None:
+    report = NodeReport(
+        rank=0, phase=Phase.TRAINING, address="", started_at=NOW - 900, heartbeat_at=NOW - 300
+    )
+    node = NodeStatus(rank=0, run_id="run", state=state, started_at=NOW - 900)
+    status = RunStatus(nodes=(replace(node, report=report if heard_of else None),))
+    assert node_seconds(status, NOW) == node_seconds(status, NOW + 86_400) == (600.0 if heard_of else 0.0)
+
+
 def test_the_forecast_is_what_the_living_nodes_take_to_the_last_step() -> None:
     print("seed", SEED)
     draw = random.Random(SEED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -321,7 +322,9 @@ class OciDataScience(
         for ref, since in wanted:
             for run_id, ranks in _logging_runs(ref).items():
                 # A log is read on from its newest line, of any node.
-                start = max(since[rank] for rank in ranks)
+                start = max((since[rank] for rank in ranks if since[rank] < math.inf), default=None)
+                if start is None:
+                    continue
                 starts = places.setdefault(_log_place(ref), {})
                 starts[run_id] = min(start, starts.get(run_id, start))
         found = {place: self._log_searches.lines_of(place, starts, pages) for place, starts in places.items()}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_ocidist.backends.oci_data_science.answers import state_of
@@ -20,6 +21,16 @@ log = logging.getLogger(__name__)
 CANCELED = StopRequest(cause=Cause.CANCELED, message="the run was cancelled")
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """What the service says to the cancel of a gang."""
+
+    refused: BackendError | None = None
+    """Of a run that may live."""
+    unseen: BackendError | None = None
+    """The 404 of a run that the list of its job does not have either: it was deleted, or is hidden for a while."""
+
+
 class Cancels:
     """Cancels runs with a client and a store of its own, which no other request delays."""
 
@@ -28,11 +39,15 @@ class Cancels:
         self._directories = directories
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
-        """Cancel every run, and write a stop request. Raises CancelFailed when the service did not accept all."""
+        """Cancel every run, and write a stop request. Raises CancelFailed when the service did not accept all.
+
+        A run that the service does not show counts as ended only where its node would find the stop request.
+        """
         # At the same time: a killed task has five seconds, and the service may throttle.
-        error, stop_requested = both(
+        answer, stop_requested = both(
             lambda: self._cancel_runs(ref), lambda: self.request_stop(ref.key, ref.run_dir, ending)
         )
+        error = answer.refused or (None if stop_requested else answer.unseen)
         if error is not None:
             raise CancelFailed(error, stop_requested=stop_requested) from error
 
@@ -42,7 +57,7 @@ class Cancels:
         answers = in_parallel(self._cancel_run, run_ids)
         return {run_id: error for run_id, error in zip(run_ids, answers, strict=True) if error is not None}
 
-    def _cancel_runs(self, ref: RunRef) -> BackendError | None:
+    def _cancel_runs(self, ref: RunRef) -> _Answer:
         failed = self.cancel_runs(ref.run_ids)
         try:
             if not ref.complete:
@@ -54,8 +69,13 @@ class Cancels:
             else:
                 listed = {}
         except BackendError as error:
-            return next(iter(failed.values()), error)
-        return next((error for run_id, error in failed.items() if not _is_gone(run_id, error, listed)), None)
+            return _Answer(next(iter(failed.values()), error))
+        lasting = {run_id: error for run_id, error in failed.items() if not _has_ended(run_id, error, listed)}
+        unseen = [
+            error for run_id, error in lasting.items() if error.status_code == 404 and run_id not in listed
+        ]
+        refused = [error for error in lasting.values() if error not in unseen]
+        return _Answer(next(iter(refused), None), next(iter(unseen), None))
 
     def _states(self, ref: RunRef) -> dict[str, NodeState]:
         """Return the state of every run that the job has."""
@@ -95,8 +115,6 @@ def _is_ending(state: NodeState) -> bool:
     return state.terminal or state is NodeState.ENDING
 
 
-def _is_gone(run_id: str, error: BackendError, listed: dict[str, NodeState]) -> bool:
-    """Whether a run needs no cancel: a 404 may hide it, so the list of its job has to confirm that."""
-    if error.status_code != 404:
-        return False
-    return run_id not in listed or _is_ending(listed[run_id])
+def _has_ended(run_id: str, error: BackendError, listed: Mapping[str, NodeState]) -> bool:
+    """Whether a run that was not found (404) needs no cancel: the list of its job has it as ended."""
+    return error.status_code == 404 and run_id in listed and _is_ending(listed[run_id])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from airflow_provider_ocidist.backends.oci_data_science.answers import STATES
-from airflow_provider_ocidist.errors import BackendError, Cause, RunNotFound
+from airflow_provider_ocidist.errors import BackendError, Cause, LeftRuns, RunNotFound
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
@@ -17,8 +17,6 @@ log = logging.getLogger(__name__)
 WITHIN = 30.0
 """Seconds that runs have to end; later ones are reported, and the next try cancels them first."""
 LOOK_EVERY = 1.0
-GONE_AFTER = 2
-"""Answers 404 in a row by which a run counts as gone: a single one may come from a lagging service."""
 
 
 class Cleanup:
@@ -28,7 +26,6 @@ class Cleanup:
         """`listed` returns the runs of the job as the service lists them, by number."""
         self._client = client
         self._listed = listed
-        self._missed: dict[str, int] = {}
 
     def end(self, known: Mapping[int, str], within: float) -> tuple[dict[int, str], dict[str, str]]:
         """Cancel all that is known or listed; return it by number, and the states of what lives after `within` seconds.
@@ -62,11 +59,10 @@ class Cleanup:
             with oci_errors("reading the job run"):
                 state = str(self._client.get_job_run(run_id).data.lifecycle_state)
         except RunNotFound:
-            self._missed[run_id] = self._missed.get(run_id, 0) + 1
-            return "DELETED" if self._missed[run_id] >= GONE_AFTER else "not found"
+            # Hidden for a while, or deleted: the next try waits until that is certain.
+            return "not found"
         except BackendError as error:
             return f"not known: {error}"
-        self._missed.pop(run_id, None)
         return state
 
     def _cancel(self, run_id: str) -> None:
@@ -85,10 +81,10 @@ class Cleanup:
             return {}
 
 
-def still_alive(error: BackendError, alive: Mapping[str, str]) -> BackendError:
+def still_alive(error: BackendError, alive: Mapping[str, str]) -> LeftRuns:
     """Return the error of a submission with what it could not end."""
     runs = ", ".join(f"{run_id} ({state})" for run_id, state in alive.items())
-    return BackendError(
+    return LeftRuns(
         f"{error}; these job runs were cancelled and have not ended: {runs}; a retry or a clear of this task ends them "
         "first, else cancel them in the console or with ocidist cancel",
         status_code=error.status_code,

@@ -97,9 +97,19 @@ class Gangs(RecordedGangs):
             raise _out_of_sight(attempt, error) from error
 
     def _without_its_job(self, attempt: Attempt, ref: RunRef) -> list[RunRef]:
-        """Return what lives of a gang whose job is gone; a 404 alone may mean missing permissions."""
-        with oci_errors("listing the compartment of an earlier attempt"):
-            self._client().list_jobs(str(attempt.place.compartment_id), limit=1)
+        """Return what lives of a gang whose job is not found. Raises BackendError where the list still has the job.
+
+        A 404 alone may mean missing permissions, with which the list is refused, or pass.
+        """
+        compartment_id, key = str(attempt.place.compartment_id), attempt.key
+        with oci_errors("looking for the job of an earlier attempt in its compartment"):
+            named = list(pages(self._client().list_jobs, compartment_id, display_name=key.name))
+        if any(str(job.id) == ref.job_id and key_in_tags(job, key) is not None for job in named):
+            raise BackendError(
+                f"job {ref.job_id} of an earlier attempt is not found (404), though it is listed: its nodes may live",
+                status_code=404,
+                retryable=True,
+            )
         found = in_parallel(self._run_or_none, runs_of(ref).values())
         return [ref] if any(run is not None and run.lifecycle_state in LIVE for run in found) else []
 

@@ -1,0 +1,35 @@
+"""What a drill does to its own node, and what it undoes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow_provider_ocidist.job import Limits
+from tests.agent.gangs import Gang
+
+BEGINS = """
+import json, os, resource, subprocess, sys, time
+with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as progress:
+    progress.write(json.dumps({"step": 1}) + "\\n")
+while resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 0:
+    time.sleep(0.02)
+"""
+ANOTHER_WRITES = f"""{BEGINS}
+# A loader of data that begins on the full disk, and writes when there is room again.
+writes = "import time; time.sleep(2.5); open('written', 'w').write('x' * 100)"
+sys.exit(subprocess.run([sys.executable, "-c", writes]).returncode)
+"""
+FAILS = f"""{BEGINS}
+sys.exit(3)
+"""
+
+
+def test_a_process_that_has_begun_on_a_full_disk_can_write_when_there_is_room_again(tmp_path: Path) -> None:
+    with Gang(tmp_path, ANOTHER_WRITES, attempt=1, limits=Limits(stop_grace=2.0)) as gang:
+        assert gang.run(OCIDIST_DRILL="full-disk@training:node=0,step=1,seconds=1") == [0]
+
+
+def test_a_training_that_fails_on_a_full_disk_is_over_before_there_is_room_again(tmp_path: Path) -> None:
+    with Gang(tmp_path, FAILS, attempt=1, limits=Limits(stop_grace=2.0)) as gang:
+        # An hour is longer than the gang is waited for.
+        assert gang.run(OCIDIST_DRILL="full-disk@training:node=0,step=1,seconds=3600") == [3]
