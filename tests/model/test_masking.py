@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 import time
 
 import pytest
@@ -377,3 +379,18 @@ def test_lines_are_masked_faster_than_nodes_write_them():
         masked_text(line)
         # Seconds of this process alone: an expression that explodes takes minutes for these.
         assert time.process_time() - began < 2
+
+
+def test_a_process_that_masks_nothing_compiles_no_pattern():
+    """As one that parses DAG files: the patterns take longer than all else of the import."""
+    program = (
+        "import json, re, urllib.parse\n"
+        "real, made = re.compile, []\n"
+        "re.compile = lambda pattern, flags=0: made.append(pattern) or real(pattern, flags)\n"
+        "from airflow_provider_ocidist.model import masking\n"
+        "print(len(made))\n"
+        "assert 'hunter22' not in masking.masked_text('DB_PASS=hunter22')\n"
+        "print(len(made) > 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "True"]

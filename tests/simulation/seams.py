@@ -160,7 +160,7 @@ def _patch_agent() -> None:
     from airflow_provider_ocidist import kinds
     from airflow_provider_ocidist.agent import guard, node
     from airflow_provider_ocidist.agent.join import topology
-    from airflow_provider_ocidist.agent.monitor import peers, watches
+    from airflow_provider_ocidist.agent.monitor import health, peers, watches
     from airflow_provider_ocidist.agent.prepare import code
     from airflow_provider_ocidist.agent.prepare.workspace import Workspace
     from airflow_provider_ocidist.agent.save import judging, shard_uploader
@@ -203,7 +203,8 @@ def _patch_agent() -> None:
     guard.descendants = lambda *_: []
     topology.own_interface = lambda _address: "eth0"
     topology.count_devices = lambda _environ: 0
-    peers.host_answers = lambda address: _machines().answers(address)
+    peers.host_answers = health.host_answers = lambda address: _machines().answers(address)
+    health.disk_fault = lambda _place: None
     submission.agent_bundle = lambda *_: b"agent"
     plans.boot_text = lambda: "boot"
     # What the package consists of does not change meanwhile.

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from airflow_provider_ocidist.model.masking.names import Weight, is_secret_name, weight_of
+from airflow_provider_ocidist.model.masking.patterns import lazily
 from airflow_provider_ocidist.model.masking.texts import query_of, spans_in
 from airflow_provider_ocidist.model.masking.values import MASK, is_ordinary, is_secret, is_secret_of
 
@@ -19,10 +20,10 @@ SHORTEST = 5
 """Characters; a shorter value is masked under its own name, but not wherever else it occurs. As Airflow does it."""
 _SHORTEST_LINE = 12
 """Characters of a line of a longer secret, as a key is, that is masked by itself: a log has it line by line."""
-_FLAG = re.compile(r"^(?:--?|\+{1,2})([A-Za-z][\w.@/-]*)(=(.*))?$", re.DOTALL)
-_PAIR = re.compile(r"^([A-Za-z_][\w.@/-]*)=(.*)$", re.DOTALL)
+_FLAG = lazily(r"^(?:--?|\+{1,2})([A-Za-z][\w.@/-]*)(=(.*))?$", re.DOTALL)
+_PAIR = lazily(r"^([A-Za-z_][\w.@/-]*)=(.*)$", re.DOTALL)
 _USER_FLAGS = frozenset({"-u", "--user", "--proxy-user"})
-_SHELL_FLAG = re.compile(r"^-[a-z]*c$")
+_SHELL_FLAG = lazily(r"^-[a-z]*c$")
 
 
 def masked(value: Any) -> Any:
@@ -171,20 +172,20 @@ def _arguments(values: Sequence[Any]) -> Iterator[tuple[Any, str | None]]:
 
 def _hidden(before: str, item: str) -> str | None:
     """Return what to show of an argument, after the one before it; None where these two do not decide it."""
-    if _SHELL_FLAG.match(before):
+    if _SHELL_FLAG().match(before):
         return None
-    flag = _FLAG.match(before)
+    flag = _FLAG().match(before)
     if flag and not flag[2] and not item.startswith("--") and is_secret(flag[1], item):
         return MASK
     user, colon, password = item.partition(":")
     if before in _USER_FLAGS and colon and "/" not in user and not password.isdigit():
         return f"{user}:{MASK}"
-    own = _FLAG.match(item)
+    own = _FLAG().match(item)
     name, value = (
         (own[1], own[3])
         if own and own[2]
         else (pair[1], pair[2])
-        if (pair := _PAIR.match(item))
+        if (pair := _PAIR().match(item))
         else ("", "")
     )
     # A web address and JSON are masked in part only.

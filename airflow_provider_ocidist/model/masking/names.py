@@ -6,6 +6,8 @@ import re
 from enum import IntEnum
 from functools import lru_cache
 
+from airflow_provider_ocidist.model.masking.patterns import lazily
+
 
 class Weight(IntEnum):
     """How strongly a name marks its value as a secret."""
@@ -24,7 +26,7 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_SURE = re.compile(
+_SURE = lazily(
     r"passw|pass_?phrase|passcode|secret|credential|auth_?header|authorization|key_content|key_?file_dict|cookie"
     r"|conn(ection)?_?str(ing)?(_|$)|webhook_url|service_account_(json|info|key)|htpasswd"
     r"|(api|access|account|encryption|private|secret|signing|ssh|storage|service|shared|subscription)_?key(_|$)"
@@ -101,7 +103,7 @@ def weight_of(name: str) -> Weight:
     own = _words(name.rstrip(".").rpartition(".")[2])
     if not own or (own[-1] in _DESCRIBING and not name.lower().endswith("webhook_url")):
         return Weight.NONE
-    if _SURE.search("_".join(own)):
+    if _SURE().search("_".join(own)):
         return (
             Weight.POSSIBLE if own[-1] in ("id", "secrets", "credentials") and len(own) == 1 else Weight.SURE
         )

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from airflow_provider_ocidist.model.masking.names import Weight, weight_of, word_set
+from airflow_provider_ocidist.model.masking.patterns import lazily
 from airflow_provider_ocidist.model.masking.values import is_ordinary, is_secret_of, looks_made, looks_random
 
 Span = tuple[int, int]
 
-_FORMATS = re.compile(
+_FORMATS = lazily(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<pem>.{1,20000}?)(?=-----END|$)"
     r"|(?<![A-Za-z0-9_-])(?:"
     r"(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}(?![0-9A-Za-z])"
@@ -27,7 +28,7 @@ _FORMATS = re.compile(
     re.DOTALL,
 )
 """Tokens that show by their form alone what they are."""
-_PLACES = re.compile(
+_PLACES = lazily(
     r"hooks\.slack\.com/services/\w+/\w+/(\w+)"
     # As Object Storage writes the address of a pre-authenticated request.
     r"|/p/([^/\s]+)/n/[^/\s]+/b/"
@@ -37,9 +38,9 @@ _PLACES = re.compile(
     r"|(?<!\S)(?:-u|--(?:proxy-)?user)[ =][\"']?[^\s:\"']+:(?!\d+\b)([^\s\"']+)",
     re.IGNORECASE,
 )
-_BEARER = re.compile(r"\b(?:bearer|basic)\s+([A-Za-z0-9._~+/=-]{12,})", re.IGNORECASE)
+_BEARER = lazily(r"\b(?:bearer|basic)\s+([A-Za-z0-9._~+/=-]{12,})", re.IGNORECASE)
 _STEMS = r"pass|pwd|pw|secret|token|key|auth|cred|bearer|dsn|jwt|pat|sig|sas|cookie|conn|webhook_url|service_account"
-_ASSIGNMENT = re.compile(
+_ASSIGNMENT = lazily(
     rf"""(?<![\w.-])(?<!://)
     (?P<flag>--?|\+{{1,2}})?
     (?P<name>[\w.-]{{0,60}}(?:{_STEMS})[\w.-]{{0,40}}?)
@@ -49,7 +50,7 @@ _ASSIGNMENT = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30})://(?P<rest>[^\s\"'<>`]{1,4000})")
+_URL = lazily(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30})://(?P<rest>[^\s\"'<>`]{1,4000})")
 _HINTS = tuple(
     word_set(
         """
@@ -74,8 +75,8 @@ _SCHEMES = word_set(
     """
 )
 """What a secret follows in a header."""
-_WORD = re.compile(r"[A-Za-z]?[a-z]+[.,:;!?]?")
-_CODE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|[A-Za-z_][\w.]*[\[(].*")
+_WORD = lazily(r"[A-Za-z]?[a-z]+[.,:;!?]?")
+_CODE = lazily(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|[A-Za-z_][\w.]*[\[(].*")
 """What stands in a line of a traceback: `token=self.token`, `password=read(`."""
 
 
@@ -92,22 +93,22 @@ def spans_in(text: str, *, of_a_log: bool) -> list[Span]:
 
 
 def _formats(text: str) -> Iterator[Span]:
-    for match in _FORMATS.finditer(text):
+    for match in _FORMATS().finditer(text):
         yield match.span("pem") if match["pem"] else match.span()
 
 
 def _places(text: str) -> Iterator[Span]:
-    for match in _PLACES.finditer(text):
+    for match in _PLACES().finditer(text):
         if not is_ordinary(match[match.lastindex or 0]):
             yield match.span(match.lastindex or 0)
-    for match in _BEARER.finditer(text):
+    for match in _BEARER().finditer(text):
         if looks_made(match[1]):
             yield match.span(1)
 
 
 def _assigned(text: str, *, of_a_log: bool) -> Iterator[Span]:
     place = 0
-    while match := _ASSIGNMENT.search(text, place):
+    while match := _ASSIGNMENT().search(text, place):
         part = "bare" if match["bare"] is not None else "quoted"
         start, end = match.span(part)
         weight = weight_of(match["name"])
@@ -133,17 +134,17 @@ def _is_logged_secret(match: re.Match[str], weight: Weight, value: str) -> bool:
         return False
     if match["bare"] is None:
         return weight is Weight.SURE or not value.isspace()
-    if _CODE.fullmatch(value) or value.startswith(("[", "{")):
+    if _CODE().fullmatch(value) or value.startswith(("[", "{")):
         return False
     as_shell = "=" in match["sign"] and not match["sign"].startswith(" ")
     if as_shell or match["sign"].isspace():
         of_something = match["flag"] is not None or match["name"].isupper() or "." in match["name"]
         return weight is Weight.SURE or of_something or looks_made(value)
-    return looks_made(value) or (weight is Weight.SURE and not _WORD.fullmatch(value))
+    return looks_made(value) or (weight is Weight.SURE and not _WORD().fullmatch(value))
 
 
 def _in_urls(text: str) -> Iterator[Span]:
-    for match in _URL.finditer(text):
+    for match in _URL().finditer(text):
         if match["scheme"].lower() == "oci":
             # What is before the @ is the bucket in an address of OCI; alone, it may as well be a token.
             continue

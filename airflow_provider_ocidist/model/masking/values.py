@@ -8,19 +8,20 @@ from collections import Counter
 from typing import Any
 
 from airflow_provider_ocidist.model.masking.names import Weight, weight_of, word_set
+from airflow_provider_ocidist.model.masking.patterns import lazily
 
 MASK = "***"
 REFERENCES = ("ocid1.", "{{", "{%", "oci://", "${", "$(", "<", "vault://", "%(")
 """How a value begins that only names a secret, as an OCID of Vault does, or is none yet."""
-_VARIABLE = re.compile(r"\$[A-Za-z_]\w*")
+_VARIABLE = lazily(r"\$[A-Za-z_]\w*")
 _NOTHING = word_set(
     """
     auto default false no none null off on true yes
     """
 ) | {"", MASK}
-_PATH = re.compile(r"(?:~|\.{1,2})?/(?:[\w.+@-]+/)*[\w.+@-]+/?")
-_NUMBER = re.compile(r"[-+]?\d{1,3}|[-+]?\d*\.\d+(?:[eE][-+]?\d+)?")
-_METHOD = re.compile(r"[a-z]+(?:[_-][a-z]+)*")
+_PATH = lazily(r"(?:~|\.{1,2})?/(?:[\w.+@-]+/)*[\w.+@-]+/?")
+_NUMBER = lazily(r"[-+]?\d{1,3}|[-+]?\d*\.\d+(?:[eE][-+]?\d+)?")
+_METHOD = lazily(r"[a-z]+(?:[_-][a-z]+)*")
 _METHODS = word_set(
     """
     anonymous api basic bearer config digest identity instance kerberos key ldap oauth oidc principal
@@ -28,10 +29,10 @@ _METHODS = word_set(
     """
 )
 """Words that ways to authenticate are named with: `auth: resource_principal`."""
-_TOKENISH = re.compile(r"[\w+/=.~!@#%^*:-]{8,}")
-_RANDOM = re.compile(r"[A-Za-z0-9+/_=-]{16,}")
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-_DIGEST = re.compile(r"[0-9a-f]{32,128}")
+_TOKENISH = lazily(r"[\w+/=.~!@#%^*:-]{8,}")
+_RANDOM = lazily(r"[A-Za-z0-9+/_=-]{16,}")
+_UUID = lazily(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_DIGEST = lazily(r"[0-9a-f]{32,128}")
 _LEAST_NUMBER = 1000
 """Numbers that are no texts are passwords from here on."""
 _LEAST_ENTROPY = 3.2
@@ -52,20 +53,20 @@ def is_secret_of(weight: Weight, value: str) -> bool:
         return False
     if weight is Weight.POSSIBLE:
         return looks_random(value)
-    return weight is Weight.SURE or not (_NUMBER.fullmatch(value) or _is_method(value))
+    return weight is Weight.SURE or not (_NUMBER().fullmatch(value) or _is_method(value))
 
 
 def is_ordinary(value: str) -> bool:
     """Return whether a value is no secret under any name: nothing, a reference, a path."""
     value = value.strip("'\"")
-    if value.lower() in _NOTHING or value.startswith(REFERENCES) or _VARIABLE.fullmatch(value):
+    if value.lower() in _NOTHING or value.startswith(REFERENCES) or _VARIABLE().fullmatch(value):
         return True
-    return bool(_PATH.fullmatch(value)) and not any(looks_random(part) for part in value.split("/"))
+    return bool(_PATH().fullmatch(value)) and not any(looks_random(part) for part in value.split("/"))
 
 
 def looks_random(value: str) -> bool:
     """Return whether a value looks randomly generated; digests and UUIDs name things."""
-    if not _RANDOM.fullmatch(value) or _UUID.fullmatch(value) or _DIGEST.fullmatch(value):
+    if not _RANDOM().fullmatch(value) or _UUID().fullmatch(value) or _DIGEST().fullmatch(value):
         return False
     has_both = any(each.isdigit() for each in value) and any(each.isalpha() for each in value)
     return has_both and _entropy(value) >= _LEAST_ENTROPY
@@ -74,11 +75,11 @@ def looks_random(value: str) -> bool:
 def looks_made(value: str) -> bool:
     """Return whether a value has letters and digits and the length of a token: no word of a sentence has."""
     has_both = any(each.isdigit() for each in value) and any(each.isalpha() for each in value)
-    return has_both and bool(_TOKENISH.fullmatch(value))
+    return has_both and bool(_TOKENISH().fullmatch(value))
 
 
 def _is_method(value: str) -> bool:
-    return bool(_METHOD.fullmatch(value)) and all(word in _METHODS for word in re.split("[_-]", value))
+    return bool(_METHOD().fullmatch(value)) and all(word in _METHODS for word in re.split("[_-]", value))
 
 
 def _entropy(value: str) -> float:
