@@ -118,10 +118,12 @@ class Node:
             self.context, launcher, workspace, placement, end_gang=self.gang_end.declare
         )
         training = self.launch.start(reports)
+        self.run_watches.launched()
         if self.drill:
             self.drill.folder = self.checkpoints.path(workspace)
         began = time.monotonic()
         ended = training.wait(self.switch, self.config.limits.stop_grace)
+        self.run_watches.launch_ended()
         self.heartbeat.update(trained_for=round(time.monotonic() - began, 1))
         if ended.stop or ended.exit_code:
             return self._not_succeeded(self.launch, ended, workspace, uploader)
@@ -160,6 +162,7 @@ class Node:
         if self.launch:
             self.launch.watches.close()
         context.meter.close()
+        self.run_watches.note_recovery()
         self.heartbeat.finish(
             phase=Phase.DONE,
             exit_code=ended.exit_code,

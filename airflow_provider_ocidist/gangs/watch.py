@@ -434,7 +434,8 @@ def describe(status: RunStatus, *, with_step: bool = True) -> str:
         last = restarts[-1]
         at = "" if last.step is None else f" at step {last.step}"
         where = "" if last.rank is None else f" of node {last.rank}"
-        parts.append(f"launched again ({len(restarts)}) after {last.cause}{where}{at}: {last.message}")
+        back = "" if last.seconds is None else f"; back after {last.seconds:.0f} s"
+        parts.append(f"launched again ({len(restarts)}) after {last.cause}{where}{at}: {last.message}{back}")
     return "; ".join(parts)
 
 

@@ -128,6 +128,17 @@ class Restart:
     """The node that failed."""
     step: int | None = None
     """The step that it had reached; None where the program reports none."""
+    seconds: float | None = None
+    """From the end of the launch before until every node that has measured it had its first step; None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """How long a node has measured from the end of one launch to the first step of the next."""
+
+    launch: int
+    """Which one had the first step; from 1."""
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +188,8 @@ class NodeReport:
     """Whether the platform has started this node again after what ran on it had failed, or ended without a word."""
     restarts: tuple[Restart, ...] = ()
     """Of this run so far, oldest first; how many there are is the number of the launch, from 0."""
+    recoveries: tuple[Recovery, ...] = ()
+    """What this node has measured of them; of a program that reports no steps, nothing."""
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()

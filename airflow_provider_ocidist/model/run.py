@@ -316,8 +316,15 @@ class RunStatus:
 
     @property
     def restarts(self) -> tuple[Restart, ...]:
-        """Why the nodes have launched the training again, the first one first."""
-        return max((node.report.restarts for node in self.nodes if node.report), key=len, default=())
+        """Why the nodes have launched the training again, the first one first, and how long each took."""
+        reports = [node.report for node in self.nodes if node.report]
+        found = max((report.restarts for report in reports), key=len, default=())
+        took: dict[int, float] = {}
+        for each in (each for report in reports for each in report.recoveries):
+            took[each.launch] = max(each.seconds, took.get(each.launch, 0.0))
+        return tuple(
+            replace(restart, seconds=took.get(launch)) for launch, restart in enumerate(found, start=1)
+        )
 
     @property
     def outputs(self) -> tuple[str, ...]:

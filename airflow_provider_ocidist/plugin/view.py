@@ -9,6 +9,7 @@ from typing import Any
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, decide
 from airflow_provider_ocidist.gangs.failure import Failure
 from airflow_provider_ocidist.gangs.spending import Spending, seconds_of, spans_of
+from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.run import (
     Expectations,
@@ -41,6 +42,7 @@ def task_view(record: TaskRecord, look: Look, now: float) -> Json:
         "state": _state(record, status),
         "progress": _progress(record, look),
         "failure": failure_of(record, look, now),
+        "restarts": restarts_of(record, look),
         "warning": record.result.get("warning"),
         "nodes": _nodes(record, status),
         "losses": losses_of(record, look),
@@ -137,6 +139,13 @@ def _progress(record: TaskRecord, look: Look) -> Json:
         "remaining": look.remaining,
         "steps_per_second": look.steps_per_second,
     }
+
+
+def restarts_of(record: TaskRecord, look: Look) -> list[Json]:
+    """Return why the nodes have launched the training again, the first one first."""
+    known = codec.encode(look.status.restarts) if look.status else record.result.get("restarts") or ()
+    names = ("cause", "message", "rank", "step", "seconds")
+    return [{name: each.get(name) for name in names} for each in known if isinstance(each, Mapping)]
 
 
 def failure_of(record: TaskRecord, look: Look, now: float) -> Json | None:

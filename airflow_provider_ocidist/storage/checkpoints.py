@@ -20,6 +20,7 @@ from airflow_provider_ocidist.storage.checkpoint_names import place
 from airflow_provider_ocidist.storage.listing import by_folder, complete_now, fault_of
 from airflow_provider_ocidist.storage.locations import join, shown, unfinished_name
 from airflow_provider_ocidist.storage.manifests import MANIFEST, VERSION, Manifest, ManifestFile
+from airflow_provider_ocidist.storage.reuse import link_known
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.storage.stores.local import LocalStore, local_errors
 from airflow_provider_ocidist.storage.stores.opening import Stores, open_store
@@ -217,19 +218,24 @@ def _verified(store: Store, ref_uri: str) -> tuple[Manifest, Mapping[str, Entry]
 def fetch(uri: str, target: Path, access: OciAccess | None = None) -> Path:
     """Fetch a checkpoint into a local folder, under its program's name for it, and return its path.
 
-    An entry of that name is replaced, after every SHA-256 was verified. Raises CheckpointError when the checkpoint is
-    not complete or its content is not what was published.
+    An entry of that name is replaced, after every SHA-256 was verified; its files whose content is what was published
+    are not fetched again. Raises CheckpointError when the checkpoint is not complete or its content is not what was
+    published.
     """
     store = open_store(uri, access)
     manifest, listed = _verified(store, uri)
+    final = Path(target) / manifest.name
     with _staging(Path(target)) as staging:
-        arrived = _copy(store, LocalStore(staging), [listed[item.path] for item in manifest.files])
-        for item, copied in zip(manifest.files, arrived):
+        here = link_known(manifest, final, staging)
+        if here:
+            log.info("%d of %d files of %s are here already", len(here), len(manifest.files), shown(uri))
+        wanted = [item for item in manifest.files if item.path not in here]
+        arrived = _copy(store, LocalStore(staging), [listed[item.path] for item in wanted])
+        for item, copied in zip(wanted, arrived):
             if item.sha256 != copied.sha256:
                 raise CheckpointError(
                     f"{join(uri, item.path)} is not what was published: its checksum differs", uri=uri
                 )
-        final = Path(target) / manifest.name
         with local_errors(final):
             _replace(staging / manifest.files[0].path if manifest.single_file else staging, final)
     return final

@@ -57,6 +57,7 @@ def test_a_program_that_fails_once_is_launched_again_and_succeeds(tmp_path: Path
         (restart,) = one.agents[0].report.restarts
         assert (restart.cause, restart.step, restart.rank) == (Cause.USER, 7, 0)
         assert "the first launch fails" in restart.message
+        assert [each.launch for each in one.agents[0].report.recoveries] == [1]
 
 
 def test_a_killed_process_of_one_node_begins_both_again_in_the_same_agents(tmp_path: Path) -> None:
@@ -73,6 +74,7 @@ if launch == 0:
         assert reports[0].restarts == reports[1].restarts
         (restart,) = reports[0].restarts
         assert restart.rank == 1
+        assert [each.launch for each in reports[1].recoveries] == [1]
         # The other node's first program may have been ended before it printed.
         assert all(f"launch 1 of node {agent.rank}" in agent.stdout.read_text() for agent in two.agents)
 
@@ -214,6 +216,30 @@ if launch < 2:
             part = place / f"step-{launch + 1}" / f"__{node}_0.distcp"
             assert part.read_bytes() == bytes([launch]) * 100
         assert (place / f"step-{launch + 1}" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_is_whole_on_the_machine_is_used_before_what_is_in_the_store(tmp_path: Path, nodes: int) -> None:
+    script = """
+at(launch)
+if launch == 0 and node == 0:
+    save(1)
+    raise RuntimeError("first")
+if launch == 1 and node == 0:
+    until(pathlib.Path(os.environ["MARK"]).exists)
+    raise RuntimeError("second")
+if launch < 2:
+    time.sleep(1000)
+print("it holds", (folder / "step-1.txt").read_text()[:3], flush=True)
+"""
+    kept, mark = tmp_path / "kept", tmp_path / "go"
+    with gang(tmp_path, script, nodes=nodes, checkpoints=Checkpoints(uri=str(kept))) as some:
+        for agent in some.start(MARK=str(mark)):
+            agent.prints(f"launch 1 of node {agent.rank} sees ['step-1.txt']")
+        (kept / "step-1.txt/step-1.txt").write_text("x" * 100)
+        mark.touch()
+        assert [agent.wait() for agent in some.agents] == [0] * nodes
+        assert all("it holds www" in agent.stdout.read_text() for agent in some.agents)
 
 
 def test_what_was_whole_but_not_sent_yet_is_sent_before_the_next_launch(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Usage
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Recovery, Restart, Usage
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, RunRef, RunStatus
 from airflow_provider_ocidist.plugin.checkpoint_list import Checkpoint, FoundCheckpoints
 from airflow_provider_ocidist.plugin.looks import Look
@@ -101,3 +101,11 @@ def failed() -> Look:
     told = node(0, NodeState.CANCELED, phase=Phase.DONE, exit_code=143)
     ended = tuple(replace(each, finished_at=START + 660) for each in (told, bad))
     return Look(at=NOW, status=RunStatus(nodes=ended))
+
+
+def restarted() -> Look:
+    """Return a gang that was launched again."""
+    why = Restart(cause=Cause.NODE, message=HOSTILE, rank=1, step=40)
+    back = Recovery(launch=1, seconds=9.6)
+    nodes = tuple(node(rank, restarts=(why,), recoveries=(back,)) for rank in range(2))
+    return replace(running(), status=RunStatus(nodes=nodes))

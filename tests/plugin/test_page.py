@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_ocidist.plugin.files import CONTENT_TYPES, HEADERS, STATIC
 from airflow_provider_ocidist.plugin.looks import Look
 from airflow_provider_ocidist.plugin.view import run_row, task_view
-from tests.plugin.gangs import HOSTILE, NOW, TASK, failed, record, ref, running
+from tests.plugin.gangs import HOSTILE, NOW, TASK, failed, record, ref, restarted, running
 
 BROWSER = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(
@@ -28,6 +28,7 @@ LINES = {"rank": 0, "lines": [{"id": "1", "time": NOW, "text": HOSTILE}], "probl
 ANSWERS = {
     "large": (200, task_view(record(ref(1000)), running(1000), NOW)),
     "failed": (200, task_view(record(state="failed"), failed(), NOW)),
+    "restarted": (200, task_view(record(), restarted(), NOW)),
     "unreachable": (200, task_view(record(), Look(problem="no route to the region"), NOW)),
     "not-ours": (200, task_view(replace(record(), operator="BashOperator", ref=None), Look(), NOW)),
     "nothing-yet": (200, task_view(replace(record(), ref=None, state="queued"), Look(), NOW)),
@@ -133,6 +134,14 @@ def test_hostile_output_stays_text(pages):
     assert SHOWN in pages["large"]  # a log line
     assert SHOWN in pages["failed"]  # message and last lines
     assert "<img" not in "".join(pages.values())
+
+
+def test_restarts_stand_in_a_table_with_cause_node_and_the_time_they_took(pages):
+    page = pages["restarted"]
+    assert "Launched again" in page
+    row = page[page.index("Launched again") :].partition("<tbody>")[2].partition("</tbody>")[0]
+    assert re.sub(r"<[^>]+>", "|", row).replace("||", "|").strip("|") == f"1|NODE|1|40|10 s|{SHOWN}"
+    assert "Launched again" not in pages["failed"]
 
 
 def test_a_failure_stands_on_top_with_its_remedy(pages):

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_ocidist.model.report import Slow
-from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunStatus
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.report import Recovery, Restart, Slow
+from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus, TrainingResult
 from airflow_provider_ocidist.plugin.looks import Look
 from airflow_provider_ocidist.plugin.records import TaskId, ref_in
 from airflow_provider_ocidist.plugin.view import run_row, starts_gangs, task_view
@@ -27,6 +28,25 @@ def test_a_running_gang_shows_progress_nodes_and_checkpoints():
     assert view["nodes"][0]["host"] == "10.0.0.2"
     assert view["checkpoints"]["items"][0]["size"] == 900_000
     json.dumps(view, allow_nan=False)
+
+
+def test_restarts_are_shown_with_their_number_cause_node_and_how_long_they_took():
+    why = Restart(cause=Cause.NODE, message="its machine is gone", rank=1, step=40)
+    again = Restart(cause=Cause.USER, message=HOSTILE, rank=0)
+    nodes = (
+        node(0, restarts=(why, again), recoveries=(Recovery(launch=1, seconds=8.5),)),
+        node(1, restarts=(why,), recoveries=(Recovery(launch=1, seconds=9.5),)),
+    )
+    look = replace(running(), status=RunStatus(nodes=nodes))
+    shown = [
+        {"cause": "NODE", "message": "its machine is gone", "rank": 1, "step": 40, "seconds": 9.5},
+        {"cause": "USER", "message": HOSTILE, "rank": 0, "step": None, "seconds": None},
+    ]
+    assert task_view(record(), look, NOW)["restarts"] == shown
+    published = TrainingResult.of(RunRecord(ref=ref()), look.status).to_json()
+    unseen = task_view(record(state="success", result=published), Look(problem="no route"), NOW)
+    assert unseen["restarts"] == shown
+    assert task_view(record(), running(), NOW)["restarts"] == []
 
 
 def test_a_slow_node_and_a_machine_that_is_not_well_are_shown_at_their_nodes():

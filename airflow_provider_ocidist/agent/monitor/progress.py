@@ -78,6 +78,8 @@ class StepClock:
         self._output_at = self._further_at = now
         self._longest = 0.0
         """Seconds between two steps, at most so far."""
+        self.first_at: float | None = None
+        """When the first step was named, on the clock `time.monotonic`."""
         self._last: tuple[int | None, int | None] = (None, None)
         """The step before the newest, and the newest."""
         self._steps: deque[tuple[float, int]] = deque(maxlen=STEPS_TIMED + 1)
@@ -120,6 +122,8 @@ class StepClock:
         if step in self._last:
             return
         now = time.monotonic()
+        if self.first_at is None:
+            self.first_at = now
         if self._last[1] is not None:
             self._longest = max(self._longest, now - self._further_at)
         if self._steps and step <= self._steps[-1][1]:
@@ -184,6 +188,11 @@ class ProgressMeter:
     def idle(self) -> float:
         """Seconds since the last progress, by a monotonic clock."""
         return self._clock.idle
+
+    def first_step_at(self) -> float | None:
+        """Return when the program has reported its first step of this launch, on the clock `time.monotonic`."""
+        self._read_file()
+        return self._clock.first_at
 
     @property
     def by_steps(self) -> bool:

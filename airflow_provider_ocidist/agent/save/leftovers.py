@@ -98,9 +98,11 @@ class Ledger:
         return True
 
 
-def discard(folder: Path, pattern: str | None = None) -> None:
-    """Delete the entries of a folder of which this node had parts only: the whole ones are fetched again."""
+def discard(folder: Path, pattern: str | None = None, *, fetched: Collection[str] = ()) -> None:
+    """Delete the entries of a folder of which this node has parts only; those that were fetched are whole."""
     for item in candidates(folder, pattern):
+        if item.path.name in fetched:
+            continue
         if item.path.is_dir():
             shutil.rmtree(item.path, ignore_errors=True)
         else:

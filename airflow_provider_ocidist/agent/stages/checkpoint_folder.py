@@ -49,10 +49,11 @@ class CheckpointFolder:
         """Fetch the newest whole checkpoint again, for another launch on the same machines."""
         if self.settings is None:
             return
-        if self._is_own and not self.context.is_main:
-            discard(self.path(workspace), self.settings.pattern)
         self._fetched.clear()
         abandonable(lambda: self.restore(workspace), self.context.switch)
+        if self._is_own and not self.context.is_main:
+            # Afterwards: its parts of what is restored need not be fetched.
+            discard(self.path(workspace), self.settings.pattern, fetched=self._fetched)
 
     def compare(self, workspace: Workspace) -> None:
         """Find out which nodes share it; all have marked theirs by now."""

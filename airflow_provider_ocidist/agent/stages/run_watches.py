@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.monitor.lease import LeaseWatch
+from airflow_provider_ocidist.agent.monitor.recovery import RecoveryClock
 from airflow_provider_ocidist.agent.monitor.spent import BudgetWatch, spent_before
 from airflow_provider_ocidist.agent.prepare.code import fetch_errors
 from airflow_provider_ocidist.agent.stages.context import NodeContext
@@ -22,6 +23,7 @@ class RunWatches:
         self.context = context
         self.end_gang = end_gang
         self._budget = self._budget_watch()
+        self._recovery = RecoveryClock()
         watches = context.heartbeat.watches
         watches.append(self._report_progress)
         # These two from the start: fetching terabytes costs as much as training on them.
@@ -42,6 +44,23 @@ class RunWatches:
         self.context.heartbeat.update(spent_before=before)
         if self._budget is not None and before is not None:
             self._budget.before = before
+
+    def launched(self) -> None:
+        """Measure how long this launch takes to its first step, where it is not the first launch."""
+        if self.context.heartbeat.launch:
+            self._recovery.launched(self.context.heartbeat.launch)
+
+    def launch_ended(self) -> None:
+        """Measure from now on how long the training takes to come back."""
+        self.note_recovery()
+        self._recovery.ended()
+
+    def note_recovery(self) -> None:
+        """Report how long the training took to come back, once it has."""
+        heartbeat = self.context.heartbeat
+        recovery = self._recovery.look(self.context.meter.first_step_at())
+        if recovery:
+            heartbeat.update(recoveries=(*heartbeat.report.recoveries, recovery))
 
     def _count_earlier_attempts(self) -> None:
         config = self.context.config
@@ -71,6 +90,7 @@ class RunWatches:
         context = self.context
         context.meter.read()
         context.heartbeat.update(progress=context.meter.progress)
+        self.note_recovery()
         if context.heartbeat.report.phase in (Phase.STARTING, Phase.FETCHING):
             context.heartbeat.update(moved=context.activity.look())
             self._require_activity()

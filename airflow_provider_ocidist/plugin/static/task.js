@@ -12,10 +12,10 @@ const MANY = 200; // nodes above which a look is large
 const MANY_INTERVAL = 10;
 
 export function task(main, id) {
-  const places = Object.fromEntries(["head", "problem", "warning", "failure", "progress", "facts", "plot", "checkpoints", "outputs"].map((name) => [name, h("section")]));
+  const places = Object.fromEntries(["head", "problem", "warning", "failure", "progress", "facts", "restarts", "plot", "checkpoints", "outputs"].map((name) => [name, h("section")]));
   const table = nodes();
   const lines = logs(id);
-  const body = [places.head, places.problem, places.warning, places.failure, places.progress, places.facts, places.plot, table.element, places.checkpoints, places.outputs, lines.element];
+  const body = [places.head, places.problem, places.warning, places.failure, places.progress, places.facts, places.restarts, places.plot, table.element, places.checkpoints, places.outputs, lines.element];
   let shown = false;
   let latest = null;
   new ResizeObserver(() => latest && drawPlot(latest, places.plot)).observe(main);
@@ -58,6 +58,7 @@ function show(view, places) {
   draw(places.failure, view.failure, (failure) => failure && failed(failure));
   draw(places.progress, [view.progress, view.state], () => bar(view));
   draw(places.facts, facts(view), (shown) => h("dl", { class: "facts" }, shown.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, note && h("small", {}, note))))));
+  draw(places.restarts, view.restarts, restarts);
   drawPlot(view, places.plot);
   draw(places.checkpoints, { ...view.checkpoints, yet: view.going_on ? " yet" : "" }, checkpoints);
   draw(places.outputs, view.outputs, outputs);
@@ -143,6 +144,21 @@ function drawPlot(view, place) {
 function plot(view, width) {
   if (!view.losses.length) return [h("h2", {}, "Loss"), h("p", { class: "box empty" }, "The program has reported no loss yet: it may print lines such as “step 3/9 loss 0.5”.")];
   return [h("h2", {}, "Loss"), lossPlot(view.losses, view.checkpoints.items, view.progress.steps, width)];
+}
+
+function restarts(all) {
+  if (!all.length) return null;
+  const head = ["Launch", "Cause", "Node", "At step", "Back after", "Message"];
+  return [h("h2", {}, "Launched again"), h("div", { class: "wide limited", tabindex: 0, role: "region", "aria-label": "Restarts" }, h("table", {},
+    h("caption", { class: "off" }, plural(all.length, "restart")),
+    h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col", class: ["Cause", "Message"].includes(name) ? "" : "number" }, name)))),
+    h("tbody", {}, all.map((each, index) => h("tr", {},
+      h("th", { scope: "row", class: "number" }, number(index + 1)),
+      h("td", { class: "line" }, each.cause),
+      h("td", { class: "number" }, each.rank === null ? "" : number(each.rank)),
+      h("td", { class: "number" }, each.step === null ? "" : number(each.step)),
+      h("td", { class: "number" }, each.seconds === null ? "" : duration(each.seconds)),
+      h("td", {}, each.message))))))];
 }
 
 function checkpoints({ items, older, problem, uri, yet }) {
