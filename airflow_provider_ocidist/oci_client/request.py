@@ -190,12 +190,16 @@ class Caller:
         body: Any = None,
         *,
         is_content: bool = False,
+        whole: bool = False,
     ) -> Any:
-        """Return the answer, its body unread. `is_content`: the body is an object's. Raises RequestError."""
+        """Return the answer, its body unread; with `whole`, its headers and its body. Raises RequestError.
+
+        `is_content`: the body that is sent is an object's.
+        """
         attempt, refreshed = 1, False
         while True:
             try:
-                return self._send(method, self.endpoint + path, headers or {}, body, is_content)
+                return self._send(method, self.endpoint + path, headers or {}, body, is_content, whole)
             except RequestError as error:
                 if isinstance(error, Refusal) and error.status == 401 and not refreshed:
                     refreshed = True
@@ -206,7 +210,9 @@ class Caller:
             time.sleep(random.uniform(0.5, 1) * min(LONGEST_PAUSE_S, 0.2 * 2**attempt))
             attempt += 1
 
-    def _send(self, method: str, url: str, headers: Mapping[str, str], body: Any, is_content: bool) -> Any:
+    def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: Any, is_content: bool, whole: bool
+    ) -> Any:
         from http.client import HTTPException
         from urllib import request
         from urllib.error import HTTPError
@@ -217,12 +223,27 @@ class Caller:
             signed["content-length"] = str(len(body))
         asked = request.Request(url, data=body, headers=signed, method=method)  # noqa: S310 - a service's endpoint
         try:
-            return self._opener.open(asked, timeout=self.timeout)
+            answer = self._opener.open(asked, timeout=self.timeout)
+            if not whole:
+                return answer
+            with answer:
+                return answer.headers, answer.read()
         except HTTPError as error:
             answered = {name.lower(): value for name, value in error.headers.items()}
-            raise Refusal(url, error.code, answered, error.read()) from None
+            raise Refusal(url, error.code, answered, _rest_of(error)) from None
         except (OSError, HTTPException) as error:
             raise RequestError(str(getattr(error, "reason", error)), url) from error
+
+
+def _rest_of(answer: Any) -> bytes:
+    """Return the body of a refusal, as far as it arrives."""
+    from http.client import HTTPException
+
+    try:
+        content: bytes = answer.read()
+    except (OSError, HTTPException):
+        return b""
+    return content
 
 
 def endpoint_of(service: str, environ: Mapping[str, str]) -> str:
@@ -246,7 +267,7 @@ def read_object(uri: str, environ: Mapping[str, str], endpoint: str | None = Non
     place, _, name = uri.removeprefix("oci://").partition("/")
     bucket, _, namespace = place.partition("@")
     caller = Caller(Signer.of_resource(environ), endpoint or endpoint_of("object_storage", environ))
-    namespace = namespace or json.loads(caller("GET", "/n/").read())
-    answer = caller("GET", f"/n/{quoted(namespace)}/b/{quoted(bucket)}/o/{quoted(name)}")
-    content: bytes = answer.read()
+    namespace = namespace or json.loads(caller("GET", "/n/", whole=True)[1])
+    path = f"/n/{quoted(namespace)}/b/{quoted(bucket)}/o/{quoted(name)}"
+    content: bytes = caller("GET", path, whole=True)[1]
     return content

@@ -37,9 +37,8 @@ class RestClient:
 
     def _ask(self, method: str, path: str, details: Mapping[str, Any] | None = None) -> Answer:
         body = None if details is None else json.dumps(details).encode()
-        with self.caller(method, path, body=body) as answer:
-            text = answer.read()
-        return Answer(lowered(answer.headers), json.loads(text) if text else None)
+        headers, text = self.caller(method, path, body=body, whole=True)
+        return Answer(lowered(headers), json.loads(text) if text else None)
 
 
 class SecretsClient(RestClient):

@@ -41,7 +41,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, caplog
 
     damage(published[0].uri)
     with pytest.raises(AgentError, match=r"all 2 checkpoints below .* are damaged: delete them"):
-        resume(target, told, OciAccess(), StopSwitch())
+        resume(tmp_path / "another machine", told, OciAccess(), StopSwitch())
 
 
 def without_a_file(folder: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_run_starts_from_the_checkpoint_of_another(tmp_path: Path) -> None:
 
     damage(other.uri)
     with pytest.raises(AgentError, match=r"(?s)cannot be fetched: .*correct checkpoints\.start_from"):
-        start_from(tmp_path / "own", Checkpoints(start_from=other.uri), OciAccess(), StopSwitch())
+        start_from(tmp_path / "another machine", Checkpoints(start_from=other.uri), OciAccess(), StopSwitch())
 
 
 def test_what_a_program_looks_for_by_its_name_comes_back_beside_the_newest(tmp_path: Path) -> None:

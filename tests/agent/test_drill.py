@@ -16,7 +16,7 @@ while resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 0:
 """
 ANOTHER_WRITES = f"""{BEGINS}
 # A loader of data that begins on the full disk, and writes when there is room again.
-writes = "import time; time.sleep(2.5); open('written', 'w').write('x' * 100)"
+writes = "import pathlib, time; time.sleep(2.5); pathlib.Path('written').write_text('x' * 100)"
 sys.exit(subprocess.run([sys.executable, "-c", writes]).returncode)
 """
 FAILS = f"""{BEGINS}

@@ -148,3 +148,14 @@ def test_where_the_sdk_is_missing_a_node_speaks_without_it(monkeypatch: pytest.M
 def test_a_secret_is_read_without_the_sdk(emulator: Access, access: OciAccess) -> None:
     bundle = SecretsClient(caller_of(access)).get_secret_bundle(emulator.secret_id).data
     assert base64.b64decode(bundle.secret_bundle_content.content).decode() == emulator.secret_value
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again(
+    bucket: str, unruly: OciAccess, proxy: UnrulyProxy
+) -> None:
+    store = store_at(f"{bucket}/cut", unruly)
+    for number in range(3):
+        store.write(f"object-{number}", b"content")
+    proxy.faults = [Fault(method="GET", cut_after=after) for after in (0, 10)]
+    assert len(list(store.list())) == 3
+    assert [fault.times for fault in proxy.faults] == [0, 0], "both have happened"

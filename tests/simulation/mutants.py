@@ -155,6 +155,14 @@ MUTANTS = (
         "slow cancel|left running",
     ),
     _one(
+        "a run that is hidden counts as cancelled",
+        "4",
+        f"{_OCI}cancels.py",
+        "        error = answer.refused or (None if stop_requested else answer.unseen)",
+        "        error = answer.refused",
+        "slow cancel|left running",
+    ),
+    _one(
         "nobody claims the checkpoints",
         "2",
         "storage/fences.py",

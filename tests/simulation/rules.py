@@ -12,6 +12,7 @@ from tests.simulation.machines import Machines
 from tests.simulation.program import Fault, Gang, Save, Truth
 from tests.simulation.runtime import Process, World
 from tests.simulation.scenario import Scenario
+from tests.simulation.seams import SHORT_ENDING
 from tests.simulation.service import TERMINAL, DataScience, Resource
 from tests.simulation.store import Bucket, Stored
 
@@ -459,12 +460,24 @@ class Rules:
         if not is_watched and self.airflow.kills[-1][1] != "cleared":
             return  # Nobody comes any more; its lease ends the gang.
         watcher = Process(self.world, "rule")
-        watcher.spawn(self._check_told, gangs, self.world.now, before == "deferred", delay=CANCEL_LIMIT)
+        goes_on_until = self.world.now + SHORT_ENDING if before == "deferred" else 0.0
+        triggerer = self.airflow.triggerer
+        watcher.spawn(
+            self._check_told, gangs, self.world.now, goes_on_until, triggerer.process, delay=CANCEL_LIMIT
+        )
 
-    def _check_told(self, gangs: list[Gang], since: float, goes_on: bool) -> None:
+    def _check_told(self, gangs: list[Gang], since: float, goes_on_until: float, triggerer: Process) -> None:
         # A worker has five seconds; a trigger goes on until it has reached one of both.
-        down = self._down(since + GOES_ON_FOR) if goes_on else self._down(since)
-        if {"service", "store"} <= down or any(rate.kind == "kill" for rate in self.scenario.rates):
+        down = self._down(since + GOES_ON_FOR) if goes_on_until else self._down(since)
+        if any(rate.kind == "kill" for rate in self.scenario.rates):
+            return
+        if {"service", "store"} <= down:
+            if self.world.now + CANCEL_LIMIT < goes_on_until and not triggerer.dead:
+                # What it met last takes some seconds, and the pause after it half a minute.
+                again = self.world.now - LOOK
+                Process(self.world, "rule").spawn(
+                    self._check_told, gangs, again, goes_on_until, triggerer, delay=CANCEL_LIMIT
+                )
             return
         for gang in gangs:
             if left := self.live_and_untold(gang):

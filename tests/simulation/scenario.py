@@ -396,9 +396,29 @@ def _cancel_conflict_without_store(
 
 
 def _hidden(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A node of which the service knows nothing for a while; half of the time its task is ended meanwhile, with a store
+    that is out of reach of Airflow, so that nothing reaches the node."""
     begin = dice.uniform(10, length)
+    seconds, rank = dice.choice([20.0, 60.0, 100.0]), dice.randrange(scenario.nodes)
+    if dice.random() < 0.5:
+        return _merge(scenario, hidden=(begin, begin + seconds, rank))
+    begin = max(30.0, begin)
+    end = begin + seconds
+    away = [
+        Window(f"store out of reach of the {who}", "503", "store.", begin, end, actors=who)
+        for who in ("worker", "triggerer")
+    ]
     return _merge(
-        scenario, hidden=(begin, begin + dice.choice([20.0, 60.0, 100.0]), dice.randrange(scenario.nodes))
+        scenario,
+        deferrable=True,
+        # The end of one node would be that of the others.
+        nodes=1,
+        topology="job_runs",
+        odd_rank=0,
+        habits=_lasts(scenario.habits),
+        hidden=(begin, end, 0),
+        windows=tuple(away),
+        events=(Event("marked failed", "mark_failed", begin + 2.0, {}),),
     )
 
 

@@ -85,7 +85,7 @@ CONTAINER_FIELDS = {
     "workingDir",
 }
 """Of `V1PodSpec` and `V1Container` of the client for 1.35: what is below them the API server checks."""
-QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|[KMGTPE]i?)?")
+QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|Ki|[MGTPE]i?)?")
 """The usual forms (Kubernetes' documentation, Quantity)."""
 LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
