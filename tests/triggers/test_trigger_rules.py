@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -322,7 +323,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def at_once(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(module.asyncio, "sleep", at_once)
+    # The module's own sleep alone: servers of other tests sleep too, in threads of this process.
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": at_once}))
     return slept
 
 
@@ -359,7 +361,7 @@ def test_ending_is_given_up_in_the_end_with_the_way_to_do_it(
         slept.append(seconds)
         time.sleep(0.05)
 
-    monkeypatch.setattr(module.asyncio, "sleep", slowly)
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": slowly}))
     with pytest.raises(BackendError, match="down"):
         run(trigger.on_kill())
     assert 1 <= len(slept) <= 8

@@ -194,7 +194,7 @@ def _without_pod(
         return _Found(NodeState.ENDING, "it is being deleted")
     if gang.state is GangState.SUCCEEDED and report is None:
         return _Found(NodeState.SUCCEEDED, ENDED_AFTER_SUCCESS)
-    if report is None and ended is not None:
+    if report is None and ended is not None and gang.state is not GangState.GONE:
         return _ended(status, ended)
     if gang.state is GangState.FAILED:
         return _Found(NodeState.FAILED, *(lost or (gang.details or ENDED_AFTER_FAILURE, gang.cause)))

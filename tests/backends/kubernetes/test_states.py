@@ -312,11 +312,8 @@ def test_a_suspended_gang_names_what_it_waits_for(queued: bool, cause: Cause) ->
     assert (looked_at(None, gang).state, looked_at(None, gang).cause) == (NodeState.PENDING, cause)
 
 
-@pytest.mark.parametrize("state", [GangState.FAILED, GangState.GONE])
-def test_a_program_without_an_agent_is_remembered_by_the_exit_code_that_was_seen_last(
-    state: GangState,
-) -> None:
-    gang = Gang(state, "the gang has failed")
+def test_a_program_without_an_agent_is_remembered_by_the_exit_code_that_was_seen_last() -> None:
+    gang = Gang(GangState.FAILED, "the gang has failed")
     restarted = pod("Running", state=waiting("CrashLoopBackOff"))
     restarted["status"]["containerStatuses"][1]["lastState"] = ended(7)
     for last in (pod("Failed", state=ended(7)), restarted):
@@ -324,6 +321,11 @@ def test_a_program_without_an_agent_is_remembered_by_the_exit_code_that_was_seen
         assert (node.state, node.exit_code) == (NodeState.FAILED, 7)
         assert "exit code 7" in str(node.details)
     assert looked_at(None, gang, last=pod("Succeeded", state=ended(0))).state is NodeState.SUCCEEDED
+
+
+def test_what_is_deleted_with_its_gang_is_missing_whatever_was_seen_of_it() -> None:
+    gone = Gang(GangState.GONE)
+    assert looked_at(None, gone, last=pod("Failed", state=ended(143))).state is NodeState.MISSING
 
 
 def test_a_program_without_an_agent_that_the_operator_ends_after_a_success_has_not_failed() -> None:
