@@ -128,6 +128,8 @@ class Restart:
     """The node that failed."""
     step: int | None = None
     """The step that it had reached; None where the program reports none."""
+    checkpoint: str | None = None
+    """Digest of the newest checkpoint of all nodes by then; None: there was none."""
     seconds: float | None = None
     """From the end of the launch before until every node that has measured it had its first step; None: not known."""
 
