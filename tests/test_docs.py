@@ -162,9 +162,13 @@ def test_python_in_documents_uses_what_exists(text):
 
 
 @pytest.mark.parametrize("text", each("python"))
-def test_python_in_documents_runs(text, tmp_path):
+def test_python_in_documents_runs(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names: dict = {"__file__": str(tmp_path / "dag.py")}
     exec(compile(text, "README", "exec"), names)
+    if "saves.save(" in text:
+        # A folder that was there already would be restored, and nothing would be trained.
+        assert (tmp_path / "checkpoints" / "step-300" / ".metadata").exists()
 
 
 def test_example_dags_load():
