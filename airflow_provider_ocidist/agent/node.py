@@ -149,8 +149,10 @@ class Node:
         self.context.meter.begin_again()
         # The steps of the launch before are none of this one's.
         self.heartbeat.update(progress=self.context.meter.progress, now=True)
-        await_others_saved(self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout)
-        self.checkpoints.go_back(workspace)
+        others = await_others_saved(
+            self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout
+        )
+        self.checkpoints.go_back(workspace, others)
 
     def _failed_ourselves(self, cause: Cause, message: str) -> Outcome:
         self.gang_end.ask_others(cause, message)
