@@ -10,6 +10,9 @@ from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 
 Obj = dict[str, Any]
 """An object as JSON."""
+MAX_REPLICAS = 10_000
+"""Pods that one object may ask for; a real cluster would take more, and never have them."""
+TOO_MANY = f"Invalid value: the emulator takes at most {MAX_REPLICAS}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ PYTORCHJOB = Kind(
             "nprocPerNode": "str",
             "pytorchReplicaSpecs": "dict[str, KubeflowV1ReplicaSpec]",
         },
-        "status": "object",
+        "status": {},
     },
     problems=changed,
     columns=(("State", ".status.conditions[-1:].type"),),

@@ -49,9 +49,9 @@ PATCHES: Mapping[str, Mapping[str, Any]] = {
 """What may be changed in a runtime's pods. Source: kubeflow/trainer, trainjob_types.go; of 2.0 only the name."""
 _RUNTIME = {
     "spec": {
-        "mlPolicy": {"numNodes": "int", "torch": "object", "mpi": "object"},
+        "mlPolicy": {"numNodes": "int", "torch": {}, "mpi": {}},
         "podGroupPolicy": "object",
-        "template": {"metadata": "V1ObjectMeta", "spec": "object"},
+        "template": {"metadata": "V1ObjectMeta", "spec": {}},
     }
 }
 
@@ -85,7 +85,7 @@ def kinds(release: Release) -> Sequence[Kind]:
             short_names=("tj",),
             has_status=True,
             is_custom=True,
-            schema={"spec": spec, "status": "object"},
+            schema={"spec": spec, "status": {}},
             defaults=_defaults,
             problems=changed,
             columns=(("State", ".status.conditions[-1:].type"),),
