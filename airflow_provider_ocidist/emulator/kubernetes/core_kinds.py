@@ -247,6 +247,7 @@ KINDS = (
     ),
     Kind(
         name="Secret",
+        has_spec=False,
         plural="secrets",
         schema="V1Secret",
         defaults=_secret_defaults,
@@ -255,6 +256,7 @@ KINDS = (
     ),
     Kind(
         name="ConfigMap",
+        has_spec=False,
         plural="configmaps",
         short_names=("cm",),
         schema="V1ConfigMap",
@@ -272,6 +274,7 @@ KINDS = (
     ),
     Kind(
         name="Event",
+        has_spec=False,
         plural="events",
         short_names=("ev",),
         schema="CoreV1Event",
@@ -284,9 +287,21 @@ KINDS = (
             ("Message", ".message"),
         ),
     ),
-    Kind(name="ServiceAccount", plural="serviceaccounts", short_names=("sa",), schema="V1ServiceAccount"),
     Kind(
-        name="Node", plural="nodes", namespaced=False, short_names=("no",), has_status=True, schema="V1Node"
+        name="ServiceAccount",
+        has_spec=False,
+        plural="serviceaccounts",
+        short_names=("sa",),
+        schema="V1ServiceAccount",
+    ),
+    Kind(
+        name="Node",
+        plural="nodes",
+        namespaced=False,
+        short_names=("no",),
+        has_status=True,
+        schema="V1Node",
+        prepare=lambda obj: obj.setdefault("status", {}) and None,
     ),
     Kind(
         name="ResourceQuota",
@@ -304,9 +319,10 @@ KINDS = (
         schema={"spec": {}, "status": {}},
     ),
     Kind(name="Lease", plural="leases", group="coordination.k8s.io", schema="V1Lease"),
-    Kind(name="Role", plural="roles", group="rbac.authorization.k8s.io", schema="V1Role"),
+    Kind(name="Role", has_spec=False, plural="roles", group="rbac.authorization.k8s.io", schema="V1Role"),
     Kind(
         name="RoleBinding",
+        has_spec=False,
         plural="rolebindings",
         group="rbac.authorization.k8s.io",
         schema="V1RoleBinding",
@@ -314,6 +330,7 @@ KINDS = (
     ),
     Kind(
         name="ClusterRole",
+        has_spec=False,
         plural="clusterroles",
         group="rbac.authorization.k8s.io",
         namespaced=False,
@@ -321,6 +338,7 @@ KINDS = (
     ),
     Kind(
         name="ClusterRoleBinding",
+        has_spec=False,
         plural="clusterrolebindings",
         group="rbac.authorization.k8s.io",
         namespaced=False,

@@ -1,7 +1,8 @@
 """Fields: which an object of a kind may have, and of what type.
 
 A type is a text (`str`, `int`, `bool`, `float`, `quantity`, `object`, `int_or_str`, `list[T]`, `dict[str, T]`, or the
-name of a type in field_types.json), a mapping of fields to types, or a list that holds the type of its members.
+name of a type in field_types.json), a mapping of fields to types (with `...` also others may be there), or a list that
+holds the type of its members.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ JSON_NAMES = {"str": "string", "datetime": "string", "int": "integer", "float": 
 JSON_TYPES = {str: "string", bool: "bool", int: "number", float: "number", dict: "object", list: "array"}
 ALWAYS: Mapping[str, Any] = {"apiVersion": "str", "kind": "str", "metadata": "V1ObjectMeta"}
 
-Type = str | Mapping[str, Any] | Sequence[Any]
+Type = str | Mapping[Any, Any] | Sequence[Any]
 
 
 @cache
@@ -159,21 +160,22 @@ def _member(value: Any, type_: Type, path: str, findings: Findings) -> Any:
     return _pruned(value, type_, path, findings)
 
 
-def _pruned_fields(value: Any, fields: Mapping[str, Any], path: str, findings: Findings) -> Any:
+def _pruned_fields(value: Any, fields: Mapping[Any, Any], path: str, findings: Findings) -> Any:
     if not isinstance(value, dict):
         findings.mistyped.append((path, "object", value))
         return value
     if not fields:
         return value
-    findings.unknown += [_below(path, name) for name in value if name not in fields]
+    if ... not in fields:
+        findings.unknown += [_below(path, name) for name in value if name not in fields]
     return dict(_known(value, fields, path, findings))
 
 
-def _known(value: Obj, fields: Mapping[str, Any], path: str, findings: Findings) -> Iterator[tuple[str, Any]]:
+def _known(value: Obj, fields: Mapping[Any, Any], path: str, findings: Findings) -> Iterator[tuple[str, Any]]:
     """Yield the fields that are known. One that is null is one that is not there."""
     for name, each in value.items():
-        if name in fields and each is not None:
-            yield name, _pruned(each, fields[name], _below(path, name), findings)
+        if (name in fields or ... in fields) and each is not None:
+            yield name, _pruned(each, fields.get(name, "object"), _below(path, name), findings)
 
 
 def _below(path: str, name: str) -> str:

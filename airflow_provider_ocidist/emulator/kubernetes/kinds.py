@@ -15,6 +15,19 @@ MAX_REPLICAS = 10_000
 TOO_MANY = f"Invalid value: the emulator takes at most {MAX_REPLICAS}"
 
 
+STATUS: Mapping[Any, Any] = {
+    "conditions": [
+        {
+            **dict.fromkeys(("type", "status", "reason", "message", "lastTransitionTime"), "str"),
+            "lastUpdateTime": "str",
+            "observedGeneration": "int",
+        }
+    ],
+    ...: "object",
+}
+"""Of custom kinds: anybody who may write a status may write any, and controllers read the conditions."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """One kind. An operator's kinds stand in its controller's module, with their rules."""
@@ -27,7 +40,7 @@ class Kind:
     short_names: Sequence[str] = ()
     has_status: bool = False
     """Status is a part of its own: others' writes leave it alone, and its writes leave the rest alone."""
-    schema: str | Mapping[str, Any] | None = None
+    schema: str | Mapping[Any, Any] | None = None
     """Its fields, by name of a type in field_types.json or written out as `fields` explains; None: any."""
     defaults: Callable[[Obj], None] = field(default=lambda _: None)
     """Fills in, at each write, what the client left out."""
@@ -39,6 +52,7 @@ class Kind:
     """For `kubectl get`: heading, and where the value is, such as `.status.phase`."""
     is_custom: bool = False
     """Defined by a CustomResourceDefinition: no strategic merge, and unknown fields are pruned."""
+    has_spec: bool = True
     label_named: bool = False
     """Names are labels of DNS, not subdomains."""
 

@@ -158,7 +158,7 @@ class Cluster:
             if kind.has_status:
                 obj.pop("status", None)
             with _wrong_shapes_refused(kind, metadata["name"]):
-                kind.defaults(obj)
+                _complete(kind, obj)
                 kind.prepare(obj)
                 self._admit(kind, obj, None)
                 self._check(kind, obj, None)
@@ -177,7 +177,7 @@ class Cluster:
             new = _with_status(old, obj) if subresource == "status" else _with_the_rest(kind, old, obj)
             with _wrong_shapes_refused(kind, metadata["name"]):
                 if subresource is None:
-                    kind.defaults(new)
+                    _complete(kind, new)
                 self._admit(kind, new, old)
                 self._check(kind, new, old)
             if not dry_run and new != old:
@@ -405,6 +405,13 @@ class Cluster:
         last = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self._version)}}
         self._publish(shelf, Event("DELETED", last, gone))
         return last
+
+
+def _complete(kind: Kind, obj: Obj) -> None:
+    """Fill in what the client left out."""
+    if kind.has_spec:
+        obj.setdefault("spec", {})
+    kind.defaults(obj)
 
 
 @contextmanager

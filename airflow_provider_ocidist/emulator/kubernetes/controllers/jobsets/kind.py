@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobsets.look import look
 from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import Operator
-from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS, TOO_MANY, Kind, Obj
+from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS, STATUS, TOO_MANY, Kind, Obj
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 
 
@@ -60,7 +60,7 @@ JOBSET = Kind(
             "managedBy": "str",
             "ttlSecondsAfterFinished": "int",
         },
-        "status": {},
+        "status": STATUS,
     },
     defaults=_defaults,
     problems=lambda new, _: list(_problems(new["spec"])),
