@@ -18,6 +18,7 @@ from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved, 
 from airflow_provider_ocidist.agent.save.saving import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    Movement,
     SaveDeadline,
     Undelivered,
     cause_of,
@@ -127,6 +128,7 @@ class CheckpointUploader:
         self._try_again_at = 0.0
         self._moment = Moment.RUNNING
         self._deadline = SaveDeadline(0.0)
+        self._movement = Movement()
         self._training_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
@@ -140,8 +142,11 @@ class CheckpointUploader:
     def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
         """Publish what is left; return why that failed, None if it succeeded."""
         self._moment, self._deadline = moment, deadline
+        if self.shards and moment is Moment.EXITED:
+            self.shards.finish(deadline, self._movement.further)
+        self._movement.further()
         self._training_ended.set()
-        while self._thread.is_alive() and not deadline.is_over:
+        while self._thread.is_alive() and not (deadline.is_over or self._stands_still()):
             self._thread.join(LOOK_INTERVAL)
         # A last error explains more than the timeout does.
         self._thread.join(LOOK_INTERVAL)
@@ -150,6 +155,8 @@ class CheckpointUploader:
             self.ledger.forget([path.name for path in (*self._waiting, *self._lost)])
         if self.error:
             return Undelivered(self._why(self.error), cause_of(self.error))
+        if self._thread.is_alive() and self._stands_still():
+            return Undelivered(self._movement.why, Cause.SERVICE)
         if self._thread.is_alive():
             message = (
                 f"checkpoints were still uploading to {self.checkpoints.uri} after {deadline.limit:.0f} s"
@@ -157,6 +164,9 @@ class CheckpointUploader:
             return Undelivered(message, Cause.SERVICE)
         lost = [why for begun, why in sorted(self._lost.values()) if begun > self._newest]
         return Undelivered(lost[-1], Cause.DATA) if lost and self.checkpoints.required else None
+
+    def _stands_still(self) -> bool:
+        return self._movement.still_for() > self._deadline.limit
 
     # In the thread
 
@@ -202,7 +212,8 @@ class CheckpointUploader:
         if self._clock.went_back():
             # What is written from here on is stamped earlier, and is newer all the same.
             self._last_written_ns, self._last_of_series = 0, {}
-        verdicts = self.judge.look(self._moment)
+        verdicts = self.judge.look(self._moment, self._movement.further)
+        self._movement.further("")
         for verdict in verdicts:
             if isinstance(verdict.found, Proof):
                 self._take(verdict.item, verdict.found, verdict.begun)
@@ -252,6 +263,7 @@ class CheckpointUploader:
         return True
 
     def _try(self, whole: Whole) -> bool:
+        self._movement.further(str(whole.item.path))
         try:
             self._require_unchanged(whole.item)
             self._publish(whole)
