@@ -170,7 +170,7 @@ class TrainingTry:
         )
         if self._may_defer:
             raise TaskDeferred(
-                trigger=PauseTrigger(none.ask_at),
+                trigger=PauseTrigger(none.ask_at, max(0.0, pause)),
                 method_name="ask_again",
                 kwargs={"search": asdict(none.search)},
             )

@@ -57,16 +57,19 @@ class Judge:
         announced: Callable[[], Mapping[str, int]] = dict,
         elsewhere: Elsewhere = nowhere,
         ahead: Callable[[Path], int] = ahead_ns,
+        far: Callable[[Candidate], str | None] = lambda _: None,
     ) -> None:
         """`announced`: the entries that the program announced, and when, in ns of this machine's clock.
 
-        `ahead`: by how many ns the folder's file stamps are ahead of that clock.
+        `ahead`: by how many ns the folder's file stamps are ahead of that clock. `far`: why another node may still
+        write to an entry.
         """
         self.folder = folder
         self.pattern = pattern
         self.announced = announced
         self.elsewhere = elsewhere
         self._ahead = ahead
+        self._far = far
         self._renames = Renames(folder)
         there = candidates(folder, pattern)
         self._beginnings = Beginnings(there)
@@ -135,6 +138,8 @@ class Judge:
         verdict = judge(moment, evidence)
         if isinstance(verdict, Proof):
             verdict = judge(moment, replace(evidence, open_for_writing=inside(item.path, written())))
+        if isinstance(verdict, Proof) and (doubt := self._far(item)):
+            verdict = Unproved(doubt)
         if isinstance(verdict, Proof):
             self._proved[item.path] = item.signature
             self._models[item.placed.series] = Model(item)

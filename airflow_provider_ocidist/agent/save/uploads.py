@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.progress import Announced
 from airflow_provider_ocidist.agent.save.entries import Candidate, is_unplaced, signature
+from airflow_provider_ocidist.agent.save.far_writers import FarWriters
 from airflow_provider_ocidist.agent.save.file_clocks import WallClock
 from airflow_provider_ocidist.agent.save.judging import Judge, Verdict
 from airflow_provider_ocidist.agent.save.layouts import nowhere
@@ -78,11 +79,13 @@ class CheckpointUploader:
         program: ProgramState | None = None,
         fence: Fence = LOWEST,
         shards: ShardCollector | None = None,
+        sharing: Sequence[int] = (),
         fetched: Collection[str] = (),
         restarts: bool = False,
     ) -> None:
         """`fence`: this node's attempt; `shards`: where there are other nodes, which may hold parts of an entry.
 
+        `sharing`: those of them that write to the same folder.
         `fetched`: the names of the entries that this attempt has fetched to resume from. `restarts`: whether the
         program may be launched again in this folder.
         """
@@ -93,6 +96,9 @@ class CheckpointUploader:
         self.program = program or ProgramState()
         self.fence = fence
         self.shards = shards
+        self._far = (
+            FarWriters(shards.store, sharing, patient=self._is_patient) if shards and sharing else None
+        )
         self.error: Exception | None = None
         """Why the last upload failed; None when it did not."""
         # A relative folder is deleted with the node.
@@ -106,6 +112,7 @@ class CheckpointUploader:
             checkpoints.pattern,
             announced=self._announced,
             elsewhere=shards.may_be_elsewhere if shards else nowhere,
+            far=self._far.doubt if self._far else lambda _: None,
         )
         self._waiting: dict[Path, Whole] = {}
         self._last_written_ns = 0
@@ -126,7 +133,7 @@ class CheckpointUploader:
         self._warned: set[object] = set()
         self._pause = FIRST_PAUSE
         self._try_again_at = 0.0
-        self._moment = Moment.RUNNING
+        self._moment = self._end = Moment.RUNNING
         self._deadline = SaveDeadline(0.0)
         self._movement = Movement()
         self._training_ended = threading.Event()
@@ -141,7 +148,7 @@ class CheckpointUploader:
 
     def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
         """Publish what is left; return why that failed, None if it succeeded."""
-        self._moment, self._deadline = moment, deadline
+        self._end, self._deadline = moment, deadline
         if self.shards and moment is Moment.EXITED:
             self.shards.finish(deadline, self._movement.further)
         self._movement.further()
@@ -182,15 +189,18 @@ class CheckpointUploader:
             if self.shards:
                 self.shards.close()
 
+    def _is_patient(self) -> bool:
+        return self._end is Moment.EXITED and self._deadline.left > 0
+
     def _watch(self) -> None:
         while not self._training_ended.wait(LOOK_INTERVAL):
-            try:
-                self._look()
-                if time.monotonic() >= self._try_again_at:
-                    self._upload()
-            except Exception as error:
-                # One odd entry must not stop the later uploads.
-                self._stumbled(error)
+            self._look_and_upload()
+        # Others write to the same folder until their programs have ended too.
+        until = time.monotonic() + self._deadline.left / 2
+        while self._far and not self._far.have_trained() and time.monotonic() < until:
+            self._look_and_upload()
+            time.sleep(LOOK_INTERVAL)
+        self._moment = self._end
         self._pause, self._try_again_at = FIRST_PAUSE, 0.0
         unproved = self._look()
         for verdict in unproved:
@@ -205,6 +215,15 @@ class CheckpointUploader:
         if repr(error) not in self._warned:
             self._warned.add(repr(error))
             logger.error("unexpected error in the scan for checkpoints: it will be repeated", exc_info=error)
+
+    def _look_and_upload(self) -> None:
+        try:
+            self._look()
+            if time.monotonic() >= self._try_again_at:
+                self._upload()
+        except Exception as error:
+            # One odd entry must not stop the later uploads.
+            self._stumbled(error)
 
     def _look(self) -> list[Verdict]:
         """Queue what has become complete; return what is new and unproved."""
