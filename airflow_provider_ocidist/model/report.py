@@ -180,6 +180,9 @@ class NodeReport:
     """Grows while the node makes progress before the training; None: an older agent."""
     checkpoint: CheckpointRef | None = None
     """Newest complete checkpoint that this node has written, or started from."""
+    writing: tuple[str, ...] | None = None
+    """Entries of the checkpoint folder that this node has open for writing, where it shares that with the main node;
+    None: it does not."""
     starts_from: str | None = None
     """Digest of the checkpoint that this node goes on from, empty for none; None before it has looked."""
     outputs: tuple[str, ...] = ()

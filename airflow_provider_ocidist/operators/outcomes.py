@@ -17,6 +17,7 @@ from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.hooks.errors import training_failure
 from airflow_provider_ocidist.hooks.links import CheckpointLink, checkpoint_url, links_of_run
 from airflow_provider_ocidist.model.attempts import End
+from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.refusal import CAUSES
 from airflow_provider_ocidist.model.run import RunRef
@@ -91,7 +92,7 @@ class TryOutcome:
         watch.write_the_rest()
         assert watch.status is not None
         if watch.status.ended:
-            self._close(watch.record.ref, succeeded=False)
+            self._close(watch.record.ref, succeeded=False, final=MEANINGS[cause].retry.hopeless)
         failure = Failure.of(cause, message, watch.record, watch.status)
         self._spent = watch.spent
         if failure.checkpoint_uri is not None:
@@ -129,10 +130,10 @@ class TryOutcome:
         self.failure = failure
         self._push("failure", task_context.handed_on({**failure.to_json(), **self._spent}))
 
-    def _close(self, ref: RunRef, *, succeeded: bool) -> None:
+    def _close(self, ref: RunRef, *, succeeded: bool, final: bool = False) -> None:
         """Record the end, so that a later try can detect a clear in between."""
         backend = self._connection.backend(ref.backend)
-        backend.gangs.close(ref, End(succeeded=succeeded, number=self._ti.try_number))
+        backend.gangs.close(ref, End(succeeded=succeeded, number=self._ti.try_number, final=final))
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
         if self.search is None or cause not in CAUSES:

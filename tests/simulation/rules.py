@@ -57,6 +57,8 @@ class Rules:
         """Those of which every byte is in the store."""
         self.leases: dict[str, float] = {}
         self.reports: dict[str, float] = {}
+        self.saving: set[str] = set()
+        """Those whose node has last said that it saves."""
         self.silences: dict[str, tuple[float, float]] = {}
         """By report: when a silence began that was longer than the nodes bear, and when it was over."""
         self.told: dict[int, float] = {}
@@ -118,6 +120,7 @@ class Rules:
             if self.world.now - self.reports.get(name, self.world.now) > PEERS_SILENT:
                 self.silences[name] = self.reports[name], self.world.now
             self.reports[name] = self.world.now
+            (self.saving.add if b'"phase": "SAVING"' in stored.data else self.saving.discard)(name)
             self._check_cause(folder.removesuffix("/nodes"), stored)
 
     def _published(self, folder: str, stored: Stored) -> None:
@@ -309,7 +312,9 @@ class Rules:
                 since, over = self.silences.get(name, (heard, 0.0))
                 # Who looks may not have seen its end.
                 heard = since if now - over < LOOK else heard
-                if now - heard > PEERS_SILENT and self._reports_blocked(heard):
+                # A finished model is worth an hour of silence (`limits.save_timeout`).
+                finished = name in self.saving and gang.exits.get(machine.rank) == 0
+                if now - heard > PEERS_SILENT and not finished and self._reports_blocked(heard):
                     return "a node was not heard of"
         return None
 
