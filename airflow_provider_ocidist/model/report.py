@@ -128,6 +128,8 @@ class Restart:
     """The node that failed."""
     step: int | None = None
     """The step that it had reached; None where the program reports none."""
+    checkpoint: str | None = None
+    """Digest of the newest checkpoint of all nodes by then; None: there was none."""
     seconds: float | None = None
     """From the end of the launch before until every node that has measured it had its first step; None: not known."""
 
@@ -184,6 +186,8 @@ class NodeReport:
     """URIs of the outputs that were copied."""
     spent_before: float | None = None
     """Node-seconds of the task's earlier attempts since its last clear, as node 0 has counted them."""
+    apart: tuple[int, ...] | None = None
+    """On the main node: the nodes whose checkpoint folder is another than its own; None before it has looked."""
     lost: bool = False
     """Whether the platform has started this node again after what ran on it had failed, or ended without a word."""
     restarts: tuple[Restart, ...] = ()

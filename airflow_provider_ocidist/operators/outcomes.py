@@ -18,6 +18,7 @@ from airflow_provider_ocidist.hooks.errors import training_failure
 from airflow_provider_ocidist.hooks.links import CheckpointLink, checkpoint_url, links_of_run
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.refusal import CAUSES
 from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 
@@ -42,6 +43,8 @@ class TryOutcome:
         self._log = log
         self.has_another: Callable[[RunRef, Cause, str], bool] = lambda *_: False
         """Remembers that a gang's machines were refused; returns whether the job names others."""
+        self.lacks_capacity: Callable[[], bool] = lambda: False
+        """Returns whether any machines that the job names may be there later."""
         self.search: CapacitySearch | None = None
         """The search for machines; None where the task does not ask again."""
         self._spent: dict[str, Any] = {}
@@ -132,7 +135,10 @@ class TryOutcome:
         backend.gangs.close(ref, End(succeeded=succeeded, number=self._ti.try_number))
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
-        if self.search is None or cause is not Cause.CAPACITY:
+        if self.search is None or cause not in CAUSES:
+            return
+        # Of several candidates, the last refusal says nothing of the others.
+        if cause is not Cause.CAPACITY and not self.lacks_capacity():
             return
         search = self.search.failed()
         ask_at = search.next_at(time.time())
