@@ -200,7 +200,7 @@ class DistributedTrainingTrigger(BaseTrigger):
             if not asking.done() and is_enough():
                 log.warning("%s: Airflow does not say whether its task waits elsewhere", record.ref.key.name)
                 return False
-        return asking.result()
+        return bool(asking.result())
 
     def _still_owned(self, record: RunRecord) -> bool:
         """Return whether the task is deferred for this very gang: then the trigger was moved, not killed.

@@ -31,8 +31,11 @@ def nodes_apart(folder: Path, run_name: str, rank: int, nodes: int) -> tuple[int
 
 
 def hide_folder(folder: Path, run_name: str, rank: int, main_rank: int) -> bool:
-    """Return whether this node's folder is its own, and remove its mark then: the main node cannot see it."""
-    is_own = not _is_marked(folder, run_name, main_rank)
+    """Return whether this node's folder is its own, and remove its mark then: the main node cannot see it.
+
+    A main node that shares it may have looked before: then it has removed both marks, its own last.
+    """
+    is_own = not _is_marked(folder, run_name, main_rank) and _is_marked(folder, run_name, rank)
     if is_own:
         _unmark(folder, run_name, rank)
     return is_own
