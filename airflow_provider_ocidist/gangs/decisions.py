@@ -254,13 +254,15 @@ def _past_deadline(record: RunRecord, status: RunStatus, now: float) -> Finding 
 
 
 def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
-    if record.start_deadline is None or now < record.start_deadline:
-        return None
     waiting = [node for node in status.nodes if node.state is NodeState.PENDING]
-    if not waiting:
+    if record.start_deadline is None or not waiting:
+        return None
+    limit = record.start_deadline - record.ref.submitted_at
+    # One that had begun, and was paused or started again, has that time once more.
+    begun = unchanged.has_begun(record)
+    if unchanged.seconds(record, unchanged.WAITING) < limit if begun else now < record.start_deadline:
         return None
     ranks = ", ".join(str(node.rank) for node in waiting)
-    limit = record.start_deadline - record.ref.submitted_at
     cause, why = (
         Cause.CAPACITY,
         "no machine was free, or it cannot write to the work directory, as its log would say",

@@ -192,6 +192,16 @@ class GangSubmitter:
                     raise
                 self._log.warning("%s; asking for another candidate", error)
 
+    def submit_or_end(self, key: RunKey, number: int = 1, retries: int | None = None) -> RunRecord:
+        """Do what `adopt_or_submit` does, for a caller that nobody follows: whatever this raises, no node runs on."""
+        try:
+            return self.adopt_or_submit(key, None, number, retries)
+        except BaseException as error:
+            if self._asked is not None:
+                left = self.call_off(key, number, error)
+                self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
+            raise
+
     def _has_another(self, error: BackendError) -> bool:
         """Remember what the service has just refused; return whether the job has another candidate."""
         plan = self._asked

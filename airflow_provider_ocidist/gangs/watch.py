@@ -324,8 +324,11 @@ class Watch:
         due_at = self._spending_noted_at + (0.0 if status.ended else SPENDING_EVERY)
         if now >= due_at:
             self._spending_noted_at = math.inf if status.ended else now
-            self.on_spending(self.spending)
             self._log.info("%s", self.spending)
+            try:
+                self.on_spending(self.spending)
+            except Exception as error:  # noqa: BLE001 - a metric is no reason to end a gang
+                self._log.warning("what the run has used is published in no metric: %s", error)
 
     def write_status(self, status: RunStatus, said: str) -> None:
         """Log that the gang's state has changed; `said` is one line for a person."""

@@ -21,6 +21,7 @@ from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.refusal import CAUSES
 from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 
@@ -48,6 +49,8 @@ class TryOutcome:
         self._log = log
         self.has_another: Callable[[RunRef, Cause, str], bool] = lambda *_: False
         """Remembers that a gang's machines were refused; returns whether the job names others."""
+        self.lacks_capacity: Callable[[], bool] = lambda: False
+        """Returns whether any machines that the job names may be there later."""
         self.search: CapacitySearch | None = None
         """The search for machines; None where the task does not ask again."""
         self._spent: dict[str, Any] = {}
@@ -151,7 +154,10 @@ class TryOutcome:
         abort_left_behind(ref.checkpoints_uri, fence, hasty)
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
-        if self.search is None or cause is not Cause.CAPACITY:
+        if self.search is None or cause not in CAUSES:
+            return
+        # Of several candidates, the last refusal says nothing of the others.
+        if cause is not Cause.CAPACITY and not self.lacks_capacity():
             return
         search = self.search.failed()
         ask_at = search.next_at(time.time())

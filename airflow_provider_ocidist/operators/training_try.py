@@ -86,6 +86,7 @@ class TrainingTry:
         self._number: int = self.context["ti"].try_number
         self.outcome = TryOutcome(self.context, self.job, self.connection, self._log)
         self.outcome.has_another = self._has_another
+        self.outcome.lacks_capacity = self._lacks_capacity
         self.ending = GangEnding(self._number, self.stop, self.connection, self._log)
 
     # what a process of the task begins with
@@ -181,10 +182,20 @@ class TrainingTry:
         """Remember that the service had no machines for a gang; return whether the job names others."""
         if cause not in CAUSES:
             return False
+        return self._of_candidates(
+            lambda candidates: candidates.refuse(ref.key, ref.candidate, cause, message)
+        )
+
+    def _lacks_capacity(self) -> bool:
+        """Return whether any candidate was refused lately for want of capacity."""
+        key = task_context.key_of(self.context)
+        return self._of_candidates(lambda candidates: candidates.several and candidates.lacks_capacity(key))
+
+    def _of_candidates(self, ask: Callable[[Candidates], bool]) -> bool:
         try:
             job = self._job()
             backend = self.connection.backend(job.backend.kind)
-            return Candidates(backend, job, self._log).refuse(ref.key, ref.candidate, cause, message)
+            return ask(Candidates(backend, job, self._log))
         except (OcidistError, OSError) as error:
             self._log.warning("whether the job names other machines is not known: %s", error)
             return False

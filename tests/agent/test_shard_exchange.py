@@ -658,19 +658,3 @@ def test_marks_show_which_folders_are_shared_and_do_not_stay(tmp_path: Path) -> 
     hide_folder(shared, "run", 1, main_rank=0)
     assert nodes_apart(shared, "run", 0, 3) == (2,)
     assert list(shared.iterdir()) == list(own.iterdir()) == []
-
-
-@pytest.mark.parametrize("main_is_first", [True, False])
-def test_a_node_finds_out_whether_it_shares_the_folder_though_the_main_node_was_faster(
-    tmp_path: Path, main_is_first: bool
-) -> None:
-    shared, own = tmp_path / "shared", tmp_path / "own"
-    for folder, rank in ((shared, 0), (shared, 1), (own, 2)):
-        show_folder(folder, "run", rank)
-    if main_is_first:
-        assert nodes_apart(shared, "run", 0, 3) == (2,)
-    assert not hide_folder(shared, "run", 1, main_rank=0)
-    assert hide_folder(own, "run", 2, main_rank=0)
-    if not main_is_first:
-        assert nodes_apart(shared, "run", 0, 3) == (2,)
-    assert [*shared.iterdir(), *own.iterdir()] == []

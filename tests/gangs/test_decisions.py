@@ -213,6 +213,35 @@ def test_a_node_that_never_starts_ends_the_gang() -> None:
     assert action.ending.message.startswith("node 1 did not start within 300 s")
 
 
+def test_a_gang_that_had_begun_has_the_time_to_start_once_more_whenever_it_waits_again() -> None:
+    limited = record(start_deadline=START + 300)
+    running, waiting = gang(*[NodeState.RUNNING] * 2), gang(NodeState.RUNNING, NodeState.PENDING)
+    looks = ((START + 10, running), (START + 100, running), (START + 400, waiting))
+    assert watched(limited, *looks, (START + 699, waiting)) == Wait()
+    action = watched(limited, *looks, (START + 701, waiting))
+    assert isinstance(action, Cancel)
+    assert "did not start within 300 s" in action.ending.message
+    # What this watcher has seen, the next knows.
+    known = record(start_deadline=START + 300)
+    for at, before, status in ((START, START, running), (START + 100, START, running)):
+        known = observe(known, status, at - before)
+    assert watched(RunRecord.from_json(known.to_json()), (START + 600, waiting)) == Wait()
+
+
+def test_a_pause_of_a_gang_that_had_begun_lasts_until_somebody_ends_it() -> None:
+    limited = record(start_deadline=START + 300)
+    running, waiting = gang(*[NodeState.RUNNING] * 2), gang(*[NodeState.PENDING] * 2)
+    paused = replace(
+        waiting, nodes=tuple(replace(each, cause=Cause.CANCELED, details="paused") for each in waiting.nodes)
+    )
+    looks = ((START, running), (START + 10, paused), (START + 9999, paused), (START + 10_000, waiting))
+    for last in ((START + 10_299, waiting), (START + 10_100, running)):
+        assert watched(limited, *looks, last) == Wait()
+    assert isinstance(watched(limited, *looks, (START + 10_301, waiting)), Cancel)
+    # A gang that has never begun waits no longer than the job says.
+    assert isinstance(watched(limited, (START + 301, paused)), Cancel)
+
+
 def test_a_silent_node_is_lost_only_when_its_reports_can_be_read() -> None:
     limits = record(nodes=1, lost_timeout=120.0)
     status = RunStatus(nodes=(node(0, NodeState.RUNNING, report=report(0)),))

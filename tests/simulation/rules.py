@@ -649,7 +649,9 @@ class Rules:
             return
         self.given_up.add(gang.number)
         known = self._faults_before(gang, gang.launch + 1)
-        if len(known) != gang.launch + 1 or _again(known) or 0 in gang.exits.values():
+        if len(known) != gang.launch + 1 or 0 in gang.exits.values():
+            return
+        if _again(known) or _again_without_steps(known):
             return
         spent = sum(fault.budget == known[-1].budget for fault in known)
         if spent <= self._budgets()[known[-1].budget]:
@@ -768,13 +770,19 @@ def _content(stored: Stored) -> dict[str, Any]:
 
 
 def _again(faults: Sequence[Fault]) -> Fault | None:
-    """Return a fault that has ended two launches at the same step."""
+    """Return a fault that has ended two launches at the same step, as far as its node counts steps."""
     seen: set[tuple[str, int | None]] = set()
     for fault in faults:
-        if (fault.kind, fault.said) in seen:
+        if fault.said is not None and (fault.kind, fault.said) in seen:
             return fault
         seen.add((fault.kind, fault.said))
     return None
+
+
+def _again_without_steps(faults: Sequence[Fault]) -> bool:
+    """Whether a fault has ended two launches of which a node knows by checkpoints only how far they came."""
+    kinds = [fault.kind for fault in faults if fault.said is None]
+    return len(kinds) > len(set(kinds))
 
 
 def _last(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -27,6 +27,16 @@ def read_report(store: Store, rank: int) -> NodeReport | None:
 def read_others(store: Store, rank: int, nodes: int) -> list[NodeReport | None]:
     """Return the reports of all nodes but this one, by rank; None for those that cannot be read now."""
     return [read_report(store, other) for other in range(nodes) if other != rank]
+
+
+def furthest_step(reports: Iterable[NodeReport | None], launch: int) -> int | None:
+    """Return the last step that any of these nodes has reported in a launch; None: none has."""
+    steps = [
+        report.progress.step
+        for report in reports
+        if report and len(report.restarts) == launch and report.progress and report.progress.step is not None
+    ]
+    return max(steps, default=None)
 
 
 class Beats:
