@@ -168,7 +168,7 @@ class CheckpointUploader:
             self.ledger.forget([path.name for path in (*self._waiting, *self._lost)])
         if self.error:
             return Undelivered(self._why(self.error), cause_of(self.error))
-        if self._thread.is_alive() and self._stands_still():
+        if self._thread.is_alive() and not deadline.is_over:
             return Undelivered(self._movement.why, Cause.SERVICE)
         if self._thread.is_alive():
             message = (
