@@ -129,8 +129,8 @@ test-python39: $(READY) $(OLDER)/.ready $(TYPES39)/.ready ## what travels to nod
 	  $(or $(TESTS),$(addprefix tests/,$(if $(filter short,$(NODES)),$(SHORT39),agent launchers storage) \
 	  test_backports.py model/test_masking.py oci_client/test_rest.py oci_client/test_clients.py))
 
-fuzz-emulator: $(READY) ## send the emulator what nobody should send: FUZZ_CASES=100000 SEED=7; FIRST=123 begins later
-	@$(BIN)/python -m tests.emulator.fuzz --cases $(or $(FUZZ_CASES),100000) $(if $(SEED),--seed $(SEED)) --first $(or $(FIRST),0)
+fuzz-emulator: $(READY) ## send each API of the emulator what nobody should send: FUZZ_CASES=100000 SEED=7 DOOR=kubernetes; FIRST=123 begins later
+	@$(BIN)/python -m tests.emulator.fuzz --door $(or $(DOOR),all) --cases $(or $(FUZZ_CASES),100000) $(if $(SEED),--seed $(SEED)) --first $(or $(FIRST),0)
 
 mutants: $(READY) $(MUTANTS_READY) ## put faults into the code that decides, one at a time; MODULES="decisions journal" names some, SAMPLE=40 tries so many of each
 	@$(BIN)/python -m scripts.mutants $(if $(SAMPLE),--sample $(SAMPLE)) $(MODULES)
