@@ -48,6 +48,11 @@ def node_config(
     )
 
 
+def in_json(text: str) -> str:
+    """Return JSON in which nothing looks like a reference, which platforms fill in: `$` is written as its number."""
+    return text.replace("$", "\\u0024")
+
+
 def expectations(config: AgentConfig) -> Expectations:
     """Return the outputs expected at the end, from the nodes' configuration."""
     if not config.reports:

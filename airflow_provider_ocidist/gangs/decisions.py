@@ -254,13 +254,15 @@ def _past_deadline(record: RunRecord, status: RunStatus, now: float) -> Finding 
 
 
 def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
-    if record.start_deadline is None or now < record.start_deadline:
-        return None
     waiting = [node for node in status.nodes if node.state is NodeState.PENDING]
-    if not waiting:
+    if record.start_deadline is None or not waiting:
+        return None
+    limit = record.start_deadline - record.ref.submitted_at
+    # One that had begun, and was paused or started again, has that time once more.
+    begun = unchanged.has_begun(record)
+    if unchanged.seconds(record, unchanged.WAITING) < limit if begun else now < record.start_deadline:
         return None
     ranks = ", ".join(str(node.rank) for node in waiting)
-    limit = record.start_deadline - record.ref.submitted_at
     cause, why = (
         Cause.CAPACITY,
         "no machine was free, or it cannot write to the work directory, as its log would say",
@@ -289,10 +291,18 @@ def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Findin
         return None
     for node in status.nodes:
         silent = unchanged.seconds(record, unchanged.node(node.rank))
-        if node.state is NodeState.RUNNING and silent > record.lost_timeout:
+        if node.state is not NodeState.RUNNING or silent <= record.lost_timeout:
+            continue
+        if not _is_saving(node):
             return (
                 Cause.NODE,
                 f"node {node.rank} has sent no heartbeat for {silent:.0f} s (limits.lost_timeout)",
+            )
+        # Cut off from the store, it still holds a finished model, and goes on trying to deliver it.
+        if silent > record.lost_timeout + record.save_timeout:
+            return (
+                Cause.NODE,
+                f"node {node.rank} saves, and has sent no heartbeat for {silent:.0f} s (limits.save_timeout)",
             )
     return None
 

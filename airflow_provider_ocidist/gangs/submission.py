@@ -63,10 +63,13 @@ class Canceller:
         self._backend = backend
         self._log = log
         self._stop = stop
+        self._begun: dict[str, float] = {}
+        """By job: when its end was begun, on the clock `time.monotonic`; an error amid it grants no more time."""
 
     def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
         """End the live ones. Raises BackendError, also when stopped, or if nodes still live after `within` seconds."""
-        deadline = time.monotonic() + within
+        now = time.monotonic()
+        deadline = max((self._begun.setdefault(ref.job_id, now) for ref in refs), default=now) + within
         cancelled_at: dict[str, float] = {}
         while live := self._living(refs):
             if time.monotonic() > deadline:

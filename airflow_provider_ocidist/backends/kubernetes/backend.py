@@ -52,6 +52,7 @@ from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentCo
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import Program, TrainingJob
 from airflow_provider_ocidist.model.masking import secrets_in
+from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
     Expectations,
@@ -185,10 +186,11 @@ class KubernetesBackend(
         reported = self._reports.read({ref.run_dir: True for ref in refs})
         at = self._api.now()
         preempted = cache(self._objects.preempted)
-        found = [
-            self._status(ref, seen[str(ref.compartment_id)], reported.get(ref.run_dir), at, preempted)
-            for ref in refs
-        ]
+        found = []
+        for ref in refs:
+            of_namespace = seen[str(ref.compartment_id)]
+            reports = self._no_newer(ref, of_namespace, reported.get(ref.run_dir))
+            found.append(self._status(ref, of_namespace, reports, at, preempted))
         return in_parallel(
             lambda pair: with_checkpoint(*pair, self._access), list(zip(found, refs, strict=True))
         )
@@ -199,6 +201,18 @@ class KubernetesBackend(
         for ref in refs:
             by_namespace.setdefault(str(ref.compartment_id), []).append(_name_of(ref))
         return {namespace: self._objects.look(namespace, gangs) for namespace, gangs in by_namespace.items()}
+
+    def _no_newer(
+        self, ref: RunRef, seen: Seen, reported: Mapping[int, Reported] | None
+    ) -> Mapping[int, Reported] | None:
+        """Return the reports without those of nodes that began after their pods were listed: the next look has both."""
+        name = _name_of(ref)
+        known = {*seen.pods.get(name, ()), *self._last.get(ref.job_id, ())}
+        unseen = {rank for rank, each in (reported or {}).items() if _lives(each) and rank not in known}
+        if not unseen or name not in seen.objects:
+            return reported
+        begun = unseen & self._objects.pods(str(ref.compartment_id), name).keys()
+        return {rank: each for rank, each in (reported or {}).items() if rank not in begun}
 
     def _status(
         self,
@@ -429,6 +443,11 @@ class KubernetesBackend(
         self._objects.delete(str(ref.compartment_id), _name_of(ref))
 
 
+def _lives(reported: Reported) -> bool:
+    """Whether a node was at work when it reported."""
+    return reported.report is not None and reported.report.phase is not Phase.DONE
+
+
 def _name_of(ref: RunRef) -> str:
     return ref.job_id.rpartition("/")[2]
 
@@ -453,7 +472,7 @@ def _opened(variables: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = dict(variables)
     if CONFIG_VARIABLE in found:
         with contextlib.suppress(ValueError):
-            found[CONFIG_VARIABLE] = json.loads(found[CONFIG_VARIABLE].replace("$$(", "$("))
+            found[CONFIG_VARIABLE] = json.loads(found[CONFIG_VARIABLE])
     return found
 
 
@@ -463,5 +482,5 @@ def _record(ref: RunRef, variables: Sequence[Mapping[str, Any]]) -> RunRecord:
     if entry is None or "value" not in entry:
         unknown = AgentConfig(run_name=ref.key.name, nodes=ref.nodes, run_dir=ref.run_dir, program=Program())
         return RunRecord.of(ref, unknown, Expectations(reports=entry is not None))
-    config = AgentConfig.from_env({CONFIG_VARIABLE: entry["value"].replace("$$(", "$(")})
+    config = AgentConfig.from_env({CONFIG_VARIABLE: entry["value"]})
     return RunRecord.of(ref, config, expectations(config))

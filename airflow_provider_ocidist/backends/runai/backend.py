@@ -72,6 +72,8 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
         self._ended: dict[str, Workload] = {}
         self._absent: dict[str, Absent] = {}
         self._paused: set[str] = set()
+        self._reporting: dict[str, bool] = {}
+        """By the workload's id, where the service shows its variables only with what was submitted."""
         self._namespaces: dict[str, str] = {}
 
     def _take(self, fields: Mapping[str, Any]) -> None:
@@ -252,7 +254,8 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
         if workload is not None:
             self._forget_paused(ref, workload)
         state = self._gone(ref) if workload is None else workload.state
-        states = node_states(state, reports, ref.nodes)
+        has_agent = workload is None or self._has_agent(workload)
+        states = node_states(state, reports, ref.nodes, has_agent=has_agent)
         nodes = [
             signed(
                 NodeStatus(
@@ -271,6 +274,15 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
         ]
         status = RunStatus(nodes=tuple(nodes), reports_readable=reported is not None, at=time.time())
         return with_checkpoint(status, ref, self._access)
+
+    def _has_agent(self, workload: Workload) -> bool:
+        """Whether the nodes report: a container with a start of its own does not."""
+        if workload.has_agent is not None:
+            return workload.has_agent
+        if workload.id not in self._reporting:
+            found = names.environment_of(self._as_submitted(workload.id))
+            self._reporting[workload.id] = names.START_VARIABLE in found
+        return self._reporting[workload.id]
 
     def _forget_paused(self, ref: RunRef, workload: Workload) -> None:
         """Delete the reports of nodes that a suspension has ended: resumed ones would take them for each other's."""
@@ -332,6 +344,7 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
         self._ended.pop(ref.job_id, None)
         self._absent.pop(ref.job_id, None)
         self._namespaces.pop(ref.job_id, None)
+        self._reporting.pop(ref.job_id, None)
 
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
         (part,) = self.logs_of([(ref, since)])
