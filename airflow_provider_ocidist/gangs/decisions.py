@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import unchanged, verdict
 from airflow_provider_ocidist.gangs.spending import node_seconds
+from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.report import OVER_THE_LONGEST, NodeReport, Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
@@ -161,7 +162,7 @@ def _waited_in_vain(node: NodeStatus, status: RunStatus) -> Finding | None:
     if not absent:
         return None
     ranks = ", ".join(str(each.rank) for each in absent)
-    cause = next((each.cause for each in absent if each.cause in (Cause.CAPACITY, Cause.QUOTA)), None)
+    cause = next((each.cause for each in absent if each.cause and MEANINGS[each.cause].no_machine), None)
     why = next((each.details for each in absent if each.details), "no machine was free")
     return (
         cause or Cause.CAPACITY,

@@ -47,6 +47,12 @@ class RunDirs:
         store, prefix = self.at(run_dir)
         store.write(prefix + name, data)
 
+    def forget(self, run_dir: str) -> None:
+        """Drop the store of a gang that is no longer watched, unless other run directories share it."""
+        place, name = _place_of(run_dir)
+        if not name:
+            self._stores.pop(place, None)
+
     def clear(self) -> None:
         """Open every place anew when it is needed next."""
         self._stores.clear()
