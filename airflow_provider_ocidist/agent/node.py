@@ -144,11 +144,15 @@ class Node:
         )
         if self.launch:
             self.launch.watches.close()
-        self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None, now=True)
+        self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None)
         self.switch.rearm(len(ended.restarts))
         self.context.meter.begin_again()
-        await_others_saved(self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout)
-        self.checkpoints.go_back(workspace)
+        # The steps of the launch before are none of this one's.
+        self.heartbeat.update(progress=self.context.meter.progress, now=True)
+        others = await_others_saved(
+            self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout
+        )
+        self.checkpoints.go_back(workspace, others)
 
     def _failed_ourselves(self, cause: Cause, message: str) -> Outcome:
         self.gang_end.ask_others(cause, message)

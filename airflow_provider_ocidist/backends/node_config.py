@@ -52,6 +52,11 @@ def node_config(
     )
 
 
+def in_json(text: str) -> str:
+    """Return JSON in which nothing looks like a reference, which platforms fill in: `$` is written as its number."""
+    return text.replace("$", "\\u0024")
+
+
 def expectations(config: AgentConfig) -> Expectations:
     """Return the outputs expected at the end, from the nodes' configuration."""
     if not config.reports:
@@ -76,5 +81,5 @@ def _opened(variables: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = dict(variables)
     if CONFIG_VARIABLE in found:
         with contextlib.suppress(ValueError):
-            found[CONFIG_VARIABLE] = json.loads(found[CONFIG_VARIABLE].replace("$$(", "$("))
+            found[CONFIG_VARIABLE] = json.loads(found[CONFIG_VARIABLE])
     return found

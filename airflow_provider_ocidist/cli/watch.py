@@ -42,9 +42,10 @@ def add_interval(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     backend, record = note.known(options, max_attempts=ATTEMPTS)
     note.hide_secrets_of(backend, record.ref)
+    # A run given by its id has a waiting owner, who ends it when necessary.
+    may_end_it = not note.is_id(options.target, options.backend)
     try:
-        # A run given by an OCID has a waiting owner, who ends it when necessary.
-        return to_the_end(options, backend, record, may_end_it=not note.is_id(options.target), proven=False)
+        return to_the_end(options, backend, record, may_end_it=may_end_it, proven=False)
     except KeyboardInterrupt:
         say(f"the run continues: ocidist watch {options.target}", "yellow", stderr=True)
         raise

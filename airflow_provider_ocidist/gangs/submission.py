@@ -29,6 +29,7 @@ from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Fail, d
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place, generation_of, newest
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
+from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.masking import masked_text
@@ -63,10 +64,13 @@ class Canceller:
         self._backend = backend
         self._log = log
         self._stop = stop
+        self._begun: dict[str, float] = {}
+        """By job: when its end was begun, on the clock `time.monotonic`; an error amid it grants no more time."""
 
     def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
         """End the live ones. Raises BackendError, also when stopped, or if nodes still live after `within` seconds."""
-        deadline = time.monotonic() + within
+        now = time.monotonic()
+        deadline = min((self._begun.setdefault(ref.job_id, now) for ref in refs), default=now) + within
         cancelled_at: dict[str, float] = {}
         while live := self._living(refs):
             if time.monotonic() > deadline:
@@ -121,18 +125,20 @@ def _still_alive(live: Sequence[tuple[RunRef, RunStatus]], after: float) -> Back
         node.run_id: node.state for _, status in live for node in status.nodes if not node.state.terminal
     }
     runs = ", ".join(f"{run_id} ({state})" for run_id, state in states.items() if run_id)
-    jobs = " ".join(ref.job_id for ref, _ in live)
+    jobs, words = " ".join(ref.job_id for ref, _ in live), words_of(live[0][0].backend)
     return StillAlive(
         f"cancelled nodes have not ended within {after:.0f} s: {runs}; end them with ocidist cancel "
-        f"{jobs}, or delete the job in the console; the next try of this task waits for them again",
+        f"{jobs}, or delete the {words.gang} {words.where}; the next try of this task waits for them again",
         retryable=True,
     )
 
 
 def _not_removed(ref: RunRef, after: float) -> BackendError:
+    words = words_of(ref.backend)
     return StillAlive(
-        f"{ref.key.name} was never complete, and its job {ref.job_id} could not be deleted within {after:.0f} s: "
-        "it still has runs. Cancel and delete it in the console; the next try of this task tries again",
+        f"{ref.key.name} was never complete, and its {words.gang} {ref.job_id} could not be deleted "
+        f"within {after:.0f} s: it still has nodes. Cancel and delete it {words.where}; the next try of "
+        "this task tries again",
         retryable=True,
     )
 
@@ -187,6 +193,16 @@ class GangSubmitter:
                 if not self._has_another(error):
                     raise
                 self._log.warning("%s; asking for another candidate", error)
+
+    def submit_or_end(self, key: RunKey, number: int = 1, retries: int | None = None) -> RunRecord:
+        """Do what `adopt_or_submit` does, for a caller that nobody follows: whatever this raises, no node runs on."""
+        try:
+            return self.adopt_or_submit(key, None, number, retries)
+        except BaseException as error:
+            if self._asked is not None:
+                left = self.call_off(key, number, error)
+                self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
+            raise
 
     def _has_another(self, error: BackendError) -> bool:
         """Remember what the service has just refused; return whether the job has another candidate."""

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -22,12 +23,14 @@ from typing import Any, BinaryIO
 import pytest
 
 from airflow_provider_ocidist.backends.local import Local, log_lines, node, processes
-from airflow_provider_ocidist.backends.local.backend import FOLDER
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.model import work_dir
+from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, RunStatus
+from airflow_provider_ocidist.model.work_dir import LOCAL
 from tests.agent.gangs import processes_with
 from tests.training_jobs import PROGRAMS, a_key, wait_until
 
@@ -83,7 +86,7 @@ def pids(ref: RunRef) -> list[int]:
     return [
         found["pid"]
         for rank in range(ref.nodes)
-        if (found := json.loads(Path(ref.run_dir, FOLDER, str(rank), node.STARTED).read_text()))
+        if (found := json.loads(Path(ref.run_dir, LOCAL, str(rank), node.STARTED).read_text()))
     ]
 
 
@@ -110,6 +113,38 @@ def test_two_nodes_train_to_a_checkpoint_and_each_line_arrives_once(
     assert len({line.id for line in lines}) == len(lines)
     after = max(line.time for line in lines) + 1
     assert backend.logs(ref, [after, after]) == []
+
+
+def test_every_file_of_a_work_directory_has_its_row_in_the_table(
+    backend: Local, ends: Callable[[RunRef], RunRef], tmp_path: Path
+) -> None:
+    job = a_job(limits={"stop_grace": 1, "lease": 60}, restarts={"program": 1})
+    record = submitter(backend, job).adopt_or_submit(a_key(), None, 2)
+    ref = ends(record.ref)
+    wait_until(backend, ref, lambda found: found.ended)
+    backend.gangs.close(ref, End(succeeded=True))
+    backend.cancel(ref)
+    folder = tmp_path / "work"
+    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    rows = [row for line in str(work_dir.__doc__).splitlines() for row in rows_of(line)]
+    assert {name for name in files if not any(row.fullmatch(name) for row in rows)} == set()
+    assert len([row for row in rows if any(row.fullmatch(name) for name in files)]) >= 10
+
+
+def rows_of(line: str) -> list[re.Pattern[str]]:
+    """Return what the paths in the first column of the table stand for."""
+    paths = re.findall(r"`(.+?)`", line.split(" | ", maxsplit=1)[0]) if line.startswith("| `") else []
+    return [re.compile("".join(map(_meaning, re.findall(PARTS, path)))) for path in paths]
+
+
+PARTS = r"<\w+>|\.\.\.|\d+|."
+
+
+def _meaning(part: str) -> str:
+    """Return the pattern for a part of such a path: a name, anything below, a number, or itself."""
+    if part.startswith("<"):
+        return "[^/]+"
+    return ".+" if part == "..." else r"\d+" if part.isdecimal() else re.escape(part)
 
 
 def test_a_node_sees_the_machines_environment_without_airflows_own(
@@ -229,7 +264,7 @@ def test_a_node_whose_process_is_killed_has_failed_and_its_number_is_nobodys(
     # The number of a process that is gone may be given to another: that one is never signalled.
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        started = Path(ref.run_dir, FOLDER, str(victim), node.STARTED)
+        started = Path(ref.run_dir, LOCAL, str(victim), node.STARTED)
         told = json.loads(started.read_text())
         node.write(started, {**told, "pid": stranger.pid})
         backend.cancel(ref)
@@ -270,7 +305,7 @@ def test_a_python_that_cannot_be_run_is_a_fault_of_the_job(
 
 def test_when_one_node_does_not_start_no_other_stays(backend: Local) -> None:
     plan = backend.plan(a_job(nodes=2, seconds=600), a_key())
-    folder = Path(plan.run_dir, FOLDER, "1")
+    folder = Path(plan.run_dir, LOCAL, "1")
     folder.mkdir(parents=True)
     (folder / "app").write_text("no folder")
     with pytest.raises(BackendError, match="a node did not start"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from airflow_provider_ocidist.backends.kubernetes import names
 from airflow_provider_ocidist.backends.kubernetes.presets import SHAPES
+from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import expand
 from airflow_provider_ocidist.errors import JobFileError
+from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE
 from airflow_provider_ocidist.model.run import Plan
 from tests.backends.kubernetes.jobs import body, job_of, planned, problems_in
 from tests.backends.kubernetes.test_names import any_key, drawn
@@ -89,10 +92,22 @@ def test_a_secret_among_the_arguments_takes_the_whole_configuration_with_it() ->
     assert "sk-1f0c77aa9b" in body(plan, "CreateSecret")["stringData"]["OCIDIST_CONFIG"]
 
 
-def test_what_looks_like_a_reference_of_kubernetes_stays_text() -> None:
-    (main, _) = containers(planned(a_job(env={"A": "$(RANK) $$(B) $(A"})))
-    (value,) = [entry["value"] for entry in main["env"] if entry["name"] == "A"]
-    assert value == "$$(RANK) $$$(B) $$(A"
+def any_text(draw: random.Random) -> str:
+    return "".join(
+        draw.choice(["$", "$", "(", ")", "A", "RANK", " ", '"']) for _ in range(draw.randint(0, 8))
+    )
+
+
+def test_every_value_is_in_the_pod_what_it_is_in_the_job_whatever_looks_like_a_reference() -> None:
+    draw = drawn()
+    for _ in range(200):
+        text = any_text(draw)
+        program = {"source": str(PROGRAMS), "script": "steps.py", "args": [text]}
+        (main, _) = containers(planned(a_job(env={"A": "a", "B": text}, program=program)))
+        known = {"A": "a", "RANK": "0"}
+        seen = {entry["name"]: expand(entry["value"], known) for entry in main["env"] if "value" in entry}
+        assert seen["B"] == text
+        assert json.loads(seen[CONFIG_VARIABLE])["program"]["args"] == [text]
 
 
 OPTIONS: dict[str, tuple[Any, str, Any]] = {

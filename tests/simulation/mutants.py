@@ -325,8 +325,10 @@ MUTANTS = (
         "a node goes back before the others have saved",
         "15.1",
         "agent/node.py",
-        "await_others_saved(self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout)",
-        "pass",
+        """await_others_saved(
+            self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout
+        )""",
+        "[]",
         "restore|order|healthy gang ended|not launched again",
     ),
     _one(
@@ -341,7 +343,7 @@ MUTANTS = (
         "a node keeps its own parts for the next launch",
         "15.1",
         "agent/stages/checkpoint_folder.py",
-        "        if self._is_own and not self.context.is_main:",
+        "        if self._is_own(others):",
         "        if False:",
         "wholeness|restore|order",
     ),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import OcidistError
-from airflow_provider_ocidist.model.work_dir import WHEELS
+from airflow_provider_ocidist.model.work_dir import WHEELS, WHEELS_MANIFEST
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
 LOOK_INTERVAL_S = 0.5
 WAIT_S = 180.0
 """For node 0 to offer the wheels; one that has to build them takes as long as each node would."""
@@ -115,7 +114,7 @@ class WheelCache:
         from airflow_provider_ocidist.storage.stores.opening import open_store
 
         try:
-            open_store(self._uri, self.access).write(MANIFEST, json.dumps(manifest).encode())
+            open_store(self._uri, self.access).write(WHEELS_MANIFEST, json.dumps(manifest).encode())
         except (OcidistError, OSError) as error:
             logger.warning("the wheels cannot be announced to the other nodes: %s", error)
 
@@ -143,7 +142,13 @@ class WheelCache:
 
         with _removed_at_end(tempfile.TemporaryDirectory(prefix="ocidist-wheels-")) as place:
             folder = place / "wheels"
-            copy(self._uri, str(folder), access=self.access, exclude=[MANIFEST], cancel=self.switch.event)
+            copy(
+                self._uri,
+                str(folder),
+                access=self.access,
+                exclude=[WHEELS_MANIFEST],
+                cancel=self.switch.event,
+            )
             found = {path.name: _sha256(path) for path in folder.iterdir()}
             if found != manifest["files"]:
                 logger.warning("the wheels of node 0 are not those of its list")
@@ -163,7 +168,7 @@ class WheelCache:
         while True:
             manifest: dict[str, Any] = {}
             try:
-                manifest = json.loads(store.read(MANIFEST))
+                manifest = json.loads(store.read(WHEELS_MANIFEST))
             except FileNotFoundError:
                 pass
             except (OcidistError, OSError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -56,16 +57,19 @@ class Judge:
         announced: Callable[[], Mapping[str, int]] = dict,
         elsewhere: Elsewhere = nowhere,
         ahead: Callable[[Path], int] = ahead_ns,
+        far: Callable[[Candidate], str | None] = lambda _: None,
     ) -> None:
         """`announced`: the entries that the program announced, and when, in ns of this machine's clock.
 
-        `ahead`: by how many ns the folder's file stamps are ahead of that clock.
+        `ahead`: by how many ns the folder's file stamps are ahead of that clock. `far`: why another node may still
+        write to an entry.
         """
         self.folder = folder
         self.pattern = pattern
         self.announced = announced
         self.elsewhere = elsewhere
         self._ahead = ahead
+        self._far = far
         self._renames = Renames(folder)
         there = candidates(folder, pattern)
         self._beginnings = Beginnings(there)
@@ -76,11 +80,12 @@ class Judge:
         self._read: dict[Path, tuple[Candidate, Reading]] = {}
         """The entry as it was last judged."""
 
-    def look(self, moment: Moment) -> list[Verdict]:
+    def look(self, moment: Moment, begins: Callable[[str], object] = lambda _: None) -> list[Verdict]:
         """Return a verdict on each new entry, in the order of writing.
 
-        While the training runs, an entry that changed since the last scan is skipped.
+        While the training runs, an entry that changed since the last scan is skipped. `begins` takes what is read next.
         """
+        begins(str(self.folder))
         renamed = self.renamed()
         found = candidates(self.folder, self.pattern)
         self._beginnings.note(found, self._proved)
@@ -92,7 +97,7 @@ class Judge:
             return []
         # Slow on a machine with hundreds of processes: called only for an entry with another proof.
         written = cache(lambda: open_for_writing() if moment is Moment.RUNNING else frozenset())
-        return [self._judge(moment, item, found, written, renamed) for item in new]
+        return [self._judge(moment, item, found, written, renamed, begins) for item in new]
 
     def renamed(self) -> frozenset[str]:
         """Return the entries renamed into place since the folder was first seen."""
@@ -108,7 +113,9 @@ class Judge:
         found: Sequence[Candidate],
         written: Callable[[], frozenset[str]],
         renamed: frozenset[str],
+        begins: Callable[[str], object],
     ) -> Verdict:
+        begins(str(item.path))
         return Verdict(
             item, self._found(moment, item, found, written, renamed), self._beginnings.of(item.path)
         )
@@ -131,6 +138,8 @@ class Judge:
         verdict = judge(moment, evidence)
         if isinstance(verdict, Proof):
             verdict = judge(moment, replace(evidence, open_for_writing=inside(item.path, written())))
+        if isinstance(verdict, Proof) and (doubt := self._far(item)):
+            verdict = Unproved(doubt)
         if isinstance(verdict, Proof):
             self._proved[item.path] = item.signature
             self._models[item.placed.series] = Model(item)
@@ -240,7 +249,13 @@ def _follows(other: Candidate, item: Candidate) -> bool:
 
 
 def _was_moved_whole(item: Candidate) -> bool:
-    """Whether nothing was written to it since: moving a folder sets the folder's ctime."""
+    """Whether nothing below it was written to since, or created, replaced or deleted: moving sets a folder's ctime."""
     with contextlib.suppress(OSError):
-        return item.path.is_file() or item.signature.modified_ns <= item.path.stat().st_ctime_ns
+        if item.path.is_file():
+            return True
+        moved_ns = item.path.stat().st_ctime_ns
+        below = [folder for folder, _, _ in os.walk(item.path)][1:]
+        return item.signature.modified_ns <= moved_ns and all(
+            Path(folder).stat().st_mtime_ns < moved_ns for folder in below
+        )
     return False

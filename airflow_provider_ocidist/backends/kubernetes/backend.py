@@ -43,12 +43,14 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     with_preemption,
 )
 from airflow_provider_ocidist.backends.node_config import expectations, secrets_of
+from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
 from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, RunNotFound
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import Program, TrainingJob
+from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
     Expectations,
@@ -184,6 +186,19 @@ class KubernetesBackend(
 
     def _at(self) -> float:
         return self._api.now()
+
+    def _believed(
+        self, ref: RunRef, seen: Look, reported: Mapping[int, Reported] | None
+    ) -> Mapping[int, Reported] | None:
+        """Leave out the reports of nodes that began after their pods were listed: the next look has both."""
+        name, namespace = _name_of(ref), str(ref.compartment_id)
+        pods, objects = seen.namespaces[namespace].pods, seen.namespaces[namespace].objects
+        known = {*pods.get(name, ()), *self._last.get(ref.job_id, ())}
+        unseen = {rank for rank, each in (reported or {}).items() if _lives(each) and rank not in known}
+        if not unseen or name not in objects:
+            return reported
+        begun = unseen & self._objects.pods(namespace, name).keys()
+        return {rank: each for rank, each in (reported or {}).items() if rank not in begun}
 
     def _nodes(
         self, ref: RunRef, seen: Look, reported: Mapping[int, Reported] | None
@@ -378,7 +393,7 @@ class KubernetesBackend(
             preflight.may(self._api, self.operator, namespace),
             *preflight.needed(self._api, self.operator.needs(body)),
             *preflight.named(self._api, namespace, self.operator.pods_in(body), made),
-            preflight.work_dir(place, self._open(place)),
+            writable("work_dir", place, self._open, preflight.WRITE_RIGHT),
         ]
 
     # end
@@ -411,6 +426,11 @@ class KubernetesBackend(
         self._objects.delete(str(ref.compartment_id), _name_of(ref))
 
 
+def _lives(reported: Reported) -> bool:
+    """Whether a node was at work when it reported."""
+    return reported.report is not None and reported.report.phase is not Phase.DONE
+
+
 def _name_of(ref: RunRef) -> str:
     return ref.job_id.rpartition("/")[2]
 
@@ -436,5 +456,5 @@ def _record(ref: RunRef, variables: Sequence[Mapping[str, Any]]) -> RunRecord:
     if entry is None or "value" not in entry:
         unknown = AgentConfig(run_name=ref.key.name, nodes=ref.nodes, run_dir=ref.run_dir, program=Program())
         return RunRecord.of(ref, unknown, Expectations(reports=entry is not None))
-    config = AgentConfig.from_env({CONFIG_VARIABLE: entry["value"].replace("$$(", "$(")})
+    config = AgentConfig.from_env({CONFIG_VARIABLE: entry["value"]})
     return RunRecord.of(ref, config, expectations(config))

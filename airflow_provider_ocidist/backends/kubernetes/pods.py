@@ -37,8 +37,13 @@ class PodPlan:
 
 
 def variable(name: str, value: str) -> dict[str, Any]:
-    """Return an entry of `env`; its `$` are escaped, since Kubernetes would replace `$(NAME)`."""
-    return {"name": name, "value": value.replace("$(", "$$(")}
+    """Return an entry of `env` whose value stays text."""
+    return {"name": name, "value": literal(value)}
+
+
+def literal(value: str) -> str:
+    """Return what Kubernetes makes a value of: it would replace `$(NAME)`, and takes `$$` for one `$`."""
+    return value.replace("$", "$$") if "$(" in value or "$$" in value else value
 
 
 def secret_variable(name: str, secret: str, key: str) -> dict[str, Any]:

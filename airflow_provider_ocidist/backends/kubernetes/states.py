@@ -225,6 +225,11 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
         return _Found(NodeState.UNKNOWN, "the cluster has lost sight of its machine")
     if phase == "Running" and "running" in states:
         return _Found(NodeState.RUNNING)
+    before = ((own or {}).get("lastState") or {}).get("terminated")
+    if before is not None:
+        # Without an agent, by its pod's policy: it has begun, and begins again.
+        words = [_said(states.get("waiting") or {}), f"it had ended with exit code {before.get('exitCode')}"]
+        return _Found(NodeState.RUNNING, "; ".join(filter(None, words)))
     return _pending(status, states.get("waiting") or {}, events, now)
 
 

@@ -25,9 +25,8 @@ from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRef
+from airflow_provider_ocidist.model.work_dir import LOCAL
 
-FOLDER = "local"
-"""In the run directory: a folder for each node's process, by rank."""
 GANG, LOCK, GRACE = "gang.json", "lock", "grace.json"
 KILL_AFTER = 60.0
 """Seconds after which, beyond `limits.stop_grace`, a cancel that is repeated kills."""
@@ -72,7 +71,7 @@ class Local(NamesSecrets, WorkDirBackend[Mapping[str, list[NodeStatus]]]):
             self.directories.renew(plan)
         archive = _archive(plan)
         limits = AgentConfig.from_env(plan.requests[0].body["environment"]).limits
-        node.write(Path(plan.run_dir, FOLDER, GRACE), {"seconds": limits.stop_grace})
+        node.write(Path(plan.run_dir, LOCAL, GRACE), {"seconds": limits.stop_grace})
         run_ids = tuple(f"{plan.key.name}-{rank}" for rank in range(plan.nodes))
         ref = RunRef.of(plan, plan.run_dir, run_ids, has_own_log=True)
         try:
@@ -82,7 +81,7 @@ class Local(NamesSecrets, WorkDirBackend[Mapping[str, list[NodeStatus]]]):
         except BackendError:
             self.cancel(ref)
             raise
-        node.write(Path(plan.run_dir, FOLDER, GANG), ref.to_json())
+        node.write(Path(plan.run_dir, LOCAL, GANG), ref.to_json())
         return ref
 
     # look
@@ -108,21 +107,21 @@ class Local(NamesSecrets, WorkDirBackend[Mapping[str, list[NodeStatus]]]):
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
         self._request_stop(ref, ending)
-        grace = (processes.read(Path(ref.run_dir, FOLDER, GRACE)) or {}).get("seconds", 0.0) + KILL_AFTER
+        grace = (processes.read(Path(ref.run_dir, LOCAL, GRACE)) or {}).get("seconds", 0.0) + KILL_AFTER
         for process, found in zip(_processes(ref), _states(ref), strict=True):
             if not found.state.terminal:
                 process.cancel(grace)
 
     def delete(self, ref: RunRef) -> None:
-        shutil.rmtree(Path(ref.run_dir) / FOLDER, ignore_errors=True)
+        shutil.rmtree(Path(ref.run_dir) / LOCAL, ignore_errors=True)
 
 
 def _processes(ref: RunRef) -> list[NodeProcess]:
-    return [NodeProcess(Path(ref.run_dir, FOLDER, str(rank))) for rank in range(ref.nodes)]
+    return [NodeProcess(Path(ref.run_dir, LOCAL, str(rank))) for rank in range(ref.nodes)]
 
 
 def _states(ref: RunRef) -> list[NodeStatus]:
-    missing = NodeState.PENDING if Path(ref.run_dir, FOLDER).exists() else NodeState.MISSING
+    missing = NodeState.PENDING if Path(ref.run_dir, LOCAL).exists() else NodeState.MISSING
     return [
         NodeStatus(rank=rank, run_id=ref.run_ids[rank], **(process.state() or {"state": missing}))
         for rank, process in enumerate(_processes(ref))
@@ -137,14 +136,14 @@ def _archive(plan: Plan) -> zipfile.ZipFile:
 
 
 def _gang_in(run_dir: str) -> RunRef | None:
-    found = processes.read(Path(run_dir, FOLDER, GANG))
+    found = processes.read(Path(run_dir, LOCAL, GANG))
     return None if found is None else RunRef.from_json(found)
 
 
 @contextmanager
 def _locked(run_dir: Path) -> Iterator[None]:
     """Let one process at a time start the gang of a run directory."""
-    folder = run_dir / FOLDER
+    folder = run_dir / LOCAL
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -70,6 +70,8 @@ class Runai(OpensById, ListsGangs, NamesSecrets, WorkDirBackend[Mapping[str, Wor
         self._ended: dict[str, Workload] = {}
         self._absent: dict[str, Absent] = {}
         self._paused: set[str] = set()
+        self._reporting: dict[str, bool] = {}
+        """By the workload's id, where the service shows its variables only with what was submitted."""
         self._namespaces: dict[str, str] = {}
 
     def _take(self, fields: Mapping[str, Any]) -> None:
@@ -252,7 +254,8 @@ class Runai(OpensById, ListsGangs, NamesSecrets, WorkDirBackend[Mapping[str, Wor
         if workload is not None:
             self._forget_paused(ref, workload)
         state = self._gone(ref) if workload is None else workload.state
-        states = node_states(state, reports, ref.nodes)
+        has_agent = workload is None or self._has_agent(workload)
+        states = node_states(state, reports, ref.nodes, has_agent=has_agent)
         return [
             NodeStatus(
                 rank=rank,
@@ -266,6 +269,15 @@ class Runai(OpensById, ListsGangs, NamesSecrets, WorkDirBackend[Mapping[str, Wor
             )
             for rank, (own, report) in enumerate(zip(states, reports or [None] * ref.nodes, strict=True))
         ]
+
+    def _has_agent(self, workload: Workload) -> bool:
+        """Whether the nodes report: a container with a start of its own does not."""
+        if workload.has_agent is not None:
+            return workload.has_agent
+        if workload.id not in self._reporting:
+            found = names.environment_of(self._as_submitted(workload.id))
+            self._reporting[workload.id] = names.START_VARIABLE in found
+        return self._reporting[workload.id]
 
     def _forget_paused(self, ref: RunRef, workload: Workload) -> None:
         """Delete the reports of nodes that a suspension has ended: resumed ones would take them for each other's."""
@@ -327,6 +339,7 @@ class Runai(OpensById, ListsGangs, NamesSecrets, WorkDirBackend[Mapping[str, Wor
         self._ended.pop(ref.job_id, None)
         self._absent.pop(ref.job_id, None)
         self._namespaces.pop(ref.job_id, None)
+        self._reporting.pop(ref.job_id, None)
 
     def logs_of(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES

@@ -10,9 +10,15 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, START_SCRIPT, boot_text
-from airflow_provider_ocidist.backends.node_config import expectations, node_config
+from airflow_provider_ocidist.backends.kubernetes.pods import literal
+from airflow_provider_ocidist.backends.node_config import expectations, in_json, node_config
 from airflow_provider_ocidist.backends.prices import price_of
-from airflow_provider_ocidist.backends.runai.names import KEY_VARIABLE, SUSPENSION_VARIABLE, workload_name
+from airflow_provider_ocidist.backends.runai.names import (
+    KEY_VARIABLE,
+    START_VARIABLE,
+    SUSPENSION_VARIABLE,
+    workload_name,
+)
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields, RunaiOptions, Toleration
 from airflow_provider_ocidist.backends.runai.rules import EXPORT
 from airflow_provider_ocidist.errors import JobFileError, Problem
@@ -26,7 +32,6 @@ from airflow_provider_ocidist.storage.locations import join
 DISTRIBUTED, TRAINING = "CreateDistributed", "CreateTraining"
 PATHS = {DISTRIBUTED: "distributed", TRAINING: "trainings"}
 """The part of the address that a verb has."""
-START_VARIABLE = "OCIDIST_START"
 START_COMMAND = f"import os; exec(os.environ['{START_VARIABLE}'])"
 """In one line without blanks to lose: the platform splits a command as it likes."""
 SAVING_GRACE = 60.0
@@ -163,7 +168,10 @@ def _start(job: TrainingJob, options: RunaiOptions) -> dict[str, str]:
 def _variables(
     job: TrainingJob, options: RunaiOptions, key: RunKey, config: AgentConfig
 ) -> Iterator[dict[str, Any]]:
-    plain = {**job.env, **config.to_env(), KEY_VARIABLE: json.dumps(codec.encode(key), separators=(",", ":"))}
+    own = {**config.to_env(), KEY_VARIABLE: json.dumps(codec.encode(key), separators=(",", ":"))}
+    # The pods beneath are Kubernetes'.
+    plain = {name: literal(value) for name, value in job.env.items()}
+    plain |= {name: in_json(text) for name, text in own.items()}
     plain[SUSPENSION_VARIABLE] = options.when_suspended
     if config.reports:
         plain |= {START_VARIABLE: START_SCRIPT, BOOT_VARIABLE: boot_text()}

@@ -81,12 +81,13 @@ def _container_problems(container: Mapping[str, Any], path: str, volumes: set[An
 
 
 def _repeated(containers: Sequence[Mapping[str, Any]], path: str) -> list[Problem]:
-    names = [container.get("name") for container in containers]
-    return [
-        Problem(f"{path}[{index}].name", f'Duplicate value: "{name}"')
-        for index, name in enumerate(names)
-        if name and name in names[:index]
-    ]
+    problems, seen = [], set()
+    for index, container in enumerate(containers):
+        name = container.get("name")
+        if name and name in seen:
+            problems.append(Problem(f"{path}[{index}].name", f'Duplicate value: "{name}"'))
+        seen.add(name)
+    return problems
 
 
 def _pod_defaults(obj: Obj) -> None:
@@ -195,6 +196,19 @@ def _claim_problems(new: Obj, _: Obj | None) -> Iterable[Problem]:
         yield Problem("spec.resources[storage]", "Required value")
 
 
+def _binding_problems(new: Obj, _: Obj | None) -> Iterable[Problem]:
+    reference = new.get("roleRef") or {}
+    for name in ("kind", "name"):
+        if not reference.get(name):
+            yield Problem(f"roleRef.{name}", "Required value")
+    if reference.get("kind") not in (None, "Role", "ClusterRole"):
+        yield Problem("roleRef.kind", 'Unsupported value: supported values: "Role", "ClusterRole"')
+    for index, subject in enumerate(new.get("subjects") or ()):
+        for name in ("kind", "name"):
+            if not subject.get(name):
+                yield Problem(f"subjects[{index}].{name}", "Required value")
+
+
 def _event_defaults(obj: Obj) -> None:
     obj.setdefault("type", "Normal")
     obj.setdefault("count", 1)
@@ -233,6 +247,7 @@ KINDS = (
     ),
     Kind(
         name="Secret",
+        has_spec=False,
         plural="secrets",
         schema="V1Secret",
         defaults=_secret_defaults,
@@ -241,6 +256,7 @@ KINDS = (
     ),
     Kind(
         name="ConfigMap",
+        has_spec=False,
         plural="configmaps",
         short_names=("cm",),
         schema="V1ConfigMap",
@@ -258,6 +274,7 @@ KINDS = (
     ),
     Kind(
         name="Event",
+        has_spec=False,
         plural="events",
         short_names=("ev",),
         schema="CoreV1Event",
@@ -270,9 +287,21 @@ KINDS = (
             ("Message", ".message"),
         ),
     ),
-    Kind(name="ServiceAccount", plural="serviceaccounts", short_names=("sa",), schema="V1ServiceAccount"),
     Kind(
-        name="Node", plural="nodes", namespaced=False, short_names=("no",), has_status=True, schema="V1Node"
+        name="ServiceAccount",
+        has_spec=False,
+        plural="serviceaccounts",
+        short_names=("sa",),
+        schema="V1ServiceAccount",
+    ),
+    Kind(
+        name="Node",
+        plural="nodes",
+        namespaced=False,
+        short_names=("no",),
+        has_status=True,
+        schema="V1Node",
+        prepare=lambda obj: obj.setdefault("status", {}) and None,
     ),
     Kind(
         name="ResourceQuota",
@@ -287,14 +316,21 @@ KINDS = (
         group="apiextensions.k8s.io",
         namespaced=False,
         short_names=("crd", "crds"),
+        schema={"spec": {}, "status": {}},
     ),
     Kind(name="Lease", plural="leases", group="coordination.k8s.io", schema="V1Lease"),
-    Kind(name="Role", plural="roles", group="rbac.authorization.k8s.io", schema="V1Role"),
+    Kind(name="Role", has_spec=False, plural="roles", group="rbac.authorization.k8s.io", schema="V1Role"),
     Kind(
-        name="RoleBinding", plural="rolebindings", group="rbac.authorization.k8s.io", schema="V1RoleBinding"
+        name="RoleBinding",
+        has_spec=False,
+        plural="rolebindings",
+        group="rbac.authorization.k8s.io",
+        schema="V1RoleBinding",
+        problems=lambda new, old: list(_binding_problems(new, old)),
     ),
     Kind(
         name="ClusterRole",
+        has_spec=False,
         plural="clusterroles",
         group="rbac.authorization.k8s.io",
         namespaced=False,
@@ -302,9 +338,11 @@ KINDS = (
     ),
     Kind(
         name="ClusterRoleBinding",
+        has_spec=False,
         plural="clusterrolebindings",
         group="rbac.authorization.k8s.io",
         namespaced=False,
         schema="V1ClusterRoleBinding",
+        problems=lambda new, old: list(_binding_problems(new, old)),
     ),
 )

@@ -323,6 +323,17 @@ def test_a_program_without_an_agent_is_remembered_by_the_exit_code_that_was_seen
     assert looked_at(None, gang, last=pod("Succeeded", state=ended(0))).state is NodeState.SUCCEEDED
 
 
+@pytest.mark.parametrize("phase", ["Running", "Pending"])
+def test_a_program_without_an_agent_that_is_started_again_has_begun(phase: str) -> None:
+    restarted = pod(phase, state=waiting("CrashLoopBackOff", "back-off 20s"))
+    restarted["spec"]["restartPolicy"] = "OnFailure"
+    restarted["status"]["containerStatuses"][1] |= {"lastState": ended(1), "restartCount": 2}
+    node = looked_at(restarted)
+    assert node.state is NodeState.RUNNING
+    assert "CrashLoopBackOff" in str(node.details)
+    assert "exit code 1" in str(node.details)
+
+
 def test_what_is_deleted_with_its_gang_is_missing_whatever_was_seen_of_it() -> None:
     gone = Gang(GangState.GONE)
     assert looked_at(None, gone, last=pod("Failed", state=ended(143))).state is NodeState.MISSING

@@ -98,6 +98,11 @@ def test_reports_refine_a_running_workload_and_nothing_else_of_what_lives() -> N
             assert node_states(state, [first, second], 2) == [state] * 2
 
 
+def test_without_an_agent_the_phase_of_the_workload_is_that_of_its_nodes() -> None:
+    for state in NodeState:
+        assert node_states(state, [None, None], 2, has_agent=False) == [state] * 2
+
+
 def test_of_a_failed_workload_only_a_node_that_reports_its_success_has_succeeded() -> None:
     for each in SAID:
         (state,) = node_states(NodeState.FAILED, [each], 1)

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_ocidist.backends.runai import command_lines, names
 from airflow_provider_ocidist.backends.runai.options import Fields, fields_of
 from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, make_plan
+from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import expand
 from airflow_provider_ocidist.emulator.runai.submissions import Submission, submission_of
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.job_file import parsing
@@ -276,3 +277,21 @@ def test_a_command_line_names_what_it_cannot_say() -> None:
         words, _, note = line.partition("  # without ")
         assert {"HF_TOKEN", "priorityClass", "preemptibility"} <= set(note.split(", "))
         assert "HF_TOKEN" not in words
+
+
+def test_every_value_is_in_the_pod_what_it_is_in_the_job_whatever_looks_like_a_reference() -> None:
+    dice = random.Random(SEED)
+    for _ in range(100):
+        text = "".join(dice.choice(["$", "$", "(", ")", "A", "RANK", " "]) for _ in range(8))
+        plan = planned(
+            a_job(env={"A": "a", "B": text}, program={"script": "/app/train.py", "args": [text, "$(A)"]})
+        )
+        variables = taken(plan).spec["environmentVariables"]
+        seen = {
+            each["name"]: expand(each["value"], {"A": '"', "RANK": "0"})
+            for each in variables
+            if "value" in each
+        }
+        assert seen["B"] == text
+        assert names.config_in(seen).program.args == (text, "$(A)")
+        assert names.key_in(seen) == plan.key

@@ -13,6 +13,7 @@ import yaml
 from airflow_provider_ocidist.backends.pytorchjob import PyTorchJob
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.job_file import parsing
+from tests.backends.kubernetes.test_names import drawn
 from tests.job_file.dialects.test_pytorchjob import CPU, GPU, SPEC, manifest
 from tests.training_jobs import a_key
 
@@ -44,6 +45,10 @@ IN_CONTAINER: Mapping[str, Callable[[random.Random], Any]] = {
     "livenessProbe": lambda _: {"tcpSocket": {"port": 23456}},
     "env": lambda _: [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
 }
+
+
+SAID_IN_JOB = {"workingDir", "args"}
+"""What the agent does where there is a command."""
 
 
 def created(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -202,3 +207,29 @@ def test_workers_alone_with_an_elastic_policy_arrive() -> None:
     made = created(mapping)
     assert made["spec"]["elasticPolicy"] == mapping["spec"]["elasticPolicy"]
     assert list(made["spec"]["pytorchReplicaSpecs"]) == ["Worker"]
+
+
+@pytest.mark.parametrize("command", [None, ["torchrun", "train.py"]])
+def test_workers_alone_arrive_in_the_pods_of_all_nodes_also_in_that_of_the_master_made_of_one(
+    command: Any,
+) -> None:
+    draw = drawn()
+    for _ in range(20):
+        pod = {name: TO_CHOOSE[name](draw) for name in draw.sample(sorted(TO_CHOOSE), 4)}
+        container = {
+            name: IN_CONTAINER[name](draw) for name in draw.sample(sorted({*IN_CONTAINER} - SAID_IN_JOB), 4)
+        }
+        mapping = manifest({}, {"command": command, **container}, pod=pod)
+        roles = mapping["spec"]["pytorchReplicaSpecs"]
+        del roles["Master"]
+        roles["Worker"]["restartPolicy"] = "OnFailure" if command is None else "Never"
+        # A pod has the time of `limits.stop_grace` and what saving takes.
+        roles["Worker"]["template"]["spec"].pop("terminationGracePeriodSeconds", None)
+        given = roles["Worker"]["template"]
+        if command:
+            given = copy.deepcopy(given)
+            del given["spec"]["containers"][0]["command"]
+        made = created(mapping)["spec"]["pytorchReplicaSpecs"]
+        assert sum(role["replicas"] for role in made.values()) == roles["Worker"]["replicas"]
+        for name, role in made.items():
+            assert lacking(given, role["template"]) == [], name

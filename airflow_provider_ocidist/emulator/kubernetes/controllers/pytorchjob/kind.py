@@ -7,7 +7,7 @@ from functools import partial
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.admission import changed
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.look import Settings, look
 from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import Operator
-from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind
+from airflow_provider_ocidist.emulator.kubernetes.kinds import STATUS, Kind
 
 PYTORCHJOB = Kind(
     name="PyTorchJob",
@@ -48,7 +48,7 @@ PYTORCHJOB = Kind(
             "nprocPerNode": "str",
             "pytorchReplicaSpecs": "dict[str, KubeflowV1ReplicaSpec]",
         },
-        "status": "object",
+        "status": STATUS,
     },
     problems=changed,
     columns=(("State", ".status.conditions[-1:].type"),),
