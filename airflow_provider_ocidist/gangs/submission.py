@@ -70,7 +70,7 @@ class Canceller:
     def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
         """End the live ones. Raises BackendError, also when stopped, or if nodes still live after `within` seconds."""
         now = time.monotonic()
-        deadline = min((self._begun.setdefault(ref.job_id, now) for ref in refs), default=now) + within
+        deadline = max((self._begun.setdefault(ref.job_id, now) for ref in refs), default=now) + within
         cancelled_at: dict[str, float] = {}
         while live := self._living(refs):
             if time.monotonic() > deadline:

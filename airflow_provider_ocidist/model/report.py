@@ -181,8 +181,8 @@ class NodeReport:
     checkpoint: CheckpointRef | None = None
     """Newest complete checkpoint that this node has written, or started from."""
     writing: tuple[str, ...] | None = None
-    """Entries of the checkpoint folder that this node has open for writing, where it shares that with the main node;
-    None: it does not."""
+    """On all but the main node: entries of the checkpoint folder that the program has open for writing, or had when it
+    was cut off; None before that is known, and once it has exited with 0."""
     starts_from: str | None = None
     """Digest of the checkpoint that this node goes on from, empty for none; None before it has looked."""
     outputs: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
@@ -18,6 +19,7 @@ from airflow_provider_ocidist.hooks.errors import training_failure
 from airflow_provider_ocidist.hooks.links import CheckpointLink, checkpoint_url, links_of_run
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.causes import MEANINGS
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.refusal import CAUSES
 from airflow_provider_ocidist.model.run import RunRef
@@ -25,6 +27,9 @@ from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+UPLOADS_LIMIT = 10.0
+"""Seconds for each answer about uploads that a gang has left open."""
 
 
 class ErrorLog(TaskLog, Protocol):
@@ -93,6 +98,7 @@ class TryOutcome:
         assert watch.status is not None
         if watch.status.ended:
             self._close(watch.record.ref, succeeded=False, final=MEANINGS[cause].retry.hopeless)
+            self._abort_uploads(watch.record.ref)
         failure = Failure.of(cause, message, watch.record, watch.status)
         self._spent = watch.spent
         if failure.checkpoint_uri is not None:
@@ -134,6 +140,18 @@ class TryOutcome:
         """Record the end, so that a later try can detect a clear in between."""
         backend = self._connection.backend(ref.backend)
         backend.gangs.close(ref, End(succeeded=succeeded, number=self._ti.try_number, final=final))
+
+    def _abort_uploads(self, ref: RunRef) -> None:
+        """Abort what the nodes, which have ended, were sending of checkpoints: no retry may follow that does so."""
+        if ref.checkpoints_uri is None:
+            return
+        from airflow_provider_ocidist.storage.open_uploads import abort_left_behind
+
+        access = self._connection.access(ref.backend)
+        fence = Fence(generation=ref.key.generation, attempt=ref.key.attempt + 1)
+        # A task that fails does not wait for a store that is down.
+        hasty = replace(access, max_attempts=1, read_timeout=UPLOADS_LIMIT)
+        abort_left_behind(ref.checkpoints_uri, fence, hasty)
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
         if self.search is None or cause not in CAUSES:

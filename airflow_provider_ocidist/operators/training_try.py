@@ -162,18 +162,19 @@ class TrainingTry:
     def _wait_for_capacity(self, none: NoCapacity) -> None:
         # The gang has ended: a kill has nothing more to end.
         self.outcome.search, self._ref = none.search, None
-        pause = none.ask_at - time.time()
+        now = time.time()
+        pause = max(0.0, none.ask_at - now)
         self._log.warning(
             "%s; asking again in %.0f s, and for %.0f s at most (limits.capacity_timeout)",
             none,
             pause,
-            none.search.give_up_at - time.time(),
+            none.search.give_up_at - now,
         )
         if self._may_defer:
             raise TaskDeferred(
-                trigger=PauseTrigger(none.ask_at, max(0.0, pause)),
+                trigger=PauseTrigger(none.ask_at, pause),
                 method_name="ask_again",
-                kwargs={"search": asdict(none.search)},
+                kwargs={"search": none.search.after(pause, now)},
             )
         if self.stop.wait(pause):
             raise AirflowFailException("the task was killed while it waited for machines; nothing runs")

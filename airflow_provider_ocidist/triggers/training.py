@@ -40,8 +40,12 @@ END_WITHIN = 1800.0
 END_PAUSE = 1.0
 """Seconds after the first attempt that failed; doubles each time."""
 LONGEST_END_PAUSE = 30.0
-ASK_WITHIN = 15.0
-"""Seconds in which Airflow has to say whether a task that a user has ended waits elsewhere; then its gang is ended."""
+ASK_WITHIN = 120.0
+"""Seconds in which Airflow has to say whether a task waits elsewhere; then its gang is ended.
+
+Not fewer: Airflow gives the same message when it has moved the trigger to another triggerer, which happens on machines
+that are overloaded, where its API server is slow too.
+"""
 ASK_INTERVAL = 1.0
 
 
@@ -66,7 +70,7 @@ class DistributedTrainingTrigger(BaseTrigger):
         self.poll_interval = poll_interval
         self._ending: asyncio.Task[None] | None = None
         self._user_acted = False
-        """Whether Airflow has said so: a trigger that only moves is cancelled without a message."""
+        """Whether Airflow has said so; it says the same of a trigger that it has moved to another triggerer."""
 
     @property
     def record(self) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def test_an_entry_is_done_once_every_node_has_reported_since_that_it_does_not_wr
             nodes.write("a" * (turn + 2))
             since = dict.fromkeys(ranks, -1)
         elif event == "ends" and dice.random() < 0.3:
-            nodes.beat(rank, phase=dice.choice([Phase.SAVING, Phase.DONE]), writing=("step-2",))
+            nodes.beat(rank, phase=dice.choice([Phase.SAVING, Phase.DONE]), writing=None)
         elif event == "open":
             nodes.beat(rank, writing=("step-2", "step-4"))
         else:
@@ -122,7 +122,7 @@ def test_an_entry_is_done_once_every_node_has_reported_since_that_it_does_not_wr
             writes = "step-2" in (nodes.reports[each].writing or ())
             since[each] = -1 if writes else since[each]
             trains = nodes.reports[each].phase is Phase.TRAINING
-            if trains and (writes or since[each] < BEATS):
+            if writes or (trains and since[each] < BEATS):
                 assert doubt, (turn, each)
     for rank in ranks:
         nodes.beat(rank, writing=("step-4",))
@@ -144,8 +144,10 @@ def test_of_a_node_that_says_nothing_of_its_writing_nothing_is_known(tmp_path: P
         else:
             nodes.store.write(report_of(1), report.encode())
         assert "node 1" in (nodes.doubt() or "")
-    nodes.beat(1, phase=Phase.DONE)
+    nodes.beat(1, phase=Phase.DONE, writing=None)
     assert nodes.doubt() is None
+    nodes.beat(1, phase=Phase.DONE, writing=("step-2",))
+    assert nodes.doubt(), "it was cut off while it wrote"
 
 
 def test_a_node_names_the_entries_that_its_processes_have_open_for_writing(tmp_path: Path) -> None:

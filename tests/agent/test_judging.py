@@ -572,7 +572,23 @@ def test_what_is_open_for_writing_is_not_whole_and_is_looked_for_only_when_it_de
     assert saving.doubts() == {"step-1": "step-1/b is still open for writing"}
     assert len(searches) == 2, "one for each look"
     held.clear()
-    assert saving.proofs() == {"step-1": "announced by the program"}
+    # The death of its writer closes a file too: what that has left is judged as of a program that was cut off.
+    assert isinstance(saving.look()["step-1"], Unproved)
+    assert saving.look() == {"step-1": Proof("announced by the program")}
+
+
+@pytest.mark.parametrize("moment", [EXITED, CUT_OFF])
+def test_what_was_open_when_the_program_was_cut_off_is_half_written_though_its_successor_was_begun(
+    saving: Saving, monkeypatch: pytest.MonkeyPatch, moment: Moment
+) -> None:
+    held = {str(saving.folder.resolve() / "step-1" / "b")}
+    monkeypatch.setattr(judging, "open_for_writing", lambda: frozenset(held))
+    saving.save("step-1", "a", "b")
+    saving.save("step-2", "a")
+    assert saving.doubts()["step-1"] == "step-1/b is still open for writing"
+    held.clear()
+    found = saving.look(moment)["step-1"]
+    assert isinstance(found, Proof) == (moment is EXITED)
 
 
 @pytest.mark.parametrize("moment", [EXITED, CUT_OFF])

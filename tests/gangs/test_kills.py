@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,7 @@ CANCELS = r"/20190101/jobRuns/{run_id}/actions/cancelJobRun"
 
 @pytest.fixture(scope="module")
 def idle(emulator: Access) -> Iterator[IdleGangs]:
-    with idle_gangs(emulator, CASES + 8, 2) as gangs:
+    with idle_gangs(emulator, CASES + 9, 2) as gangs:
         yield gangs
 
 
@@ -131,6 +132,22 @@ def test_a_task_that_is_refused_for_good_ends_its_gang_and_may_be_retried(
     assert stop_requested(idle, record)
     httpx.delete(f"{idle.emulator.url}/_emulator/faults").raise_for_status()
     assert ends(idle, [record]) == [True]
+
+
+def test_what_the_nodes_of_a_gang_that_failed_were_sending_is_forgotten_and_nothing_of_a_later_one(
+    idle: IdleGangs, conn_id: str
+) -> None:
+    record = idle.records[CASES + 8]
+    key = replace(record.ref.key, generation=2, attempt=2)
+    uri = f"{idle.emulator.work_dir}/checkpoints/{uuid.uuid4().hex}-g2"
+    record = replace(record, ref=replace(record.ref, key=key, checkpoints_uri=uri))
+    store = open_store(uri, idle.backend.access)
+    for name in ("step-1/a", "step-2.attempt-2/a", "step-2.attempt-3/a"):
+        store.upload(name, 3 << 20, 1 << 20).write(0, 0, b"x" * (1 << 20))
+    idle.backend.cancel(record.ref)
+    with pytest.raises(AirflowFailException):
+        task(conn_id).resume(Context(), record.to_json())
+    assert [upload.name for upload in store.open_uploads()] == ["step-2.attempt-3/a"]
 
 
 def test_where_the_service_refuses_everything_the_nodes_are_asked_to_stop(

@@ -131,6 +131,14 @@ MUTANTS = (
         "lost model|healthy gang ended",
     ),
     _one(
+        "a node that saves is lost as soon as any",
+        "4",
+        "gangs/decisions.py",
+        "        if not _is_saving(node):",
+        "        if True:",
+        "healthy gang ended",
+    ),
+    _one(
         "a task gives up and leaves its gang",
         "4",
         "gangs/kills.py",

@@ -53,11 +53,12 @@ class FarWriters:
 
     def _doubt_of(self, rank: int, name: str, heard: dict[int, tuple[float, int]]) -> str | None:
         report = read_report(self._store, rank)
-        if report is not None and report.phase in TRAINED:
-            return None
         if report is not None and name in (report.writing or ()):
+            # A program that has ended in any other way than with 0 had it open until then.
             heard.pop(rank, None)
             return f"node {rank}, which shares the folder, has a file of it open for writing"
+        if report is not None and report.phase in TRAINED:
+            return None
         if report is None or report.writing is None or self._beats(report, heard) < BEATS:
             return (
                 f"node {rank}, which shares the folder, has not reported since that it does not write to it"

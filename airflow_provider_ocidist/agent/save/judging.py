@@ -58,11 +58,12 @@ class Judge:
         elsewhere: Elsewhere = nowhere,
         ahead: Callable[[Path], int] = ahead_ns,
         far: Callable[[Candidate], str | None] = lambda _: None,
+        begins: Callable[[str], object] = lambda _: None,
     ) -> None:
         """`announced`: the entries that the program announced, and when, in ns of this machine's clock.
 
         `ahead`: by how many ns the folder's file stamps are ahead of that clock. `far`: why another node may still
-        write to an entry.
+        write to an entry. `begins` takes what is read next.
         """
         self.folder = folder
         self.pattern = pattern
@@ -70,6 +71,7 @@ class Judge:
         self.elsewhere = elsewhere
         self._ahead = ahead
         self._far = far
+        self._begins = begins
         self._renames = Renames(folder)
         there = candidates(folder, pattern)
         self._beginnings = Beginnings(there)
@@ -77,15 +79,16 @@ class Judge:
         self._proved = dict(self._seen)
         self._readings: dict[Path, tuple[tuple[Signature, tuple[int | None, ...]], Reading]] = {}
         self._models: dict[str, Model] = {}
+        self._open: dict[Path, tuple[str, ...]] = {}
         self._read: dict[Path, tuple[Candidate, Reading]] = {}
         """The entry as it was last judged."""
 
-    def look(self, moment: Moment, begins: Callable[[str], object] = lambda _: None) -> list[Verdict]:
+    def look(self, moment: Moment) -> list[Verdict]:
         """Return a verdict on each new entry, in the order of writing.
 
-        While the training runs, an entry that changed since the last scan is skipped. `begins` takes what is read next.
+        While the training runs, an entry that changed since the last scan is skipped.
         """
-        begins(str(self.folder))
+        self._begins(str(self.folder))
         renamed = self.renamed()
         found = candidates(self.folder, self.pattern)
         self._beginnings.note(found, self._proved)
@@ -96,8 +99,8 @@ class Judge:
         if not new:
             return []
         # Slow on a machine with hundreds of processes: called only for an entry with another proof.
-        written = cache(lambda: open_for_writing() if moment is Moment.RUNNING else frozenset())
-        return [self._judge(moment, item, found, written, renamed, begins) for item in new]
+        written = cache(open_for_writing)
+        return [self._judge(moment, item, found, written, renamed) for item in new]
 
     def renamed(self) -> frozenset[str]:
         """Return the entries renamed into place since the folder was first seen."""
@@ -113,9 +116,8 @@ class Judge:
         found: Sequence[Candidate],
         written: Callable[[], frozenset[str]],
         renamed: frozenset[str],
-        begins: Callable[[str], object],
     ) -> Verdict:
-        begins(str(item.path))
+        self._begins(str(item.path))
         return Verdict(
             item, self._found(moment, item, found, written, renamed), self._beginnings.of(item.path)
         )
@@ -137,13 +139,26 @@ class Judge:
             return Unproved(f"it cannot be read: {error}")
         verdict = judge(moment, evidence)
         if isinstance(verdict, Proof):
-            verdict = judge(moment, replace(evidence, open_for_writing=inside(item.path, written())))
+            opened = self._opened(moment, item, written)
+            verdict = judge(moment, replace(evidence, open_for_writing=opened))
         if isinstance(verdict, Proof) and (doubt := self._far(item)):
             verdict = Unproved(doubt)
         if isinstance(verdict, Proof):
             self._proved[item.path] = item.signature
             self._models[item.placed.series] = Model(item)
         return verdict
+
+    def _opened(
+        self, moment: Moment, item: Candidate, written: Callable[[], frozenset[str]]
+    ) -> tuple[str, ...]:
+        """Return the files that are open for writing, or were at the look before: the death of their writer closes them
+        too. Of a program that was cut off, those that were when last seen.
+        """
+        before = self._open.get(item.path, ())
+        if moment is not Moment.RUNNING:
+            return () if moment is Moment.EXITED else before
+        self._open[item.path] = inside(item.path, written())
+        return self._open[item.path] or before
 
     def _note_what_was_complete(self, item: Candidate, reading: Reading) -> None:
         """Where a program saves over the last checkpoint, the next save shows that the last had all files."""

@@ -98,7 +98,7 @@ class ShardUploader:
         self._training_ended.set()
         while self._thread.is_alive() and not (deadline.is_over or self._stands_still()):
             self._thread.join(LOOK_INTERVAL)
-        if self._thread.is_alive() and self._stands_still():
+        if self._thread.is_alive() and not deadline.is_over:
             return Undelivered(self._movement.why, Cause.SERVICE)
         if self._thread.is_alive():
             message = "shards of this node were still uploading when the time to save was over"

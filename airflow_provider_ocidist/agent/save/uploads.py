@@ -107,12 +107,14 @@ class CheckpointUploader:
         if self.ledger:
             # Before the program starts: it would resume from the newest name.
             self.ledger.begin(fetched)
+        self._movement = Movement()
         self.judge = Judge(
             folder,
             checkpoints.pattern,
             announced=self._announced,
             elsewhere=shards.may_be_elsewhere if shards else nowhere,
             far=self._far.doubt if self._far else lambda _: None,
+            begins=self._movement.further,
         )
         self._waiting: dict[Path, Whole] = {}
         self._last_written_ns = 0
@@ -135,7 +137,7 @@ class CheckpointUploader:
         self._try_again_at = 0.0
         self._moment = self._end = Moment.RUNNING
         self._deadline = SaveDeadline(0.0)
-        self._movement = Movement()
+        self._program_ended = threading.Event()
         self._training_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
@@ -145,6 +147,10 @@ class CheckpointUploader:
         if self.shards:
             self.shards.open()
         self._thread.start()
+
+    def program_ended(self) -> None:
+        """Judge nothing more before `finish` says how it has ended: a death closes the files of a half save too."""
+        self._program_ended.set()
 
     def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
         """Publish what is left; return why that failed, None if it succeeded."""
@@ -162,7 +168,7 @@ class CheckpointUploader:
             self.ledger.forget([path.name for path in (*self._waiting, *self._lost)])
         if self.error:
             return Undelivered(self._why(self.error), cause_of(self.error))
-        if self._thread.is_alive() and self._stands_still():
+        if self._thread.is_alive() and not deadline.is_over:
             return Undelivered(self._movement.why, Cause.SERVICE)
         if self._thread.is_alive():
             message = (
@@ -218,7 +224,8 @@ class CheckpointUploader:
 
     def _look_and_upload(self) -> None:
         try:
-            self._look()
+            if self._training_ended.is_set() or not self._program_ended.is_set():
+                self._look()
             if time.monotonic() >= self._try_again_at:
                 self._upload()
         except Exception as error:
@@ -231,7 +238,7 @@ class CheckpointUploader:
         if self._clock.went_back():
             # What is written from here on is stamped earlier, and is newer all the same.
             self._last_written_ns, self._last_of_series = 0, {}
-        verdicts = self.judge.look(self._moment, self._movement.further)
+        verdicts = self.judge.look(self._moment)
         self._movement.further("")
         for verdict in verdicts:
             if isinstance(verdict.found, Proof):

@@ -31,10 +31,13 @@ class CheckpointFolder:
     def __init__(self, context: NodeContext) -> None:
         self.context = context
         self.settings = context.config.checkpoints
-        self._before: Mapping[str, Stamps] | None = None
-        """The entries that were there before the first launch; None before that is known."""
         self._folder: Path | None = None
         """Where it is, once the program is launched."""
+        self._uploader: Uploader | None = None
+        self._is_over = False
+        """Whether the program has ended."""
+        self._before: Mapping[str, Stamps] | None = None
+        """The entries that were there before the first launch; None before that is known."""
         self._fetched: set[str] = set()
         """Names of the entries that this attempt has fetched."""
 
@@ -77,6 +80,7 @@ class CheckpointFolder:
         if self.settings is None or self.settings.uri is None:
             return None
         folder = self._folder = self.path(workspace)
+        self._is_over = False
         uploader: Uploader
         if self.context.is_main:
             uploader = self._main_uploader(folder, self.settings)
@@ -85,7 +89,14 @@ class CheckpointFolder:
             if self._report_writing not in self.context.heartbeat.watches:
                 self.context.heartbeat.watches.append(self._report_writing)
         uploader.start()
+        self._uploader = uploader
         return uploader
+
+    def program_ended(self) -> None:
+        """Take what lies open for half written, until it is known how the program has ended."""
+        self._is_over = True
+        if isinstance(self._uploader, CheckpointUploader):
+            self._uploader.program_ended()
 
     def require_checkpoint(self, workspace: Workspace) -> None:
         """Raise AgentError where the job requires a checkpoint and none was published."""
@@ -174,9 +185,11 @@ class CheckpointFolder:
         )
 
     def _report_writing(self) -> None:
-        """Report what this node's processes write to, as the main node may publish from the same folder."""
+        """Report what this node's processes write to in the folder that the main node publishes from."""
         assert self._folder is not None
-        self.context.heartbeat.update(writing=written_entries(self._folder))
+        # What it had open when it was cut off stays in the report.
+        if not self._is_over:
+            self.context.heartbeat.update(writing=written_entries(self._folder))
 
     def _report_published(self, reference: CheckpointRef) -> None:
         self.context.meter.touch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+KEY = re.compile(r"(?!\.$)[-._a-zA-Z0-9]{1,253}")
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 
@@ -58,16 +61,47 @@ def pod_problems(
         text = f'Unsupported value: "{spec.get("restartPolicy")}": supported values: {shown}'
         problems.append(Problem(f"{path}.restartPolicy", text))
     volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
+    for index, volume in enumerate(spec.get("volumes") or ()):
+        problems += _volume_problems(volume, f"{path}.volumes[{index}]")
     for part in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(part) or ()):
             problems += _container_problems(container, f"{path}.{part}[{index}]", volumes)
     return problems + _repeated(_containers(spec), f"{path}.containers")
 
 
+def _volume_problems(volume: Mapping[str, Any], path: str) -> Iterable[Problem]:
+    yield from _label_problems(volume.get("name"), f"{path}.name")
+    sources = [volume, *((volume.get("projected") or {}).get("sources") or ())]
+    for kind in ("configMap", "secret", "downwardAPI"):
+        for source in sources:
+            for item in (source.get(kind) or {}).get("items") or ():
+                yield from _inside_problems(item.get("path"), f"{path}.{kind}.items.path")
+
+
+def _label_problems(name: Any, path: str) -> Iterable[Problem]:
+    if not name:
+        yield Problem(path, "Required value")
+    elif not NAME.fullmatch(name):
+        yield Problem(path, f'Invalid value: "{name[:80]}": must be a lowercase RFC 1123 label')
+
+
+def _inside_problems(place: Any, path: str) -> Iterable[Problem]:
+    """Yield what is wrong with a place below a volume's folder."""
+    if not place:
+        yield Problem(path, "Required value")
+    elif leads_out(place):
+        yield Problem(path, f'Invalid value: "{place[:80]}": must be a relative path without ".."')
+
+
+def leads_out(place: str) -> bool:
+    """Return whether a path may leave the folder that it is relative to."""
+    return place.startswith("/") or ".." in place.split("/") or "\0" in place
+
+
 def _container_problems(container: Mapping[str, Any], path: str, volumes: set[Any]) -> Iterable[Problem]:
-    for name in ("name", "image"):
-        if not container.get(name):
-            yield Problem(f"{path}.{name}", "Required value")
+    yield from _label_problems(container.get("name"), f"{path}.name")
+    if not container.get("image"):
+        yield Problem(f"{path}.image", "Required value")
     if container.get("imagePullPolicy") not in PULL_POLICIES:
         shown = ", ".join(f'"{policy}"' for policy in sorted(PULL_POLICIES))
         text = f'Unsupported value: "{container.get("imagePullPolicy")}": supported values: {shown}'
@@ -75,6 +109,12 @@ def _container_problems(container: Mapping[str, Any], path: str, volumes: set[An
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         if mount.get("name") not in volumes:
             yield Problem(f"{path}.volumeMounts[{index}].name", f'Not found: "{mount.get("name")}"')
+        if mount.get("subPath"):
+            yield from _inside_problems(mount["subPath"], f"{path}.volumeMounts[{index}].subPath")
+        where = mount.get("mountPath") or ""
+        if not where.startswith("/") or leads_out(where[1:]):
+            text = f'Invalid value: "{where[:80]}": must be an absolute path without ".."'
+            yield Problem(f"{path}.volumeMounts[{index}].mountPath", text)
     for index, variable in enumerate(container.get("env") or ()):
         if not variable.get("name"):
             yield Problem(f"{path}.env[{index}].name", "Required value")
@@ -155,6 +195,9 @@ def _secret_problems(new: Obj, old: Obj | None) -> Iterable[Problem]:
 
 def _size_problems(new: Obj, old: Obj | None) -> Iterable[Problem]:
     data = {**(new.get("data") or {}), **(new.get("binaryData") or {})}
+    for key in data:
+        if not KEY.fullmatch(key) or key.startswith(".."):
+            yield Problem(f"data[{key[:80]}]", "Invalid value: a valid config key must be the name of a file")
     if sum(len(value) for value in data.values()) > 1 << 20:
         yield Problem("data", "Too long: may not be more than 1048576 bytes")
     if old is not None and old.get("immutable") and data != {**(old.get("data") or {})}:

@@ -315,7 +315,9 @@ def of_type(wanted: Any, dice: random.Random, depth: int) -> Any:
     if isinstance(wanted, list):
         return [of_type(wanted[0], dice, depth + 1) for _ in range(dice.randrange(3))]
     plain = {
-        "str": lambda: dice.choice(("text", "", "a", "Never", "OnFailure", "None", "\N{ROCKET}", "a" * 300)),
+        "str": lambda: dice.choice(
+            ("text", "", "a", "../" * 9 + "a", "Never", "OnFailure", "None", "\N{ROCKET}", "a" * 300)
+        ),
         "datetime": lambda: dice.choice(("2026-01-01T00:00:00Z", "soon", "")),
         "bool": lambda: dice.random() < 0.5,
         "int": lambda: dice.choice((0, 1, 2, 5, -1, 10**9, 2**62)),

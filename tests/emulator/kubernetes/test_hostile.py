@@ -13,6 +13,7 @@ from airflow_provider_ocidist.emulator import control
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.replicas import by_index
 from airflow_provider_ocidist.emulator.kubernetes.quantities import amount
 from tests.emulator.kubernetes.gangs import Gangs
+from tests.emulator.kubernetes.waiting import until
 from tests.emulator.other_user import only_as_root, status_for_another_user
 
 YAML = {"content-type": "application/yaml"}
@@ -275,6 +276,74 @@ def test_what_was_stored_breaks_nothing_that_comes_after(kube, http, place):
         assert http.get(path, headers={"accept": table}).status_code == 200
     ann = kube.user("ann").configuration.api_key["authorization"]
     refused(http.get(f"{place}/pods", headers={"authorization": ann}), 403)
+
+
+# places outside of the state folder
+
+
+def pod_with(**parts):
+    container = {"name": "main", "image": "i", "command": ["true"], **parts.pop("container", {})}
+    return {"metadata": {"name": "out"}, "spec": {"containers": [container], **parts}}
+
+
+OUT = "../" * 12 + "tmp/ocidist-out"
+PLACES = [
+    pod_with(volumes=[{"name": OUT, "emptyDir": {}}]),
+    pod_with(volumes=[{"name": "..", "emptyDir": {}}]),
+    pod_with(volumes=[{"emptyDir": {}}]),
+    pod_with(container={"name": OUT}),
+    pod_with(initContainers=[{"name": "../a", "image": "i"}]),
+    pod_with(volumes=[{"name": "v", "configMap": {"name": "c", "items": [{"key": "a", "path": OUT}]}}]),
+    pod_with(
+        volumes=[{"name": "v", "secret": {"secretName": "c", "items": [{"key": "a", "path": "/tmp/out"}]}}]
+    ),
+    pod_with(
+        volumes=[
+            {
+                "name": "v",
+                "projected": {
+                    "sources": [{"configMap": {"name": "c", "items": [{"key": "a", "path": OUT}]}}]
+                },
+            }
+        ]
+    ),
+    pod_with(
+        volumes=[
+            {
+                "name": "v",
+                "downwardAPI": {"items": [{"path": OUT, "fieldRef": {"fieldPath": "metadata.name"}}]},
+            }
+        ]
+    ),
+    *(
+        pod_with(
+            volumes=[{"name": "v", "emptyDir": {}}],
+            container={"volumeMounts": [{"name": "v", "mountPath": "/v", **mount}]},
+        )
+        for mount in ({"subPath": OUT}, {"subPath": "/tmp"}, {"mountPath": f"/{OUT}"}, {"mountPath": "v"})
+    ),
+]
+
+
+@pytest.mark.parametrize("pod", PLACES, ids=lambda pod: json.dumps(pod["spec"])[:90])
+def test_a_pod_that_names_a_place_outside_of_its_own_is_refused(kube, http, place, pod):
+    refused(http.post(f"{place}/pods", json=pod), 422)
+
+
+@pytest.mark.parametrize("key", [OUT, "..", ".", "a/b", "", "x" * 254])
+def test_a_key_that_is_no_name_of_a_file_is_refused(kube, http, place, key):
+    for kind, name in (("configmaps", "data"), ("configmaps", "binaryData"), ("secrets", "data")):
+        refused(http.post(f"{place}/{kind}", json={"metadata": {"name": "c"}, name: {key: "YQ=="}}), 422)
+
+
+def test_a_part_of_a_volume_that_leads_out_of_it_by_a_variable_is_not_mounted(kube, tmp_path):
+    mount = {"name": "v", "mountPath": "/v", "subPathExpr": "$(OUT)"}
+    variables = [{"name": "OUT", "value": f"../../../../../../../../..{tmp_path}/out"}]
+    kube.pod(
+        "true", container={"volumeMounts": [mount], "env": variables}, volumes=[{"name": "v", "emptyDir": {}}]
+    )
+    until(lambda: any("subPath" in message for _, message in kube.events()))
+    assert not (tmp_path / "out").exists()
 
 
 # counts

@@ -224,3 +224,9 @@ def test_selectors_find_what_their_words_say(cluster):
         assert found == wanted, text
     with refused(400, "BadRequest"):
         cluster.list("ConfigMap", None, "a=(b")
+
+
+def test_a_subscription_may_be_ended_twice(cluster):
+    end = cluster.subscribe("ConfigMap", print)
+    end()
+    end()
