@@ -20,6 +20,7 @@ from airflow_provider_ocidist.hooks.links import CheckpointLink, checkpoint_url,
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.refusal import CAUSES
 from airflow_provider_ocidist.model.run import RunRef
@@ -60,8 +61,15 @@ class TryOutcome:
 
     def announce(self, ref: RunRef) -> None:
         """Publish a gang that this try has created or adopted."""
+        words = words_of(ref.backend)
         self._log.info(
-            "gang %s: job %s, %d nodes, main run %s", ref.key.name, ref.job_id, ref.nodes, ref.main_run_id
+            "gang %s: %s %s, %d nodes, of node 0 the %s %s",
+            ref.key.name,
+            words.gang,
+            ref.job_id,
+            ref.nodes,
+            words.node,
+            ref.main_run_id,
         )
         if ref.candidate:
             self._log.info("gang %s runs on a candidate: %s", ref.key.name, ref.candidate)
