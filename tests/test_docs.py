@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import json
 import re
 import subprocess
@@ -36,6 +37,7 @@ from airflow_provider_ocidist.job import (
     TrainingJob,
 )
 from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from tests.documents import (
     DOCUMENTS,
     ROOT,
@@ -46,6 +48,7 @@ from tests.documents import (
     name_of,
     uneven_rows,
 )
+from tests.train.test_job_files import CHANGES, DRILLED, NEED_GPUS, TRAINED_BY_DAGS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -163,9 +166,13 @@ def test_python_in_documents_uses_what_exists(text):
 
 
 @pytest.mark.parametrize("text", each("python"))
-def test_python_in_documents_runs(text, tmp_path):
+def test_python_in_documents_runs(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names: dict = {"__file__": str(tmp_path / "dag.py")}
     exec(compile(text, "README", "exec"), names)
+    if "saves.save(" in text:
+        # A folder that was there already would be restored, and nothing would be trained.
+        assert (tmp_path / "checkpoints" / "step-300" / ".metadata").exists()
 
 
 def test_example_dags_load():
@@ -305,3 +312,22 @@ def test_what_each_home_can_do_is_what_its_backend_declares():
     backends = [kinds.load("backends", home).BACKEND for home in homes]
     for label, capability in HOMES.items():
         assert rows[label] == ["yes" if issubclass(each, capability) else "-" for each in backends], label
+
+
+def test_every_argument_of_the_operator_is_in_its_table():
+    text = (ROOT / "docs" / "airflow.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \|", text.partition("| argument |")[2].partition("\n\n")[0], re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    taken = inspect.signature(DistributedTrainingOperator.__init__).parameters
+    assert named == {name for name in taken if name not in ("self", "kwargs")}
+
+
+def test_the_page_of_launchers_says_what_trains_each_job_file():
+    text = (ROOT / "docs" / "launchers.md").read_text()
+    rows = re.findall(r"^\| (`\w+\.yaml`.*?) \| (.*?) \|$", text, re.MULTILINE)
+    said = {frozenset(re.findall(r"`(\w+\.yaml)`", names)): by for names, by in rows}
+    found = ((CHANGES, "test-launchers"), (TRAINED_BY_DAGS, "test-airflow"), (DRILLED, "test-chaos"))
+    for files, target in found:
+        assert said.pop(frozenset(files)).startswith(f"`make {target}`")
+    assert said.pop(frozenset(NEED_GPUS)).startswith("nothing: ")
+    assert said == {}

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent import guard
 from airflow_provider_ocidist.agent.join.heartbeat import Heartbeat
-from airflow_provider_ocidist.agent.join.peer_reports import read_others
+from airflow_provider_ocidist.agent.join.peer_reports import furthest_step, read_others
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.drill import DRILL_VARIABLE, Deed, Fault, Journal, StepSeen, Strike, When
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.work_dir import drill_journal_of
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -131,7 +131,8 @@ class Drill:
             return own
         read_at, step = self._others
         if time.monotonic() - read_at > OTHERS_INTERVAL:
-            step = _furthest(read_others(self.heartbeat.hasty, self.rank, self.config.nodes))
+            others = read_others(self.heartbeat.hasty, self.rank, self.config.nodes)
+            step = furthest_step(others, self.heartbeat.launch)
             self._others = time.monotonic(), step
         return step
 
@@ -284,15 +285,6 @@ def _reads_in(folder: Path) -> bool:
             if str(link.readlink()).startswith(place):
                 return True
     return False
-
-
-def _furthest(reports: Sequence[NodeReport | None]) -> int | None:
-    steps = [
-        report.progress.step
-        for report in reports
-        if report and report.progress and report.progress.step is not None
-    ]
-    return max(steps, default=None)
 
 
 def _signal(pids: Sequence[int], number: signal.Signals) -> None:

@@ -123,6 +123,7 @@ class Node:
             self.drill.folder = self.checkpoints.path(workspace)
         began = time.monotonic()
         ended = training.wait(self.switch, self.config.limits.stop_grace)
+        self.checkpoints.program_ended()
         self.run_watches.launch_ended()
         self.heartbeat.update(trained_for=round(time.monotonic() - began, 1))
         if ended.stop or ended.exit_code:
@@ -144,11 +145,15 @@ class Node:
         )
         if self.launch:
             self.launch.watches.close()
-        self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None, now=True)
+        self.heartbeat.update(restarts=ended.restarts, phase=Phase.FETCHING, slow=(), stands=None)
         self.switch.rearm(len(ended.restarts))
         self.context.meter.begin_again()
-        await_others_saved(self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout)
-        self.checkpoints.go_back(workspace)
+        # The steps of the launch before are none of this one's.
+        self.heartbeat.update(progress=self.context.meter.progress, now=True)
+        others = await_others_saved(
+            self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout
+        )
+        self.checkpoints.go_back(workspace, others)
 
     def _failed_ourselves(self, cause: Cause, message: str) -> Outcome:
         self.gang_end.ask_others(cause, message)

@@ -103,9 +103,11 @@ class KeepsTime(Capability):
         """Return the Unix time by the service's clock, as far as it has answered; else this machine's."""
 
 
-def now_at(backend: Backend) -> float:
-    """Return the Unix time by the service's clock where the backend knows it, else by this machine's."""
-    return backend.now() if isinstance(backend, KeepsTime) else time.time()
+def now_at(backend: Backend, here: float | None = None) -> float:
+    """Return the Unix time by the service's clock where the backend knows it, else by this machine's (`here`)."""
+    if isinstance(backend, KeepsTime):
+        return backend.now()
+    return time.time() if here is None else here
 
 
 class CountsMissing(Capability):

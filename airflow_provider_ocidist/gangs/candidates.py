@@ -121,6 +121,14 @@ class Candidates:
         self._backend.directories.refusals.note(self.plan(key, number), refusal)
         return self.several and choose(self._job.nodes, self._refused(key), now).is_free
 
+    def lacks_capacity(self, key: RunKey) -> bool:
+        """Whether a choice was refused lately for want of capacity: it may have machines later."""
+        now = now_at(self._backend)
+        return any(
+            refusal is not None and refusal.cause is Cause.CAPACITY and refusal.holds(self._job.nodes, now)
+            for refusal in self._refused(key)
+        )
+
     def _refused(self, key: RunKey) -> list[Refusal | None]:
         plans = self.plans(key)
         found = self._backend.directories.refusals.of(plans)

@@ -291,10 +291,18 @@ def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Findin
         return None
     for node in status.nodes:
         silent = unchanged.seconds(record, unchanged.node(node.rank))
-        if node.state is NodeState.RUNNING and silent > record.lost_timeout:
+        if node.state is not NodeState.RUNNING or silent <= record.lost_timeout:
+            continue
+        if not _is_saving(node):
             return (
                 Cause.NODE,
                 f"node {node.rank} has sent no heartbeat for {silent:.0f} s (limits.lost_timeout)",
+            )
+        # Cut off from the store, it still holds a finished model, and goes on trying to deliver it.
+        if silent > record.lost_timeout + record.save_timeout:
+            return (
+                Cause.NODE,
+                f"node {node.rank} saves, and has sent no heartbeat for {silent:.0f} s (limits.save_timeout)",
             )
     return None
 

@@ -63,10 +63,13 @@ class Canceller:
         self._backend = backend
         self._log = log
         self._stop = stop
+        self._begun: dict[str, float] = {}
+        """By job: when its end was begun, on the clock `time.monotonic`; an error amid it grants no more time."""
 
     def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
         """End the live ones. Raises BackendError, also when stopped, or if nodes still live after `within` seconds."""
-        deadline = time.monotonic() + within
+        now = time.monotonic()
+        deadline = max((self._begun.setdefault(ref.job_id, now) for ref in refs), default=now) + within
         cancelled_at: dict[str, float] = {}
         while live := self._living(refs):
             if time.monotonic() > deadline:
@@ -188,6 +191,16 @@ class GangSubmitter:
                 if not self._has_another(error):
                     raise
                 self._log.warning("%s; asking for another candidate", error)
+
+    def submit_or_end(self, key: RunKey, number: int = 1, retries: int | None = None) -> RunRecord:
+        """Do what `adopt_or_submit` does, for a caller that nobody follows: whatever this raises, no node runs on."""
+        try:
+            return self.adopt_or_submit(key, None, number, retries)
+        except BaseException as error:
+            if self._asked is not None:
+                left = self.call_off(key, number, error)
+                self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
+            raise
 
     def _has_another(self, error: BackendError) -> bool:
         """Remember what the service has just refused; return whether the job has another candidate."""

@@ -128,6 +128,8 @@ class Restart:
     """The node that failed."""
     step: int | None = None
     """The step that it had reached; None where the program reports none."""
+    checkpoint: str | None = None
+    """Digest of the newest checkpoint of all nodes by then; None: there was none."""
     seconds: float | None = None
     """From the end of the launch before until every node that has measured it had its first step; None: not known."""
 
@@ -178,12 +180,17 @@ class NodeReport:
     """Grows while the node makes progress before the training; None: an older agent."""
     checkpoint: CheckpointRef | None = None
     """Newest complete checkpoint that this node has written, or started from."""
+    writing: tuple[str, ...] | None = None
+    """On all but the main node: entries of the checkpoint folder that the program has open for writing, or had when it
+    was cut off; None before that is known, and once it has exited with 0."""
     starts_from: str | None = None
     """Digest of the checkpoint that this node goes on from, empty for none; None before it has looked."""
     outputs: tuple[str, ...] = ()
     """URIs of the outputs that were copied."""
     spent_before: float | None = None
     """Node-seconds of the task's earlier attempts since its last clear, as node 0 has counted them."""
+    apart: tuple[int, ...] | None = None
+    """On the main node: the nodes whose checkpoint folder is another than its own; None before it has looked."""
     lost: bool = False
     """Whether the platform has started this node again after what ran on it had failed, or ended without a word."""
     restarts: tuple[Restart, ...] = ()

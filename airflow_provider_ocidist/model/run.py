@@ -386,6 +386,7 @@ class RunRecord:
     start_deadline: float | None = None
     hang_timeout: float | None = None
     lost_timeout: float | None = None
+    save_timeout: float = 3600.0
     lease: float | None = None
     """Set for a process that may end the run, and so renews its lease; None for mere watchers."""
     ending: Ending | None = None
@@ -422,6 +423,7 @@ class RunRecord:
             start_deadline=ref.submitted_at + limits.start_timeout,
             hang_timeout=limits.hang_timeout,
             lost_timeout=limits.lost_timeout,
+            save_timeout=limits.save_timeout,
             lease=ref.lease,
             logs_since=(ref.submitted_at,) * ref.nodes,
             ending_limit=ENDING_LIMIT + limits.stop_grace,

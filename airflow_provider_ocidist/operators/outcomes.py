@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
@@ -17,12 +18,18 @@ from airflow_provider_ocidist.hooks import task_context
 from airflow_provider_ocidist.hooks.errors import training_failure
 from airflow_provider_ocidist.hooks.links import CheckpointLink, checkpoint_url, links_of_run
 from airflow_provider_ocidist.model.attempts import End
+from airflow_provider_ocidist.model.causes import MEANINGS
+from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.refusal import CAUSES
 from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+UPLOADS_LIMIT = 10.0
+"""Seconds for each answer about uploads that a gang has left open."""
 
 
 class ErrorLog(TaskLog, Protocol):
@@ -42,6 +49,8 @@ class TryOutcome:
         self._log = log
         self.has_another: Callable[[RunRef, Cause, str], bool] = lambda *_: False
         """Remembers that a gang's machines were refused; returns whether the job names others."""
+        self.lacks_capacity: Callable[[], bool] = lambda: False
+        """Returns whether any machines that the job names may be there later."""
         self.search: CapacitySearch | None = None
         """The search for machines; None where the task does not ask again."""
         self._spent: dict[str, Any] = {}
@@ -90,7 +99,8 @@ class TryOutcome:
         watch.end_leftovers()
         assert watch.status is not None
         if watch.status.ended:
-            self._close(watch.record.ref, succeeded=False)
+            self._close(watch.record.ref, succeeded=False, final=MEANINGS[cause].retry.hopeless)
+            self._abort_uploads(watch.record.ref)
         failure = Failure.of(cause, message, watch.record, watch.status)
         self._spent = watch.spent
         if failure.checkpoint_uri is not None:
@@ -128,13 +138,28 @@ class TryOutcome:
         self.failure = failure
         self._push("failure", task_context.handed_on({**failure.to_json(), **self._spent}))
 
-    def _close(self, ref: RunRef, *, succeeded: bool) -> None:
+    def _close(self, ref: RunRef, *, succeeded: bool, final: bool = False) -> None:
         """Record the end, so that a later try can detect a clear in between."""
         backend = self._connection.backend(ref.backend)
-        backend.gangs.close(ref, End(succeeded=succeeded, number=self._ti.try_number))
+        backend.gangs.close(ref, End(succeeded=succeeded, number=self._ti.try_number, final=final))
+
+    def _abort_uploads(self, ref: RunRef) -> None:
+        """Abort what the nodes, which have ended, were sending of checkpoints: no retry may follow that does so."""
+        if ref.checkpoints_uri is None:
+            return
+        from airflow_provider_ocidist.storage.open_uploads import abort_left_behind
+
+        access = self._connection.access(ref.backend)
+        fence = Fence(generation=ref.key.generation, attempt=ref.key.attempt + 1)
+        # A task that fails does not wait for a store that is down.
+        hasty = replace(access, max_attempts=1, read_timeout=UPLOADS_LIMIT)
+        abort_left_behind(ref.checkpoints_uri, fence, hasty)
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
-        if self.search is None or cause is not Cause.CAPACITY:
+        if self.search is None or cause not in CAUSES:
+            return
+        # Of several candidates, the last refusal says nothing of the others.
+        if cause is not Cause.CAPACITY and not self.lacks_capacity():
             return
         search = self.search.failed()
         ask_at = search.next_at(time.time())

@@ -34,11 +34,14 @@ DEFAULT_CAPACITY_TIMEOUT = 3600.0
 
 
 class TaskConnection:
-    """The connection of a task: its backend, connected once, so that it is ready when the task is killed."""
+    """The connection of a task: each kind of backend is connected once, to be ready when the task is killed.
+
+    A gang may be of another kind than the job names now: its file was edited since.
+    """
 
     def __init__(self, conn_id: str) -> None:
         self._conn_id = conn_id
-        self._connected: Backend | None = None
+        self._connected: dict[str | None, Backend] = {}
 
     def hook(self, kind: str | None = None) -> OciHook:
         return OciHook(self._conn_id, kind=kind)
@@ -47,14 +50,17 @@ class TaskConnection:
         return self.hook(kind).access
 
     def backend(self, kind: str | None) -> Backend:
-        if self._connected is None:
-            self._connected = self.hook(kind).backend()
-        return self._connected
+        """Return the backend of a kind; None: the one connected first, else the usual one."""
+        if kind is None and self._connected:
+            return next(iter(self._connected.values()))
+        if kind not in self._connected:
+            self._connected[kind] = self.hook(kind).backend()
+        return self._connected[kind]
 
     def reconnect(self) -> None:
-        """Let the backend use the connection's credentials of now."""
-        if self._connected is not None and self._connected.needs_connection:
-            self._connected.reconnect(self.hook().fields)
+        """Let the backends use the connection's credentials of now."""
+        for backend in [each for each in self._connected.values() if each.needs_connection]:
+            backend.reconnect(self.hook(backend.kind).fields)
 
 
 class TaskJob:

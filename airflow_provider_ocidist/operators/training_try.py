@@ -15,7 +15,7 @@ from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
-from airflow_provider_ocidist.gangs.kills import Backoff, may_pass
+from airflow_provider_ocidist.gangs.kills import Backoff
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
@@ -86,6 +86,7 @@ class TrainingTry:
         self._number: int = self.context["ti"].try_number
         self.outcome = TryOutcome(self.context, self.job, self.connection, self._log)
         self.outcome.has_another = self._has_another
+        self.outcome.lacks_capacity = self._lacks_capacity
         self.ending = GangEnding(self._number, self.stop, self.connection, self._log)
 
     # what a process of the task begins with
@@ -161,18 +162,19 @@ class TrainingTry:
     def _wait_for_capacity(self, none: NoCapacity) -> None:
         # The gang has ended: a kill has nothing more to end.
         self.outcome.search, self._ref = none.search, None
-        pause = none.ask_at - time.time()
+        now = time.time()
+        pause = max(0.0, none.ask_at - now)
         self._log.warning(
             "%s; asking again in %.0f s, and for %.0f s at most (limits.capacity_timeout)",
             none,
             pause,
-            none.search.give_up_at - time.time(),
+            none.search.give_up_at - now,
         )
         if self._may_defer:
             raise TaskDeferred(
-                trigger=PauseTrigger(none.ask_at),
+                trigger=PauseTrigger(none.ask_at, pause),
                 method_name="ask_again",
-                kwargs={"search": asdict(none.search)},
+                kwargs={"search": none.search.after(pause, now)},
             )
         if self.stop.wait(pause):
             raise AirflowFailException("the task was killed while it waited for machines; nothing runs")
@@ -181,10 +183,20 @@ class TrainingTry:
         """Remember that the service had no machines for a gang; return whether the job names others."""
         if cause not in CAUSES:
             return False
+        return self._of_candidates(
+            lambda candidates: candidates.refuse(ref.key, ref.candidate, cause, message)
+        )
+
+    def _lacks_capacity(self) -> bool:
+        """Return whether any candidate was refused lately for want of capacity."""
+        key = task_context.key_of(self.context)
+        return self._of_candidates(lambda candidates: candidates.several and candidates.lacks_capacity(key))
+
+    def _of_candidates(self, ask: Callable[[Candidates], bool]) -> bool:
         try:
             job = self._job()
             backend = self.connection.backend(job.backend.kind)
-            return Candidates(backend, job, self._log).refuse(ref.key, ref.candidate, cause, message)
+            return ask(Candidates(backend, job, self._log))
         except (OcidistError, OSError) as error:
             self._log.warning("whether the job names other machines is not known: %s", error)
             return False
@@ -230,7 +242,7 @@ class TrainingTry:
         return deadline
 
     def _brought_about(self, gang: GangSubmitter, key: RunKey, deadline: float | None) -> RunRecord:
-        """Return the record of the gang; where one of an earlier try may live, one bad answer is no reason to fail."""
+        """Return the record of the gang; where one may live, or was half made, one bad answer is no reason to fail."""
         backoff = Backoff(self.stop, self._log)
         with (
             self.ending.of_earlier_tries_when_killed(gang, key),
@@ -240,7 +252,7 @@ class TrainingTry:
                 try:
                     return gang.adopt_or_submit(key, deadline, self._number, self.operator.retries)
                 except BackendError as error:
-                    if self._number == 1 or not may_pass(error):
+                    if not backoff.is_worth_another(error, self._number):
                         raise
                     backoff.take(error, self.connection.reconnect)
 

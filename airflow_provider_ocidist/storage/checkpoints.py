@@ -262,10 +262,11 @@ def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
         entries = []
     if not entries:
         raise CheckpointError(f"{path} is no checkpoint: it is not there, or holds no file", uri=str(path))
+    links = [name for name in source.skipped if (path / name).is_symlink() or (path / name).is_dir()]
+    if links:
+        raise Unpublishable(f"{path} has links that lead out of it: {', '.join(links[:3])}", uri=str(path))
     if source.skipped:
-        raise Unpublishable(
-            f"{path} has links that lead out of it: {', '.join(source.skipped[:3])}", uri=str(path)
-        )
+        log.warning("left out of %s, as no files: %s", path, ", ".join(source.skipped[:3]))
     if any(entry.name == MANIFEST for entry in entries):
         raise Unpublishable(f"{path} holds a {MANIFEST} of its own: rename it", uri=str(path))
     return source, entries

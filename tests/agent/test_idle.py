@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,8 @@ from airflow_provider_ocidist.agent.monitor import usage
 from airflow_provider_ocidist.agent.monitor.idle import IdleWatch, is_used
 from airflow_provider_ocidist.agent.monitor.usage import UsageMeter
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.job import Limits
-from airflow_provider_ocidist.model.report import Usage
+from airflow_provider_ocidist.job import Limits, Restarts
+from airflow_provider_ocidist.model.report import NodeReport, Usage
 from tests.agent.gangs import Gang
 
 SEED = random.randrange(10_000)
@@ -70,21 +71,27 @@ def test_gpus_are_asked_where_there_are_any(
     assert meter.look().idle == (60.0 if idle else 0.0)
 
 
-def run(tmp_path: Path, nodes: int, seconds: int, *working: str, limit: float = 4.0) -> list[Cause | None]:
+def run(
+    tmp_path: Path, nodes: int, seconds: int, *working: str, limit: float = 4.0, **changes: Any
+) -> list[NodeReport]:
     limits = Limits(idle=limit, stop_grace=2.0, join_timeout=30.0)
     args = [str(seconds), *working]
-    with Gang(tmp_path, SLEEPS, nodes=nodes, args=args, limits=limits) as gang:
+    with Gang(tmp_path, SLEEPS, nodes=nodes, args=args, limits=limits, **changes) as gang:
         gang.run()
-        return [agent.report.cause for agent in gang.agents]
+        return [agent.report for agent in gang.agents]
 
 
-def test_a_gang_that_sleeps_is_ended_with_its_cause(tmp_path: Path) -> None:
-    causes = run(tmp_path, 2, 120)
-    assert Cause.IDLE in causes
+@pytest.mark.parametrize("restarts", [Restarts(), Restarts(program=2, hang=2)])
+def test_a_gang_that_sleeps_is_ended_with_its_cause_whatever_may_be_launched_again(
+    tmp_path: Path, restarts: Restarts
+) -> None:
+    reports = run(tmp_path, 2, 120, restarts=restarts)
+    assert Cause.IDLE in [report.cause for report in reports]
+    assert [report.restarts for report in reports] == [(), ()]
 
 
 def test_nodes_that_wait_for_one_that_works_are_not_idle(tmp_path: Path) -> None:
-    assert run(tmp_path, 2, 9, "1", limit=3.0) == [None, None]
+    assert [report.cause for report in run(tmp_path, 2, 9, "1", limit=3.0)] == [None, None]
 
 
 def test_without_a_limit_a_program_may_sleep(tmp_path: Path) -> None:

@@ -27,7 +27,13 @@ SEED = int(os.environ.get("RESTARTS_SEED", "20261123"))
 
 def drawn(draw: random.Random) -> Restart:
     cause = draw.choice(list(Cause))
-    return Restart(cause=cause, message="m", rank=draw.randint(0, 3), step=draw.choice([None, 1, 2, 3]))
+    step, checkpoint = draw.choice([None, 1, 2, 3]), draw.choice([None, "a", "b"])
+    return Restart(cause=cause, message="m", rank=draw.randint(0, 3), step=step, checkpoint=checkpoint)
+
+
+def place_of(failure: Restart) -> tuple[object, ...]:
+    """Return how far the training had come, as far as anybody knows."""
+    return failure.cause, failure.step, failure.checkpoint if failure.step is None else None
 
 
 @pytest.mark.parametrize("number", range(100))
@@ -41,7 +47,7 @@ def test_no_history_has_more_restarts_of_a_kind_than_allowed_and_none_twice_at_o
         why_not = refusal(budgets, history, failure)
         kind = BUDGETS.get(failure.cause)
         spent = sum(BUDGETS[each.cause] == kind for each in history)
-        again = any((each.cause, each.step) == (failure.cause, failure.step) for each in history)
+        again = any(place_of(each) == place_of(failure) for each in history)
         assert (why_not is None) == (kind is not None and spent < getattr(budgets, kind) and not again)
         if why_not is None:
             history.append(failure)
@@ -52,8 +58,20 @@ def test_a_crash_loop_is_named_as_one_while_the_budget_is_not_spent() -> None:
     assert refusal(Restarts(program=9), [failure], failure) == (
         "it is a crash loop: USER at step 40 for the second time"
     )
-    unknown = Restart(cause=Cause.OOM, message="m")
-    assert "OOM before its first step" in (refusal(Restarts(program=9), [unknown], unknown) or "")
+
+
+def test_where_no_step_is_known_a_checkpoint_between_two_failures_shows_progress() -> None:
+    first = Restart(cause=Cause.OOM, message="m")
+    saved = Restart(cause=Cause.OOM, message="m", checkpoint="a")
+    known = Restart(cause=Cause.OOM, message="m", step=4, checkpoint="b")
+    allowed = Restarts(program=9)
+    assert refusal(allowed, [first], first) == (
+        "it is a crash loop: OOM for the second time, with no step and no newer checkpoint since the first"
+    )
+    assert refusal(allowed, [first], saved) is None
+    assert refusal(allowed, [first, saved], saved) is not None
+    assert refusal(allowed, [first, saved], known) is None
+    assert "at step 4" in (refusal(allowed, [known], Restart(cause=Cause.OOM, message="m", step=4)) or "")
 
 
 @pytest.mark.parametrize("cause", [Cause.CONFIG, Cause.ABANDONED, Cause.CANCELED, Cause.SERVICE])

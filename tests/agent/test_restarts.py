@@ -91,6 +91,40 @@ def test_the_same_failure_at_the_same_step_twice_ends_the_run_with_its_step(tmp_
         assert len(two.agents[0].report.restarts) == 1
 
 
+def test_failures_of_a_node_that_counts_no_steps_are_told_apart_by_those_of_another(tmp_path: Path) -> None:
+    script = """
+if launch == 2:
+    sys.exit()
+if node == 0:
+    at(20 * (launch + 1))
+    time.sleep(1000)
+report = pathlib.Path(os.environ["REPORTS"]) / "0.json"
+until(lambda: (json.loads(report.read_text())["progress"] or {}).get("step") == 20 * (launch + 1))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with gang(tmp_path, script, nodes=2, restarts=Restarts(program=5, node=5)) as two:
+        assert two.run(REPORTS=str(two.run_dir / "nodes")) == [0, 0]
+        assert [(each.rank, each.step) for each in two.agents[0].report.restarts] == [(1, 20), (1, 40)]
+
+
+def test_where_nobody_counts_steps_a_newer_checkpoint_shows_that_the_training_got_further(
+    tmp_path: Path,
+) -> None:
+    script = """
+if launch < 2:
+    save(launch + 1)
+    until((pathlib.Path(os.environ["PLACE"]) / f"step-{launch + 1}.txt/manifest.json").exists)
+assert launch > 2, "as always"
+"""
+    place = str(tmp_path / "kept")
+    with gang(tmp_path, script, checkpoints=Checkpoints(uri=place), restarts=Restarts(program=9)) as one:
+        assert one.run(PLACE=place) == [1]
+        report = one.agents[0].report
+        # The third failure is the first one with no newer checkpoint than the one before it.
+        assert len(report.restarts) == 2
+        assert "a crash loop: USER for the second time, with no step" in (report.message or "")
+
+
 def test_the_budget_is_what_the_job_allows(tmp_path: Path) -> None:
     with gang(tmp_path, "at(launch)\nraise ValueError('each time elsewhere')\n") as one:
         assert one.run() == [1]

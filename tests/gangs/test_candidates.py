@@ -18,6 +18,7 @@ from airflow.sdk import DAG
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, LeftRuns, TrainingFailed
+from airflow_provider_ocidist.gangs import capacity
 from airflow_provider_ocidist.gangs.candidates import Candidates, Choice, choose, label
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job_file import parsing
@@ -168,6 +169,24 @@ def test_when_every_candidate_is_refused_the_task_fails_with_that_cause(
         a_task({"shape": SECOND}, limits={"capacity_timeout": 0}).execute(context(ti))
     assert failed.value.cause is Cause.CAPACITY
     assert [shape_of(run) for run in runs_of(backend, ti)] == [FIRST] * 2 + [SECOND] * 2
+
+
+def test_a_candidate_without_quota_does_not_shorten_the_wait_for_another_without_capacity(
+    ti: Ti, nodes: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "FIRST_PAUSE", 0.1)
+    nodes(shape=FIRST, failure=NO_CAPACITY, times=2)
+    nodes(shape=SECOND, failure="The quota of this shape is used up.")
+    result = a_task({"shape": SECOND}, limits={"capacity_timeout": 600}).execute(context(ti))
+    assert result["checkpoint_uri"]
+    assert RunRef.from_json(ti.xcoms["run"]).candidate == ""
+
+
+def test_without_quota_for_any_candidate_nothing_is_waited_for(ti: Ti, nodes: Callable[..., None]) -> None:
+    nodes(failure="The quota of this shape is used up.")
+    with pytest.raises(TrainingFailed) as failed:
+        a_task({"shape": SECOND}, limits={"capacity_timeout": 600}).execute(context(ti))
+    assert failed.value.cause is Cause.QUOTA
 
 
 def test_a_gang_that_gets_all_but_one_node_gives_them_back_and_moves(

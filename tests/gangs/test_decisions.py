@@ -10,7 +10,9 @@ import pytest
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.decisions import Action, Cancel, Fail, Succeed, Wait, decide
 from airflow_provider_ocidist.gangs.unchanged import observe
+from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.job import Limits, Program
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.model.run import (
     Ending,
@@ -250,6 +252,58 @@ def test_a_silent_node_is_lost_only_when_its_reports_can_be_read() -> None:
     assert action.ending.cause is Cause.NODE
     assert watched(limits, (START, status), (START + 9999, unreadable)) == Wait()
     assert watched(limits, (START, status), (START + 9999, unreadable), (START + 10_009, status)) == Wait()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_node_that_holds_a_finished_model_is_left_alone_for_as_long_as_it_may_try_to_save_it(
+    seed: int,
+) -> None:
+    dice = random.Random(seed)
+    lost, save = dice.uniform(30, 300), dice.uniform(600, 7200)
+    limits = record(nodes=dice.randint(1, 4), lost_timeout=lost, save_timeout=save)
+    rank = dice.randrange(limits.ref.nodes)
+    # The others beat on, or have ended.
+    others = dice.choice([Phase.SAVING, Phase.TRAINING, Phase.DONE])
+
+    def status(turn: int, phase: Phase) -> RunStatus:
+        silent = report(rank, phase=phase, trained_for=600.0 if phase is Phase.SAVING else None)
+        return RunStatus(
+            nodes=tuple(
+                node(each, NodeState.RUNNING, report=silent)
+                if each == rank
+                else node(
+                    each, NodeState.RUNNING, report=report(each, phase=others, heartbeat_at=START + turn)
+                )
+                for each in range(limits.ref.nodes)
+            )
+        )
+
+    def looks(until: float, phase: Phase) -> list[tuple[float, RunStatus]]:
+        times = [START, *sorted(START + dice.uniform(1, until) for _ in range(5)), START + until]
+        return [(at, status(turn, phase)) for turn, at in enumerate(times)]
+
+    assert watched(limits, *looks(lost + save - 1, Phase.SAVING)) == Wait()
+    late = watched(limits, *looks(lost + save + 1, Phase.SAVING))
+    assert isinstance(late, Cancel)
+    assert "limits.save_timeout" in late.ending.message
+    earlier = watched(limits, *looks(lost + 1, dice.choice([Phase.TRAINING, Phase.JOINING])))
+    assert isinstance(earlier, Cancel)
+    assert "limits.lost_timeout" in earlier.ending.message
+
+
+def test_how_long_a_node_may_save_is_in_the_record_and_an_hour_in_one_of_before() -> None:
+    job = AgentConfig(
+        run_name="r",
+        nodes=2,
+        run_dir="d",
+        program=Program(script="train.py"),
+        limits=Limits(save_timeout=77.0),
+    )
+    known = RunRecord.of(record().ref, job, Expectations())
+    assert RunRecord.from_json(known.to_json()).save_timeout == 77.0
+    before = known.to_json()
+    del before["save_timeout"]
+    assert RunRecord.from_json(before).save_timeout == 3600.0
 
 
 def test_a_node_that_writes_is_no_silent_one_whatever_its_clock_says() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.decisions import Cancel, Wait, decide
 from airflow_provider_ocidist.gangs.spending import Spending, bound, node_seconds, seconds_of
+from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model.budget import Budget
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import (
@@ -20,6 +22,7 @@ from airflow_provider_ocidist.model.run import (
     RunRef,
     RunStatus,
 )
+from tests.service_in_memory import Model
 from tests.training_jobs import a_job, a_key
 
 SEED = random.randrange(10_000)
@@ -157,3 +160,23 @@ def test_the_plan_names_every_bound_of_a_job() -> None:
         "at most 2.50 node-hours (cost 10.00) in all attempts (limits.max_cost 10); "
         "at most 4.00 node-hours (cost 16.00) an attempt (limits.max_runtime)"
     )
+
+
+def test_a_metric_that_is_not_taken_ends_no_gang(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    service, job = Model(), a_job()
+    ref = service.has(a_key(), [NodeState.RUNNING] * job.nodes)
+    times = iter(range(0, 100_000, 700))
+    record = RunRecord.of(ref, job, Expectations())
+    watch = Watch(service, record, logging.getLogger("test"), clock=lambda: float(next(times)))
+
+    def refuse(_: Spending) -> None:
+        raise OSError("no route to the metrics")
+
+    watch.on_spending = refuse
+    status = service.status([ref])[0]
+    started = tuple(replace(node, started_at=NOW - 3600.0, finished_at=None) for node in status.nodes)
+    action = watch.observe(replace(status, nodes=started, at=NOW), None, NOW)
+    assert isinstance(action, Wait)
+    assert "no route to the metrics" in caplog.text
+    assert "used so far: 2.0" in caplog.text

@@ -19,6 +19,7 @@ from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter
 from airflow_provider_ocidist.model.run import RunKey, RunRef
 from airflow_provider_ocidist.oci_client import clients
+from airflow_provider_ocidist.work_dir import attempt_index
 from scripts.emulator_process import Access
 from tests.training_jobs import BACKEND, a_job, a_key
 
@@ -155,6 +156,29 @@ def test_whatever_changes_between_two_tries_one_gang_lives_and_none_is_forgotten
     httpx.delete(f"{stage.emulator.url}/_emulator/faults").raise_for_status()
     assert last.complete, told
     assert stage.live_jobs(key) == {last.job_id}, told
+
+
+@pytest.mark.parametrize("times", [1, 2, 1000])
+def test_a_list_of_attempts_that_is_not_found_is_no_empty_one(
+    stage: Stage,
+    ended: Callable[[RunRef], RunRef],
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+) -> None:
+    """Without Airflow's notes, and in another compartment, the records alone lead to the gang that lives."""
+    monkeypatch.setattr(attempt_index, "NOT_FOUND_PAUSES", (0.0, 0.0))
+    key = a_key()
+    first = ended(stage.submit(key, None))
+    stage.change("compartment", random.Random(1))
+    rule = {"method": "GET", "path": "/n/.*/b/[^/]*/o", "status": 404, "code": "BucketNotFound"}
+    httpx.post(f"{stage.emulator.url}/_emulator/faults", json={**rule, "times": times}).raise_for_status()
+    if times == 1000:
+        with pytest.raises(BackendError, match="reading which attempts") as caught:
+            stage.submit(key, None, 2)
+        assert caught.value.status_code == 404, "a later try asks again: kills.may_pass"
+        assert stage.live_jobs(key) == {first.job_id}
+    else:
+        assert stage.live_jobs(key) == {ended(stage.submit(key, None, 2)).job_id}
 
 
 def _cut_off(stage: Stage, key: RunKey, notes: Notes | None, chance: random.Random) -> None:

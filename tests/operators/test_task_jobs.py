@@ -70,3 +70,13 @@ def test_code_that_a_task_writes_is_there_only_while_it_is_sent(tmp_path: Path, 
         assert (folder / "own.py").read_text() == "pass"
     assert not folder.exists()
     assert job.plans(complete) == ()
+
+
+def test_each_gang_is_looked_for_at_its_own_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_BOTH", '{"conn_type": "oci", "extra": {"region": "eu-frankfurt-1"}}')
+    connection = TaskConnection("both")
+    # The job as its file is now, then the gang that the task waits for.
+    kinds = ["local", "oci_data_science", "local"]
+    assert [connection.backend(kind).kind for kind in kinds] == kinds
+    assert connection.backend("local") is connection.backend("local")
+    assert connection.backend(None).kind == "local"

@@ -131,6 +131,14 @@ MUTANTS = (
         "lost model|healthy gang ended",
     ),
     _one(
+        "a node that saves is lost as soon as any",
+        "4",
+        "gangs/decisions.py",
+        "        if not _is_saving(node):",
+        "        if True:",
+        "healthy gang ended",
+    ),
+    _one(
         "a task gives up and leaves its gang",
         "4",
         "gangs/kills.py",
@@ -325,8 +333,10 @@ MUTANTS = (
         "a node goes back before the others have saved",
         "15.1",
         "agent/node.py",
-        "await_others_saved(self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout)",
-        "pass",
+        """await_others_saved(
+            self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout
+        )""",
+        "[]",
         "restore|order|healthy gang ended|not launched again",
     ),
     _one(
@@ -341,7 +351,7 @@ MUTANTS = (
         "a node keeps its own parts for the next launch",
         "15.1",
         "agent/stages/checkpoint_folder.py",
-        "        if self._is_own and not self.context.is_main:",
+        "        if self._is_own(others):",
         "        if False:",
         "wholeness|restore|order",
     ),

@@ -57,6 +57,8 @@ class Rules:
         """Those of which every byte is in the store."""
         self.leases: dict[str, float] = {}
         self.reports: dict[str, float] = {}
+        self.saving: set[str] = set()
+        """Those whose node has last said that it saves."""
         self.silences: dict[str, tuple[float, float]] = {}
         """By report: when a silence began that was longer than the nodes bear, and when it was over."""
         self.told: dict[int, float] = {}
@@ -118,6 +120,7 @@ class Rules:
             if self.world.now - self.reports.get(name, self.world.now) > PEERS_SILENT:
                 self.silences[name] = self.reports[name], self.world.now
             self.reports[name] = self.world.now
+            (self.saving.add if b'"phase": "SAVING"' in stored.data else self.saving.discard)(name)
             self._check_cause(folder.removesuffix("/nodes"), stored)
 
     def _published(self, folder: str, stored: Stored) -> None:
@@ -309,7 +312,9 @@ class Rules:
                 since, over = self.silences.get(name, (heard, 0.0))
                 # Who looks may not have seen its end.
                 heard = since if now - over < LOOK else heard
-                if now - heard > PEERS_SILENT and self._reports_blocked(heard):
+                # A finished model is worth an hour of silence (`limits.save_timeout`).
+                finished = name in self.saving and gang.exits.get(machine.rank) == 0
+                if now - heard > PEERS_SILENT and not finished and self._reports_blocked(heard):
                     return "a node was not heard of"
         return None
 
@@ -644,7 +649,9 @@ class Rules:
             return
         self.given_up.add(gang.number)
         known = self._faults_before(gang, gang.launch + 1)
-        if len(known) != gang.launch + 1 or _again(known) or 0 in gang.exits.values():
+        if len(known) != gang.launch + 1 or 0 in gang.exits.values():
+            return
+        if _again(known) or _again_without_steps(known):
             return
         spent = sum(fault.budget == known[-1].budget for fault in known)
         if spent <= self._budgets()[known[-1].budget]:
@@ -763,13 +770,19 @@ def _content(stored: Stored) -> dict[str, Any]:
 
 
 def _again(faults: Sequence[Fault]) -> Fault | None:
-    """Return a fault that has ended two launches at the same step."""
+    """Return a fault that has ended two launches at the same step, as far as its node counts steps."""
     seen: set[tuple[str, int | None]] = set()
     for fault in faults:
-        if (fault.kind, fault.said) in seen:
+        if fault.said is not None and (fault.kind, fault.said) in seen:
             return fault
         seen.add((fault.kind, fault.said))
     return None
+
+
+def _again_without_steps(faults: Sequence[Fault]) -> bool:
+    """Whether a fault has ended two launches of which a node knows by checkpoints only how far they came."""
+    kinds = [fault.kind for fault in faults if fault.said is None]
+    return len(kinds) > len(set(kinds))
 
 
 def _last(name: str) -> str:

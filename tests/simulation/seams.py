@@ -160,7 +160,7 @@ def _patch_agent() -> None:
     from airflow_provider_ocidist import kinds
     from airflow_provider_ocidist.agent import guard, node
     from airflow_provider_ocidist.agent.join import topology
-    from airflow_provider_ocidist.agent.monitor import health, peers, watches
+    from airflow_provider_ocidist.agent.monitor import health, peers, progress, watches
     from airflow_provider_ocidist.agent.prepare import code
     from airflow_provider_ocidist.agent.prepare.workspace import Workspace
     from airflow_provider_ocidist.agent.save import judging, shard_uploader
@@ -197,6 +197,8 @@ def _patch_agent() -> None:
     meeting.await_address = lambda *_, **__: here().address
     supervise.os = SimulatedOs()
     watches.UsageMeter = NoUsage
+    # It would wait for the kernel, for real; the beats read the same lines.
+    progress.ProgressMeter.follow = lambda _meter: None
     activity.Activity.look = lambda own: own._stages
     for module in (judging, shard_uploader):
         module.open_for_writing = _open_for_writing

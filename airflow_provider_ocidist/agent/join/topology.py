@@ -286,8 +286,10 @@ def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalle
             return
 
 
-def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> None:
-    """Return when every node has saved what the launch before has left: then all restore the same checkpoint.
+def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> list[NodeReport]:
+    """Return the other nodes' reports once all have saved what the launch before has left.
+
+    Then all restore the same checkpoint.
 
     A node that saves is waited for as long as it beats. Raises TopologyTimeout for one that has ended or is silent, or
     whose report cannot be read for `timeout` seconds.
@@ -296,11 +298,12 @@ def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> N
     read_at = time.monotonic()
     while True:
         others = read_others(heartbeat.store, heartbeat.report.rank, nodes)
-        behind = [report for report in others if report and len(report.restarts) < heartbeat.launch]
-        if None not in others:
+        known = [report for report in others if report]
+        behind = [report for report in known if len(report.restarts) < heartbeat.launch]
+        if len(known) == len(others):
             read_at = time.monotonic()
             if not behind:
-                return
+                return known
         lost = [report.rank for report in behind if not _at_work(report, beats)]
         if lost or time.monotonic() - read_at > timeout:
             names = ", ".join(map(str, lost)) or "of which no report can be read"

@@ -30,12 +30,12 @@ def nodes_apart(folder: Path, run_name: str, rank: int, nodes: int) -> tuple[int
     return apart
 
 
-def hide_folder(folder: Path, run_name: str, rank: int, main_rank: int) -> bool:
-    """Return whether this node's folder is its own, and remove its mark then: the main node cannot see it."""
-    is_own = not _is_marked(folder, run_name, main_rank)
-    if is_own:
+def hide_folder(folder: Path, run_name: str, rank: int, main_rank: int) -> None:
+    """Remove this node's mark where the main node cannot see it."""
+    # The main node's may be gone because it has looked already: that this folder is another than its own is for
+    # `nodes_apart` to say.
+    if not _is_marked(folder, run_name, main_rank):
         _unmark(folder, run_name, rank)
-    return is_own
 
 
 def _mark(folder: Path, run_name: str, rank: int) -> Path:

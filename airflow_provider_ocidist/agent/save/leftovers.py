@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.save.entries import Candidate, candidates
@@ -98,10 +98,25 @@ class Ledger:
         return True
 
 
-def discard(folder: Path, pattern: str | None = None, *, fetched: Collection[str] = ()) -> None:
-    """Delete the entries of a folder of which this node has parts only; those that were fetched are whole."""
+def stamps_of(folder: Path, pattern: str | None = None) -> dict[str, Stamps]:
+    """Return the entries of a folder, each with its files."""
+    return {item.path.name: _stamps(item) for item in candidates(folder, pattern)}
+
+
+def discard(
+    folder: Path,
+    pattern: str | None = None,
+    *,
+    fetched: Collection[str] = (),
+    before: Mapping[str, Stamps] | None = None,
+) -> None:
+    """Delete the entries of a folder of which this node has parts only.
+
+    Those that were fetched are whole; those that have been there since `before`, unchanged, are the user's.
+    """
     for item in candidates(folder, pattern):
-        if item.path.name in fetched:
+        name = item.path.name
+        if name in fetched or (before and before.get(name) == _stamps(item)):
             continue
         if item.path.is_dir():
             shutil.rmtree(item.path, ignore_errors=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Union
 
 from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save.checkpoints import folder_of, resume, resume_after_clear, start_from
+from airflow_provider_ocidist.agent.save.far_writers import written_entries
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
-from airflow_provider_ocidist.agent.save.leftovers import discard
+from airflow_provider_ocidist.agent.save.leftovers import Stamps, discard, stamps_of
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
 from airflow_provider_ocidist.agent.save.shard_uploader import ShardUploader
 from airflow_provider_ocidist.agent.save.uploads import CheckpointUploader, ProgramState
@@ -18,6 +20,7 @@ from airflow_provider_ocidist.agent.train.abandonable import abandonable
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.job import Checkpoints, Restarts
+from airflow_provider_ocidist.model.report import NodeReport
 
 Uploader = Union[CheckpointUploader, ShardUploader]
 
@@ -28,10 +31,13 @@ class CheckpointFolder:
     def __init__(self, context: NodeContext) -> None:
         self.context = context
         self.settings = context.config.checkpoints
-        self._is_own = context.config.nodes == 1
-        """Whether no other node sees it."""
-        self._apart: tuple[int, ...] = ()
-        """On the main node: the nodes whose folder is another than its own."""
+        self._folder: Path | None = None
+        """Where it is, once the program is launched."""
+        self._uploader: Uploader | None = None
+        self._is_over = False
+        """Whether the program has ended."""
+        self._before: Mapping[str, Stamps] | None = None
+        """The entries that were there before the first launch; None before that is known."""
         self._fetched: set[str] = set()
         """Names of the entries that this attempt has fetched."""
 
@@ -41,19 +47,22 @@ class CheckpointFolder:
 
     def restore(self, workspace: Workspace) -> None:
         """Fetch the checkpoint to go on from, for as long as the store may need."""
-        checkpoints = self.settings
-        if checkpoints is not None:
-            self.context.patiently(lambda: self._restore(self.path(workspace), checkpoints))
+        checkpoints, folder = self.settings, self.path(workspace)
+        if checkpoints is None:
+            return
+        if self._before is None:
+            self._before = stamps_of(folder, checkpoints.pattern)
+        self.context.patiently(lambda: self._restore(folder, checkpoints))
 
-    def go_back(self, workspace: Workspace) -> None:
-        """Fetch the newest whole checkpoint again, for another launch on the same machines."""
+    def go_back(self, workspace: Workspace, others: Iterable[NodeReport]) -> None:
+        """Fetch the newest whole checkpoint again, for another launch; `others`: the other nodes' reports."""
         if self.settings is None:
             return
         self._fetched.clear()
         abandonable(lambda: self.restore(workspace), self.context.switch)
-        if self._is_own and not self.context.is_main:
+        if self._is_own(others):
             # Afterwards: its parts of what is restored need not be fetched.
-            discard(self.path(workspace), self.settings.pattern, fetched=self._fetched)
+            discard(self.path(workspace), self.settings.pattern, fetched=self._fetched, before=self._before)
 
     def compare(self, workspace: Workspace) -> None:
         """Find out which nodes share it; all have marked theirs by now."""
@@ -62,22 +71,32 @@ class CheckpointFolder:
         if self.settings is None or self.settings.uri is None or nodes == 1:
             return
         if context.is_main:
-            self._apart = nodes_apart(folder, run_name, context.rank, nodes)
+            context.heartbeat.update(apart=nodes_apart(folder, run_name, context.rank, nodes))
         else:
-            self._is_own = hide_folder(folder, run_name, context.rank, context.main_rank)
+            hide_folder(folder, run_name, context.rank, context.main_rank)
 
     def start_uploader(self, workspace: Workspace) -> Uploader | None:
         """Return what uploads from it from now on; None where the job's checkpoints have no place to go to."""
         if self.settings is None or self.settings.uri is None:
             return None
-        folder = self.path(workspace)
+        folder = self._folder = self.path(workspace)
+        self._is_over = False
         uploader: Uploader
         if self.context.is_main:
             uploader = self._main_uploader(folder, self.settings)
         else:
             uploader = self._shard_uploader(folder, self.settings)
+            if self._report_writing not in self.context.heartbeat.watches:
+                self.context.heartbeat.watches.append(self._report_writing)
         uploader.start()
+        self._uploader = uploader
         return uploader
+
+    def program_ended(self) -> None:
+        """Take what lies open for half written, until it is known how the program has ended."""
+        self._is_over = True
+        if isinstance(self._uploader, CheckpointUploader):
+            self._uploader.program_ended()
 
     def require_checkpoint(self, workspace: Workspace) -> None:
         """Raise AgentError where the job requires a checkpoint and none was published."""
@@ -94,6 +113,13 @@ class CheckpointFolder:
         raise AgentError(
             f"the training succeeded but wrote no checkpoint into {checkpoints.path!r}: {why}",
             cause=Cause.USER,
+        )
+
+    def _is_own(self, others: Iterable[NodeReport]) -> bool:
+        """Whether the main node has found that it cannot see this node's folder."""
+        context = self.context
+        return any(
+            report.rank == context.main_rank and context.rank in (report.apart or ()) for report in others
         )
 
     def _restore(self, folder: Path, checkpoints: Checkpoints) -> None:
@@ -133,11 +159,12 @@ class CheckpointFolder:
 
     def _main_uploader(self, folder: Path, checkpoints: Checkpoints) -> CheckpointUploader:
         context, meter = self.context, self.context.meter
+        apart = context.heartbeat.report.apart or ()
         shards = ShardCollector(
             folder,
             context.heartbeat.store,
             context.rank,
-            self._apart,
+            apart,
             context.access,
             pattern=checkpoints.pattern,
             launch=context.heartbeat.launch,
@@ -152,9 +179,17 @@ class CheckpointFolder:
             ),
             on_published=self._report_published,
             shards=shards if context.config.nodes > 1 else None,
+            sharing=[rank for rank in range(context.config.nodes) if rank not in (context.rank, *apart)],
             fetched=self._fetched,
             restarts=context.config.restarts != Restarts(),
         )
+
+    def _report_writing(self) -> None:
+        """Report what this node's processes write to in the folder that the main node publishes from."""
+        assert self._folder is not None
+        # What it had open when it was cut off stays in the report.
+        if not self._is_over:
+            self.context.heartbeat.update(writing=written_entries(self._folder))
 
     def _report_published(self, reference: CheckpointRef) -> None:
         self.context.meter.touch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from airflow_provider_ocidist.agent.diagnose import outcome
@@ -11,7 +12,7 @@ from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagn
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.diagnose.stacks import odd_ones
 from airflow_provider_ocidist.agent.join.heartbeat import describe
-from airflow_provider_ocidist.agent.join.peer_reports import read_others
+from airflow_provider_ocidist.agent.join.peer_reports import furthest_step, read_others
 from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
@@ -40,8 +41,8 @@ class GangEnd:
         """End the run for a fault that this node has found; after a hang only this launch, where another is allowed."""
         assert stop.cause is not None
         cause, message = stop.cause, stop.message
-        # Whose machine is not well may still be launched again by the budget for hangs.
-        charged = cause if self.config.restarts.node else Cause.HANG
+        # After a hang, those whose machine is not well may still be launched again by the budget for hangs.
+        charged = Cause.HANG if cause is Cause.NODE and not self.config.restarts.node else cause
         restarts, why_not = self._restarts_after(charged, message) if stop.stacks else ((), None)
         message = f"{message}; {why_not}" if why_not else message
         asked = self.ask_others(cause, message, restarts, hang=stop.stacks)
@@ -107,18 +108,22 @@ class GangEnd:
         budgets, before = self.config.restarts, self.heartbeat.report.restarts
         if budgets == Restarts():
             return (), None
+        others = self._others()
+        own_step = self.context.meter.step_now()
         failure = Restart(
             cause=cause,
             message=self.context.masked(message),
             rank=self.context.rank,
-            step=self.context.meter.step_now(),
+            # Many programs report their steps on one node only.
+            step=furthest_step(others, self.heartbeat.launch) if own_step is None else own_step,
+            checkpoint=_newest_checkpoint([self.heartbeat.report, *others]),
         )
-        why_not = refusal(budgets, before, failure) or self._ended_before()
+        why_not = refusal(budgets, before, failure) or self._ended_before(others)
         return ((), f"not launched again: {why_not}") if why_not else ((*before, failure), None)
 
-    def _ended_before(self) -> str | None:
+    def _ended_before(self, others: Sequence[NodeReport | None]) -> str | None:
         """Return why the others cannot launch again: one has succeeded, and saves its results."""
-        for report in self._others():
+        for report in others:
             if (
                 report
                 and report.phase in (Phase.SAVING, Phase.DONE)
@@ -139,3 +144,9 @@ class GangEnd:
 
     def _others(self) -> list[NodeReport | None]:
         return read_others(self.heartbeat.store, self.context.rank, self.config.nodes)
+
+
+def _newest_checkpoint(reports: Iterable[NodeReport | None]) -> str | None:
+    known = [report.checkpoint for report in reports if report and report.checkpoint]
+    newest = max(known, key=lambda checkpoint: checkpoint.order, default=None)
+    return (newest.digest or newest.uri) if newest else None

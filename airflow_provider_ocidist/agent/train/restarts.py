@@ -27,11 +27,14 @@ def refusal(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> s
     if not allowed:
         return f"restarts.{budget} is 0"
     if any(_is_the_same(failure, each) for each in before):
-        at = "before its first step" if failure.step is None else f"at step {failure.step}"
-        return f"it is a crash loop: {failure.cause} {at} for the second time"
+        at = f" at step {failure.step}" if failure.step is not None else ""
+        since = "" if at else ", with no step and no newer checkpoint since the first"
+        return f"it is a crash loop: {failure.cause}{at} for the second time{since}"
     spent = sum(BUDGETS.get(each.cause) == budget for each in before)
     return f"restarts.{budget} is {allowed}, and spent" if spent >= allowed else None
 
 
 def _is_the_same(one: Restart, other: Restart) -> bool:
-    return (one.cause, one.step) == (other.cause, other.step)
+    if (one.cause, one.step) != (other.cause, other.step):
+        return False
+    return one.step is not None or one.checkpoint == other.checkpoint

@@ -236,3 +236,9 @@ def test_a_label_has_the_values_that_kubernetes_takes(cluster, value, taken):
         return
     with refused(422, "Invalid"):
         cluster.create(made)
+
+
+def test_a_subscription_may_be_ended_twice(cluster):
+    end = cluster.subscribe("ConfigMap", print)
+    end()
+    end()

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from airflow_provider_ocidist.emulator.kubernetes.core_kinds import leads_out
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import expand, field
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
@@ -30,7 +31,11 @@ class Volumes:
 
     def make(self) -> dict[str, Path]:
         """Return the folder (or file) of each volume. Raises MountError for one that is not there yet."""
-        return {volume["name"]: self._made(volume) for volume in self.pod["spec"].get("volumes") or ()}
+        try:
+            return {volume["name"]: self._made(volume) for volume in self.pod["spec"].get("volumes") or ()}
+        except OSError as error:
+            # Such as a name that is too long for this machine's file system.
+            raise MountError(f"MountVolume.SetUp failed: {error.strerror}") from error
 
     def _made(self, volume: Obj) -> Path:
         folder = self.folder / "volumes" / str(volume["name"])
@@ -131,6 +136,8 @@ def places(
         source = volumes[mount["name"]]
         part = expand(mount.get("subPathExpr") or mount.get("subPath") or "", environment)
         if part:
+            if leads_out(part):
+                raise MountError(f'failed to prepare subPath for volumeMount "{mount["name"]}": {part[:80]}')
             source = source / part
             if not source.exists():
                 source.mkdir(parents=True)

@@ -11,7 +11,7 @@ from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.admissi
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.generation import Generation
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.look import Settings, look
 from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import Operator
-from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind
+from airflow_provider_ocidist.emulator.kubernetes.kinds import STATUS, Kind
 
 SINCE_1_7 = ("nprocPerNode", "suspend", "managedBy")
 
@@ -69,7 +69,7 @@ _NEWEST = Kind(
             "nprocPerNode": "str",
             "pytorchReplicaSpecs": "dict[str, KubeflowV1ReplicaSpec]",
         },
-        "status": "object",
+        "status": STATUS,
     },
     problems=changed,
     columns=(("State", ".status.conditions[-1:].type"),),

@@ -8,8 +8,9 @@ from copy import deepcopy
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.defaults import CONTAINER
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.environment import environment
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.generation import Generation
-from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
+from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS, Obj
 from airflow_provider_ocidist.emulator.kubernetes.objects import owner_reference
+from airflow_provider_ocidist.emulator.wire import whole_number
 
 LABELS = "training.kubeflow.org/"
 INDEX_LABELS = (f"{LABELS}replica-index", "replica-index")
@@ -123,7 +124,9 @@ def of_kind(things: Sequence[Obj], kind: str) -> list[Obj]:
 
 
 def by_index(things: Sequence[Obj]) -> dict[int, Obj]:
-    return {int(_label(thing, INDEX_LABELS)): thing for thing in things}
+    """Return pods or services by their index; others may have labels of any form."""
+    indexes = [(whole_number(_label(thing, INDEX_LABELS)), thing) for thing in things]
+    return {index: thing for index, thing in indexes if index is not None and index < MAX_REPLICAS}
 
 
 def _label(thing: Obj, names: Sequence[str]) -> str:

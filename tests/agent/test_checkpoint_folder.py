@@ -1,0 +1,85 @@
+"""What another launch finds in a checkpoint folder: of what it cannot go on from, only a node's own leftovers go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_ocidist.agent.prepare.workspace import Workspace
+from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFolder
+from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.job import Checkpoints, Program, Restarts
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+
+Node = Callable[[int, Path], CheckpointFolder]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """Return a node of two, the first of which is the main node, with a checkpoint folder."""
+
+    def made(rank: int, folder: Path) -> CheckpointFolder:
+        config = AgentConfig(
+            run_name="run",
+            nodes=2,
+            run_dir=str(tmp_path / "run"),
+            program=Program(script="program.py"),
+            checkpoints=Checkpoints(path=str(folder), uri=str(tmp_path / "kept")),
+            restarts=Restarts(program=1),
+        )
+        environ = {"OCIDIST_NODE_RANK": str(rank), "HOME": str(tmp_path)}
+        return CheckpointFolder(NodeContext(config, environ, StopSwitch()))
+
+    return made
+
+
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(code=tmp_path, working_dir=tmp_path, program=Program(script="program.py"))
+
+
+def another_launch(main: CheckpointFolder, other: CheckpointFolder, place: Workspace) -> None:
+    """Let the other node go back, as it does once it has read that all have saved."""
+    other.go_back(place, [main.context.heartbeat.report])
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
+@pytest.mark.parametrize("main_first", [True, False])
+def test_nothing_goes_from_a_folder_that_the_nodes_share(
+    tmp_path: Path, node: Node, *, main_first: bool
+) -> None:
+    place, folder = workspace(tmp_path), tmp_path / "shared"
+    folder.mkdir()
+    (folder / "step-0.pt").write_text("the user's")
+    main, other = both = node(0, folder), node(1, folder)
+    for each in both:
+        each.restore(place)
+    for each in both if main_first else (other, main):
+        each.compare(place)
+    (folder / "step-2.pt").write_text("whole, and not sent yet")
+    another_launch(main, other, place)
+    assert entries(folder) == ["step-0.pt", "step-2.pt"]
+
+
+@pytest.mark.parametrize("main_first", [True, False])
+def test_from_a_folder_of_its_own_goes_what_a_node_has_written_itself(
+    tmp_path: Path, node: Node, *, main_first: bool
+) -> None:
+    place, own = workspace(tmp_path), tmp_path / "own"
+    own.mkdir()
+    (own / "step-0.pt").write_text("the user's")
+    (own / "last.pt").write_text("the user's")
+    main, other = both = node(0, tmp_path / "mains"), node(1, own)
+    for each in both:
+        each.restore(place)
+    for each in both if main_first else (other, main):
+        each.compare(place)
+    (own / "step-2.pt").write_text("a part")
+    (own / "last.pt").write_text("a part of the newest")
+    another_launch(main, other, place)
+    assert entries(own) == ["step-0.pt"]
