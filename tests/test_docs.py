@@ -102,6 +102,8 @@ def test_a_link_is_broken_where_its_file_or_its_heading_is_not_there(link, leads
     assert broken_links(shown, ROOT / "page.md") == ([] if leads else [link])
 
 
+DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef
+
 ON_A_NODE = {"ocidist/node.py"}
 """Modules that are named as they are in the artifact."""
 
@@ -111,6 +113,15 @@ def test_each_module_that_a_page_names_is_where_it_says(path):
     above = (ROOT, ROOT / "airflow_provider_ocidist", ROOT / "tests", ROOT / "dags_examples", path.parent)
     named = set(modules_named_in(path.read_text())) - ON_A_NODE
     assert {module for module in named if not any((folder / module).is_file() for folder in above)} == set()
+
+
+def test_each_step_of_the_walks_is_a_function_of_the_module_it_names():
+    text = (ROOT / "docs" / "walks.md").read_text()
+    steps = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
+    assert len(steps) > 20
+    for module, function in steps:
+        tree = ast.parse((ROOT / "airflow_provider_ocidist" / module).read_text())
+        assert function in {node.name for node in ast.walk(tree) if isinstance(node, DEFINITION)}, module
 
 
 def test_a_module_is_named_by_its_folder_and_file():

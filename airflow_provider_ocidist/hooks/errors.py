@@ -9,12 +9,11 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, TrainingFailed
 from airflow_provider_ocidist.model.causes import MEANINGS
-from airflow_provider_ocidist.model.masking import masked_text
 
 
 def training_failure(cause: Cause, message: str) -> BaseException:
     """Return the exception that a task raises when its training has failed."""
-    text = masked_text(f"{cause}: {message}")
+    text = _masked(f"{cause}: {message}")
     if cause is Cause.DEADLINE:
         return AirflowTaskTimeout(text)
     if MEANINGS[cause].retry.hopeless:
@@ -28,8 +27,15 @@ def as_airflow_errors() -> Iterator[None]:
     try:
         yield
     except JobFileError as error:
-        raise AirflowFailException(masked_text(str(error))) from error
+        raise AirflowFailException(_masked(str(error))) from error
     except BackendError as error:
         if error.retryable:
             raise
-        raise AirflowFailException(masked_text(f"{error.cause}: {error}")) from error
+        raise AirflowFailException(_masked(f"{error.cause}: {error}")) from error
+
+
+def _masked(text: str) -> str:
+    # A DAG file imports this module, and needs the search for secrets as little as the rest of a running task.
+    from airflow_provider_ocidist.model.masking import masked_text
+
+    return masked_text(text)

@@ -71,6 +71,8 @@ class TaskJob:
         self._read: tuple[JobArguments, TrainingJob] | None = None
         self.planned: tuple[TrainingJob, Plan] | None = None
         """The job and the plan as last shown; None before that, and where there is no plan."""
+        self._plans: tuple[Plan, ...] = ()
+        """The plans of all choices of machines of that job."""
 
     def job(self, arguments: JobArguments, render: Render) -> TrainingJob:
         """Return the job of these arguments, with a task's default limits for those that it does not set.
@@ -92,8 +94,16 @@ class TaskJob:
             yield replace(job, program=replace(job.program, source=str(folder)))
 
     def plans(self, job: TrainingJob) -> tuple[Plan, ...]:
-        """Return the plans that are already made of this very job."""
-        return (self.planned[1],) if self.planned is not None and self.planned[0] is job else ()
+        """Return the plans that are already made of this job, in the order of its choices.
+
+        They hold for the job with its code as well: that is written anew, to another folder.
+        """
+        if self.planned is None:
+            return ()
+        shown, source = self.planned[0], job.program.source
+        if replace(job, program=replace(job.program, source=shown.program.source)) != shown:
+            return ()
+        return tuple(plan if plan.code is None else replace(plan, code=source) for plan in self._plans)
 
     def shown_plan(
         self, given: Any, arguments: Callable[[], JobArguments], render: Render, key: RunKey
@@ -110,13 +120,13 @@ class TaskJob:
             job = self.job(arguments(), render)
             several = Candidates(self._connection.backend(job.backend.kind), job, log)
             # Each is planned: one that lacks something must not be found out at night.
-            plan, *_ = several.plans(key)
+            plans = several.plans(key)
         except Exception as error:  # noqa: BLE001 - it fails again when the task needs it, and is reported there
             return f"no plan: {masked_text(str(error), secrets)}"
         mask_secrets(secrets_in(job.to_mapping()))
-        self.planned = job, plan
+        self.planned, self._plans = (job, plans[0]), tuple(plans)
         room = conf.getint("core", "max_templated_field_length", fallback=4096)
-        return readable(plan, room, labels(job)[1:])
+        return readable(plans[0], room, labels(job)[1:])
 
     def read(self, arguments: JobArguments, render: Render) -> TrainingJob:
         """Return the job as arguments and file describe it. Raises as `job` does."""

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.model.work_dir import ATTEMPTS, end_of, order_in, 
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs, unusable
 
 Kind = TypeVar("Kind")
 NOT_FOUND_PAUSES = (0.5, 1.5)
@@ -157,10 +157,4 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except (StorageError, OSError) as error:
-        passes = isinstance(error, StorageError) and error.retryable
-        remedy = "" if passes else "; create its bucket, or name another work_dir"
-        raise BackendError(
-            f"work_dir cannot be used, recording the attempt: {error}{remedy}",
-            retryable=passes,
-            cause=Cause.SERVICE if passes else Cause.CONFIG,
-        ) from error
+        raise unusable(error, "recording the attempt") from error

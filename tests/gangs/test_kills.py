@@ -38,7 +38,7 @@ from tests.killed_tasks import WAITING
 from tests.training_jobs import a_job, a_key
 
 ROOT = Path(__file__).parents[2]
-CASES = 24
+CASES = 16
 CANCELS = r"/20190101/jobRuns/{run_id}/actions/cancelJobRun"
 
 

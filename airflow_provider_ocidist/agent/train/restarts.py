@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.job import Restarts
 from airflow_provider_ocidist.model.report import Restart
-
-BUDGETS = {
-    Cause.USER: "program",
-    Cause.DATA: "program",
-    Cause.OOM: "program",
-    Cause.HANG: "hang",
-    Cause.NODE: "node",
-}
-"""The budget that a failure is charged to; a failure of another cause cannot be mended by another launch."""
 
 
 def refusal(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> str | None:
     """Return why the training is not launched again after a failure; None: it is. `before`: the restarts so far."""
-    budget = BUDGETS.get(failure.cause)
+    budget = MEANINGS[failure.cause].restart
     if budget is None:
         return f"{failure.cause} is not mended by another launch"
     allowed = int(getattr(budgets, budget))
@@ -30,7 +21,7 @@ def refusal(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> s
         at = f" at step {failure.step}" if failure.step is not None else ""
         since = "" if at else ", with no step and no newer checkpoint since the first"
         return f"it is a crash loop: {failure.cause}{at} for the second time{since}"
-    spent = sum(BUDGETS.get(each.cause) == budget for each in before)
+    spent = sum(MEANINGS[each.cause].restart == budget for each in before)
     return f"restarts.{budget} is {allowed}, and spent" if spent >= allowed else None
 
 

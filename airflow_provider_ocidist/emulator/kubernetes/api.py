@@ -613,13 +613,7 @@ class Api(FaultyApp[Call]):
 
 def _ascii(text: str) -> str:
     """Return a text as a header can have it."""
-    return (
-        text[:MAX_WARNING_CHARS]
-        .encode("ascii", "backslashreplace")
-        .decode()
-        .replace("\n", " ")
-        .replace("\r", " ")
-    )
+    return text[:MAX_WARNING_CHARS].encode("unicode_escape").decode()
 
 
 def _after(seconds: float) -> str:

@@ -399,6 +399,14 @@ def test_a_path_that_is_none_is_not_found(kube, http):
         assert http.get(path).status_code == 404, path
 
 
+@pytest.mark.parametrize("name", ["ap\x7fVersion", "a\r\nx: y", "\N{ROCKET}", "\0", '"' * 9_000])
+def test_a_warning_of_a_field_with_any_name_is_a_header(http, place, name):
+    answer = http.post(f"{place}/configmaps", json={"metadata": {"name": "c"}, name: 1})
+    assert answer.status_code == 201
+    assert answer.headers["warning"].startswith("299 - ")
+    assert len(answer.headers["warning"]) < 6_000
+
+
 def test_speed_is_a_fault_here_too(kube, http, place):
     """bytes_per_s is among the fields of faults that the API server has."""
     http.post(f"{place}/configmaps", json={"metadata": {"name": "c"}, "data": {"a": "x" * 20_000}})
