@@ -23,6 +23,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     NamesSecrets,
     OpensById,
     ShowsWhatItCreated,
+    Suspends,
 )
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
 from airflow_provider_ocidist.emulator.data_science import shapes
@@ -307,6 +308,7 @@ def test_the_shapes_in_the_documents_are_those_of_the_emulator():
 HOMES = {
     "`ocidist status` by the platform's own id": OpensById,
     "`ocidist list`": ListsGangs,
+    "`ocidist suspend`, `ocidist resume`": Suspends,
     "`ocidist diff` with a run": ShowsWhatItCreated,
     "`ocidist preflight`": ChecksBeforehand,
     "secrets of a run that another started are masked by asking the platform": NamesSecrets,

@@ -134,6 +134,33 @@ class PreparesCancels(Capability):
         """Prepare, without a request. Raises BackendError or StorageError when the credentials cannot be loaded now."""
 
 
+class Suspends(Capability):
+    """Gives a gang's machines back without ending the gang, and lets it begin or go on."""
+
+    cannot = "cannot suspend a gang"
+
+    @abstractmethod
+    def suspend(self, ref: RunRef) -> None:
+        """End the nodes of a gang, which stays. Raises BackendError, RunNotFound where it is gone."""
+
+    @abstractmethod
+    def resume(self, ref: RunRef) -> None:
+        """Let a suspended gang begin. Raises BackendError, RunNotFound where it is gone."""
+
+
+class EndsLeftovers(Capability):
+    """Has gangs of which something may run on when all of their nodes have ended."""
+
+    cannot = "leaves nothing behind"
+
+    @abstractmethod
+    def end_leftovers(self, ref: RunRef) -> None:
+        """End what still runs of a gang whose nodes have all ended, and what would stay of it for ever.
+
+        Raises BackendError.
+        """
+
+
 class NamesSecrets(Capability):
     """Knows which secrets its nodes have got, for masking."""
 

@@ -40,6 +40,8 @@ GROUPS = {
         "run": ("run", "start a job; the run is saved in a file"),
         "watch": ("watch", "follow the logs of all nodes to the end; Ctrl-C does not end the run"),
         "cancel": ("cancel", "end all nodes of a run, and wait until they have ended"),
+        "suspend": ("suspend", "end the nodes of a run that stays, on Kubernetes and Run:ai"),
+        "resume": ("suspend", "let a suspended run begin"),
         "drill": (
             "drill",
             "train a job again and again with faults on purpose, and report how it recovers",

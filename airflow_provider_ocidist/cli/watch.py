@@ -82,14 +82,14 @@ def to_the_end(
             proven = True
             match action:
                 case Succeed(warning):
-                    watch.write_the_rest()
+                    _finish(watch, may_end_it=may_end_it)
                     assert watch.status is not None
                     if warning:
                         screen.warning("SUCCEEDED, BUT %s", warning)
                     screen.succeeded(status_json(watch.record, watch.status), watch.status)
                     return FINE
                 case Fail(cause, message):
-                    watch.write_the_rest()
+                    _finish(watch, may_end_it=may_end_it)
                     result = status_json(watch.record, watch.status) if watch.status else None
                     screen.failed(str(cause), message, result)
                     return FAILED
@@ -102,6 +102,12 @@ def to_the_end(
                 case Wait():
                     pass
             time.sleep(watch.pause(options.interval))
+
+
+def _finish(watch: Any, *, may_end_it: bool) -> None:
+    watch.write_the_rest()
+    if may_end_it:
+        watch.end_leftovers()
 
 
 def _look(watch: Any, screen: Screen) -> Action:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
-from airflow_provider_ocidist.backends.capabilities import CountsMissing, now_at
+from airflow_provider_ocidist.backends.capabilities import CountsMissing, EndsLeftovers, near, now_at
 from airflow_provider_ocidist.errors import (
     BackendError,
     CancelFailed,
@@ -289,6 +289,16 @@ class Watch:
                 return False
         self.record = replace(self.record, ending=ending)
         return True
+
+    def end_leftovers(self) -> None:
+        """End what runs on beside nodes that have all ended, where there may be something. Raises nothing."""
+        backend = near(self.backend, self.record.ref)
+        if self.status is None or not self.status.ended or not isinstance(backend, EndsLeftovers):
+            return
+        try:
+            backend.end_leftovers(self.record.ref)
+        except BackendError as error:
+            self._log.warning("what the nodes have left could not be ended: %s", error)
 
     def pause(self, interval: float) -> float:
         """Return the seconds until the next look: fewer when nodes are saving, more without an answer."""

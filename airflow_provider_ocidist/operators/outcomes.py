@@ -85,6 +85,7 @@ class TryOutcome:
     def succeed(self, watch: Watch, warning: str | None) -> dict[str, Any]:
         """Return the result of a gang that has succeeded."""
         watch.write_the_rest()
+        watch.end_leftovers()
         assert watch.status is not None
         self._close(watch.record.ref, succeeded=True)
         result: dict[str, Any] = task_context.handed_on(watch.result(warning))
@@ -103,6 +104,7 @@ class TryOutcome:
     def fail(self, watch: Watch, cause: Cause, message: str) -> NoReturn:
         """Raise what the task fails with, or NoCapacity if there may be machines later and this task has the time."""
         watch.write_the_rest()
+        watch.end_leftovers()
         assert watch.status is not None
         if watch.status.ended:
             self._close(watch.record.ref, succeeded=False, final=MEANINGS[cause].retry.hopeless)

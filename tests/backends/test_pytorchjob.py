@@ -174,6 +174,24 @@ def test_a_pod_template_is_laid_over_all_the_rest() -> None:
     assert pod["metadata"]["annotations"]["sidecar.istio.io/inject"] == "false"
 
 
+def test_the_label_of_a_queue_is_the_jobs_and_not_the_pods() -> None:
+    # Kueue may hold back pods by that label, too.
+    for changes in ({"queue": "gpus"}, {"labels": {names.QUEUE: "gpus", "team": "nlp"}}):
+        made = body(planned(a_job(backend=changes)))
+        assert made["metadata"]["labels"][names.QUEUE] == "gpus"
+        for role in made["spec"]["pytorchReplicaSpecs"].values():
+            assert names.QUEUE not in role["template"]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("amount", [".5", "1e9", "2.", "+4", "100u", "64Gi", "1E", "1.5"])
+def test_every_form_of_an_amount_is_taken(amount: str) -> None:
+    assert body(planned(a_job(backend={"memory": amount})))
+
+
+def test_a_plan_says_that_no_pod_is_restarted() -> None:
+    assert "no pod is started again" in planned(a_job()).reason
+
+
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_a_preset_gives_host_network_devices_and_the_librarys_parameters(shape: str) -> None:
     (main, _) = containers(plan := planned(a_job(backend={"preset": shape})))
@@ -239,6 +257,12 @@ def test_workers_alone_learn_their_rank_from_their_pods_label() -> None:
         ({"backend": {"restart_policy": "OnFailure"}}, "backend.restart_policy", "Airflow retries"),
         ({"backend": {"elastic_policy": {"minReplicas": 5}}}, "backend.elastic_policy.minReplicas", "leaves out"),
         ({"backend": {"secrets": {"A": {"name": "s", "kei": "k"}}}}, "backend.secrets.A.kei", "'key'"),
+        (
+            {"backend": {"elastic_policy": {"maxRestarts": 1}, "main_template": {"spec": {}}}},
+            "backend.main_template",
+            "no Master",
+        ),
+        ({"backend": {"elastic_policy": {"maxRestarts": 1}}, "main_env": {"A": "1"}}, "main_env", "no Master"),
         ({"image": None}, "image", "is needed"),
         ({"work_dir": "/mnt/shared"}, "work_dir", "mount the claim"),
         ({"mounts": [{"source": "oci://b@n/x", "path": "/x"}]}, "mounts.0.source", "cannot be mounted"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kubernetes
 import pytest
 import yaml
 
@@ -20,6 +21,7 @@ from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.run import RunRef
 from tests.backends.clusters import FAST, IMAGE
+from tests.emulator.kubernetes.waiting import until
 from tests.training_jobs import PROGRAMS, a_key
 
 KINDS = ("pytorchjob", "trainjob", "runai")
@@ -92,6 +94,52 @@ def test_a_run_is_shown_and_ended_by_the_id_that_its_platform_gives_it(
     assert main(["logs", found["job_id"], *place]) == 0
     capsys.readouterr()
     assert main(["cancel", found["job_id"], "--interval", "0.1", *place]) == 0
+    assert ref.key.name in capsys.readouterr().out
+
+
+def test_a_run_that_has_ended_leaves_no_container_beside_it(
+    emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = emulator.access
+    sidecar = {"name": "proxy", "image": IMAGE, "command": ["sleep", "600"]}
+    job = {
+        "name": "steps",
+        "image": IMAGE,
+        "program": {"source": str(PROGRAMS), "script": "steps.py", "args": ["--seconds", "0.2"]},
+        "launcher": {"kind": "python"},
+        "backend": {"kind": "pytorchjob", "pod_template": {"spec": {"containers": [sidecar]}}},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    namespace = access.kubernetes_namespace
+    extra = {
+        "work_dir": str(tmp_path / "work"),
+        "kube_config_path": access.kubeconfig,
+        "namespace": namespace,
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_HOME", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "job.yaml", "--conn-id", "home", "--wait", "--interval", "0.1"]) == 0
+    with kubernetes.config.new_client_from_config(access.kubeconfig) as client:
+        core = kubernetes.client.CoreV1Api(client)
+        until(lambda: not core.list_namespaced_pod(namespace).items)
+
+
+def test_a_run_that_is_suspended_has_no_node_until_it_is_resumed(
+    gang: tuple[Backend, RunRef], emulator: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend, ref = gang
+    place = ("--conn-id", "home", "--backend", backend.kind)
+    cluster = emulator.kubernetes.cluster
+
+    def pods() -> list[str]:
+        found = (each["metadata"]["name"] for each in cluster.list("Pod"))
+        return [name for name in found if name.startswith(ref.run_ids[0])]
+
+    until(pods)
+    assert main(["suspend", ref.job_id, *place]) == 0
+    until(lambda: not pods())
+    assert main(["resume", ref.job_id, *place]) == 0
+    until(pods)
     assert ref.key.name in capsys.readouterr().out
 
 

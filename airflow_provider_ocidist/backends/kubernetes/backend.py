@@ -14,6 +14,7 @@ from airflow_provider_ocidist.backends import run_dir_files
 from airflow_provider_ocidist.backends.base import LOG_LINES, LogPart
 from airflow_provider_ocidist.backends.capabilities import (
     ChecksBeforehand,
+    EndsLeftovers,
     Finding,
     KeepsTime,
     ListsGangs,
@@ -22,6 +23,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     NamesSecrets,
     OpensById,
     PreparesCancels,
+    Suspends,
 )
 from airflow_provider_ocidist.backends.kubernetes import names, pod_logs, preflight
 from airflow_provider_ocidist.backends.kubernetes.api import Api
@@ -35,11 +37,13 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     GangState,
     Obj,
     exit_of,
+    has_company,
     has_vanished,
     node_status,
     runs_agent,
     unix_time,
     was_restarted,
+    with_absent_master,
     with_preemption,
 )
 from airflow_provider_ocidist.backends.node_config import expectations, secrets_of
@@ -92,6 +96,8 @@ class KubernetesBackend(
     ListsLiveGangs,
     NamesSecrets,
     ChecksBeforehand,
+    EndsLeftovers,
+    Suspends,
 ):
     """One operator's gangs on the cluster of one connection."""
 
@@ -233,6 +239,7 @@ class KubernetesBackend(
 
         self._note_last_words(ref, pods)
         nodes = tuple(self._with_last_words(ref, node(rank)) for rank in range(ref.nodes))
+        nodes = tuple(with_absent_master(each, last.get(0)) for each in nodes)
         if any(has_vanished(each, pods.get(each.rank)) for each in nodes):
             said = look.preempted(str(ref.compartment_id))
             return tuple(
@@ -396,6 +403,14 @@ class KubernetesBackend(
             writable("work_dir", place, self._open, preflight.WRITE_RIGHT),
         ]
 
+    # suspend and resume
+
+    def suspend(self, ref: RunRef) -> None:
+        self._objects.suspend(str(ref.compartment_id), _name_of(ref), suspended=True)
+
+    def resume(self, ref: RunRef) -> None:
+        self._objects.suspend(str(ref.compartment_id), _name_of(ref), suspended=False)
+
     # end
 
     def ready_to_cancel(self, ref: RunRef) -> None:
@@ -421,6 +436,17 @@ class KubernetesBackend(
 
     def _is_over(self, obj: Obj) -> bool:
         return self.operator.read(obj).state in (GangState.SUCCEEDED, GangState.FAILED)
+
+    def end_leftovers(self, ref: RunRef) -> None:
+        """Delete a gang with containers that run on beside its nodes: its operator never calls it over."""
+        namespace, name = str(ref.compartment_id), _name_of(ref)
+        obj = self._objects.get(namespace, name)
+        if obj is None:
+            return
+        pods = self._objects.pods(namespace, name).values()
+        if self.operator.stays(obj) or any(has_company(pod, self.operator.container) for pod in pods):
+            log.info("%s: deleting what its nodes have left", ref.key.name)
+            self._objects.delete(namespace, name)
 
     def delete(self, ref: RunRef) -> None:
         self._objects.delete(str(ref.compartment_id), _name_of(ref))

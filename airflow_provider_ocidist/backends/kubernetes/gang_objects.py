@@ -226,6 +226,11 @@ class GangObjects:
             log.debug("events cannot be read: %s", error)
             return []
 
+    def suspend(self, namespace: str, name: str, *, suspended: bool) -> None:
+        """Suspend or resume a gang. Raises RunNotFound where there is none."""
+        path = f"{self._operator.collection(namespace)}/{name}"
+        self._api.patch(path, self._operator.suspension(suspended=suspended))
+
     # end
 
     def delete(self, namespace: str, name: str) -> None:

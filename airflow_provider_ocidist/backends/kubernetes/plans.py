@@ -120,7 +120,8 @@ def _shape_of(options: PodOptions) -> str | None:
 def _why(options: PodOptions, config: AgentConfig) -> str:
     oldest = "{}.{}".format(*OLDEST_PYTHON)
     start = (
-        f"a ConfigMap brings the agent into any image with Python {oldest}"
+        f"a ConfigMap brings the agent into any image with Python {oldest}; no pod is started again, a retry makes "
+        "the gang anew"
         if config.reports
         else "the image's own start"
     )

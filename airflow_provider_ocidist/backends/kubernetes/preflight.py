@@ -42,7 +42,9 @@ class Right:
 
 def rights(operator: Operator) -> list[Right]:
     """Return what container/kubernetes/role.yaml gives."""
-    own = [Right(operator.group, operator.plural, verb) for verb in ("create", "get", "list", "delete")]
+    own = [
+        Right(operator.group, operator.plural, verb) for verb in ("create", "get", "list", "patch", "delete")
+    ]
     pods = [Right("", "pods", "list"), Right("", "pods", "delete"), Right("", "pods/log", "get")]
     shared = [Right("", kind, verb) for kind in ("configmaps", "secrets") for verb in ("create", "get")]
     return [*own, Right("", "events", "list"), *pods, *shared]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backends import run_dir_files
 from airflow_provider_ocidist.backends.base import LOG_LINES, LogLine, LogPart
-from airflow_provider_ocidist.backends.capabilities import ListsGangs, NamesSecrets, OpensById
+from airflow_provider_ocidist.backends.capabilities import ListsGangs, NamesSecrets, OpensById, Suspends
 from airflow_provider_ocidist.backends.node_config import expectations, secrets_of
 from airflow_provider_ocidist.backends.runai import names, pod_logs
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields
@@ -60,7 +60,7 @@ LOOKS, BETWEEN_LOOKS = 10, 1.0
 FINAL = ("Completed", "Failed")
 
 
-class Runai(OpensById, ListsGangs, NamesSecrets, WorkDirBackend[Mapping[str, Workload]]):
+class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mapping[str, Workload]]):
     """Creates workloads in a project and watches them; all that concerns single nodes is in their reports."""
 
     kind = KIND
@@ -368,6 +368,18 @@ class Runai(OpensById, ListsGangs, NamesSecrets, WorkDirBackend[Mapping[str, Wor
                 return None
             self._namespaces[ref.job_id] = found.namespace
         return self._namespaces[ref.job_id]
+
+    # suspend and resume
+
+    def suspend(self, ref: RunRef) -> None:
+        self._act(ref, "suspend", "suspending")
+
+    def resume(self, ref: RunRef) -> None:
+        self._act(ref, "resume", "resuming")
+
+    def _act(self, ref: RunRef, act: str, doing: str) -> None:
+        path = f"{WORKLOADS}/{ref.topology}/{ref.job_id}/{act}"
+        self._client.call("POST", path, f"{doing} the workload of {ref.key.name}")
 
     # end
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from airflow_provider_ocidist.backends.runai.names import (
@@ -13,7 +12,7 @@ from airflow_provider_ocidist.backends.runai.names import (
     SUSPENSION_VARIABLE,
     environment_of,
 )
-from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.backports import Self, moment
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState
@@ -117,7 +116,7 @@ class Workload:
 
 def unix_time(text: str | None) -> float | None:
     """Return a time that the control plane has written; None where it has written none."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else None
+    return moment(text).timestamp() if text else None
 
 
 def node_states(

@@ -30,6 +30,12 @@ SUBDOMAIN_TEXT = (
     " and end with an alphanumeric character (e.g. 'example.com', regex used for validation is"
     " '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
+LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
+LABEL_VALUE_TEXT = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and"
+    " end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is"
+    " '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
 LABEL_TEXT = (
     "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic"
     " character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation"
@@ -342,7 +348,7 @@ class Cluster:
             admission(self, new, old)
 
     def _check(self, kind: Kind, new: Obj, old: Obj | None) -> None:
-        problems = [*_owner_problems(new), *kind.problems(new, old)]
+        problems = [*_owner_problems(new), *_label_problems(new), *kind.problems(new, old)]
         if problems:
             raise statuses.unprocessable(kind.title, new["metadata"]["name"], problems)
 
@@ -512,6 +518,17 @@ def _name_problems(kind: Kind, name: str) -> list[Problem]:
     problems = [] if pattern.fullmatch(name) else [Problem("metadata.name", shown + text)]
     if len(name) > most:
         problems.append(Problem("metadata.name", f"{shown}must be no more than {most} characters"))
+    return problems
+
+
+def _label_problems(obj: Obj) -> list[Problem]:
+    problems = []
+    for value in map(str, _labels(obj).values()):
+        shown = f'Invalid value: "{value}": '
+        if len(value) > 63:
+            problems.append(Problem("metadata.labels", f"{shown}must be no more than 63 characters"))
+        if not LABEL_VALUE.fullmatch(value):
+            problems.append(Problem("metadata.labels", shown + LABEL_VALUE_TEXT))
     return problems
 
 

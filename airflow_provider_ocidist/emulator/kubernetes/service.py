@@ -65,6 +65,7 @@ class Kubernetes:
             training_operator=settings.training_operator,
             trainer=settings.trainer,
             status_delay_s=settings.status_delay_s,
+            init_tries=settings.init_tries,
             pod_backoff_s=settings.backoff_s,
         )
         self.cluster = Cluster([*core_kinds.KINDS, *self._operators.kinds])

@@ -138,3 +138,7 @@ def test_an_answer_is_read_with_its_times() -> None:
     assert found.completed_at is not None
     assert found.completed_at - found.created_at == pytest.approx(9.5)
     assert unix_time(None) is None
+    # Go leaves out zeros at the end.
+    for text, seconds in (("00:00:00.5Z", 0.5), ("00:00:00.123456789Z", 0.123456), ("00:00:01+00:00", 1.0)):
+        begin = unix_time("2026-11-23T00:00:00Z") or 0.0
+        assert (unix_time(f"2026-11-23T{text}") or 0.0) - begin == pytest.approx(seconds, abs=1e-5)

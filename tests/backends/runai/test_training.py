@@ -138,10 +138,14 @@ def test_a_secret_reaches_the_program_and_nothing_else(
         namespace, {"metadata": {"name": "hugging-face"}, "stringData": {"token": "hf_very_secret"}}
     )
     (tmp_path / "reads.py").write_text(
-        "import os\nassert os.environ['HF_TOKEN'] == 'hf_very_secret'\nprint('read')\n"
+        "import os, pathlib\nassert os.environ['HF_TOKEN'] == 'hf_very_secret'\n"
+        f"assert pathlib.Path('{tmp_path}/keys/token').read_text() == 'hf_very_secret'\n"
     )
     program = {"source": str(tmp_path / "reads.py"), "script": "reads.py"}
-    section = {"secrets": {"HF_TOKEN": {"name": "hugging-face", "key": "token"}}}
+    section = {
+        "secrets": {"HF_TOKEN": {"name": "hugging-face", "key": "token"}},
+        "secret_files": {f"{tmp_path}/keys": "hugging-face"},
+    }
     plan = backend.plan(a_job(1, backend=section, program=program, checkpoints=None), a_key())
     assert "hf_very_secret" not in str(plan)
     ref = ends(backend.submit(plan))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from airflow_provider_ocidist.backends.kubernetes.pods import SAVING_TIME
 from airflow_provider_ocidist.backends.pytorchjob import PyTorchJob
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.job_file import parsing
@@ -233,3 +234,36 @@ def test_workers_alone_arrive_in_the_pods_of_all_nodes_also_in_that_of_the_maste
         assert sum(role["replicas"] for role in made.values()) == roles["Worker"]["replicas"]
         for name, role in made.items():
             assert lacking(given, role["template"]) == [], name
+
+
+def test_the_folders_of_roles_that_a_command_starts_in_are_one_or_are_refused() -> None:
+    own = {"command": ["torchrun", "train.py"]}
+    with pytest.raises(JobFileError, match=r"Worker.*workingDir is not that of"):
+        parsing.build(manifest({**own, "workingDir": "/a"}, {**own, "workingDir": "/b"}))
+    assert parsing.build(manifest({**own, "workingDir": "/a"})).program.working_dir == "/a"
+
+
+def test_a_grace_period_is_the_programs_and_its_pod_has_what_saving_takes_besides() -> None:
+    mapping = manifest({"command": ["torchrun", "train.py"]}, pod={"terminationGracePeriodSeconds": 60})
+    assert parsing.build(mapping).limits.stop_grace == 60
+    for role in created(mapping)["spec"]["pytorchReplicaSpecs"].values():
+        assert role["template"]["spec"]["terminationGracePeriodSeconds"] == 60 + SAVING_TIME
+
+
+def test_dollars_are_read_as_kubernetes_reads_them() -> None:
+    env = [{"name": "A", "value": "a$$b"}, {"name": "B", "value": "$$(A)"}, {"name": "C", "value": "$5"}]
+    mapping = manifest({"command": ["torchrun", "train.py"], "env": env})
+    assert dict(parsing.build(mapping).env) == {"A": "a$b", "B": "$(A)", "C": "$5"}
+
+
+def test_every_key_of_an_elastic_policy_arrives() -> None:
+    policy = {
+        "rdzvBackend": "c10d",
+        "rdzvHost": "head",
+        "standalone": False,
+        "nProcPerNode": 2,
+        "metrics": [],
+    }
+    mapping = manifest({"command": None}, elasticPolicy=policy)
+    del mapping["spec"]["pytorchReplicaSpecs"]["Master"]
+    assert created(mapping)["spec"]["elasticPolicy"] == policy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ class Volumes:
         folder = self.folder / "volumes" / str(volume["name"])
         if "persistentVolumeClaim" in volume:
             return self._claim(str(volume["persistentVolumeClaim"]["claimName"]))
+        if "nfs" in volume:
+            return self._export(volume["nfs"])
         if "hostPath" in volume:
             return _host_path(volume["name"], volume["hostPath"])
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,6 +57,13 @@ class Volumes:
         if claim is None:
             raise MountError(f'persistentvolumeclaim "{name}" not found')
         folder = self.claims / str(claim["metadata"]["uid"])
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _export(self, source: Obj) -> Path:
+        """Return the folder of an NFS server, which all pods share."""
+        digest = hashlib.sha256(f"{source['server']}:{source['path']}".encode()).hexdigest()
+        folder = self.claims / f"nfs-{digest[:16]}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 

@@ -27,7 +27,8 @@ def stays(entry: object) -> bool:
     if not isinstance(entry, Mapping):
         return False
     return "valueFrom" in entry or (
-        isinstance(entry.get("value"), str) and REFERENCE.search(entry["value"]) is not None
+        isinstance(entry.get("value"), str)
+        and any(found["name"] for found in REFERENCE.finditer(entry["value"]))
     )
 
 

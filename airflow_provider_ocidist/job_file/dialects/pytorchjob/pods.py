@@ -26,8 +26,9 @@ def _template(role: Role, *, own_start: bool) -> dict[str, Any]:
     metadata = role.template.value.get("metadata")
     marks = metadata if isinstance(metadata, Mapping) else {}
     kept = {name: marks[name] for name in ("labels", "annotations") if marks.get(name)}
-    # The operator sets it from the role's own.
-    spec = {name: value for name, value in role.pod.value.items() if name != "restartPolicy"}
+    # The operator sets a pod's policy from the role's own; an agent's pod has more time than its program.
+    said = ("restartPolicy",) if own_start else ("restartPolicy", "terminationGracePeriodSeconds")
+    spec = {name: value for name, value in role.pod.value.items() if name not in said}
     containers = spec.get("containers")
     if isinstance(containers, list | tuple):
         spec["containers"] = [_container(item, own_start=own_start) for item in containers]
