@@ -245,7 +245,7 @@ class TrainingTry:
         """Return the record of the gang; where one may live, or was half made, one bad answer is no reason to fail."""
         backoff = Backoff(self.stop, self._log)
         with (
-            self.ending.of_earlier_tries_when_killed(gang, key),
+            self.ending.of_all_tries_when_killed(gang, key),
             self.ending.of_earlier_tries(key, gang.call_off),
         ):
             while True:

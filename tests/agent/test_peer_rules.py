@@ -252,6 +252,15 @@ def test_a_node_that_reaches_neither_store_nor_nodes_ends_itself(tmp_path: Path)
     assert gang.asked == [6, 0, 1, 2]
 
 
+def test_a_node_is_not_cut_off_because_those_that_have_trained_are_gone(tmp_path: Path) -> None:
+    gang = Watched(tmp_path, 2, 0)
+    gang.look(beating=(1,))
+    gang.beat(1, phase=Phase.DONE)
+    gang.look()
+    gang.silent_machines = {1}
+    assert cut_off(gang, 300) == []
+
+
 @pytest.mark.parametrize("reached", [6, 0, 1, 2])
 def test_a_node_that_reaches_another_is_not_cut_off(tmp_path: Path, reached: int) -> None:
     gang = Watched(tmp_path, 7, 5)

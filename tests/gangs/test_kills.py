@@ -288,11 +288,12 @@ class Silent(Service):
         return lambda: self.ended.set() or []
 
 
-def test_a_try_that_is_killed_while_the_service_does_not_answer_ends_what_earlier_ones_have_left(
-    conn_id: str,
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_try_that_is_killed_while_the_service_does_not_answer_ends_what_it_and_earlier_ones_have_begun(
+    conn_id: str, number: int
 ) -> None:
     service, retried = Silent(), task(conn_id)
-    looking = threading.Thread(target=try_of(retried, 2)._brought_about, args=(service, a_key(), None))
+    looking = threading.Thread(target=try_of(retried, number)._brought_about, args=(service, a_key(), None))
     looking.start()
     try:
         assert service.asked.wait(60)

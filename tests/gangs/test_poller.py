@@ -471,6 +471,17 @@ def test_many_runs_are_searched_for_together_and_no_line_is_lost_or_doubled() ->
     assert crowded.searches - before == 3
 
 
+@pytest.mark.parametrize("behind", [-280.0, 280.0])
+def test_the_newest_lines_are_found_whatever_this_machines_clock_says(
+    behind: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, at_the_service = _Written({"run": range(60)}), time.time()
+    monkeypatch.setattr(time, "time", lambda: at_the_service - behind)
+    searches = LogSearches(lambda: client, lambda: at_the_service)
+    found = searches.lines_of("place", {"ocid.run.run": client.end - 30})
+    assert len(found.entries["ocid.run.run"]) == 30
+
+
 def test_a_quiet_run_does_not_make_others_be_read_again_from_far_back() -> None:
     client = _Written({"chatty": range(3600), "quiet": [], "as quiet": [5]})
     since = {"chatty": client.end - 10, "quiet": client.end - 3000, "as quiet": client.end - 3100}
@@ -543,7 +554,9 @@ class _Written:
             each
             for each in self.entries
             if each.data["logContent"]["source"] in named
-            and datetime.fromisoformat(each.data["logContent"]["time"]) >= search["timeStart"]
+            and search["timeStart"]
+            <= datetime.fromisoformat(each.data["logContent"]["time"])
+            <= search["timeEnd"]
         ]
         at = int(page)
         headers = {"opc-next-page": str(at + limit)} if at + limit < len(found) else {}

@@ -81,6 +81,7 @@ def install() -> SimpleNamespace:
         package = importlib.import_module(PACKAGE)
         modules = [package, *_import_all(package)]
     ExecutorSafeguard.test_mode = True
+    sys.unraisablehook = _unraisable
     globals_of = [entry for module in modules for entry in _process_globals(module)]
     _patch_clients()
     _patch_agent()
@@ -286,6 +287,12 @@ class Numbers:
     @classmethod
     def uuid4(cls) -> uuid.UUID:
         return uuid.UUID(int=next(cls.count))
+
+
+def _unraisable(found: Any) -> None:
+    """Say nothing of what a coroutine raises that is cleared away after the end of its world."""
+    if runtime.WORLD is None or not runtime.WORLD.closed:
+        sys.__unraisablehook__(found)
 
 
 def begin(world: runtime.World) -> None:

@@ -97,8 +97,9 @@ class PeerWatch:
         )
 
     def _cut_off(self, silent_for: float) -> str | None:
-        asked = self.others[:PROBED]
-        if silent_for < self.alone_after or not self._anybody_answers:
+        # The machine of a node that has trained is given back: that it answers no more says nothing of the network.
+        asked = [peer for peer in self.others if peer.rank not in self._done][:PROBED]
+        if silent_for < self.alone_after or not self._anybody_answers or not asked:
             return None
         if any(self.answers(peer.address) for peer in asked):
             return None
