@@ -139,7 +139,7 @@ def test_a_node_that_saves_a_finished_model_is_given_up_by_no_other_and_gives_up
     gang.looks(3, beating=everybody(gang))
     saving = own if dice.random() < 0.5 else (own + 1) % nodes
     gang.beat(saving, phase=Phase.SAVING)
-    gang.heartbeat.report = gang.reports[own]
+    gang.heartbeat.update(phase=gang.reports[own].phase)
     others = everybody(gang) if saving == own else everybody(gang, saving)
     # Nobody who can be silent writes: who saves gives nobody up, and who saves is given up by nobody.
     silent = dice.random() < 0.5
