@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
+from airflow_provider_ocidist.gangs import anew
+from airflow_provider_ocidist.gangs.anew import GangAnew
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
@@ -19,6 +22,7 @@ from airflow_provider_ocidist.hooks.links import CheckpointLink, checkpoint_url,
 from airflow_provider_ocidist.model.attempts import End
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.refusal import CAUSES
+from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 
@@ -43,6 +47,8 @@ class TryOutcome:
         self._log = log
         self.has_another: Callable[[RunRef, Cause, str], bool] = lambda *_: False
         """Remembers that a gang's machines were refused; returns whether the job names others."""
+        self.no_other_gang: Callable[[RunRef, Restart], str | None] = lambda *_: ""
+        """Returns why a gang that has failed is not made anew in this try, empty for no words; None: it is."""
         self.lacks_capacity: Callable[[], bool] = lambda: False
         """Returns whether any machines that the job names may be there later."""
         self.search: CapacitySearch | None = None
@@ -87,12 +93,16 @@ class TryOutcome:
         task_context.publish_to_outlets(outlets, result, planned[0].name if planned else None, self._context)
 
     def fail(self, watch: Watch, cause: Cause, message: str) -> NoReturn:
-        """Raise what the task fails with, or NoCapacity if there may be machines later and this task has the time."""
+        """Raise what the task fails with, or what this try does instead: NoCapacity, AnotherCandidate, GangAnew."""
         watch.write_the_rest()
         assert watch.status is not None
+        gang = anew.failure_of(cause, masked_text(message), watch.status)
+        why_not = self.no_other_gang(watch.record.ref, gang) if gang and watch.status.ended else ""
         if watch.status.ended:
-            self._close(watch.record.ref, succeeded=False)
+            self._close(watch.record.ref, succeeded=False, failure=gang)
         failure = Failure.of(cause, message, watch.record, watch.status)
+        if why_not:
+            failure = replace(failure, message=f"{failure.message}; no other gang in this try: {why_not}")
         self._spent = watch.spent
         if failure.checkpoint_uri is not None:
             self._hand_on_checkpoint(failure.checkpoint_uri, watch.record.ref)
@@ -103,6 +113,8 @@ class TryOutcome:
             if watch.status.ended and self.has_another(watch.record.ref, cause, message):
                 raise AnotherCandidate(f"{cause}: {failure.message}")
             self._wait_for_machines(cause, failure.sentence)
+        if gang and why_not is None:
+            raise GangAnew(f"{cause}: {failure.message}")
         self.publish_failure(failure)
         raise training_failure(cause, failure.sentence)
 
@@ -129,10 +141,10 @@ class TryOutcome:
         self.failure = failure
         self._push("failure", task_context.handed_on({**failure.to_json(), **self._spent}))
 
-    def _close(self, ref: RunRef, *, succeeded: bool) -> None:
+    def _close(self, ref: RunRef, *, succeeded: bool, failure: Restart | None = None) -> None:
         """Record the end, so that a later try can detect a clear in between."""
         backend = self._connection.backend(ref.backend)
-        backend.gangs.close(ref, End(succeeded=succeeded, number=self._ti.try_number))
+        backend.gangs.close(ref, End(succeeded=succeeded, number=self._ti.try_number, failure=failure))
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
         if self.search is None or cause not in CAUSES:

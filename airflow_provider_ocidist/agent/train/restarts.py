@@ -21,15 +21,20 @@ BUDGETS = {
 def refusal(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> str | None:
     """Return why the training is not launched again after a failure; None: it is. `before`: the restarts so far."""
     budget = BUDGETS.get(failure.cause)
-    if budget is None:
+    if budget is None and failure.cause is not Cause.PREEMPTED:
         return f"{failure.cause} is not mended by another launch"
-    allowed = int(getattr(budgets, budget))
-    if not allowed:
+    if budgets == Restarts():
+        return "the job has no restarts"
+    # A preemption is no fault of anybody's, and so costs nothing.
+    allowed = int(getattr(budgets, budget)) if budget else None
+    if allowed == 0:
         return f"restarts.{budget} is 0"
     if any(_is_the_same(failure, each) for each in before):
         at = f" at step {failure.step}" if failure.step is not None else ""
         since = "" if at else ", with no step and no newer checkpoint since the first"
         return f"it is a crash loop: {failure.cause}{at} for the second time{since}"
+    if allowed is None:
+        return None
     spent = sum(BUDGETS.get(each.cause) == budget for each in before)
     return f"restarts.{budget} is {allowed}, and spent" if spent >= allowed else None
 
