@@ -12,12 +12,17 @@ from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.masking import masked_text
 
 
-def training_failure(cause: Cause, message: str) -> BaseException:
-    """Return the exception that a task raises when its training has failed."""
+def training_failure(cause: Cause, message: str, *, is_crash_loop: bool = False) -> BaseException:
+    """Return the exception that a task raises when its training has failed.
+
+    `is_crash_loop`: whether it has failed in the same way at the same step before, in this try.
+    """
     text = masked_text(f"{cause}: {message}")
     if cause is Cause.DEADLINE:
         return AirflowTaskTimeout(text)
-    if MEANINGS[cause].retry.hopeless:
+    # After a lost node a retry has other machines.
+    hangs_again = is_crash_loop and cause is Cause.HANG
+    if hangs_again or MEANINGS[cause].retry.hopeless:
         return AirflowFailException(text)
     return TrainingFailed(text, cause=cause)
 

@@ -116,7 +116,7 @@ class TryOutcome:
         if gang and why_not is None:
             raise GangAnew(f"{cause}: {failure.message}")
         self.publish_failure(failure)
-        raise training_failure(cause, failure.sentence)
+        raise training_failure(cause, failure.sentence, is_crash_loop=watch.status.is_crash_loop)
 
     @contextlib.contextmanager
     def publishing_failure(self) -> Iterator[None]:

@@ -93,6 +93,7 @@ def test_the_same_failure_at_the_same_step_twice_ends_the_run_with_its_step(tmp_
         texts = " ".join(agent.report.message or "" for agent in two.agents)
         assert "not launched again: it is a crash loop: USER at step 5 for the second time" in texts
         assert "always here" in texts
+        assert any(agent.report.crash_loop for agent in two.agents)
         assert len(two.agents[0].report.restarts) == 1
 
 
@@ -136,6 +137,7 @@ def test_the_budget_is_what_the_job_allows(tmp_path: Path) -> None:
         report = one.agents[0].report
         assert [each.step for each in report.restarts] == [0, 1]
         assert "restarts.program is 2, and spent" in (report.message or "")
+        assert not report.crash_loop
 
 
 def test_without_restarts_nothing_is_launched_again_and_nothing_said_of_it(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
 from airflow_provider_ocidist.agent.stopping import Stop
-from airflow_provider_ocidist.agent.train.restarts import refusal
+from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, refusal
 from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.job import Restarts
@@ -140,6 +140,8 @@ class GangEnd:
             step=furthest_step(others, self.heartbeat.launch) if own_step is None else own_step,
             checkpoint=_newest_checkpoint([self.heartbeat.report, *others]),
         )
+        if is_crash_loop(before, failure):
+            self.heartbeat.update(crash_loop=True)
         why_not = refusal(budgets, before, failure) or self._ended_before(others)
         return ((), f"not launched again: {why_not}") if why_not else ((*before, failure), None)
 

@@ -29,7 +29,7 @@ def refusal(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> s
     allowed = int(getattr(budgets, budget)) if budget else None
     if allowed == 0:
         return f"restarts.{budget} is 0"
-    if any(_is_the_same(failure, each) for each in before):
+    if is_crash_loop(before, failure):
         at = f" at step {failure.step}" if failure.step is not None else ""
         since = "" if at else ", with no step and no newer checkpoint since the first"
         return f"it is a crash loop: {failure.cause}{at} for the second time{since}"
@@ -37,6 +37,11 @@ def refusal(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> s
         return None
     spent = sum(BUDGETS.get(each.cause) == budget for each in before)
     return f"restarts.{budget} is {allowed}, and spent" if spent >= allowed else None
+
+
+def is_crash_loop(before: Sequence[Restart], failure: Restart) -> bool:
+    """Whether the same failure has ended a launch at the same step before."""
+    return any(_is_the_same(failure, each) for each in before)
 
 
 def _is_the_same(one: Restart, other: Restart) -> bool:
