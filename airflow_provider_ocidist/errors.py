@@ -21,6 +21,7 @@ OcidistError
     AgentError                    on a node, before or around the training .cause
         TopologyTimeout           the nodes did not find one another in time
         StoreUnavailable          data is unavailable now, for a transient fault  (cause SERVICE)
+        StoreRefused              a store refused data: one answer may be wrong  (cause DATA)
 """
 
 from __future__ import annotations
@@ -112,6 +113,8 @@ class BackendError(OcidistError):
         self.request_id = request_id
         self.retryable = retryable
         self.cause = cause
+        self.amid_submission = False
+        """Whether the service had accepted an earlier request of the same submission."""
 
 
 class RunNotFound(BackendError):
@@ -228,6 +231,13 @@ class StoreUnavailable(AgentError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, cause=Cause.SERVICE)
+
+
+class StoreRefused(AgentError):
+    """A store has refused access to data, or says that it is not there: a single answer may be wrong."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, cause=Cause.DATA)
 
 
 def refusal_in(error: BaseException) -> str | None:

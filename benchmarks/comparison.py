@@ -40,6 +40,9 @@ class Interval:
         found = coverage(len(ordered), place)
         return cls(statistics.median(ordered), ordered[place], ordered[-1 - place], found)
 
+    def to_json(self) -> dict[str, Any]:
+        return {"median": self.median, "interval": [self.low, self.high]}
+
 
 def coverage(values: int, left_out: int) -> float:
     """Return how probable it is that a median lies within a sample of which so many are left out at each end."""

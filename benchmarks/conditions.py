@@ -43,6 +43,10 @@ class Conditions:
     def busy(self) -> bool:
         return self.load > BUSY
 
+    @property
+    def dirty(self) -> bool:
+        return self.commit.endswith("+")
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

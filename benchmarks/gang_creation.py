@@ -148,10 +148,9 @@ class GangCreation(Comparison):
         return faster and self._bad_day() <= TIMES_SLOWER and self._orphans == 0
 
     def result(self, samples: Samples) -> dict[str, Any]:
-        medians = {what: round(statistics.median(times), 3) for what, times in self._measured.items()}
         return {
             **super().result(samples),
-            "seconds": medians,
+            "intervals": {what: Interval.of(times).to_json() for what, times in self._measured.items()},
             "ratio_8": self._ratio(8).median,
             "bad_day_ratio": self._bad_day(),
             "orphans": self._orphans,

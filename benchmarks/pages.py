@@ -12,20 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.comparison import FEWEST
 from benchmarks.known_rows import known_rows, order
+from benchmarks.validity import Row, objections, valid
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "performance.md"
 PLACE = re.compile(r"(<!-- results: ([a-z]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
-GANGS = 1000
-"""That wait in Airflow, in the row `airflow`."""
 MOTO = "moto: "
 """How the peer's requests begin in the details of P19."""
 
-Row = Mapping[str, Any]
+NOT_VALID = "not measured validly"
+
 Results = Mapping[str, Row]
 
 
@@ -40,12 +39,9 @@ def times(ratio: float) -> str:
     return f"{amount(ratio)} times"
 
 
-def peer_won(row: Row) -> int | None:
-    """Return how many pairs the peer has won; None where single pairs were not kept."""
-    samples = row.get("samples")
-    if samples is None:
-        return None
-    pairs = zip(samples["ours"], samples["peer"], strict=True)
+def peer_won(row: Row) -> int:
+    """Return how many pairs the peer has won."""
+    pairs = zip(row["samples"]["ours"], row["samples"]["peer"], strict=True)
     return len([1 for ours, theirs in pairs if theirs < ours])
 
 
@@ -61,30 +57,24 @@ def winner(row: Row) -> str:
 
 def ratio_words(row: Row) -> str:
     """Return what the peer took of what ours took, and how sure that is."""
-    spread = row["spread"]["ratio"]
-    middle = amount(row["ratio"])
-    if row["pairs"] == 1:
-        return f"{middle}, one pair"
-    if spread is None:
-        return f"{middle}, of medians"
-    between = f"{middle} ({amount(spread[0])} to {amount(spread[1])}"
-    if row["pairs"] < FEWEST:
-        return f"{between}, all of {row['pairs']} pairs)"
-    if "coverage" in row:
-        return f"{between}, {100 * row['coverage']:.0f} %, {row['pairs']} pairs)"
-    return f"{between}, bootstrap, {row['pairs']} pairs)"
+    low, high = row["spread"]["ratio"]
+    sure = f"{100 * row['coverage']:.0f} %, {row['pairs']} pairs"
+    return f"{amount(row['ratio'])} ({amount(low)} to {amount(high)}, {sure})"
+
+
+def between(values: Mapping[str, Any], unit: str = "") -> str:
+    """Return a median with its interval."""
+    low, high = values["interval"]
+    return f"{amount(values['median'])}{unit} ({amount(low)} to {amount(high)})"
 
 
 def verdict(row: Row) -> str:
-    """Return whether the target is met, as far as so many pairs can say."""
-    words = "met" if row["met"] else "**missed**"
-    return words if row["pairs"] >= FEWEST else f"{words}, as far as {row['pairs']} of {FEWEST} pairs can say"
+    return "met" if row["met"] else "**missed**"
 
 
 def taken(row: Row) -> str:
     measured = row["measured"]
-    load = "" if measured["load"] is None else f", load {measured['load']:g}"
-    return f"{measured['date']}, `{measured['commit']}`{load}"
+    return f"{measured['date']}, `{measured['commit']}`, load {measured['load']:g}"
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -121,25 +111,35 @@ def machines(results: Results) -> str:
 
 
 def unmeasured(results: Results) -> str:
-    """Return the rows that `make bench` knows and that have no result."""
-    missing = [(name, row) for name, row in known_rows().items() if name not in results]
-    lines = [f"* {name}: {row.title}, beside {row.peer_name}\n" for name, row in missing]
+    """Return the rows that `make bench` knows and that have no result which counts."""
+    lines = [
+        f"* {name}: {row.title}, beside {row.peer_name}{_why_not(results.get(name))}\n"
+        for name, row in known_rows().items()
+        if name not in valid(results)
+    ]
     return "".join(lines) or "None.\n"
+
+
+def _why_not(result: Row | None) -> str:
+    return f": {NOT_VALID} ({'; '.join(objections(result))})" if result else ""
 
 
 def creation(results: Results) -> str:
     """Return how long a gang takes to be created: of each size, with an image, on a bad day, and by ADS."""
     kinds = (("P1", "one run of many nodes"), ("P1b", "a run for each node"))
     cases = ("ours 8", "ours 32", "ours 8, image", "ours 32, image", "ours 32, bad day", "ADS 8", "ADS 32")
-    lines = []
-    for name, kind in kinds:
-        if name in results:
-            seconds = results[name]["seconds"]
-            lines.append(
-                [name, kind, *(f"{seconds[case]:.2f} s" for case in cases), str(results[name]["orphans"])]
-            )
+    lines = [
+        [
+            name,
+            kind,
+            *(between(results[name]["intervals"][case], " s") for case in cases),
+            str(results[name]["orphans"]),
+        ]
+        for name, kind in kinds
+        if "intervals" in results.get(name, {})
+    ]
     titles = [re.sub(r"(8|32)", r"with \1 nodes", case) for case in cases]
-    return table(("row", "as", *titles, "orphans"), lines)
+    return _table_of_some(("row", "as", *titles, "orphans"), lines)
 
 
 def copies(results: Results) -> str:
@@ -148,7 +148,8 @@ def copies(results: Results) -> str:
         "what",
         "condition",
         "ours",
-        "floor, and how much of it is reached",
+        "floor",
+        "floor/ours",
         "`ocifs`/ours",
         "CLI/ours",
         "most memory of ours",
@@ -160,24 +161,28 @@ def copies(results: Results) -> str:
         ("P9", "2,000 x 16 KiB down"),
         ("P9b", "2,000 x 16 KiB up"),
     ):
-        for condition, found in results[name]["conditions"].items():
-            seconds = found["seconds"]
-            floor = f"{seconds['floor']:.1f} s, {found['percent_of_floor']} %"
-            others = [f"{found[other]:.1f}" for other in ("ocifs/ours", "cli/ours")]
-            peak = f"{results[name]['peak_mb']} MB"
-            lines.append([name, what, condition, f"{seconds['ours']:.1f} s", floor, *others, peak])
-    return table(titles, lines)
+        for condition, found in results.get(name, {}).get("conditions", {}).items():
+            if known := found.get("intervals"):
+                seconds = [between(known[client], " s") for client in ("ours", "floor")]
+                ratios = [between(known[ratio]) for ratio in ("floor/ours", "ocifs/ours", "cli/ours")]
+                peak = f"{results[name]['peak_mb']} MB"
+                lines.append([name, what, condition, *seconds, *ratios, peak])
+    return _table_of_some(titles, lines)
+
+
+def _table_of_some(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table; a word instead where no result has kept the intervals that it shows."""
+    return table(titles, lines) if lines else f"{NOT_VALID.capitalize()}.\n"
 
 
 def components(results: Results) -> str:
-    found = results["airflow"]["components"]
-    values = {name: (each["before"], each["waiting"]) for name, each in found.items()}
-    values["in all"] = tuple(sum(column) for column in zip(*values.values(), strict=True))
+    row = results.get("airflow", {"gangs": 0, "components": {}})
     lines = [
-        [name, f"{before:.1f}", f"{waiting:.1f}", f"{(waiting - before) * 1024 / GANGS:.0f}"]
-        for name, (before, waiting) in values.items()
+        [name, *(between(each[column]) for column in ("before", "waiting", "kb"))]
+        for name, each in row["components"].items()
     ]
-    return table(("component", "before, MB", "waiting, MB", "more for each gang, KB"), lines)
+    titles = ("component", "before, MB", f"{row['gangs']:,} gangs waiting, MB", "more for each gang, KB")
+    return _table_of_some(titles, lines)
 
 
 def requests(results: Results) -> str:
@@ -186,12 +191,12 @@ def requests(results: Results) -> str:
     sides = (("P19", "", "checked, as by default"), ("P19b", "", "not checked"), ("P19", MOTO, "not checked"))
     lines = []
     for row, prefix, signatures in sides:
-        for name, each in sorted(results[row]["details"].items()):
+        for name, each in sorted(results.get(row, {}).get("details", {}).items()):
             if name.startswith(MOTO) == bool(prefix):
                 server = "moto" if prefix else "the emulator"
-                cells = [f"{each['cpu_us']:,.0f}", f"{each['p99_ms']:.1f}", f"{each['per_second']:,.0f}"]
+                cells = [between(each[column]) for column in ("cpu_us", "p99_ms", "per_second")]
                 lines.append([server, name.removeprefix(prefix), signatures, *cells])
-    return table(titles, lines)
+    return _table_of_some(titles, lines)
 
 
 TABLES: Mapping[str, Callable[[Results], str]] = {
@@ -206,8 +211,17 @@ TABLES: Mapping[str, Callable[[Results], str]] = {
 
 
 def written(page: str, results: Results) -> str:
-    """Return a page with its tables as the results have them. Raises KeyError for a table that is not known."""
-    return PLACE.sub(lambda found: f"{found[1]}{TABLES[found[2]](results)}{found[3]}", page)
+    """Return a page with its tables as the results have them. Raises KeyError for a table that is not known.
+
+    What does not count is in no table but that of what was not measured.
+    """
+    counted = valid(results)
+    return PLACE.sub(
+        lambda found: (
+            f"{found[1]}{TABLES[found[2]](results if found[2] == 'unmeasured' else counted)}{found[3]}"
+        ),
+        page,
+    )
 
 
 def write_pages() -> None:

@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks.run [--rows P0,P7] [--pairs N]`; `make bench` does."""
+"""Run the benchmarks: `python -m benchmarks.run [--rows P0,P7] [--pairs N] [--dirty]`; `make bench` does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from scripts.sweeper import sweep_after_us
 
 RESULTS = Path(__file__).with_name("results.json")
 REFUSED = 3
+QUIET_WITHIN_S = 300.0
+"""How long a row waits for the load of the one before to pass."""
+LOOK_S = 5.0
 
 
 def keep(results: dict[str, dict[str, Any]]) -> None:
@@ -28,6 +32,16 @@ def keep(results: dict[str, dict[str, Any]]) -> None:
     draft = RESULTS.with_suffix(".draft")
     draft.write_text(json.dumps({**known, **results}, indent=2, sort_keys=True) + "\n")
     draft.replace(RESULTS)
+
+
+def quiet(within: float) -> Conditions | None:
+    """Return the conditions as soon as this machine is quiet; None if it does not become so."""
+    deadline = time.monotonic() + within
+    while (now := Conditions.now()).busy:
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(LOOK_S)
+    return now
 
 
 def table(results: dict[str, dict[str, Any]]) -> Table:
@@ -61,6 +75,9 @@ def main() -> int:
     parser.add_argument(
         "--pairs", type=int, help="how often each side is measured; each row has its own default"
     )
+    parser.add_argument(
+        "--dirty", action="store_true", help="measure files that are in no commit, and keep no result"
+    )
     args = parser.parse_args()
     wanted = args.rows.split(",")
     if unknown := [name for name in wanted if name not in known]:
@@ -68,26 +85,34 @@ def main() -> int:
 
     if args.pairs is not None and args.pairs < FEWEST:
         parser.error(f"{args.pairs} pairs say nothing: at least {FEWEST}")
-    if (conditions := Conditions.now()).busy:
+    if Conditions.now().dirty and not args.dirty:
         print(
-            f"this machine is busy: a load of {conditions.load} for each core, where {BUSY} is the most",
-            file=sys.stderr,
+            "files differ from the commit: commit first, or use --dirty, which keeps nothing", file=sys.stderr
         )
         return REFUSED
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)  # a log is as wide as the table
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
+    # What is written here between rows makes the tree differ from its commit: that is the commit of all rows.
+    commit = Conditions.now().commit
     for name in wanted:
-        row, began = known[name], Conditions.now()
+        row, began = known[name], quiet(QUIET_WITHIN_S)
+        if began is None:
+            print(
+                f"this machine is busy: a load above {BUSY} for each core; {name} was not measured",
+                file=sys.stderr,
+            )
+            return REFUSED
         console.print(f"{name}  {row.title}, beside {row.peer_name}", style="bold")
         samples = row.measure(
             args.pairs or row.pairs, lambda line: console.print(f"  {line}", highlight=False)
         )
-        results[name] = {**row.result(samples), "measured": began.to_json()}
-        keep(results)
-        write_pages()
+        results[name] = {**row.result(samples), "measured": {**began.to_json(), "commit": commit}}
+        if not args.dirty:
+            keep(results)
+            write_pages()
     console.print(table(results))
     return 0 if all(row["met"] for row in results.values()) else 1
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import httpx
 
-from benchmarks.comparison import Comparison, Samples
+from benchmarks.comparison import Comparison, Interval, Samples
 from scripts.emulator_process import Access, EmulatorProcess
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,7 +52,7 @@ class Tree:
 
 
 class Transfer(Comparison):
-    """Ours and the bare client in every pair, each beside the command line; `ocifs`, which is slow, once.
+    """Ours, the bare client, the command line and `ocifs` in every pair.
 
     Every client is a process of its own. Ours, `ocifs` and the bare client are timed without their start,
     against the command line whole processes are. All but the bare client sign; the emulator verifies nothing.
@@ -94,8 +94,7 @@ class Transfer(Comparison):
     def peer(self) -> float:
         for condition in self.conditions:
             self._note(condition, "cli", self._run("cli", condition))
-            if "ocifs" not in self._seen[condition]:
-                self._note(condition, "ocifs", self._run("ocifs", condition))
+            self._note(condition, "ocifs", self._run("ocifs", condition))
         return self._seen[self.headline]["cli, process"][-1]
 
     def _note(self, condition: str, client: str, seen: Mapping[str, float]) -> None:
@@ -192,16 +191,15 @@ class Transfer(Comparison):
             more = ["bulk-download", "--download-dir", str(local), "--prefix", f"{name}/", "--overwrite"]
         return [str(CLI), "os", "object", *more, *place]
 
-    def median(self, condition: str, client: str) -> float:
-        return statistics.median(self._seen[condition][client])
-
-    def times_faster(self, condition: str, client: str) -> float:
+    def times_faster(self, condition: str, client: str) -> Interval:
         """Return how many times as long another client takes; the command line as a whole process."""
         kind = ", process" if client == "cli" else ""
-        return self.median(condition, f"{client}{kind}") / self.median(condition, f"ours{kind}")
+        seen = self._seen[condition]
+        pairs = zip(seen[f"{client}{kind}"], seen[f"ours{kind}"], strict=True)
+        return Interval.of([theirs / ours for theirs, ours in pairs])
 
     def floor(self) -> float | None:
-        return self.median(self.headline, "floor")
+        return statistics.median(self._seen[self.headline]["floor"])
 
     def result(self, samples: Samples) -> dict[str, Any]:
         return {
@@ -213,14 +211,9 @@ class Transfer(Comparison):
         }
 
     def _summary(self, condition: str) -> dict[str, Any]:
-        seen = self._seen[condition]
-        return {
-            "seconds": {name: round(self.median(condition, name), 3) for name in seen},
-            "spread": {name: [round(min(values), 3), round(max(values), 3)] for name, values in seen.items()},
-            "ocifs/ours": round(self.times_faster(condition, "ocifs"), 2),
-            "cli/ours": round(self.times_faster(condition, "cli"), 2),
-            "percent_of_floor": round(100 * self.times_faster(condition, "floor")),
-        }
+        seen = {name: Interval.of(values) for name, values in self._seen[condition].items()}
+        ratios = {f"{each}/ours": self.times_faster(condition, each) for each in ("floor", "ocifs", "cli")}
+        return {"intervals": {name: each.to_json() for name, each in {**seen, **ratios}.items()}}
 
 
 class LargeFile(Transfer):
@@ -232,7 +225,7 @@ class LargeFile(Transfer):
 
     def met(self, samples: Samples) -> bool:  # noqa: ARG002 - it needs more than one row's samples
         fast = all(
-            self.times_faster(condition, "ocifs") >= 3 and self.times_faster(condition, "cli") >= 1.3
+            self.times_faster(condition, "ocifs").low >= 3 and self.times_faster(condition, "cli").low >= 1.3
             for condition in self.conditions
         )
         return fast and self._peak_mb <= 150

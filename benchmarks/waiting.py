@@ -50,9 +50,17 @@ def waiting_gangs(count: int = GANGS) -> Iterator[IdleGangs]:
 
 @contextmanager
 def waiting_program(
-    gangs: IdleGangs, mode: str, *, count: int | None = None, seconds: float = MEASURED_S
+    gangs: IdleGangs,
+    mode: str,
+    *,
+    count: int | None = None,
+    seconds: float = MEASURED_S,
+    reports: bool = True,
 ) -> Iterator[Measure]:
-    """Run the driver until it waits for the gangs; what is yielded lets it measure so many seconds."""
+    """Run the driver until it waits for the gangs; what is yielded lets it measure so many seconds.
+
+    `reports`: it has read the reports of all nodes before, which takes it a quarter of an hour for a thousand gangs.
+    """
     with tempfile.TemporaryDirectory() as folder:
         settings = {
             "mode": mode,
@@ -60,6 +68,7 @@ def waiting_program(
             "fields": gangs.emulator.connection_fields(),
             "interval": INTERVAL_S,
             "seconds": seconds,
+            "reports": reports,
         }
         order, log = Path(folder, "settings.json"), Path(folder, "log")
         order.write_text(json.dumps(settings))

@@ -23,7 +23,7 @@ Waiting = tuple[int, Callable[[], Iterable[bool]]]
 
 
 def main() -> None:
-    """`sys.argv[1]`: a JSON file with `mode`, `records`, `fields`, `interval` and `seconds`.
+    """`sys.argv[1]`: a JSON file with `mode`, `records`, `fields`, `interval`, `seconds` and `reports`.
 
     Prints a line of JSON once it waits, and one for each line that it reads from then on.
     """
@@ -84,12 +84,12 @@ async def triggerer(settings: dict[str, Any]) -> Waiting:
             )
         )
     await runner.create_triggers()
-    await _until_all_are_known(settings["records"])
+    await _until_all_are_known(settings["records"], reports=settings["reports"])
     return before, lambda: (not each["task"].done() for each in runner.triggers.values())
 
 
-async def _until_all_are_known(records: Sequence[Mapping[str, Any]]) -> None:
-    """Wait until the reports of all nodes were read: only from then on memory and calls stay as they are."""
+async def _until_all_are_known(records: Sequence[Mapping[str, Any]], *, reports: bool) -> None:
+    """Wait until the states of all gangs are known, or the reports of all nodes: then memory and calls stay alike."""
     from airflow_provider_ocidist.triggers.connections import location_of, shared_connection
 
     ref = records[0]["ref"]
@@ -99,11 +99,13 @@ async def _until_all_are_known(records: Sequence[Mapping[str, Any]]) -> None:
     while known < len(records):
         await asyncio.sleep(1.0)
         watches = [followed.watch for followed in list(poller._followed.values())]  # noqa: SLF001 - to measure
-        known = sum(map(_is_known, watches))
+        known = sum(_is_known(watch, reports=reports) for watch in watches)
 
 
-def _is_known(watch: Watch) -> bool:
-    return watch.status is not None and all(node.report is not None for node in watch.status.nodes)
+def _is_known(watch: Watch, *, reports: bool) -> bool:
+    if watch.status is None:
+        return False
+    return not reports or all(node.report is not None for node in watch.status.nodes)
 
 
 async def sdk_in_the_loop(settings: dict[str, Any]) -> Waiting:

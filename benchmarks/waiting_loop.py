@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import httpx
 
 from benchmarks.comparison import Comparison, Samples
-from benchmarks.waiting import GANGS, drive, percentile, waiting_gangs, waiting_program
+from benchmarks.waiting import GANGS, Measure, drive, percentile, waiting_gangs, waiting_program
 from scripts.idle_gangs import IdleGangs
 
 TARGET_MS = 50.0
@@ -16,7 +16,7 @@ LATENCY_S = 2.0
 SHARE = 0.999
 IN_THE_LOOP = 5
 """Triggers of the peer: with a thousand its loop would hardly ever be free."""
-SECONDS = 30.0
+SECONDS = 20.0
 
 
 class WaitingLoop(Comparison):
@@ -28,20 +28,30 @@ class WaitingLoop(Comparison):
     pairs = 6
 
     gangs: IdleGangs
+    _ours: Measure
+    _peer: Measure
 
     @contextmanager
     def setting(self) -> Iterator[None]:
-        with waiting_gangs() as self.gangs:
+        """Both programs wait while the other is measured: the states of all gangs are known, not all reports."""
+        with ExitStack() as stack:
+            self.gangs = stack.enter_context(waiting_gangs())
+            self._ours, self._peer = (
+                stack.enter_context(
+                    waiting_program(self.gangs, mode, count=count, seconds=SECONDS, reports=False)
+                )
+                for mode, count in (("triggerer", GANGS), ("sdk_in_the_loop", IN_THE_LOOP))
+            )
             yield
 
     def ours(self) -> float:
-        return self._late("triggerer", GANGS)
+        return self._late(self._ours, GANGS)
 
     def peer(self) -> float:
-        return self._late("sdk_in_the_loop", IN_THE_LOOP)
+        return self._late(self._peer, IN_THE_LOOP)
 
-    def _late(self, mode: str, count: int) -> float:
-        with waiting_program(self.gangs, mode, count=count, seconds=SECONDS) as measure, self._slow():
+    def _late(self, measure: Measure, count: int) -> float:
+        with self._slow():
             measured = measure()
         assert measured["alive"] == count
         return percentile(measured["waiting"], SHARE) * 1000

@@ -195,6 +195,10 @@ class LocalAirflow:
             "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             # With the default of 5 s the executor notices an exit so late that a quick event looks like a fault.
             "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+            # Where ten workers start at once on a slow machine, an answer takes longer than the default of 5 s, and
+            # three heartbeats of a second each that are missed end a task.
+            "WORKERS__EXECUTION_API_TIMEOUT": "60",
+            "WORKERS__MAX_FAILED_HEARTBEATS": "60",
             "LOGGING__COLORED_CONSOLE_LOG": "False",
         }
         names = {f"AIRFLOW__{name}": value for name, value in settings.items()}

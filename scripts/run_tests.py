@@ -1,4 +1,4 @@
-"""Runs pytest; in CI, runs the few tests that failed a second time, alone, and names those that then pass."""
+"""Runs pytest; in CI, runs the few tests that failed a second time, alone, and wants the checkout as it was before."""
 
 from __future__ import annotations
 
@@ -18,9 +18,19 @@ LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 
 def main(arguments: Sequence[str]) -> int:
     """Return the exit code of the run, or of the second look at the tests that failed in it."""
+    if os.environ.get("CI", "").lower() in ("", "0", "false"):
+        return _pytest(arguments)
+    before = _changes()
+    code = _twice(arguments)
+    if left := sorted(_changes() - before):
+        print(f"tests have changed the checkout: {', '.join(left)}", flush=True)
+    return code or (FAILED if left else 0)
+
+
+def _twice(arguments: Sequence[str]) -> int:
     LAST_FAILED.unlink(missing_ok=True)
     code = _pytest(arguments)
-    if code != FAILED or os.environ.get("CI", "").lower() in ("", "0", "false"):
+    if code != FAILED:
         return code
     failed = _last_failed()
     if not 0 < len(failed) <= MOST_AGAIN:
@@ -36,6 +46,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _pytest(arguments: Sequence[str]) -> int:
     return subprocess.run([sys.executable, "-m", "pytest", *arguments], check=False).returncode
+
+
+def _changes() -> set[str]:
+    """Return the files that git knows nothing of, or otherwise; none where this is no checkout."""
+    command = ["git", "status", "--porcelain", "--untracked-files=all"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return set(done.stdout.splitlines())
 
 
 def _last_failed() -> list[str]:

@@ -10,8 +10,16 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from airflow_provider_ocidist.backends.bundle import AGENT_PARTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "airflow_provider_ocidist"
@@ -109,6 +117,13 @@ def test_reading_a_dag_file_loads_no_heavy_library(module, loaded):
     )
 
 
+def test_reading_a_dag_file_loads_none_of_what_only_a_running_task_needs():
+    faces = ", ".join(f"{PACKAGE}.{face}" for face in ("operators", "sensors", "triggers", "hooks"))
+    loaded_then = in_a_new_interpreter(f"import airflow.sdk, sys, {faces}; print(*sys.modules)").split()
+    own = {name.removeprefix(f"{PACKAGE}.") for name in loaded_then if name.startswith(f"{PACKAGE}.")}
+    assert not {"model.masking", "model.run", "model.job", "backends", "job_file", "storage"} & own
+
+
 def test_the_package_itself_imports_nothing():
     program = f"import sys; before = set(sys.modules); import {PACKAGE}; print(*(set(sys.modules) - before))"
     assert set(in_a_new_interpreter(program).split()) == {PACKAGE}
@@ -158,3 +173,43 @@ def test_every_exception_from_a_check_has_its_reason(folder: str):
         for each in without_a_reason(text)
     ]
     assert bare == []
+
+
+def rooms() -> set[str]:
+    """Return the packages and modules of the house."""
+    found = (ROOT / PACKAGE).iterdir()
+    return {path.stem for path in found if path.suffix == ".py" or (path / "__init__.py").exists()} - {
+        "__init__"
+    }
+
+
+def project() -> dict[str, Any]:
+    return dict(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"])
+
+
+MAP = (ROOT / "ARCHITECTURE.md").read_text()
+ELSEWHERE = {"emulator", "provider_info", "job", "endings", "retries", "watchers"}
+"""Rooms that the map describes beside its table."""
+
+
+def test_the_map_has_a_row_for_each_room_and_they_are_in_the_order_of_the_contract():
+    table = MAP.partition("| room | it is |")[2].partition("\n\n")[0]
+    rows = [re.findall(r"`(\w+)/?`", line.split("|")[1]) for line in table.splitlines()[2:]]
+    assert {room for row in rows for room in row} == rooms() - ELSEWHERE
+    assert {room for room in ELSEWHERE if f"`{room}" not in MAP} == set()
+    (layers,) = [each["layers"] for each in project()["importlinter"]["contracts"] if "layers" in each]
+    floor = {room: number for number, layer in enumerate(layers) for room in layer.split(" | ")}
+    # What stands alone may stand anywhere.
+    floors = [min(floor[room] for room in row) for row in rows if row != ["saves"]]
+    assert floors == sorted(floors)
+
+
+def test_what_travels_to_nodes_is_linted_for_their_python():
+    paths = project()["ruff"]["per-file-target-version"]
+    own = {path.removeprefix(f"{PACKAGE}/").removesuffix("/**") for path in paths if path.startswith(PACKAGE)}
+    assert own == {*AGENT_PARTS, "cli/templates"}
+    # They may import one another only: what a node does not have cannot be imported there.
+    (layers,) = [each["layers"] for each in project()["importlinter"]["contracts"] if "layers" in each]
+    names = {part.removesuffix(".py") for part in AGENT_PARTS} - {"__init__"}
+    below = [room for layer in layers for room in layer.split(" | ")]
+    assert set(below[below.index("agent") :]) - {"emulator"} == names

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,14 +15,17 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import benchmarks
-from benchmarks import import_cost, pages, run
+from benchmarks import conditions, import_cost, pages, run
 from benchmarks.comparison import CONFIDENCE, FEWEST, Comparison, Interval, Samples, coverage
 from benchmarks.conditions import BUSY, Conditions
 from benchmarks.known_rows import known_rows
+from benchmarks.validity import valid
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -104,12 +108,47 @@ def test_a_result_keeps_every_pair_and_a_pair_that_the_peer_wins_is_shown_as_suc
         assert "%" in pages.ratio_words(result)
 
 
-def test_too_few_pairs_have_no_interval_and_no_final_verdict() -> None:
-    for pairs in range(1, FEWEST):
-        row = Known([1.0] * pairs, [2.0] * pairs, afresh=False)
-        result = row.result(row.measure(pairs, lambda _: None))
-        assert "%" not in pages.ratio_words(result)
-        assert pages.verdict(result) == f"met, as far as {pairs} of {FEWEST} pairs can say"
+MEASURED = {"date": "2026-11-24", "commit": "359eadce2f", "machine": "2 cores of something", "load": 0.3}
+
+
+def a_result(pairs: int = FEWEST, **conditions: Any) -> dict[str, Any]:
+    row = Known([1.0] * pairs, [2.0] * pairs, afresh=False)
+    return {**row.result(row.measure(pairs, lambda _: None)), "measured": {**MEASURED, **conditions}}
+
+
+@pytest.mark.parametrize(
+    "result, why",
+    [
+        (a_result(FEWEST - 1), "4 of 5 pairs"),
+        ({**a_result(), "samples": None}, "single pairs were not kept"),
+        (a_result(load=None), "the load was not written down"),
+        (a_result(load=BUSY + 0.01), "a load of 0.51"),
+        (a_result(commit="359eadce2f+"), "in no commit"),
+        (a_result(machine="2 cores; more was not written down"), "the machine was not"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_what_was_not_measured_validly_is_shown_as_that_and_in_no_table(
+    result: dict[str, Any], why: str
+) -> None:
+    assert valid({"P7": a_result()}) == {"P7": a_result()}
+    assert valid({"P7": result}) == {}
+    place = "<!-- results: {} -->\n<!-- end of results -->\n"
+    page = pages.written(place.format("rows") + place.format("unmeasured"), {"P7": result})
+    (line,) = [line for line in page.splitlines() if "P7" in line]
+    assert line.startswith("* P7: ")
+    assert f"{pages.NOT_VALID} (" in line
+    assert why in line
+
+
+def test_a_table_shows_each_value_with_its_interval_and_none_without() -> None:
+    some = Interval.of([1.0, 2.0, 3.0]).to_json()
+    names = ("ours", "floor", "floor/ours", "ocifs/ours", "cli/ours")
+    row = {"peak_mb": 9, "conditions": {"0 ms": {"intervals": dict.fromkeys(names, some)}}}
+    assert pages.copies({"P8": row}).count("2 s (1 to 3)") == 2
+    assert pages.copies({"P8": row}).count("2 (1 to 3)") == 3
+    row["conditions"]["0 ms"] = {"seconds": {"ours": 2.0}, "ocifs/ours": 65.5}
+    assert pages.copies({"P8": row}) == "Not measured validly.\n"
 
 
 def test_the_page_is_what_the_results_say() -> None:
@@ -118,25 +157,73 @@ def test_the_page_is_what_the_results_say() -> None:
     assert {found[1] for found in pages.PLACE.findall(page)} == set(pages.TABLES)
 
 
-def test_every_row_that_has_results_can_be_measured_and_says_when_where_and_of_what_commit() -> None:
+def test_every_row_that_has_results_can_be_measured_and_counts_or_is_listed_as_not_measured() -> None:
     results, known = json.loads(pages.RESULTS.read_text()), known_rows()
     assert set(results) <= set(known)
+    page = pages.PAGE.read_text()
+    listed = set(re.findall(rf"^\* (\S+): .*{pages.NOT_VALID} \(", page, re.MULTILINE))
     for name, row in results.items():
         assert set(row["measured"]) == {"date", "commit", "machine", "load"}, name
         assert (row["title"], row["peer_name"]) == (known[name].title, known[name].peer_name), name
+        if name not in listed:
+            assert row["pairs"] >= FEWEST, name
+            assert len(row["samples"]["ours"]) == len(row["samples"]["peer"]) == row["pairs"], name
+            assert row["measured"]["load"] <= BUSY, name
+            assert re.fullmatch("[0-9a-f]{10}", row["measured"]["commit"]), name
+            assert re.match(r"\d+ cores of ", row["measured"]["machine"]), name
     assert all(row.pairs >= FEWEST for row in known.values())
 
 
-@pytest.mark.parametrize("arguments", [["--rows", "P7"], ["--rows", "P7", "--pairs", str(FEWEST)]])
-def test_nothing_is_measured_on_a_busy_machine(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+class Clock:
+    """A time that only passes while somebody waits, and the loads that are read meanwhile."""
+
+    def __init__(self, loads: Sequence[float]) -> None:
+        self.now = 0.0
+        self._loads = list(loads)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def load(self) -> tuple[float, float, float]:
+        load = self._loads.pop(0) if len(self._loads) > 1 else self._loads[0]
+        return (load * len(os.sched_getaffinity(0)), 0.0, 0.0)
+
+
+@pytest.mark.parametrize("loads, measured", [([0.9, 0.9, 0.4], 0.4), ([0.9], None)])
+def test_each_row_waits_until_the_machine_is_quiet_and_is_not_measured_otherwise(
+    monkeypatch: pytest.MonkeyPatch, loads: list[float], measured: float | None
+) -> None:
+    clock = Clock(loads)
+    monkeypatch.setattr(os, "getloadavg", clock.load)
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep))
+    found = run.quiet(60.0)
+    assert (found.load if found else None) == measured
+    assert clock.now == (10.0 if measured else 60.0)
+
+
+@pytest.mark.parametrize(
+    "commit, arguments, load, words",
+    [
+        ("359eadce2f", ["--rows", "P7"], BUSY + 0.01, "busy"),
+        ("359eadce2f", ["--rows", "P7", "--pairs", str(FEWEST)], 50.0, "busy"),
+        ("359eadce2f+", ["--rows", "P7"], 0.0, "differ from the commit"),
+    ],
+)
+def test_nothing_is_measured_on_a_busy_machine_or_of_files_in_no_commit(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    commit: str,
+    arguments: list[str],
+    load: float,
+    words: str,
 ) -> None:
     before = pages.RESULTS.read_text()
-    load = random.uniform(BUSY + 0.01, 50) * len(os.sched_getaffinity(0))
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "getloadavg", Clock([load]).load)
+    monkeypatch.setattr(conditions, "commit", lambda: commit)
+    monkeypatch.setattr(run, "QUIET_WITHIN_S", 0.0)
     monkeypatch.setattr("sys.argv", ["run", *arguments])
     assert run.main() == run.REFUSED
-    assert "busy" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
     assert pages.RESULTS.read_text() == before
 
 

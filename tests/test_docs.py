@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import json
 import re
 import subprocess
@@ -22,6 +23,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     NamesSecrets,
     OpensById,
     ShowsWhatItCreated,
+    Suspends,
 )
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScienceOptions
 from airflow_provider_ocidist.emulator.data_science import shapes
@@ -35,6 +37,7 @@ from airflow_provider_ocidist.job import (
     TrainingJob,
 )
 from airflow_provider_ocidist.job_file import parsing
+from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from tests.documents import (
     DOCUMENTS,
     ROOT,
@@ -45,6 +48,7 @@ from tests.documents import (
     name_of,
     uneven_rows,
 )
+from tests.train.test_job_files import CHANGES, DRILLED, NEED_GPUS, TRAINED_BY_DAGS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -98,6 +102,8 @@ def test_a_link_is_broken_where_its_file_or_its_heading_is_not_there(link, leads
     assert broken_links(shown, ROOT / "page.md") == ([] if leads else [link])
 
 
+DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef
+
 ON_A_NODE = {"ocidist/node.py"}
 """Modules that are named as they are in the artifact."""
 
@@ -107,6 +113,15 @@ def test_each_module_that_a_page_names_is_where_it_says(path):
     above = (ROOT, ROOT / "airflow_provider_ocidist", ROOT / "tests", ROOT / "dags_examples", path.parent)
     named = set(modules_named_in(path.read_text())) - ON_A_NODE
     assert {module for module in named if not any((folder / module).is_file() for folder in above)} == set()
+
+
+def test_each_step_of_the_walks_is_a_function_of_the_module_it_names():
+    text = (ROOT / "docs" / "walks.md").read_text()
+    steps = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
+    assert len(steps) > 20
+    for module, function in steps:
+        tree = ast.parse((ROOT / "airflow_provider_ocidist" / module).read_text())
+        assert function in {node.name for node in ast.walk(tree) if isinstance(node, DEFINITION)}, module
 
 
 def test_a_module_is_named_by_its_folder_and_file():
@@ -162,9 +177,13 @@ def test_python_in_documents_uses_what_exists(text):
 
 
 @pytest.mark.parametrize("text", each("python"))
-def test_python_in_documents_runs(text, tmp_path):
+def test_python_in_documents_runs(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names: dict = {"__file__": str(tmp_path / "dag.py")}
     exec(compile(text, "README", "exec"), names)
+    if "saves.save(" in text:
+        # A folder that was there already would be restored, and nothing would be trained.
+        assert (tmp_path / "checkpoints" / "step-300" / ".metadata").exists()
 
 
 def test_example_dags_load():
@@ -289,6 +308,7 @@ def test_the_shapes_in_the_documents_are_those_of_the_emulator():
 HOMES = {
     "`ocidist status` by the platform's own id": OpensById,
     "`ocidist list`": ListsGangs,
+    "`ocidist suspend`, `ocidist resume`": Suspends,
     "`ocidist diff` with a run": ShowsWhatItCreated,
     "`ocidist preflight`": ChecksBeforehand,
     "secrets of a run that another started are masked by asking the platform": NamesSecrets,
@@ -303,3 +323,22 @@ def test_what_each_home_can_do_is_what_its_backend_declares():
     backends = [kinds.load("backends", home).BACKEND for home in homes]
     for label, capability in HOMES.items():
         assert rows[label] == ["yes" if issubclass(each, capability) else "-" for each in backends], label
+
+
+def test_every_argument_of_the_operator_is_in_its_table():
+    text = (ROOT / "docs" / "airflow.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \|", text.partition("| argument |")[2].partition("\n\n")[0], re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    taken = inspect.signature(DistributedTrainingOperator.__init__).parameters
+    assert named == {name for name in taken if name not in ("self", "kwargs")}
+
+
+def test_the_page_of_launchers_says_what_trains_each_job_file():
+    text = (ROOT / "docs" / "launchers.md").read_text()
+    rows = re.findall(r"^\| (`\w+\.yaml`.*?) \| (.*?) \|$", text, re.MULTILINE)
+    said = {frozenset(re.findall(r"`(\w+\.yaml)`", names)): by for names, by in rows}
+    found = ((CHANGES, "test-launchers"), (TRAINED_BY_DAGS, "test-airflow"), (DRILLED, "test-chaos"))
+    for files, target in found:
+        assert said.pop(frozenset(files)).startswith(f"`make {target}`")
+    assert said.pop(frozenset(NEED_GPUS)).startswith("nothing: ")
+    assert said == {}

@@ -58,6 +58,10 @@ def is_for_docker(block: Block) -> bool:
     return block.document == CONTAINERS and not is_for_make(block)
 
 
+def is_for_kubectl(block: Block) -> bool:
+    return block.document == EMULATOR and "kubectl " in block.text
+
+
 TRIED: dict[str, Callable[[Block], bool]] = {
     "test_document_blocks.py::test_make_knows_what_it_is_asked_for": is_for_make,
     "test_document_blocks.py::test_settings_for_airflow_are_understood": is_settings,
@@ -67,7 +71,11 @@ TRIED: dict[str, Callable[[Block], bool]] = {
     ),
     "test_document_blocks.py::test_the_first_run_trains": lambda block: block.document == FIRST_RUN,
     "test_document_blocks.py::test_clients_find_the_emulator_as_its_page_says": lambda block: (
-        block.document in (EMULATOR, TRANSFER)
+        block.document in (EMULATOR, TRANSFER) and not is_for_kubectl(block)
+    ),
+    "test_document_blocks.py::test_kubectl_finds_the_emulators_cluster_as_its_page_says": is_for_kubectl,
+    "test_document_blocks.py::test_a_drill_knows_the_faults_that_it_is_asked_for": lambda block: (
+        block.document == "docs/drills.md"
     ),
     "test_document_blocks.py::test_wheels_install_without_an_index": lambda block: block.document == OFFLINE,
     "backends/test_local.py::test_the_command_line_runs_here_what_is_meant_for_another_backend": lambda block: (
@@ -85,7 +93,7 @@ TRIED: dict[str, Callable[[Block], bool]] = {
 }
 """The test that tries a block, in a language that a shell or a Python prompt takes."""
 TO_PASTE = ("bash", "sh", "shell", "console", "pycon", "dockerfile")
-READ_ONLY = {"", "text", "mermaid"}
+READ_ONLY = {"text", "mermaid"}
 ELSEWHERE = {"yaml", "python"}
 """Tried by test_docs.py."""
 
@@ -277,11 +285,8 @@ def started(command: str, folder: Path) -> Iterator[None]:
 
 
 def test_clients_find_the_emulator_as_its_page_says(tmp_path: Path) -> None:
-    found = {block.name: block.text for block in those_of("test_clients_find_the_emulator_as_its_page_says")}
-    (start,) = (text for text in found.values() if text.startswith("ocidist emulator"))
-    (exports,) = (text for text in found.values() if "HTTPS_PROXY" in text)
-    (faults,) = (text for text in found.values() if "/_emulator/faults" in text)
-    (copying,) = (text for name, text in found.items() if name.startswith(TRANSFER))
+    found = those_of("test_clients_find_the_emulator_as_its_page_says")
+    start, exports, faults, copying = (block.text for block in found)
     with started(start, tmp_path):
         ready = Access.from_file(tmp_path / "oci-ready.json")
         exports = exports.replace("PROXY_PORT", ready.proxy_url.rpartition(":")[2])
@@ -305,6 +310,28 @@ def test_clients_find_the_emulator_as_its_page_says(tmp_path: Path) -> None:
             URL=ready.url,
         )
     assert len(json.loads(rules)["faults"]) == 4
+
+
+def test_kubectl_finds_the_emulators_cluster_as_its_page_says(tmp_path: Path) -> None:
+    (block,) = those_of("test_kubectl_finds_the_emulators_cluster_as_its_page_says")
+    text = (ROOT / EMULATOR).read_text()
+    (start,) = re.findall(r"`(ocidist emulator --kubernetes)`", text)
+    with started(f"{start} --state ./oci --ready ./oci-ready.json", tmp_path):
+        # Not everybody has kubectl, and what is tried here is whether its KUBECONFIG leads to the cluster.
+        program = (
+            "from kubernetes import client, config; config.load_kube_config(); "
+            "api = client.CoreV1Api(); "
+            "print(len(api.list_node().items), 'nodes')"
+        )
+        kubectl = f"kubectl() {{ {shlex.quote(sys.executable)} -c {shlex.quote(program)}; }}"
+        assert run(f"{kubectl}\n{block.text}", tmp_path) == "4 nodes\n"
+
+
+def test_a_drill_knows_the_faults_that_it_is_asked_for(tmp_path: Path) -> None:
+    (block,) = those_of("test_a_drill_knows_the_faults_that_it_is_asked_for")
+    command = block.text.strip()
+    shown = run(f"cd {shlex.quote(str(ROOT))}; {command} --dry-run", tmp_path)
+    assert shown.split() == re.findall(r"--fault (\S+)", command)
 
 
 def test_a_node_reads_the_secret_of_a_tracker_as_its_page_says(

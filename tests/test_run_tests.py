@@ -1,4 +1,4 @@
-"""A second look in CI at the few tests that failed: what then passes is named, what fails again fails the run."""
+"""What CI asks beyond pytest: tests that fail are looked at again, and the checkout stays as it was."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ def test_flaky_{number}():
 """
 FAILS = "\ndef test_broken():\n    assert False\n"
 PASSES = "\ndef test_fine():\n    pass\n"
+LITTERS = """
+from pathlib import Path
+
+def test_litters():
+    Path("checkpoints").mkdir()
+    Path("checkpoints/step-3").touch()
+"""
 SKIPS = "\nimport pytest\n\ndef test_skipped():\n    pytest.skip('sextant is not installed')\n"
 
 
@@ -73,3 +80,11 @@ def test_elsewhere_than_in_ci_a_failure_is_a_failure(tmp_path: Path) -> None:
 
 def test_a_second_look_hides_no_skip_that_was_refused(tmp_path: Path) -> None:
     assert run(tmp_path, flaky(1) + SKIPS).returncode == REFUSED
+
+
+def test_tests_that_change_the_checkout_fail_the_run(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    (tmp_path / ".gitignore").write_text("__pycache__/\n")
+    done = run(tmp_path, LITTERS)
+    assert done.returncode == 1, done.stdout
+    assert "tests have changed the checkout: ?? checkpoints/step-3\n" in done.stdout

@@ -131,6 +131,7 @@ class Node:
             self.drill.folder = self.checkpoints.path(workspace)
         began = time.monotonic()
         ended = training.wait(self.switch, self.config.limits.stop_grace)
+        self.checkpoints.program_ended()
         self.run_watches.launch_ended()
         self.heartbeat.update(trained_for=round(time.monotonic() - began, 1))
         if not (ended.stop or ended.exit_code):

@@ -1,4 +1,4 @@
-"""Patience: retries while a store does not answer, for as long as the job allows."""
+"""Patience: retries while a store does not answer, for as long as the job allows; a refusal for a minute."""
 
 from __future__ import annotations
 
@@ -8,42 +8,56 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from airflow_provider_ocidist.errors import AgentError, BackendError, Cause, StorageError, StoreUnavailable
+from airflow_provider_ocidist.errors import (
+    AgentError,
+    BackendError,
+    Cause,
+    StorageError,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 30.0
 """Seconds before the next try; doubled each time."""
+REFUSED_FOR = 60.0
+"""Seconds after the first refusal for which it is asked again: new resource principals are refused for a moment."""
+REFUSALS = (401, 403, 404)
 
 
 def cannot_be_fetched(what: str, error: BaseException, why: str) -> AgentError:
-    """Return the error of a failed fetch: StoreUnavailable where a retry may succeed."""
+    """Return the error of a failed fetch: StoreUnavailable or StoreRefused where a retry may succeed."""
     message = f"{what} cannot be fetched: {why}"
     if isinstance(error, (StorageError, BackendError)) and error.retryable:
         return StoreUnavailable(message)
+    inner = error.__cause__ if isinstance(error, StorageError) else error
+    if isinstance(inner, BackendError) and inner.status_code in REFUSALS:
+        return StoreRefused(message)
     return AgentError(message, cause=Cause.DATA)
 
 
 def patiently(work: Callable[[], T], limit: float, ended: threading.Event) -> T:
-    """Return what the work returns; while the store is not available, try again until `ended` is set.
+    """Return what the work returns; while the store is not available, or refuses, try again until `ended` is set.
 
-    `limit` is in seconds from the first failure; the last try is at its end. Raises StoreUnavailable when it is over,
-    and the work's other errors.
+    `limit` is in seconds from the first failure, `REFUSED_FOR` from the first refusal; the last try is at its end.
+    Raises StoreUnavailable or StoreRefused when it is over, and the work's other errors.
     """
-    since: float | None = None
+    since: dict[type[AgentError], float] = {}
     pause = FIRST_PAUSE
     while True:
         try:
             return work()
-        except StoreUnavailable as error:
+        except (StoreUnavailable, StoreRefused) as error:
             now = time.monotonic()
-            since = now if since is None else since
-            left = limit - (now - since)
+            bound, named = limit, f"limits.join_timeout is {limit:.0f} s"
+            if isinstance(error, StoreRefused):
+                bound, named = min(limit, REFUSED_FOR), f"a refusal is asked again for {REFUSED_FOR:.0f} s"
+            for_now = now - since.setdefault(type(error), now)
+            left = bound - for_now
             if left <= 0:
-                raise StoreUnavailable(
-                    f"{error}; tried for {now - since:.0f} s (limits.join_timeout is {limit:.0f} s)"
-                ) from error
+                raise type(error)(f"{error}; tried for {for_now:.0f} s ({named})") from error
             wait = min(pause, left)
             logger.warning("%s; trying again in %.0f s", error, wait)
             if ended.wait(wait):

@@ -93,10 +93,12 @@ class Backend(ABC):
     def forget(self, ref: RunRef) -> None:
         """Drop the cached state of a gang that is no longer polled."""
 
-    @abstractmethod
     def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
         """Return the lines of all nodes, in order of time: of each rank since its Unix time, none since infinity."""
+        (part,) = self.logs_of([(ref, since)])
+        return [*part.lines]
 
+    @abstractmethod
     def logs_of(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
     ) -> list[LogPart]:
@@ -105,8 +107,6 @@ class Backend(ABC):
         About `most` lines are read, the oldest of each gang; the newer ones then are for the next call. Lines from
         before the time that was asked for may be among them.
         """
-        del most
-        return [LogPart(self.logs(ref, since)) for ref, since in wanted]
 
     @abstractmethod
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:

@@ -103,9 +103,11 @@ class KeepsTime(Capability):
         """Return the Unix time by the service's clock, as far as it has answered; else this machine's."""
 
 
-def now_at(backend: Backend) -> float:
-    """Return the Unix time by the service's clock where the backend knows it, else by this machine's."""
-    return backend.now() if isinstance(backend, KeepsTime) else time.time()
+def now_at(backend: Backend, here: float | None = None) -> float:
+    """Return the Unix time by the service's clock where the backend knows it, else by this machine's (`here`)."""
+    if isinstance(backend, KeepsTime):
+        return backend.now()
+    return time.time() if here is None else here
 
 
 class CountsMissing(Capability):
@@ -130,6 +132,33 @@ class PreparesCancels(Capability):
     @abstractmethod
     def ready_to_cancel(self, ref: RunRef) -> None:
         """Prepare, without a request. Raises BackendError or StorageError when the credentials cannot be loaded now."""
+
+
+class Suspends(Capability):
+    """Gives a gang's machines back without ending the gang, and lets it begin or go on."""
+
+    cannot = "cannot suspend a gang"
+
+    @abstractmethod
+    def suspend(self, ref: RunRef) -> None:
+        """End the nodes of a gang, which stays. Raises BackendError, RunNotFound where it is gone."""
+
+    @abstractmethod
+    def resume(self, ref: RunRef) -> None:
+        """Let a suspended gang begin. Raises BackendError, RunNotFound where it is gone."""
+
+
+class EndsLeftovers(Capability):
+    """Has gangs of which something may run on when all of their nodes have ended."""
+
+    cannot = "leaves nothing behind"
+
+    @abstractmethod
+    def end_leftovers(self, ref: RunRef) -> None:
+        """End what still runs of a gang whose nodes have all ended, and what would stay of it for ever.
+
+        Raises BackendError.
+        """
 
 
 class NamesSecrets(Capability):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.agent.save.outputs import fixed_part
-from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.model.run import Expectations, RunKey
 from airflow_provider_ocidist.model.work_dir import CHECKPOINTS
 from airflow_provider_ocidist.storage.locations import join
@@ -48,6 +52,11 @@ def node_config(
     )
 
 
+def in_json(text: str) -> str:
+    """Return JSON in which nothing looks like a reference, which platforms fill in: `$` is written as its number."""
+    return text.replace("$", "\\u0024")
+
+
 def expectations(config: AgentConfig) -> Expectations:
     """Return the outputs expected at the end, from the nodes' configuration."""
     if not config.reports:
@@ -60,3 +69,17 @@ def expectations(config: AgentConfig) -> Expectations:
             folder for output in config.outputs if output.required and (folder := fixed_part(output.uri))
         ),
     )
+
+
+def secrets_of(variables: Iterable[Mapping[str, str]]) -> set[str]:
+    """Return the secrets in the variables that nodes have got, and in their configuration among them."""
+    return secrets_in([_opened(each) for each in variables])
+
+
+def _opened(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return variables with the nodes' configuration read, whose parts have names of their own."""
+    found: dict[str, Any] = dict(variables)
+    if CONFIG_VARIABLE in found:
+        with contextlib.suppress(ValueError):
+            found[CONFIG_VARIABLE] = json.loads(found[CONFIG_VARIABLE])
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from airflow_provider_ocidist.errors import BackendError, Cause, Overtaken
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place, merged
@@ -95,7 +96,7 @@ class RecordedGangs:
 
     def find(self, plan: Plan) -> list[RunRef]:
         """Return the gangs of the plan's task that may live, and the newest, of any generation, oldest first."""
-        return self.found(plan.key, self.attempts(plan))
+        return self.found(plan.key, self.own(plan, None))
 
     def found(self, key: RunKey, known: Iterable[Attempt]) -> list[RunRef]:
         """Return the gangs that attempts have led to, of any place, oldest first."""
@@ -167,6 +168,13 @@ class RecordedGangs:
         except BackendError as error:
             # The later try finds it by its record, and cancels it.
             log.info("%s: %s", begun.key.name, error)
+
+    def leave(self, attempt: Attempt) -> Attempt:
+        """Stop what may live of an attempt by its run directory alone, and record its end. Raises BackendError."""
+        self.stop_unseen(attempt)
+        end = End(succeeded=False)
+        self.index_of(attempt).end(attempt.key, attempt.place, end)
+        return replace(attempt, end=end)
 
     def write_off(self, plan: Plan) -> None:
         """Record that a plan's attempt has come to nothing: the service has refused it. Raises BackendError."""

@@ -11,7 +11,7 @@ from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.model.report import Renewal
 from airflow_provider_ocidist.model.run import Plan
 from airflow_provider_ocidist.model.work_dir import AGENT_ARCHIVE, CODE_ARCHIVE, LEASE_FILE, NODES_FOLDER
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs, unusable
 
 UNREADABLE = (OSError, ValueError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
 
@@ -34,13 +34,7 @@ def write(plan: Plan, run_dirs: RunDirs, *, agent: bool = True) -> None:
         if not files:
             store.list(f"{prefix}{NODES_FOLDER}/")
     except (StorageError, OSError) as error:
-        passes = isinstance(error, StorageError) and error.retryable
-        remedy = "" if passes else "; create its bucket, or name another work_dir"
-        raise BackendError(
-            f"work_dir cannot be used: {error}{remedy}",
-            retryable=passes,
-            cause=Cause.SERVICE if passes else Cause.CONFIG,
-        ) from error
+        raise unusable(error) from error
 
 
 def _code(path: str) -> bytes:

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs
 from airflow_provider_ocidist.backports import Self
-from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.report import StopRequest
-from airflow_provider_ocidist.model.run import Ending, RunRef
+from airflow_provider_ocidist.model.run import Ending, NodeStatus, Plan, RunRef, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import access_of
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import Stores
-from airflow_provider_ocidist.work_dir.reports import Reports
+from airflow_provider_ocidist.work_dir.parallel import in_parallel
+from airflow_provider_ocidist.work_dir.reports import Reported, Reports, signed
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.stored import with_checkpoint
+
+Seen = TypeVar("Seen")
+"""What one look at the service has shown of several gangs."""
 
 
-class WorkDirBackend(Backend):
-    """Opens run directories with the credentials of now, and finds gangs by what is recorded there."""
+class WorkDirBackend(Backend, Generic[Seen]):
+    """Opens run directories with the credentials of now, and finds gangs by what is recorded there.
+
+    A subclass says how it creates a gang, and what it sees of its nodes; adopting, stopping, recording, the nodes'
+    reports and checkpoints are the same everywhere.
+    """
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._take(fields)
@@ -41,8 +52,80 @@ class WorkDirBackend(Backend):
         self._run_dirs.clear()
         self._urgent_dirs.clear()
 
+    # submit
+
+    def submit(
+        self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
+    ) -> RunRef:
+        ref = self._adopted(plan, found or ())
+        if ref is not None:
+            self.gangs.record(Attempt.of(plan, ref))
+            return ref
+        refuse_if_stopped(plan, stop)
+        ref = self._created(plan, stop)
+        # Before it is cancelled: a cancel that fails is repeated by what is recorded.
+        self.gangs.record(Attempt.of(plan, ref))
+        if stop is not None and stop.is_set():
+            self.cancel(ref)
+            refuse_if_stopped(plan, stop)
+        return ref
+
+    @abstractmethod
+    def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:
+        """Return the plan's gang where it exists already. Raises BackendError where its name is another's.
+
+        `found`: what the caller has seen of the plan's task.
+        """
+
+    @abstractmethod
+    def _created(self, plan: Plan, stop: threading.Event | None) -> RunRef:
+        """Create the gang. Raises BackendError when it cannot be, with nothing of it alive."""
+
+    # look
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        seen = self._look(refs)
+        reported = self._reports.read({ref.run_dir: self._reads_all(ref, seen) for ref in refs})
+        at = self._at()
+
+        def found(ref: RunRef) -> RunStatus:
+            latest = self._believed(ref, seen, reported.get(ref.run_dir))
+            nodes = (signed(node, (latest or {}).get(node.rank)) for node in self._nodes(ref, seen, latest))
+            status = RunStatus(nodes=tuple(nodes), reports_readable=latest is not None, at=at)
+            return with_checkpoint(status, ref, self._access)
+
+        return in_parallel(found, refs)
+
+    @abstractmethod
+    def _look(self, refs: Sequence[RunRef]) -> Seen:
+        """Return what the service has of these gangs, in as few calls as it allows."""
+
+    @abstractmethod
+    def _nodes(
+        self, ref: RunRef, seen: Seen, reported: Mapping[int, Reported] | None
+    ) -> Sequence[NodeStatus]:
+        """Return the nodes of a gang by what was seen; `reported`: None where its run directory cannot be read."""
+
+    def _believed(
+        self, ref: RunRef, seen: Seen, reported: Mapping[int, Reported] | None
+    ) -> Mapping[int, Reported] | None:
+        """Return the reports that belong to what was seen: they were read later."""
+        del ref, seen
+        return reported
+
+    def _reads_all(self, ref: RunRef, seen: Seen) -> bool:
+        """Whether every report that has changed must be read in this look."""
+        del ref, seen
+        return True
+
+    def _at(self) -> float:
+        """Return the Unix time of a look, by the service's clock where it has one."""
+        return time.time()
+
     def forget(self, ref: RunRef) -> None:
         self._reports.forget(ref.run_dir)
+        self._run_dirs.forget(ref.run_dir)
+        self._urgent_dirs.forget(ref.run_dir)
 
     def _take(self, fields: Mapping[str, Any]) -> None:
         """Take the credentials of a connection as they are now."""
@@ -67,3 +150,9 @@ class WorkDirBackend(Backend):
     @abstractmethod
     def _work_dir(self) -> str | None:
         """Return the connection's work directory, for callers without a plan."""
+
+
+def refuse_if_stopped(plan: Plan, stop: threading.Event | None) -> None:
+    """Raise BackendError for a submission that is to be stopped."""
+    if stop is not None and stop.is_set():
+        raise BackendError(f"{plan.key.name}: stopped while it was being created", cause=Cause.CANCELED)

@@ -16,11 +16,11 @@ from airflow_provider_ocidist.cli.files import WrongFile
 from airflow_provider_ocidist.cli.terminal import (
     FINE,
     INTERRUPTED,
-    TERMINATED,
     UNUSABLE,
     WRONG,
     Terminated,
     Unusable,
+    discard_output,
     say,
 )
 from airflow_provider_ocidist.errors import OcidistError
@@ -40,6 +40,8 @@ GROUPS = {
         "run": ("run", "start a job; the run is saved in a file"),
         "watch": ("watch", "follow the logs of all nodes to the end; Ctrl-C does not end the run"),
         "cancel": ("cancel", "end all nodes of a run, and wait until they have ended"),
+        "suspend": ("suspend", "end the nodes of a run that stays, on Kubernetes and Run:ai"),
+        "resume": ("suspend", "let a suspended run begin"),
         "drill": (
             "drill",
             "train a job again and again with faults on purpose, and report how it recovers",
@@ -68,8 +70,9 @@ exit codes:
   1    a job file is wrong, a check has failed, or there is a difference
   2    the command could not be carried out
   3    the training has failed, or was cancelled
+  129  SIGHUP, to `run --wait` or `drill`, as when the terminal is lost: the nodes were ended
   130  Ctrl-C
-  143  SIGTERM, to `run --wait`: its nodes were ended
+  143  SIGTERM, to `run --wait` or `drill`: the nodes were ended
 """
 
 
@@ -96,13 +99,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Unusable, OcidistError) as error:
         say(f"ocidist: {error}", "red", stderr=True)
         return UNUSABLE
-    except Terminated:
-        return TERMINATED
+    except Terminated as signal:
+        return signal.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has closed the pipe; without this Python would report it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return FINE
 
 

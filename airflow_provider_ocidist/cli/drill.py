@@ -21,7 +21,7 @@ from airflow_provider_ocidist.cli.terminal import (
     counted,
     print_json,
     say,
-    sigterm_as_ctrl_c,
+    signals_as_ctrl_c,
 )
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    with sigterm_as_ctrl_c():
+    with signals_as_ctrl_c():
         return _run(options)
 
 

@@ -1,4 +1,4 @@
-"""The note of a run, `info.yaml` with the keys of Oracle ADS's; and a command's run: by its note, or an OCID."""
+"""The note of a run, `info.yaml` with the keys of Oracle ADS's; and a command's run: by its note, or its id."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunRef
 
 INFO = "info.yaml"
-OCID = "ocid1."
+OCID, OCI = "ocid1.", "oci_data_science"
+SUFFIXES = (".yaml", ".yml")
+"""Of notes."""
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add the argument for a run: its note, or an OCID, also of a run of another user."""
+    """Add the argument for a run: its note, or its platform's id, also of a run of another user."""
     target = parser.add_argument(
         "target",
         nargs="?",
         default=INFO,
         metavar="RUN",
-        help="note of `ocidist run`, or OCID of a job or of any of its runs (default: %(default)s)",
+        help="note of `ocidist run`, OCID of a job or of any of its runs, or with --backend what `ocidist list` "
+        "prints (default: %(default)s)",
     )
     complete_with(target, _offered)
     add_connection(parser)
@@ -40,9 +43,9 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
     """Add the argument for the backend of runs without a note."""
     backend = parser.add_argument(
         "--backend",
-        default="oci_data_science",
+        default=OCI,
         metavar="KIND",
-        help="where to look (default: %(default)s)",
+        help="whose id RUN is (default: %(default)s)",
     )
     complete_with(backend, kinds_of("backends"))
 
@@ -61,8 +64,11 @@ def is_note(path: Path) -> bool:
         return False
 
 
-def is_id(target: str) -> bool:
-    return target.startswith(OCID)
+def is_id(target: str, backend: str = OCI) -> bool:
+    """Return whether a target is an id of its platform: an OCID, or, at other backends, what is no file."""
+    if target.startswith(OCID) or backend == OCI:
+        return target.startswith(OCID)
+    return not target.endswith(SUFFIXES) and not Path(target).expanduser().exists()
 
 
 def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecord]:
@@ -70,7 +76,7 @@ def known(options: argparse.Namespace, **fields: Any) -> tuple[Backend, RunRecor
     from airflow_provider_ocidist.backends.capabilities import OpensById
     from airflow_provider_ocidist.model.run import RunRecord
 
-    if is_id(options.target):
+    if is_id(options.target, options.backend):
         backend = backend_of(options, options.backend, **fields)
         return backend, OpensById.of(backend).open(options.target)
     record = RunRecord.from_json(read(Path(options.target))["record"])
@@ -165,7 +171,10 @@ def _load(path: Path) -> Any:
     try:
         return yaml.safe_load(path.read_text())
     except OSError as error:
-        remedy = "name the file that `ocidist run` has written, or the OCID of a job or a job run"
+        remedy = (
+            "name the file that `ocidist run` has written, the OCID of a job or a job run, or, with --backend, the id "
+            "that another platform gives it"
+        )
         raise Unusable(f"{path}: {error.strerror}; {remedy}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise Unusable(f"{path}: is no note of `ocidist run`") from error

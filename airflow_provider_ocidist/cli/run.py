@@ -18,9 +18,10 @@ from airflow_provider_ocidist.cli.terminal import (
     Unusable,
     add_json,
     counted,
+    discard_output,
     print_json,
     say,
-    sigterm_as_ctrl_c,
+    signals_as_ctrl_c,
 )
 from airflow_provider_ocidist.errors import BackendError
 
@@ -39,7 +40,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "--info", type=Path, default=Path(note.INFO), metavar="FILE", help="default: %(default)s"
     )
     parser.add_argument(
-        "--wait", action="store_true", help="follow it to its end; Ctrl-C and SIGTERM end the run too"
+        "--wait", action="store_true", help="follow it to its end; Ctrl-C, SIGTERM and SIGHUP end the run too"
     )
     add_connection(parser)
     watch.add_interval(parser)
@@ -50,7 +51,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if not options.wait:
         return _run(options)
-    with sigterm_as_ctrl_c():
+    with signals_as_ctrl_c():
         return _run(options)
 
 
@@ -64,18 +65,21 @@ def _run(options: argparse.Namespace) -> int:
         backend.plan(job, key)  # raises if something is missing, before anything is saved
     # Saved first: after any interruption the created gang can be found again.
     note.note_beginning(options.info, key)
-    record = None
     try:
-        record = _submit(backend, job, key)
-        note.write(options.info, record)
+        record = _submit(options, backend, job, key)
     except BaseException:
-        if options.wait and record is not None:
-            _cancel_at_once(options, backend, record)
         say(f"not complete; the same command resumes it, from {options.info}", "yellow", stderr=True)
         raise
+    if options.wait:
+        return _wait(options, backend, record)
+    _note_whole(options, record)
+    return _say_started(options, record)
+
+
+def _note_whole(options: argparse.Namespace, record: RunRecord) -> None:
+    note.write(options.info, record)
     nodes = counted(record.ref.nodes, "node")
     say(f"{record.ref.key.name}: {nodes}, saved in {options.info}", "green", stderr=True)
-    return _wait(options, backend, record) if options.wait else _say_started(options, record)
 
 
 def _key(job: TrainingJob) -> RunKey:
@@ -85,10 +89,11 @@ def _key(job: TrainingJob) -> RunKey:
     return RunKey(dag_id=job.name, run_id=started, task_id="run")
 
 
-def _submit(backend: Backend, job: TrainingJob, key: RunKey) -> RunRecord:
+def _submit(options: argparse.Namespace, backend: Backend, job: TrainingJob, key: RunKey) -> RunRecord:
     from airflow_provider_ocidist.gangs.submission import GangSubmitter
 
-    return GangSubmitter(backend, job, _SubmissionLog(), None, threading.Event()).adopt_or_submit(key, None)
+    submitter = GangSubmitter(backend, job, _SubmissionLog(), None, threading.Event())
+    return submitter.submit_or_end(key) if options.wait else submitter.adopt_or_submit(key, None)
 
 
 class _SubmissionLog:
@@ -103,9 +108,14 @@ class _SubmissionLog:
 
 def _wait(options: argparse.Namespace, backend: Backend, record: RunRecord) -> int:
     try:
+        _note_whole(options, record)
         return watch.to_the_end(options, backend, record, may_end_it=True)
-    except KeyboardInterrupt:
+    except BaseException as error:
+        # Whatever ends this process ends the nodes: nobody else waits for them.
         _cancel_at_once(options, backend, record)
+        if isinstance(error, BrokenPipeError):
+            discard_output()
+            raise Unusable("nobody reads the output any more, so the run was cancelled") from error
         raise
 
 

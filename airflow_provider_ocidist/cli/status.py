@@ -108,7 +108,7 @@ def _show_config(options: argparse.Namespace) -> int:
     # A note is shown as it is, without a request.
     info = (
         note.info_of(note.known(options)[1])
-        if note.is_id(options.target)
+        if note.is_id(options.target, options.backend)
         else note.read(Path(options.target))
     )
     (print_json if options.json else print_yaml)(info)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import threading
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import LogLine
     from airflow_provider_ocidist.model.run import NodeStatus
 
-FINE, WRONG, UNUSABLE, FAILED, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
+FINE, WRONG, UNUSABLE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes: all is well; what was looked at is not as it should be (a wrong job file, a failed check, a difference);
-the command could not be carried out; the training failed; Ctrl-C; SIGTERM."""
+the command could not be carried out; the training failed; Ctrl-C. Other signals: 128 and their number."""
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 
 
@@ -32,25 +33,40 @@ class Unusable(Exception):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM was received, as from a CI at its time-out; it ends what Ctrl-C would end."""
+    """A signal was received, as from a CI at its time-out; it ends what Ctrl-C would end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
 
 
 @contextmanager
-def sigterm_as_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM act like Ctrl-C in the main thread; once, since the cancel then takes a moment."""
+def signals_as_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM, and SIGHUP of a lost terminal, act like Ctrl-C in the main thread; what is ignored stays so."""
 
-    def terminate(*_: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise Terminated
+    def terminate(number: int, _: object) -> NoReturn:
+        # Once, since the cancel then takes a moment.
+        for each in taken:
+            signal.signal(each, signal.SIG_IGN)
+        raise Terminated(number)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, terminate)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    taken = [each for each, handler in before.items() if handler is not signal.SIG_IGN]
+    for each in taken:
+        signal.signal(each, terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each in taken:
+            signal.signal(each, before[each])
+
+
+def discard_output() -> None:
+    """Let nothing more be printed to a pipe that its reader has closed; Python would report it again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def hide(secrets: Collection[str]) -> None:

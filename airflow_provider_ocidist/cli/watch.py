@@ -42,9 +42,10 @@ def add_interval(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     backend, record = note.known(options, max_attempts=ATTEMPTS)
     note.hide_secrets_of(backend, record.ref)
+    # A run given by its id has a waiting owner, who ends it when necessary.
+    may_end_it = not note.is_id(options.target, options.backend)
     try:
-        # A run given by an OCID has a waiting owner, who ends it when necessary.
-        return to_the_end(options, backend, record, may_end_it=not note.is_id(options.target), proven=False)
+        return to_the_end(options, backend, record, may_end_it=may_end_it, proven=False)
     except KeyboardInterrupt:
         say(f"the run continues: ocidist watch {options.target}", "yellow", stderr=True)
         raise
@@ -81,14 +82,14 @@ def to_the_end(
             proven = True
             match action:
                 case Succeed(warning):
-                    watch.write_the_rest()
+                    _finish(watch, may_end_it=may_end_it)
                     assert watch.status is not None
                     if warning:
                         screen.warning("SUCCEEDED, BUT %s", warning)
                     screen.succeeded(status_json(watch.record, watch.status), watch.status)
                     return FINE
                 case Fail(cause, message):
-                    watch.write_the_rest()
+                    _finish(watch, may_end_it=may_end_it)
                     result = status_json(watch.record, watch.status) if watch.status else None
                     screen.failed(str(cause), message, result)
                     return FAILED
@@ -101,6 +102,12 @@ def to_the_end(
                 case Wait():
                     pass
             time.sleep(watch.pause(options.interval))
+
+
+def _finish(watch: Any, *, may_end_it: bool) -> None:
+    watch.write_the_rest()
+    if may_end_it:
+        watch.end_leftovers()
 
 
 def _look(watch: Any, screen: Screen) -> Action:

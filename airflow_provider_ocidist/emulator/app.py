@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from functools import partial
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 from airflow_provider_ocidist.emulator import body_models
 from airflow_provider_ocidist.emulator.auth import signatures
@@ -17,25 +16,23 @@ from airflow_provider_ocidist.emulator.auth.federation import Federation
 from airflow_provider_ocidist.emulator.auth.metadata import Metadata
 from airflow_provider_ocidist.emulator.auth.signatures import Verifier
 from airflow_provider_ocidist.emulator.auth.users import Users
-from airflow_provider_ocidist.emulator.bodies import FileAnswer
-from airflow_provider_ocidist.emulator.connections import ABORT
 from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.control import HEALTH, Control, hide_par
 from airflow_provider_ocidist.emulator.data_science.service import DataScience
 from airflow_provider_ocidist.emulator.data_science.storage_mounts import StorageMounts
 from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault
+from airflow_provider_ocidist.emulator.faulty_app import FaultyApp, retry_after
 from airflow_provider_ocidist.emulator.file_systems import FileSystems
 from airflow_provider_ocidist.emulator.identity import Identity
 from airflow_provider_ocidist.emulator.kubernetes.control import ClusterControl
 from airflow_provider_ocidist.emulator.kubernetes.service import Kubernetes
-from airflow_provider_ocidist.emulator.listening import is_own_user
 from airflow_provider_ocidist.emulator.logs.service import Logs
 from airflow_provider_ocidist.emulator.monitoring.service import Monitoring
 from airflow_provider_ocidist.emulator.networks import Networks
 from airflow_provider_ocidist.emulator.nodes.addresses import AddressPool
 from airflow_provider_ocidist.emulator.object_storage.service import ObjectStorage
-from airflow_provider_ocidist.emulator.pacing import Dropped, Throttle, cut_after, paced_receive, paced_send
+from airflow_provider_ocidist.emulator.pacing import Dropped
 from airflow_provider_ocidist.emulator.resource_search import ResourceSearch
 from airflow_provider_ocidist.emulator.retry_tokens import RetryTokens
 from airflow_provider_ocidist.emulator.status_page import browser
@@ -128,8 +125,8 @@ class Services:
         self.logs.close()
 
 
-class App:
-    """Answers requests, as ASGI."""
+class App(FaultyApp[Call]):
+    """Answers requests to OCI and to the emulator itself."""
 
     def __init__(self, context: Context, services: Services) -> None:
         self._options = context.options
@@ -141,63 +138,35 @@ class App:
         page = StatusPage(context, services.control, training, Router(routes))
         self._router = Router([*page.routes(), *routes])
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = time.time()
-        effect = self._effect(scope)
-        if effect.bytes_per_s:
-            receive = paced_receive(receive, Throttle(effect.bytes_per_s))
-            send = paced_send(send, Throttle(effect.bytes_per_s))
+    def call_of(self, scope: Scope, receive: Receive) -> Call:
         call = Call(request=Request(scope, receive), raw_path=scope["raw_path"].decode("latin-1"))
         call.request_id = request_id_of(call)
-        try:
-            response = await self._respond(call, effect)
-            self._record(call, response.status_code, started)
-            response.raw_headers.append((b"opc-request-id", call.request_id.encode("latin-1")))
-            browser.confine(call, response)
-        except (Dropped, ClientDisconnect):
-            self._record(call, 0, started)
-            scope[ABORT]()
-            return
-        try:
-            await response(scope, receive, _cut(send, effect.end))
-        except Dropped:
-            scope[ABORT]()
+        return call
 
-    def _effect(self, scope: Scope) -> Effect:
+    def effect(self, scope: Scope) -> Effect:
         """Return the faults of a request to the services; requests to the emulator itself have none."""
         path = scope["raw_path"].decode("latin-1")
         if not self._control.faults or _is_ours(path):
             return NOTHING
         return self._control.faults.decide(scope["method"], path, _host(scope))
 
-    def _record(self, call: Call, status: int, started: float) -> None:
+    def record(self, call: Call, status: int, started: float) -> None:
         """Record calls to the services; calls to the control API are not recorded."""
         if not _is_ours(call.raw_path):
             self._control.record(call, status, started)
 
-    async def _respond(self, call: Call, effect: Effect) -> Response:
-        if effect.latency_s:
-            await asyncio.sleep(effect.latency_s)
-        if effect.end is None:
-            return await self._answer(call)
-        return await self._respond_badly(call, effect.end)
+    def finish(self, call: Call, response: Response) -> None:
+        response.raw_headers.append((b"opc-request-id", call.request_id.encode("latin-1")))
+        browser.confine(call, response)
 
-    async def _respond_badly(self, call: Call, fault: Fault) -> Response:
-        if fault.drop == "before":
-            raise Dropped
-        if fault.status is not None:
-            refusal = ApiError(fault.status, fault.code, fault.message, headers=_retry_after(fault))
-            return error_answer(refusal, head=call.method == "HEAD")
-        if fault.stale_s is not None and call.method == "GET":
-            AS_OF.set(time.time() - fault.stale_s)
-        response = await self._answer(call)
-        if fault.drop == "after":
-            _discard(response)
-            raise Dropped
-        return response
+    def refusal(self, call: Call, fault: Fault) -> Response:
+        refused = ApiError(fault.status or 500, fault.code, fault.message, headers=retry_after(fault))
+        return error_answer(refused, head=call.method == "HEAD")
 
-    async def _answer(self, call: Call) -> Response:
-        """Return the services' answer to a request, whatever happens to it."""
+    async def answer(self, call: Call, effect: Effect) -> Response:
+        stale_s = effect.end.stale_s if effect.end else None
+        if stale_s is not None and call.method == "GET":
+            AS_OF.set(time.time() - stale_s)
         try:
             return await self._serve(call)
         except ApiError as error:
@@ -212,10 +181,7 @@ class App:
     async def _serve(self, call: Call) -> Response:
         route, call.params = self._router.find(call.method, call.raw_path)
         call.model = body_models.model_of(route.method, route.template)
-        if browser.is_ours(call.raw_path) and not is_own_user(call.request.scope):
-            raise ApiError(
-                403, "Forbidden", "Only programs of the user who runs the emulator may control it."
-            )
+        browser.check_user(call)
         if not route.signed:
             browser.check(call)
         elif self._options.verify_signatures and not (
@@ -235,19 +201,6 @@ class App:
             signatures.check_body(await call.body(), expected or "")
         elif route.streams and expected:
             call.check_chunks = partial(signatures.checked, expected=expected)
-
-
-def _discard(response: Response) -> None:
-    if isinstance(response, FileAnswer):
-        response.release()
-
-
-def _cut(send: Send, fault: Fault | None) -> Send:
-    return cut_after(send, fault.body_bytes) if fault is not None and fault.drop == "body" else send
-
-
-def _retry_after(fault: Fault) -> dict[str, str]:
-    return {} if fault.retry_after_s is None else {"retry-after": str(fault.retry_after_s)}
 
 
 def _is_ours(path: str) -> bool:

@@ -39,16 +39,16 @@ def check(model: str, body: Mapping[str, Any]) -> None:
     _check_model(model, body, "")
 
 
-def check_nesting(raw: bytes, body: Any) -> None:
-    """Raise 400 for what is nested deeper than anything that the services store."""
+def is_too_deep(raw: bytes, body: Any) -> bool:
+    """Return whether JSON is nested deeper than anything that the services store."""
     if raw.count(b"[") + raw.count(b"{") <= MAX_NESTING:
-        return
+        return False
     level = [body]
     for _ in range(MAX_NESTING):
         level = [each for value in level for each in _parts(value)]
         if not level:
-            return
-    raise invalid(f"The request body is nested more than {MAX_NESTING} levels deep.")
+            return False
+    return True
 
 
 def _parts(value: Any) -> list[Any]:

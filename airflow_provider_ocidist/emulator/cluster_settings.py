@@ -23,6 +23,8 @@ class ClusterSettings:
     """Version of Kubeflow Trainer, 2.0 to 2.3; None: the cluster has no TrainJob."""
     status_delay_s: float = 0.0
     """The status of a PyTorchJob stays empty for so long after its creation."""
+    init_tries: int = 100
+    """How often a worker of a PyTorchJob looks for its master, every two seconds, before it fails."""
     backoff_s: float = 10.0
     """Before a container is restarted for the second time, or an image pulled again; doubles to `backoff_max_s`."""
     backoff_max_s: float = 300.0

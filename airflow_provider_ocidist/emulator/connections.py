@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from functools import partial
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -62,11 +63,22 @@ class Corked:
         self._transport.close()
 
 
+class Unreadable(Protocol):
+    """Makes the body of an answer to what is no request, in the form of a door's API."""
+
+    def __call__(self, status: int, message: str) -> dict[str, Any]: ...
+
+
+def _as_oci(status: int, message: str) -> dict[str, Any]:
+    return {"code": "InvalidRequest" if status == 400 else "RequestHeaderFieldsTooLarge", "message": message}
+
+
 class Connection(HttpToolsProtocol):
     """A connection that can be cut by the application, for injected faults."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, refusal: Unreadable = _as_oci, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._refusal = refusal
         # Whatever logging this process has: `/_emulator/calls` lists the calls.
         self.access_log = False
         self._head_limit: asyncio.TimerHandle | None = None
@@ -87,9 +99,7 @@ class Connection(HttpToolsProtocol):
         self._bytes_without_body += len(data)
         super().data_received(data)
         if self._bytes_without_body > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(
-                431, "RequestHeaderFieldsTooLarge", f"At most {MAX_HEAD_BYTES} bytes of headers are read."
-            )
+            self._refuse(431, f"At most {MAX_HEAD_BYTES} bytes of headers are read.")
 
     def on_body(self, body: bytes) -> None:
         self._bytes_without_body = 0
@@ -101,10 +111,10 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "InvalidRequest", f"{msg} The bytes sent are not HTTP/1.1.")
+        self._refuse(400, f"{msg} The bytes sent are not HTTP/1.1.")
 
-    def _refuse(self, status: int, code: str, message: str) -> None:
-        """Answer what is no request, or breaks off in its body, as the services answer, and close."""
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what is no request, or breaks off in its body, as the API of this door answers, and close."""
         if self.cycle is not None and not self.cycle.response_complete:
             if self.cycle.response_started or self.pipeline:
                 self.transport.abort()
@@ -115,7 +125,7 @@ class Connection(HttpToolsProtocol):
         elif self._in_body:
             self.transport.close()  # it was answered before its body broke off
             return
-        body = encode_json({"code": code, "message": message})
+        body = encode_json(self._refusal(status, message))
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
             "content-type: application/json",
@@ -142,10 +152,12 @@ class Connection(HttpToolsProtocol):
             self._head_limit = None
 
 
-def config_of(app: ASGIApp, tls: ssl.SSLContext | None = None) -> uvicorn.Config:
+def config_of(
+    app: ASGIApp, tls: ssl.SSLContext | None = None, *, refusal: Unreadable = _as_oci
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=Connection,
+        http=cast("type[Connection]", partial(Connection, refusal=refusal)),
         ws="none",
         loop="asyncio",
         lifespan="off",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from starlette.responses import Response
 
@@ -18,7 +18,7 @@ from airflow_provider_ocidist.emulator.context import Context
 from airflow_provider_ocidist.emulator.errors import invalid, limit_exceeded
 from airflow_provider_ocidist.emulator.faults import Fault, Faults
 from airflow_provider_ocidist.emulator.nodes.rules import NodeRule, NodeRules
-from airflow_provider_ocidist.emulator.wire import Call, Route, answer, encode_json
+from airflow_provider_ocidist.emulator.wire import REQUEST_ID, Call, Route, answer, encode_json
 
 BASE = "/_emulator"
 HEALTH = "/health"
@@ -31,7 +31,12 @@ FILTER_S = 0.3
 """How much of a processor the filters of one request may take."""
 MAX_RULES = 1_000
 """Of each kind: every request, or every node, is compared with all of them."""
+MAX_SHOWN = 200
+"""Of a wrong value in a message, in characters."""
+MAX_RULE_CHARS = 10_000
+"""Of each text of a rule."""
 Rule = TypeVar("Rule")
+RuleT_contra = TypeVar("RuleT_contra", contravariant=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +51,21 @@ class RecordedCall:
     duration_s: float
     request_id: str
     host: str
+
+
+def recorded(
+    method: str, path: str, status: int, started: float, *, request_id: str = "", host: str = ""
+) -> RecordedCall:
+    """Return what is kept of a request: little, for a client without a key may send thousands of long ones."""
+    return RecordedCall(
+        method=method,
+        path=path[:MAX_PATH_CHARS],
+        status=status,
+        time=started,
+        duration_s=time.time() - started,
+        request_id=request_id if REQUEST_ID.fullmatch(request_id) else "",
+        host=host[:MAX_PATH_CHARS],
+    )
 
 
 class Control:
@@ -75,16 +95,16 @@ class Control:
         ]
 
     def record(self, call: Call, status: int, started: float) -> None:
-        recorded = RecordedCall(
-            method=call.method,
-            path=hide_par(call.target)[:MAX_PATH_CHARS],
-            status=status,
-            time=started,
-            duration_s=time.time() - started,
-            request_id=call.request_id,
-            host=call.headers.get("host", "")[:MAX_PATH_CHARS],
+        self.calls.append(
+            recorded(
+                call.method,
+                hide_par(call.target),
+                status,
+                started,
+                request_id=call.request_id,
+                host=call.headers.get("host", ""),
+            )
         )
-        self.calls.append(recorded)
 
     async def health(self, _: Call) -> Response:
         return answer({"status": "ok"})
@@ -120,11 +140,10 @@ class Control:
 
     async def add_fault(self, call: Call) -> Response:
         fault = rule_of(Fault, await call.json())
+        check_room(self.faults)
         if fault.stale_s is not None:
             self._context.store.keep_history(fault.stale_s)
-        _check_room(self.faults.bodies())
-        self.faults.add(fault)
-        return answer(self.faults.bodies())
+        return added(self.faults, fault)
 
     async def remove_faults(self, _: Call) -> Response:
         self._forget_faults()
@@ -142,10 +161,7 @@ class Control:
         return answer({"seed": seed})
 
     async def add_node_rule(self, call: Call) -> Response:
-        rule = rule_of(NodeRule, await call.json())
-        _check_room(self.nodes.bodies())
-        self.nodes.add(rule)
-        return answer(self.nodes.bodies())
+        return added(self.nodes, rule_of(NodeRule, await call.json()))
 
     async def remove_node_rules(self, _: Call) -> Response:
         self.nodes.clear()
@@ -154,7 +170,7 @@ class Control:
     async def create_session(self, call: Call) -> Response:
         """Issue what `oci session authenticate` would: a token of `lifetime_s` seconds and its key."""
         lifetime_s = (await call.json()).get("lifetime_s", 3600)
-        if type(lifetime_s) not in (int, float) or not -math.inf < lifetime_s < math.inf:
+        if type(lifetime_s) not in (int, float) or not abs(lifetime_s) <= sys.float_info.max:
             raise invalid("lifetime_s must be a number of seconds.")
         context = self._context
         claims = {"sub": context.ids.user_id, "tenant": context.ids.tenancy_id, "ptype": "user"}
@@ -183,9 +199,23 @@ def filtered(calls: Iterable[RecordedCall], query: Mapping[str, str]) -> list[di
         raise invalid(f"A filter cannot be used: {error}.") from error
 
 
-def _check_room(rules: Sequence[Any]) -> None:
-    """Raise 400 where there is no room for one more rule."""
-    if len(rules) >= MAX_RULES:
+class Rules(Protocol[RuleT_contra]):
+    """Rules of one kind."""
+
+    def add(self, rule: RuleT_contra, /) -> None: ...
+
+    def bodies(self) -> Sequence[Any]: ...
+
+
+def added(rules: Rules[Rule], rule: Rule) -> Response:
+    """Add a rule, and answer with all of its kind. Raises 400 where there is no room for it."""
+    check_room(rules)
+    rules.add(rule)
+    return answer(rules.bodies())
+
+
+def check_room(rules: Rules[Any]) -> None:
+    if len(rules.bodies()) >= MAX_RULES:
         raise limit_exceeded(f"There are {MAX_RULES} rules of this kind already.")
 
 
@@ -203,7 +233,7 @@ def rule_of(kind: type[Rule], details: Mapping[str, Any]) -> Rule:
     types = get_type_hints(kind)
     for name, value in details.items():
         if not _fits(value, types[name]):
-            raise invalid(f"{name} cannot be {encode_json(value)}.")
+            raise invalid(f"{name} cannot be {encode_json(value)[:MAX_SHOWN]}.")
     try:
         return kind(**details)
     except (TypeError, patterns.PatternError) as error:
@@ -217,5 +247,10 @@ def _fits(value: Any, wanted: Any) -> bool:
     if get_args(wanted):
         return any(_fits(value, each) for each in get_args(wanted))
     if wanted is float:
-        return type(value) in (int, float) and 0 <= value < math.inf
-    return type(value) is wanted
+        return is_span(value)
+    return type(value) is wanted and (wanted is not str or len(value) <= MAX_RULE_CHARS)
+
+
+def is_span(value: Any) -> bool:
+    """Return whether a value from JSON is a number from 0 on that a clock takes; whole ones may be larger than any."""
+    return type(value) in (int, float) and 0 <= value <= sys.float_info.max

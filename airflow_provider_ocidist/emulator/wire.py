@@ -43,6 +43,20 @@ decode_json = json.JSONDecoder(parse_constant=_no_number).decode
 encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=os.fspath).encode
 
 
+def stored_json(raw: bytes) -> Any:
+    """Return what JSON stands for. Raises ValueError for what is none, and for what no answer could hold."""
+    try:
+        # Strictly UTF-8: half a pair could be stored, but no answer could ever hold it.
+        value = decode_json(raw.decode())
+        if SURROGATE.search(raw):
+            encode_json(value).encode()
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    if body_models.is_too_deep(raw, value):
+        raise ValueError(f"it is nested more than {body_models.MAX_NESTING} levels deep")
+    return value
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Principal:
     """Who signed a request."""
@@ -109,17 +123,12 @@ class Call:
 
     async def json(self) -> dict[str, Any]:
         """Return the body, a JSON object. Raises 400 when it is anything else, or does not fit its model."""
-        raw = await self.body()
         try:
-            # Strictly UTF-8: half a pair could be stored, but no answer could ever hold it.
-            body = decode_json(raw.decode() or "{}")
-            if SURROGATE.search(raw):
-                encode_json(body).encode()
-        except (ValueError, RecursionError) as error:
+            body = stored_json(await self.body() or b"{}")
+        except ValueError as error:
             raise invalid(f"The request body is not JSON: {error}.") from error
         if not isinstance(body, dict):
             raise invalid("The request body must be a JSON object.")
-        body_models.check_nesting(raw, body)
         if self.model is not None:
             body_models.check(self.model, body)
         return body

@@ -9,6 +9,7 @@ from airflow_provider_ocidist.backends.base import Backend
 from airflow_provider_ocidist.backends.capabilities import ListsLiveGangs, near
 from airflow_provider_ocidist.errors import BackendError, CancelFailed
 from airflow_provider_ocidist.model.attempts import Attempt, Place, merged
+from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.report import StopRequest
 from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
 
@@ -100,9 +101,10 @@ def _alive(ref: RunRef, error: BackendError) -> str:
 
 
 def _begun(attempt: Attempt) -> str:
+    words = words_of(attempt.place.backend)
     return (
         f"attempt {attempt.key.name} was begun, and no stop request could be written to {attempt.place.run_dir}: "
-        "look for a job of this name in the console, and delete it with its runs"
+        f"look for a {words.gang} of this name, and delete it {words.where}"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,7 +63,9 @@ def labels(job: TrainingJob) -> list[str]:
 class Candidates:
     """The choices of one job on one backend, and what is known of their refusals."""
 
-    def __init__(self, backend: Backend, job: TrainingJob, log: TaskLog) -> None:
+    def __init__(self, backend: Backend, job: TrainingJob, log: TaskLog, plans: Iterable[Plan] = ()) -> None:
+        """`plans`: those that the backend has made of this job already, in the order of its choices."""
+        self._plans = {(plan.key, number): plan for number, plan in enumerate(plans)}
         self._backend = backend
         self._job = job
         self._log = log
@@ -80,12 +82,14 @@ class Candidates:
         return found[0] if found else None
 
     def plan(self, key: RunKey, number: int = 0) -> Plan:
-        """Return the plan of one choice. Raises JobFileError, which names the candidate."""
-        try:
-            plan = self._backend.plan(self._job.at_choice(number), key)
-        except JobFileError as error:
-            raise _in_candidate(error, number) if number else error from None
-        return replace(plan, candidate=label(self._job.choices[number]))
+        """Return the plan of one choice, made once. Raises JobFileError, which names the candidate."""
+        if (key, number) not in self._plans:
+            try:
+                plan = self._backend.plan(self._job.at_choice(number), key)
+            except JobFileError as error:
+                raise _in_candidate(error, number) if number else error from None
+            self._plans[key, number] = replace(plan, candidate=label(self._job.choices[number]))
+        return self._plans[key, number]
 
     def plans(self, key: RunKey) -> list[Plan]:
         """Return the plans of all choices, in order. Raises JobFileError, which names the candidate."""

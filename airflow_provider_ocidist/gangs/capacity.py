@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from airflow_provider_ocidist.backports import Self
 
@@ -22,8 +24,18 @@ class CapacitySearch:
     """The state of one try's search for machines."""
 
     give_up_at: float
-    """Unix time of the last request."""
+    """Unix time of the last request, by this machine's clock."""
     failures: int = 0
+
+    @classmethod
+    def kept(cls, search: Mapping[str, Any], now: float) -> Self:
+        """Return the search that `after` has kept, also on another machine; or one of a version before."""
+        left = search.get("left")
+        return cls(search["give_up_at"] if left is None else now + left, search["failures"])
+
+    def after(self, pause: float, now: float) -> dict[str, Any]:
+        """Return what to keep of it over a pause: how long it goes on, since another machine has another clock."""
+        return {**asdict(self), "left": max(0.0, self.give_up_at - now - pause)}
 
     def failed(self) -> Self:
         return replace(self, failures=self.failures + 1)

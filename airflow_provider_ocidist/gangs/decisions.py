@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import unchanged, verdict
 from airflow_provider_ocidist.gangs.spending import node_seconds
+from airflow_provider_ocidist.model.causes import MEANINGS
+from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.report import OVER_THE_LONGEST, NodeReport, Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
-    Expectations,
     NodeState,
     NodeStatus,
     RunRecord,
@@ -123,7 +124,7 @@ def unread(record: RunRecord, status: RunStatus) -> str:
 
 def _insist(record: RunRecord, ending: Ending, status: RunStatus, now: float) -> Action:
     if now - ending.first >= record.ending_limit:
-        return Fail(ending.cause, f"{ending.message}; {_still_alive(status, now - ending.first)}")
+        return Fail(ending.cause, f"{ending.message}; {_still_alive(record, status, now - ending.first)}")
     deaf = any(node.state in (NodeState.PENDING, NodeState.RUNNING) for node in status.nodes)
     rounds = int((now - ending.since) // CANCEL_AGAIN_AFTER)
     if deaf and rounds >= 1:
@@ -131,15 +132,16 @@ def _insist(record: RunRecord, ending: Ending, status: RunStatus, now: float) ->
     return Wait()
 
 
-def _still_alive(status: RunStatus, after: float) -> str:
+def _still_alive(record: RunRecord, status: RunStatus, after: float) -> str:
     """Return which nodes have not ended, and how to end them."""
     alive = [node for node in status.nodes if not node.state.terminal]
     nodes = ", ".join(f"node {node.rank} ({node.state}, {node.run_id or 'no id'})" for node in alive)
     run_id = next((node.run_id for node in alive if node.run_id), "OCID")
+    words = words_of(record.ref.backend)
     return (
-        f"STILL ALIVE {after:.0f} s after the first cancel, and billed: {nodes}. "
-        f"Cancel again with `ocidist cancel {run_id}` or in the console (Data Science, Jobs, job runs); "
-        "if the service does not end them, contact its support"
+        f"STILL ALIVE {after:.0f} s after the first cancel, {words.cost}: {nodes}. "
+        f"Cancel again with `ocidist cancel {run_id}` or {words.where}; "
+        f"if the service does not end them, contact {words.helper}"
     )
 
 
@@ -150,7 +152,7 @@ def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | 
     # The one that names the cause may be the last that the service calls ended.
     named = [node for node in status.nodes if node.report is not None and node.report.cause is not None]
     guilty = min([*failed, *named], key=_guilt)
-    return _waited_in_vain(guilty, status) or _diagnose(guilty, record.expects)
+    return _waited_in_vain(guilty, status) or _diagnose(guilty, record)
 
 
 def _waited_in_vain(node: NodeStatus, status: RunStatus) -> Finding | None:
@@ -166,7 +168,7 @@ def _waited_in_vain(node: NodeStatus, status: RunStatus) -> Finding | None:
     if not absent:
         return None
     ranks = ", ".join(str(each.rank) for each in absent)
-    cause = next((each.cause for each in absent if each.cause in (Cause.CAPACITY, Cause.QUOTA)), None)
+    cause = next((each.cause for each in absent if each.cause and MEANINGS[each.cause].no_machine), None)
     why = next((each.details for each in absent if each.details), "no machine was free")
     return (
         cause or Cause.CAPACITY,
@@ -184,7 +186,7 @@ def _has_failed(node: NodeStatus, record: RunRecord, status: RunStatus) -> bool:
 
 def node_of(record: RunRecord, status: RunStatus, message: str) -> NodeStatus | None:
     """Return the node that a message of `Fail` names; None if it concerns all nodes, or none that has failed."""
-    return next((node for node in status.nodes if _diagnose(node, record.expects)[1] == message), None)
+    return next((node for node in status.nodes if _diagnose(node, record)[1] == message), None)
 
 
 def _guilt(node: NodeStatus) -> tuple[bool, bool, bool, bool, float]:
@@ -226,8 +228,8 @@ def _is_saving(node: NodeStatus) -> bool:
     return node.state is NodeState.RUNNING and node.report is not None and node.report.phase is Phase.SAVING
 
 
-def _diagnose(node: NodeStatus, expects: Expectations) -> Finding:
-    report = node.report
+def _diagnose(node: NodeStatus, record: RunRecord) -> Finding:
+    report, its = node.report, words_of(record.ref.backend).node
     if node.cause is Cause.PREEMPTED and (report is None or report.cause in _CONSEQUENCES):
         return Cause.PREEMPTED, f"node {node.rank}: {node.details}"
     if report is not None and report.cause is not None:
@@ -237,14 +239,14 @@ def _diagnose(node: NodeStatus, expects: Expectations) -> Finding:
     if node.state is NodeState.SUCCEEDED:
         return Cause.NODE, f"node {node.rank}: {_contradiction(report)}"
     if node.state is NodeState.MISSING:
-        return Cause.CANCELED, f"node {node.rank}: job run {node.run_id} was deleted"
+        return Cause.CANCELED, f"node {node.rank}: {its} {node.run_id} was deleted"
     if node.state is NodeState.CANCELED:
-        return Cause.CANCELED, f"node {node.rank}: the job run was cancelled outside this task ({details})"
+        return Cause.CANCELED, f"node {node.rank}: the {its} was cancelled outside this task ({details})"
     if node.cause is not None:
         return node.cause, f"node {node.rank}: {details}"
     if report is not None and report.message is not None:
         return Cause.NODE, f"node {node.rank}: {report.message}"
-    if report is None and not expects.reports:
+    if report is None and not record.expects.reports:
         return Cause.USER, f"node {node.rank}: {details}; its log says more"
     if report is None:
         return Cause.NODE, f"node {node.rank} ended before its agent could report: {details}"
@@ -270,13 +272,15 @@ def _past_deadline(record: RunRecord, status: RunStatus, now: float) -> Finding 
 
 
 def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
-    if record.start_deadline is None or now < record.start_deadline:
-        return None
     waiting = [node for node in status.nodes if node.state is NodeState.PENDING]
-    if not waiting:
+    if record.start_deadline is None or not waiting:
+        return None
+    limit = record.start_deadline - record.ref.submitted_at
+    # One that had begun, and was paused or started again, has that time once more.
+    begun = unchanged.has_begun(record)
+    if unchanged.seconds(record, unchanged.WAITING) < limit if begun else now < record.start_deadline:
         return None
     ranks = ", ".join(str(node.rank) for node in waiting)
-    limit = record.start_deadline - record.ref.submitted_at
     cause, why = (
         Cause.CAPACITY,
         "no machine was free, or it cannot write to the work directory, as its log would say",
@@ -305,10 +309,18 @@ def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Findin
         return None
     for node in status.nodes:
         silent = unchanged.seconds(record, unchanged.node(node.rank))
-        if node.state is NodeState.RUNNING and silent > record.lost_timeout:
+        if node.state is not NodeState.RUNNING or silent <= record.lost_timeout:
+            continue
+        if not _is_saving(node):
             return (
                 Cause.NODE,
                 f"node {node.rank} has sent no heartbeat for {silent:.0f} s (limits.lost_timeout)",
+            )
+        # Cut off from the store, it still holds a finished model, and goes on trying to deliver it.
+        if silent > record.lost_timeout + record.save_timeout:
+            return (
+                Cause.NODE,
+                f"node {node.rank} saves, and has sent no heartbeat for {silent:.0f} s (limits.save_timeout)",
             )
     return None
 

@@ -107,7 +107,7 @@ def _one_try(
     backend: Backend, job: TrainingJob, key: RunKey, log: TaskLog, *, number: int, tries: int
 ) -> Try:
     submitter = GangSubmitter(backend, job, log, None, threading.Event())
-    record = submitter.adopt_or_submit(key, None, number=number, retries=tries - 1)
+    record = submitter.submit_or_end(key, number, tries - 1)
     watch = Watch(backend, record, log)
     try:
         failure = _ended(watch)

@@ -56,6 +56,12 @@ def may_pass(error: BackendError) -> bool:
     return error.retryable and error.cause is Cause.SERVICE and not isinstance(error, StillAlive | Overtaken)
 
 
+AMID_QUESTIONS = 4
+AMID_FOR = 120.0
+"""How often, and for how many seconds, a refusal amid a first submission is met before it is believed: by then the
+service had accepted the job, and nothing lives that would be worth waiting longer for."""
+
+
 class Backoff:
     """Waits out refusals and outages while a gang may live, until the evidence is conclusive."""
 
@@ -64,6 +70,13 @@ class Backoff:
         self._log = log
         self._evidence = ANSWERED
         self._asked_at = time.monotonic()
+
+    def is_worth_another(self, error: BackendError, number: int) -> bool:
+        """Whether try `number` is to ask again after an error; a first one has no gang yet that may live."""
+        if not may_pass(error):
+            return False
+        is_believed = self._evidence.questions >= AMID_QUESTIONS and self._evidence.seconds >= AMID_FOR
+        return number > 1 or (error.amid_submission and not is_believed)
 
     def take(self, error: Exception, reconnect: Callable[[], object]) -> None:
         """Wait before the next request. Raises GaveUp when there is none, and BackendError when the task was killed."""

@@ -29,6 +29,7 @@ from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Fail, d
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.attempts import Attempt, End, Place, generation_of, newest
 from airflow_provider_ocidist.model.causes import MEANINGS, Retry
+from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.masking import masked_text
@@ -63,10 +64,13 @@ class Canceller:
         self._backend = backend
         self._log = log
         self._stop = stop
+        self._begun: dict[str, float] = {}
+        """By job: when its end was begun, on the clock `time.monotonic`; an error amid it grants no more time."""
 
     def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
         """End the live ones. Raises BackendError, also when stopped, or if nodes still live after `within` seconds."""
-        deadline = time.monotonic() + within
+        now = time.monotonic()
+        deadline = max((self._begun.setdefault(ref.job_id, now) for ref in refs), default=now) + within
         cancelled_at: dict[str, float] = {}
         while live := self._living(refs):
             if time.monotonic() > deadline:
@@ -121,18 +125,20 @@ def _still_alive(live: Sequence[tuple[RunRef, RunStatus]], after: float) -> Back
         node.run_id: node.state for _, status in live for node in status.nodes if not node.state.terminal
     }
     runs = ", ".join(f"{run_id} ({state})" for run_id, state in states.items() if run_id)
-    jobs = " ".join(ref.job_id for ref, _ in live)
+    jobs, words = " ".join(ref.job_id for ref, _ in live), words_of(live[0][0].backend)
     return StillAlive(
         f"cancelled nodes have not ended within {after:.0f} s: {runs}; end them with ocidist cancel "
-        f"{jobs}, or delete the job in the console; the next try of this task waits for them again",
+        f"{jobs}, or delete the {words.gang} {words.where}; the next try of this task waits for them again",
         retryable=True,
     )
 
 
 def _not_removed(ref: RunRef, after: float) -> BackendError:
+    words = words_of(ref.backend)
     return StillAlive(
-        f"{ref.key.name} was never complete, and its job {ref.job_id} could not be deleted within {after:.0f} s: "
-        "it still has runs. Cancel and delete it in the console; the next try of this task tries again",
+        f"{ref.key.name} was never complete, and its {words.gang} {ref.job_id} could not be deleted "
+        f"within {after:.0f} s: it still has nodes. Cancel and delete it {words.where}; the next try of "
+        "this task tries again",
         retryable=True,
     )
 
@@ -153,15 +159,14 @@ class GangSubmitter:
         *,
         plans: Iterable[Plan] = (),
     ) -> None:
-        """`plans`: those that the backend has made of this job already."""
+        """`plans`: those that the backend has made of this job already, in the order of its choices."""
         self._backend = backend
         self._job = job
         self._log = log
         self._notes = notes
         self._stop = stop
         self._canceller = Canceller(backend, log, stop)
-        self._candidates = Candidates(backend, job, log)
-        self._plans = {(plan.key, 0): plan for plan in plans}
+        self._candidates = Candidates(backend, job, log, plans)
         self._chosen: dict[RunKey, int] = {}
         self._asked: Plan | None = None
         """What this try has last asked the service for."""
@@ -189,6 +194,16 @@ class GangSubmitter:
                     raise
                 self._log.warning("%s; asking for another candidate", error)
 
+    def submit_or_end(self, key: RunKey, number: int = 1, retries: int | None = None) -> RunRecord:
+        """Do what `adopt_or_submit` does, for a caller that nobody follows: whatever this raises, no node runs on."""
+        try:
+            return self.adopt_or_submit(key, None, number, retries)
+        except BaseException as error:
+            if self._asked is not None:
+                left = self.call_off(key, number, error)
+                self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
+            raise
+
     def _has_another(self, error: BackendError) -> bool:
         """Remember what the service has just refused; return whether the job has another candidate."""
         plan = self._asked
@@ -209,6 +224,7 @@ class GangSubmitter:
         draft = self._plan(key, tries)
         known = self._backend.gangs.attempts(draft, noted_in(self._notes, draft, self._log))
         self._give_way(draft, known, number)
+        known = [self._left(each, draft) for each in known]
         key = replace(key, generation=generation_of(tries, known))
         latest = newest(attempt for attempt in known if attempt.key.generation == key.generation)
         attempt = _next(latest)
@@ -299,12 +315,28 @@ class GangSubmitter:
         found = [ref for ref in self._backend.gangs.find(draft) if any(ref.key == each.key for each in later)]
         living = [ref for ref in found if not near(self._backend, ref).status([ref])[0].ended]
         unseen = [
-            each for each in later if each.ref is None and not any(ref.key == each.key for ref in found)
+            each
+            for each in later
+            if (each.ref is None or each.place.backend != draft.backend)
+            and not any(ref.key == each.key for ref in found)
         ]
         if living or unseen:
             latest = max(later, key=lambda each: each.tries.number if each.tries else 0)
             assert latest.tries is not None
             raise _given_way(latest, living, number)
+
+    def _left(self, attempt: Attempt, draft: Plan) -> Attempt:
+        """Stop what may live of an attempt where the job no longer runs: this backend cannot see another's gangs."""
+        backend = attempt.place.backend
+        if attempt.end is not None or backend == draft.backend:
+            return attempt
+        self._log.warning(
+            "%s may run on backend %s, and the job now names %s: its nodes are asked to end, at once and on their own",
+            attempt.key.name,
+            backend,
+            draft.backend,
+        )
+        return self._backend.gangs.leave(attempt)
 
     def _claim(self, gang: Plan | RunRef, number: int) -> None:
         """Record that this try now owns a gang. Raises Overtaken if a later try owns it."""
@@ -324,9 +356,7 @@ class GangSubmitter:
         return None if time_here is None else time_here - time.time() + now_at(self._backend)
 
     def _plan(self, key: RunKey, tries: Tries, choice: int = 0) -> Plan:
-        if (key, choice) not in self._plans:
-            self._plans[key, choice] = self._candidates.plan(key, choice)
-        return replace(self._plans[key, choice], tries=tries)
+        return replace(self._candidates.plan(key, choice), tries=tries)
 
     def _worth_waiting_for(self, ref: RunRef, plan: Plan, known: Sequence[Attempt]) -> bool:
         """Return whether a gang has succeeded or may yet; an incomplete one that lost a node, or is to stop, cannot."""

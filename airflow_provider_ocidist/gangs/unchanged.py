@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import verdict
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus, Unchanged
@@ -20,6 +21,11 @@ FAILURE = "failure"
 """A node has failed, and others are alive."""
 ENDING = "ending"
 """Every live node is ending."""
+
+BEGUN = "begun"
+"""All nodes have run at once."""
+WAITING = "waiting"
+"""A gang that had begun waits for a machine again, and nobody has paused it."""
 
 
 def observe(record: RunRecord, status: RunStatus, elapsed: float) -> RunRecord:
@@ -35,6 +41,11 @@ def observe(record: RunRecord, status: RunStatus, elapsed: float) -> RunRecord:
 def seconds(record: RunRecord, of: str) -> float:
     """Return for how many seconds `of` has looked the same."""
     return next((each.seconds for each in record.unchanged if each.of == of), 0.0)
+
+
+def has_begun(record: RunRecord) -> bool:
+    """Whether all nodes of a gang have ever run at once, as far as a watcher has seen it."""
+    return any(each.of == BEGUN for each in record.unchanged)
 
 
 def node(rank: int) -> str:
@@ -65,6 +76,10 @@ def _marks(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
         yield _Mark(FAILURE, "")
     if alive and all(each.state is NodeState.ENDING for each in alive):
         yield _Mark(ENDING, " ".join(str(each.rank) for each in alive))
+    if has_begun(record) or all(each.state is NodeState.RUNNING for each in status.nodes):
+        yield _Mark(BEGUN, "")
+        if any(each.state is NodeState.PENDING and each.cause is not Cause.CANCELED for each in alive):
+            yield _Mark(WAITING, "")
     if not status.reports_readable:
         return
     for each in status.nodes:

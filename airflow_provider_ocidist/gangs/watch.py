@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
-from airflow_provider_ocidist.backends.capabilities import CountsMissing, now_at
+from airflow_provider_ocidist.backends.capabilities import CountsMissing, EndsLeftovers, near, now_at
 from airflow_provider_ocidist.errors import (
     BackendError,
     CancelFailed,
@@ -145,8 +145,11 @@ class Watch:
     def save_cursor(self) -> None:
         """Save the log's cursor: not here, since no other process continues this watch."""
 
-    def observe(self, status: RunStatus, part: LogPart | None, now: float) -> Action:
-        """Log what is new in a state and lines (None: not read); return the next action."""
+    def observe(self, status: RunStatus, part: LogPart | None, now: float, read_at: float) -> Action:
+        """Log what is new in a state and lines (None: not read); return the next action.
+
+        `read_at`: when the lines were read, by the clock that stamps them.
+        """
         self.status = status
         self._unforeseen = 0
         self._note_answer()
@@ -160,7 +163,7 @@ class Watch:
         if self.leaves_the_end and not isinstance(action, Wait):
             return action
         if part is not None:
-            self._take(part, now)
+            self._take(part, read_at)
         self._say_progress(status)
         self._note_spending(status, at)
         return action
@@ -188,9 +191,9 @@ class Watch:
             time.sleep(LAST_LINES_AFTER)
             now = time.time()
             try:
-                since = self.follower.since(now, again=True)
-                (part,) = self.backend.logs_of([(self.record.ref, since)])
-                self._take(part, now)
+                at = now_at(self.backend)
+                (part,) = self.backend.logs_of([(self.record.ref, self.follower.since(at, again=True))])
+                self._take(part, at)
             except Exception as error:  # noqa: BLE001 - the outcome is decided
                 passes = isinstance(error, BackendError) and error.retryable
                 if not passes or time.monotonic() > give_up_at:
@@ -203,7 +206,7 @@ class Watch:
             give_up_at = time.monotonic() + LAST_LINES_PATIENCE
 
     def lines_since(self, now: float) -> list[float]:
-        """Return the time from which to read the lines of each node at `now`. Unix times, by rank."""
+        """Return the time from which to read the lines of each node at `now`, both by the service's clock."""
         return self.follower.since(now)
 
     def warn(self, message: str, error: Exception, now: float) -> None:
@@ -286,6 +289,16 @@ class Watch:
                 return False
         self.record = replace(self.record, ending=ending)
         return True
+
+    def end_leftovers(self) -> None:
+        """End what runs on beside nodes that have all ended, where there may be something. Raises nothing."""
+        backend = near(self.backend, self.record.ref)
+        if self.status is None or not self.status.ended or not isinstance(backend, EndsLeftovers):
+            return
+        try:
+            backend.end_leftovers(self.record.ref)
+        except BackendError as error:
+            self._log.warning("what the nodes have left could not be ended: %s", error)
 
     def pause(self, interval: float) -> float:
         """Return the seconds until the next look: fewer when nodes are saving, more without an answer."""
@@ -382,9 +395,11 @@ def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> Pol
         except Exception as error:
             log.exception("the states of %d gangs could not be read", len(group))
             outcomes.update((watch, watch.after_unforeseen(error, now)) for watch in group)
+    # The service stamps the lines: where this machine's clock is ahead of its, the last ones would be passed over.
+    read_at = now_at(backend, now)
     for group in _grouped(statuses, _log_place):
         try:
-            found = backend.logs_of([(watch.record.ref, watch.lines_since(now)) for watch in group])
+            found = backend.logs_of([(watch.record.ref, watch.lines_since(read_at)) for watch in group])
             lines.update(zip(group, found, strict=True))
         except BackendError as error:
             trouble = error
@@ -395,7 +410,7 @@ def look_together(backend: Backend, watches: Sequence[Watch], now: float) -> Pol
             for watch in group:
                 watch.warn("its log lines could not be read (%s); will try again", error, now)
     for watch, status in statuses.items():
-        outcomes[watch] = _attempt(watch.observe, status, lines.get(watch), now)
+        outcomes[watch] = _attempt(watch.observe, status, lines.get(watch), now, read_at)
     return PollResult(tuple(outcomes[watch] for watch in watches), trouble, unanswered)
 
 

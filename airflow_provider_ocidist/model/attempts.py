@@ -50,6 +50,8 @@ class End:
     """The try that saw it."""
     failure: Restart | None = None
     """What ended it without success, and how far it had come; None also for one that had not trained."""
+    final: bool = False
+    """Whether Airflow makes no retry after it, whatever `retries` are left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +126,8 @@ def generation_of(now: Tries, known: Iterable[Attempt]) -> int:
     | `max_tries`                   | newest attempt                                 | the try is           |
     | ----------------------------- | ---------------------------------------------- | -------------------- |
     | as in the newest attempt      | is open, or has ended without success          | a retry              |
+    | as in the newest attempt      | has failed for good (`End.final`)              | cleared, with other  |
+    |                               |                                                | `retries`            |
     | as in the newest attempt      | the task saw its success, and was not cleared  | a retry: what comes  |
     |                               | since, as far as the numbers show              | after it had failed  |
     | as in the newest attempt      | the task saw its success, and was cleared      | cleared, with other  |
@@ -141,7 +145,9 @@ def generation_of(now: Tries, known: Iterable[Attempt]) -> int:
 
 
 def _begins_anew(end: End | None, now: Tries) -> bool:
-    """Whether a success is older than the last clear of the task, or than its DAG run, though `max_tries` denies it."""
+    """Whether an end is older than the last clear of the task, or than its DAG run, though `max_tries` denies it."""
+    if end is not None and end.final:
+        return True
     if end is None or not end.succeeded or end.number is None:
         return False
     after = now.cleared_after

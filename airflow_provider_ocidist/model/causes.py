@@ -39,6 +39,10 @@ class Meaning:
     """For the log of the node; None: the same."""
     on_page: str | None = None
     """For the page in Airflow's UI; None: the same as for the task."""
+    restart: str | None = None
+    """Which budget of `restarts` a further launch on the same machines is charged to; None: none would help."""
+    no_machine: bool = False
+    """Whether the service had no machine to give: another candidate may have one."""
     exit_code: int | None = None
     """Of the agent where the training has none of its own; None: that of SERVICE."""
 
@@ -49,31 +53,42 @@ MEANINGS: Mapping[Cause, Meaning] = {
         remedy="see the last lines of the node, above in this log",
         on_node="the program's own output above says more",
         on_page="see the last lines of the node, below",
+        restart="program",
         exit_code=65,
     ),
     Cause.OOM: Meaning(
-        retry=Retry.NEVER, remedy="take a larger shape, a smaller batch, or fewer processes on each node"
+        retry=Retry.NEVER,
+        remedy="take a larger shape, a smaller batch, or fewer processes on each node",
+        restart="program",
     ),
     Cause.DATA: Meaning(
         retry=Retry.NEVER,
         remedy="check that it exists, that there is room, and that this node may read and write it",
+        restart="program",
         exit_code=74,
     ),
     Cause.CONFIG: Meaning(retry=Retry.NEVER, remedy="correct the job", exit_code=78),
     Cause.HANG: Meaning(
         retry=Retry.AS_USUAL,
         remedy="see above where it stood; raise limits.hang_timeout if the program is merely silent",
+        restart="hang",
         exit_code=75,
     ),
     Cause.NODE: Meaning(
-        retry=Retry.AT_ONCE, remedy="nothing points at the program itself; run it again", exit_code=69
+        retry=Retry.AT_ONCE,
+        remedy="nothing points at the program itself; run it again",
+        restart="node",
+        exit_code=69,
     ),
     Cause.CAPACITY: Meaning(
-        retry=Retry.WITH_TIME, remedy="wait for a later attempt, or ask for another shape or fewer nodes"
+        retry=Retry.WITH_TIME,
+        remedy="wait for a later attempt, or ask for another shape or fewer nodes",
+        no_machine=True,
     ),
     Cause.QUOTA: Meaning(
         retry=Retry.WITH_TIME,
         remedy="ask for a higher limit of the service, or for a smaller shape or fewer nodes",
+        no_machine=True,
     ),
     Cause.PREEMPTED: Meaning(
         retry=Retry.AT_ONCE, remedy="run it again: a retry goes on from its newest checkpoint"

@@ -18,12 +18,11 @@ T = TypeVar("T")
 
 def encode(value: Any) -> Any:
     """Return the JSON value of a dataclass; fields that hold their default are left out."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: encode(getattr(value, field.name))
-            for field in _fields(type(value))
-            if not _is_default(field, getattr(value, field.name))
-        }
+    kind = type(value)
+    if kind in _AS_THEY_ARE:
+        return value
+    if dataclasses.is_dataclass(kind):
+        return _encoded(value, _fields(kind))
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -31,6 +30,16 @@ def encode(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
     return value
+
+
+def _encoded(value: Any, fields: tuple[dataclasses.Field[Any], ...]) -> Mapping[str, Any]:
+    """Return the fields that do not hold their default, as most of a report do, which is written at every beat."""
+    found = {}
+    for field in fields:
+        item = getattr(value, field.name)
+        if item is not field.default and not _is_default(field, item):
+            found[field.name] = item if type(item) in _AS_THEY_ARE else encode(item)
+    return found
 
 
 def decode(cls: type[T], value: Mapping[str, Any]) -> T:
@@ -51,6 +60,10 @@ def read(cls: type[T], text: bytes | str) -> T:
         return decode(cls, json.loads(text))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+_AS_THEY_ARE = frozenset({str, int, float, bool, type(None)})
+"""What JSON has as Python has it."""
 
 
 @functools.cache

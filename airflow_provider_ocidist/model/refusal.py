@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.causes import MEANINGS
 
-CAUSES = (Cause.CAPACITY, Cause.QUOTA)
+CAUSES = tuple(cause for cause, row in MEANINGS.items() if row.no_machine)
 REMEMBERED = 600.0
 """Seconds. Each request for what is not there costs a gang minutes of waiting, and the service its patience."""
 

@@ -180,6 +180,9 @@ class NodeReport:
     """Grows while the node makes progress before the training; None: an older agent."""
     checkpoint: CheckpointRef | None = None
     """Newest complete checkpoint that this node has written, or started from."""
+    writing: tuple[str, ...] | None = None
+    """On all but the main node: entries of the checkpoint folder that the program has open for writing, or had when it
+    was cut off; None before that is known, and once it has exited with 0."""
     starts_from: str | None = None
     """Digest of the checkpoint that this node goes on from, empty for none; None before it has looked."""
     outputs: tuple[str, ...] = ()

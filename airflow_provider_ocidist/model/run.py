@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any
@@ -186,6 +187,26 @@ class RunRef:
     """As in the plan."""
     price: float | None = None
     """Of a node for an hour; None: not known."""
+
+    @classmethod
+    def of(cls, plan: Plan, job_id: str, run_ids: tuple[str, ...], **own: Any) -> RunRef:
+        """Return where the gang of a plan is, created just now. `own`: what only its backend sets."""
+        return cls(
+            **{
+                "backend": plan.backend,
+                "key": plan.key,
+                "nodes": plan.nodes,
+                "job_id": job_id,
+                "run_ids": run_ids,
+                "run_dir": plan.run_dir,
+                "submitted_at": time.time(),
+                "checkpoints_uri": plan.checkpoints_uri,
+                "compartment_id": plan.compartment_id,
+                "topology": plan.topology,
+                "lease": plan.lease,
+                **own,
+            }
+        )
 
     def sharing_texts(self) -> RunRef:
         """Return an equal reference whose texts are shared with other gangs': a thousand wait in one process."""
@@ -391,6 +412,7 @@ class RunRecord:
     start_deadline: float | None = None
     hang_timeout: float | None = None
     lost_timeout: float | None = None
+    save_timeout: float = 3600.0
     lease: float | None = None
     """Set for a process that may end the run, and so renews its lease; None for mere watchers."""
     ending: Ending | None = None
@@ -427,6 +449,7 @@ class RunRecord:
             start_deadline=ref.submitted_at + limits.start_timeout,
             hang_timeout=limits.hang_timeout,
             lost_timeout=limits.lost_timeout,
+            save_timeout=limits.save_timeout,
             lease=ref.lease,
             logs_since=(ref.submitted_at,) * ref.nodes,
             ending_limit=ENDING_LIMIT + limits.stop_grace,

@@ -8,7 +8,10 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | `attempts/<task>/g0-a1-<place>.json` | a try, before it creates anything | each later try |
 | `attempts/<task>/g0-a1-<place>.end.json` | the process that has seen all nodes end | each later try |
 | `refusals/<machine>.json` | the task that found none of them | every task that has other candidates |
-| `checkpoints/<task>-g0/...` | nodes; the manifest last | nodes that resume, sensors, people |
+| `checkpoints/<task>-g0/fence.json` | each attempt, before it publishes | every attempt that publishes or deletes |
+| `checkpoints/<task>-g0/<name>/...` | nodes; `manifest.json` last | nodes that resume, sensors, people |
+| `checkpoints/<task>-g0/unproved/...` | nodes that end, of what nothing proves whole | people |
+| `copies/<dag>/<run>/<task>/...` | the node of a copy: `report.json` | the task of the copy |
 | `<run>/code.zip`, `<run>/agent.zip` | the try that creates the gang | containers, as they start |
 | `<run>/nodes/0.json` | each node, every two seconds | the waiting process; the other nodes |
 | `<run>/lease.json` | the waiting process, six times in a lease | nodes |
@@ -16,10 +19,14 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | `<run>/claim` | the try that waits for the gang now | an earlier try that is being killed |
 | `<run>/told.json` | the process that logs, with each renewal | the process that continues the log |
 | `<run>/commit` | node 0, once it has cloned | the other nodes |
-| `<run>/wheels/...` | node 0, once pip has built them | the other nodes |
+| `<run>/wheels/...` | node 0, once pip has built them; `manifest.json` last | the other nodes |
 | `<run>/stacks/launch-0/...` | each node, before it ends a training that hangs | people |
-| `<run>/shards/...` | the main node asks, the others answer | one another, while a checkpoint is put together |
+| `<run>/shards/board.json` | the main node: which checkpoint it puts together | the other nodes |
+| `<run>/shards/0/0.json` | each other node, when it has sent its files of that request | the main node |
 | `<run>/drill/0.json` | each node of a drill | a node that takes its place; `ocidist drill` |
+| `<run>/local/gang.json`, `<run>/local/grace.json` | the try that starts processes here | those who look, or cancel |
+| `<run>/local/lock` | the same, while it starts them | another submitter of the gang |
+| `<run>/local/0/...` | the process beside each such node | those who look, or cancel |
 """
 
 from __future__ import annotations
@@ -27,6 +34,7 @@ from __future__ import annotations
 ATTEMPTS = "attempts"
 CHECKPOINTS = "checkpoints"
 REFUSALS = "refusals"
+COPIES = "copies"
 
 CODE_ARCHIVE = "code.zip"
 AGENT_ARCHIVE = "agent.zip"
@@ -38,7 +46,10 @@ LOG_CURSOR = "told.json"
 """Named so since the first version; a run may be older than its watchers."""
 COMMIT = "commit"
 WHEELS = "wheels"
+WHEELS_MANIFEST = "manifest.json"
 SHARDS = "shards"
+SHARD_BOARD = "board.json"
+LOCAL = "local"
 DRILL_FOLDER = "drill"
 STACKS = "stacks"
 

@@ -24,7 +24,11 @@ def oci_errors(doing: str) -> Iterator[None]:
         mapped = _backend_error(error, doing)
         if mapped is None:
             raise
-        raise mapped from error
+        try:
+            raise mapped from error
+        finally:
+            # Its traceback holds this frame: a cycle for each absent stop request, at every beat.
+            del mapped
 
 
 def _backend_error(error: Exception, doing: str) -> BackendError | None:

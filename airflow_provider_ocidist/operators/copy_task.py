@@ -13,6 +13,7 @@ from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.integrations.lineage import lineage_of_copy
 from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.work_dir import COPIES
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.operators.job_arguments import JobArguments, WrittenCode
 from airflow_provider_ocidist.operators.training_task import TrainingTask
@@ -180,7 +181,7 @@ class CopyTask:
             raise JobFileError([Problem("work_dir", missing)], SUBJECT)
         ti = context["ti"]
         index = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
-        return locations.join(str(work_dir), "copies", ti.dag_id, ti.run_id, ti.task_id, *index)
+        return locations.join(str(work_dir), COPIES, ti.dag_id, ti.run_id, ti.task_id, *index)
 
     def _report_of(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return the report that a node has written."""

@@ -39,7 +39,7 @@ class GangEnding:
         self._killer: Killer | None = None
 
     def kill_from_handler(self) -> None:
-        """End the gang; if it is just being created or opened, the interrupted thread ends it afterwards."""
+        """End the gang; if it is just being opened, the interrupted thread ends it afterwards."""
         if self._killer is not None:
             self._killer.kill_from_handler()
 
@@ -48,11 +48,8 @@ class GangEnding:
         self._killer = killer_of(backend, ref, self._try_number, self._log)
 
     @contextlib.contextmanager
-    def of_earlier_tries_when_killed(self, gang: GangSubmitter, key: RunKey) -> Iterator[None]:
-        """Let a kill end what earlier tries have left, also while this one waits for what the service says of it."""
-        if self._try_number == 1:
-            yield
-            return
+    def of_all_tries_when_killed(self, gang: GangSubmitter, key: RunKey) -> Iterator[None]:
+        """Let a kill end what this try has begun and earlier ones have left, also while an answer is awaited."""
         why = BackendError("the task was killed while it looked for its gang", cause=Cause.CANCELED)
         self._killer = Killer(gang.calling_off(key, self._try_number, why))
         try:

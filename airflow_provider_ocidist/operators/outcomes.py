@@ -17,9 +17,11 @@ from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySe
 from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
 from airflow_provider_ocidist.hooks import task_context
-from airflow_provider_ocidist.hooks.errors import training_failure
+from airflow_provider_ocidist.hooks.errors import is_final, training_failure
 from airflow_provider_ocidist.hooks.links import CheckpointLink, checkpoint_url, links_of_run
 from airflow_provider_ocidist.model.attempts import End
+from airflow_provider_ocidist.model.fence import Fence
+from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.refusal import CAUSES
 from airflow_provider_ocidist.model.report import Restart
@@ -28,6 +30,9 @@ from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+UPLOADS_LIMIT = 10.0
+"""Seconds for each answer about uploads that a gang has left open."""
 
 
 class ErrorLog(TaskLog, Protocol):
@@ -60,8 +65,15 @@ class TryOutcome:
 
     def announce(self, ref: RunRef) -> None:
         """Publish a gang that this try has created or adopted."""
+        words = words_of(ref.backend)
         self._log.info(
-            "gang %s: job %s, %d nodes, main run %s", ref.key.name, ref.job_id, ref.nodes, ref.main_run_id
+            "gang %s: %s %s, %d nodes, of node 0 the %s %s",
+            ref.key.name,
+            words.gang,
+            ref.job_id,
+            ref.nodes,
+            words.node,
+            ref.main_run_id,
         )
         if ref.candidate:
             self._log.info("gang %s runs on a candidate: %s", ref.key.name, ref.candidate)
@@ -77,8 +89,9 @@ class TryOutcome:
     def succeed(self, watch: Watch, warning: str | None) -> dict[str, Any]:
         """Return the result of a gang that has succeeded."""
         watch.write_the_rest()
+        watch.end_leftovers()
         assert watch.status is not None
-        self._close(watch.record.ref, succeeded=True)
+        self._close(watch.record.ref, End(succeeded=True))
         result: dict[str, Any] = task_context.handed_on(watch.result(warning))
         if warning:
             self._log.warning("SUCCEEDED, BUT %s", warning)
@@ -95,11 +108,14 @@ class TryOutcome:
     def fail(self, watch: Watch, cause: Cause, message: str) -> NoReturn:
         """Raise what the task fails with, or what this try does instead: NoCapacity, AnotherCandidate, GangAnew."""
         watch.write_the_rest()
+        watch.end_leftovers()
         assert watch.status is not None
         gang = anew.failure_of(cause, masked_text(message), watch.status)
         why_not = self.no_other_gang(watch.record.ref, gang) if gang and watch.status.ended else ""
         if watch.status.ended:
-            self._close(watch.record.ref, succeeded=False, failure=gang)
+            final = is_final(cause, is_crash_loop=watch.status.is_crash_loop)
+            self._close(watch.record.ref, End(succeeded=False, failure=gang, final=final))
+            self._abort_uploads(watch.record.ref)
         failure = Failure.of(cause, message, watch.record, watch.status)
         if why_not:
             failure = replace(failure, message=f"{failure.message}; no other gang in this try: {why_not}")
@@ -141,10 +157,22 @@ class TryOutcome:
         self.failure = failure
         self._push("failure", task_context.handed_on({**failure.to_json(), **self._spent}))
 
-    def _close(self, ref: RunRef, *, succeeded: bool, failure: Restart | None = None) -> None:
+    def _close(self, ref: RunRef, end: End) -> None:
         """Record the end, so that a later try can detect a clear in between."""
         backend = self._connection.backend(ref.backend)
-        backend.gangs.close(ref, End(succeeded=succeeded, number=self._ti.try_number, failure=failure))
+        backend.gangs.close(ref, replace(end, number=self._ti.try_number))
+
+    def _abort_uploads(self, ref: RunRef) -> None:
+        """Abort what the nodes, which have ended, were sending of checkpoints: no retry may follow that does so."""
+        if ref.checkpoints_uri is None:
+            return
+        from airflow_provider_ocidist.storage.open_uploads import abort_left_behind
+
+        access = self._connection.access(ref.backend)
+        fence = Fence(generation=ref.key.generation, attempt=ref.key.attempt + 1)
+        # A task that fails does not wait for a store that is down.
+        hasty = replace(access, max_attempts=1, read_timeout=UPLOADS_LIMIT)
+        abort_left_behind(ref.checkpoints_uri, fence, hasty)
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
         if self.search is None or cause not in CAUSES:

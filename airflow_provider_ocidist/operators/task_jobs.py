@@ -34,11 +34,14 @@ DEFAULT_CAPACITY_TIMEOUT = 3600.0
 
 
 class TaskConnection:
-    """The connection of a task: its backend, connected once, so that it is ready when the task is killed."""
+    """The connection of a task: each kind of backend is connected once, to be ready when the task is killed.
+
+    A gang may be of another kind than the job names now: its file was edited since.
+    """
 
     def __init__(self, conn_id: str) -> None:
         self._conn_id = conn_id
-        self._connected: Backend | None = None
+        self._connected: dict[str | None, Backend] = {}
 
     def hook(self, kind: str | None = None) -> OciHook:
         return OciHook(self._conn_id, kind=kind)
@@ -47,14 +50,17 @@ class TaskConnection:
         return self.hook(kind).access
 
     def backend(self, kind: str | None) -> Backend:
-        if self._connected is None:
-            self._connected = self.hook(kind).backend()
-        return self._connected
+        """Return the backend of a kind; None: the one connected first, else the usual one."""
+        if kind is None and self._connected:
+            return next(iter(self._connected.values()))
+        if kind not in self._connected:
+            self._connected[kind] = self.hook(kind).backend()
+        return self._connected[kind]
 
     def reconnect(self) -> None:
-        """Let the backend use the connection's credentials of now."""
-        if self._connected is not None and self._connected.needs_connection:
-            self._connected.reconnect(self.hook().fields)
+        """Let the backends use the connection's credentials of now."""
+        for backend in [each for each in self._connected.values() if each.needs_connection]:
+            backend.reconnect(self.hook(backend.kind).fields)
 
 
 class TaskJob:
@@ -65,6 +71,8 @@ class TaskJob:
         self._read: tuple[JobArguments, TrainingJob] | None = None
         self.planned: tuple[TrainingJob, Plan] | None = None
         """The job and the plan as last shown; None before that, and where there is no plan."""
+        self._plans: tuple[Plan, ...] = ()
+        """The plans of all choices of machines of that job."""
 
     def job(self, arguments: JobArguments, render: Render) -> TrainingJob:
         """Return the job of these arguments, with a task's default limits for those that it does not set.
@@ -86,8 +94,16 @@ class TaskJob:
             yield replace(job, program=replace(job.program, source=str(folder)))
 
     def plans(self, job: TrainingJob) -> tuple[Plan, ...]:
-        """Return the plans that are already made of this very job."""
-        return (self.planned[1],) if self.planned is not None and self.planned[0] is job else ()
+        """Return the plans that are already made of this job, in the order of its choices.
+
+        They hold for the job with its code as well: that is written anew, to another folder.
+        """
+        if self.planned is None:
+            return ()
+        shown, source = self.planned[0], job.program.source
+        if replace(job, program=replace(job.program, source=shown.program.source)) != shown:
+            return ()
+        return tuple(plan if plan.code is None else replace(plan, code=source) for plan in self._plans)
 
     def shown_plan(
         self, given: Any, arguments: Callable[[], JobArguments], render: Render, key: RunKey
@@ -104,13 +120,13 @@ class TaskJob:
             job = self.job(arguments(), render)
             several = Candidates(self._connection.backend(job.backend.kind), job, log)
             # Each is planned: one that lacks something must not be found out at night.
-            plan, *_ = several.plans(key)
+            plans = several.plans(key)
         except Exception as error:  # noqa: BLE001 - it fails again when the task needs it, and is reported there
             return f"no plan: {masked_text(str(error), secrets)}"
         mask_secrets(secrets_in(job.to_mapping()))
-        self.planned = job, plan
+        self.planned, self._plans = (job, plans[0]), tuple(plans)
         room = conf.getint("core", "max_templated_field_length", fallback=4096)
-        return readable(plan, room, labels(job)[1:])
+        return readable(plans[0], room, labels(job)[1:])
 
     def read(self, arguments: JobArguments, render: Render) -> TrainingJob:
         """Return the job as arguments and file describe it. Raises as `job` does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -100,5 +101,5 @@ class TrainingTask:
             job=self._job,
             publishes_checkpoint=self._publishes_checkpoint,
         )
-        self._try.outcome.search = CapacitySearch(**search) if search else None
+        self._try.outcome.search = CapacitySearch.kept(search, time.time()) if search else None
         return self._try

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.gangs.anew import GangAnew
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
-from airflow_provider_ocidist.gangs.kills import Backoff, may_pass
+from airflow_provider_ocidist.gangs.kills import Backoff
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
@@ -172,18 +172,19 @@ class TrainingTry:
     def _wait_for_capacity(self, none: NoCapacity) -> None:
         # The gang has ended: a kill has nothing more to end.
         self.outcome.search, self._ref = none.search, None
-        pause = none.ask_at - time.time()
+        now = time.time()
+        pause = max(0.0, none.ask_at - now)
         self._log.warning(
             "%s; asking again in %.0f s, and for %.0f s at most (limits.capacity_timeout)",
             none,
             pause,
-            none.search.give_up_at - time.time(),
+            none.search.give_up_at - now,
         )
         if self._may_defer:
             raise TaskDeferred(
-                trigger=PauseTrigger(none.ask_at),
+                trigger=PauseTrigger(none.ask_at, pause),
                 method_name="ask_again",
-                kwargs={"search": asdict(none.search)},
+                kwargs={"search": none.search.after(pause, now)},
             )
         if self.stop.wait(pause):
             raise AirflowFailException("the task was killed while it waited for machines; nothing runs")
@@ -263,17 +264,17 @@ class TrainingTry:
         return deadline
 
     def _brought_about(self, gang: GangSubmitter, key: RunKey, deadline: float | None) -> RunRecord:
-        """Return the record of the gang; where one of an earlier try may live, one bad answer is no reason to fail."""
+        """Return the record of the gang; where one may live, or was half made, one bad answer is no reason to fail."""
         backoff = Backoff(self.stop, self._log)
         with (
-            self.ending.of_earlier_tries_when_killed(gang, key),
+            self.ending.of_all_tries_when_killed(gang, key),
             self.ending.of_earlier_tries(key, gang.call_off),
         ):
             while True:
                 try:
                     return gang.adopt_or_submit(key, deadline, self._number, self.operator.retries)
                 except BackendError as error:
-                    if self._number == 1 or not may_pass(error):
+                    if not backoff.is_worth_another(error, self._number):
                         raise
                     backoff.take(error, self.connection.reconnect)
 

@@ -88,6 +88,21 @@ _PLAIN = re.compile(
 _ANOTHER = re.compile(r"[-_.][0-9]+(?![0-9A-Za-z])")
 
 
+_OWNER = re.compile(r"\.attempt-(?P<attempt>[0-9]+)(?:\.again-[0-9]+)?$")
+
+
+def folder_of(name: str, attempt: int, count: int = 1) -> str:
+    """Return the folder that an attempt publishes a checkpoint to; `count`: how often it has published this name."""
+    own = f"{name}.attempt-{attempt}" if attempt > 1 else name
+    return own if count == 1 else f"{own}.again-{count}"
+
+
+def owner_of(folder: str) -> int:
+    """Return the attempt that publishes to a checkpoint's folder; only attempts after 1 are named."""
+    named = _OWNER.search(folder)
+    return int(named["attempt"]) if named else 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Placed:
     """Where an entry of the checkpoint folder belongs."""

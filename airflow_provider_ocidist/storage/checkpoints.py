@@ -16,7 +16,7 @@ from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
-from airflow_provider_ocidist.storage.checkpoint_names import place
+from airflow_provider_ocidist.storage.checkpoint_names import folder_of, place
 from airflow_provider_ocidist.storage.listing import by_folder, complete_now, fault_of
 from airflow_provider_ocidist.storage.locations import join, shown, unfinished_name
 from airflow_provider_ocidist.storage.manifests import MANIFEST, VERSION, Manifest, ManifestFile
@@ -262,10 +262,11 @@ def _local_entries(path: Path) -> tuple[LocalStore, list[Entry]]:
         entries = []
     if not entries:
         raise CheckpointError(f"{path} is no checkpoint: it is not there, or holds no file", uri=str(path))
+    links = [name for name in source.skipped if (path / name).is_symlink() or (path / name).is_dir()]
+    if links:
+        raise Unpublishable(f"{path} has links that lead out of it: {', '.join(links[:3])}", uri=str(path))
     if source.skipped:
-        raise Unpublishable(
-            f"{path} has links that lead out of it: {', '.join(source.skipped[:3])}", uri=str(path)
-        )
+        log.warning("left out of %s, as no files: %s", path, ", ".join(source.skipped[:3]))
     if any(entry.name == MANIFEST for entry in entries):
         raise Unpublishable(f"{path} holds a {MANIFEST} of its own: rename it", uri=str(path))
     return source, entries
@@ -284,11 +285,10 @@ def _free_folder(
         named = f"{name}.save-{sequence}"
     elif step is not None and (placed is None or placed.number != step):
         named = f"{name}.step-{step}"
-    wanted = f"{named}.attempt-{fence.attempt}" if fence.attempt > 1 else named
+    wanted = folder_of(named, fence.attempt)
     places = (entry.name.partition("/") for entry in store.list(wanted))
     taken = {folder for folder, _, name in places if empty or name == MANIFEST}
-    candidates = (wanted, *(f"{wanted}.again-{count}" for count in range(2, 1000)))
-    for folder in candidates:
+    for folder in (folder_of(named, fence.attempt, count) for count in range(1, 1000)):
         if folder not in taken:
             return folder
     raise Unpublishable(f"{join(store.uri, wanted)} was published a thousand times", uri=store.uri)

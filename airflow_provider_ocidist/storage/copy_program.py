@@ -1,10 +1,9 @@
-"""`python -m ...storage.copying.program ORDER`: copy what a file says, on a node of the platform."""
+"""`python -m ...storage.copy_program ORDER`: copy what a file says, on a node of the platform."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -14,14 +13,13 @@ from pathlib import Path
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import CopyInterrupted, StorageError
 from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.run import RunKey
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.batch import Sides, copy_all
 from airflow_provider_ocidist.storage.copy_items import CopyItem
 
 REPORT = "report.json"
 """Written to the working directory when all has arrived."""
-_LATER_ATTEMPT = re.compile(r"-a(?!1$)\d+$")
-"""The end of a run's name if it is not the first of its task (`run.RunKey.name`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +50,7 @@ def copy_order(order: Order, environ: Mapping[str, str], cancel: threading.Event
             sides=Sides.of(access, access),
             write=_print,
             label=order.label,
-            repeated=_LATER_ATTEMPT.search(environ.get("OCIDIST_RUN_NAME", "")) is not None,
+            repeated=(RunKey.attempt_in(environ.get("OCIDIST_RUN_NAME", "")) or 1) > 1,
             cancel=cancel,
         )
     except StorageError as error:

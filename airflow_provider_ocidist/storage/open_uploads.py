@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import logging
-import re
 
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.run import RunKey
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
+from airflow_provider_ocidist.storage.checkpoint_names import owner_of
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
 log = logging.getLogger(__name__)
-
-_OWNER = re.compile(r"\.attempt-(\d+)(\.again-\d+)?$")
-
-
-def owner_of(folder: str) -> int:
-    """Return the attempt that has uploaded to a checkpoint's folder; only attempts after 1 are named."""
-    named = _OWNER.search(folder)
-    return int(named[1]) if named else 1
 
 
 def abort_left_behind(uri: str, fence: Fence, access: OciAccess | None = None) -> int:

@@ -12,10 +12,10 @@ from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.job import Best, Checkpoints
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import fences
+from airflow_provider_ocidist.storage.checkpoint_names import owner_of
 from airflow_provider_ocidist.storage.companions import companions
 from airflow_provider_ocidist.storage.listing import Complete, by_folder, complete_in
 from airflow_provider_ocidist.storage.manifests import MANIFEST, Manifest
-from airflow_provider_ocidist.storage.open_uploads import owner_of
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 

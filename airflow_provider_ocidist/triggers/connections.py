@@ -181,8 +181,12 @@ def shared_connection(conn_id: str, kind: str, place: tuple[str, ...] = ()) -> S
 
 
 def location_of(job_id: str, compartment_id: str | None) -> tuple[str, ...]:
-    """Return the realm, region and compartment of a gang: an OCID names its realm and region."""
-    return (*job_id.split(".")[2:4], compartment_id or "")
+    """Return the compartment of a gang, and where an OCID names them, its realm and region.
+
+    All other ids may hold anything, as the path of a run directory does.
+    """
+    named = job_id.split(".")[2:4] if job_id.startswith("ocid1.") else []
+    return (*named, compartment_id or "")
 
 
 class LogOf:

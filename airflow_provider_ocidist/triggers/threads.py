@@ -39,6 +39,7 @@ class Threads:
     @contextlib.contextmanager
     def held(self) -> Iterator[ThreadPoolExecutor]:
         """Lend the threads for one call."""
+        loop = asyncio.get_running_loop()
         self._pool = self._pool or ThreadPoolExecutor(self._most, self._name)
         self._held += 1
         self._calls += 1
@@ -46,8 +47,11 @@ class Threads:
             yield self._pool
         finally:
             self._held -= 1
-            if self._held == 0:
-                asyncio.get_running_loop().call_later(IDLE, self._end_unless_used, self._calls)
+            if self._held == 0 and loop.is_closed():
+                # The call was given up with its loop, and is only now forgotten.
+                self._end_unless_used(self._calls)
+            elif self._held == 0:
+                loop.call_later(IDLE, self._end_unless_used, self._calls)
 
     def _end_unless_used(self, calls: int) -> None:
         if self._held == 0 and self._calls == calls and self._pool is not None:

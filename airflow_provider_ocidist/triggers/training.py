@@ -40,6 +40,13 @@ END_WITHIN = 1800.0
 END_PAUSE = 1.0
 """Seconds after the first attempt that failed; doubles each time."""
 LONGEST_END_PAUSE = 30.0
+ASK_WITHIN = 120.0
+"""Seconds in which Airflow has to say whether a task waits elsewhere; then its gang is ended.
+
+Not fewer: Airflow gives the same message when it has moved the trigger to another triggerer, which happens on machines
+that are overloaded, where its API server is slow too.
+"""
+ASK_INTERVAL = 1.0
 
 
 class DistributedTrainingTrigger(BaseTrigger):
@@ -62,6 +69,8 @@ class DistributedTrainingTrigger(BaseTrigger):
         self.owner = dict(owner)
         self.poll_interval = poll_interval
         self._ending: asyncio.Task[None] | None = None
+        self._user_acted = False
+        """Whether Airflow has said so; it says the same of a trigger that it has moved to another triggerer."""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -84,6 +93,7 @@ class DistributedTrainingTrigger(BaseTrigger):
             # A message means that a user acted; a stopping triggerer gives none. Not left to `on_kill` alone: Airflow
             # does not call it if its next cancel, a second later, comes before it has logged the first.
             if cancel.args and CAN_KILL:
+                self._user_acted = True
                 self._begin_ending()
             else:
                 await self._save_cursor()
@@ -152,11 +162,12 @@ class DistributedTrainingTrigger(BaseTrigger):
 
     async def _end_gang_at_last(self) -> None:
         """Retry until it succeeds: no other process will."""
-        give_up_at = time.monotonic() + END_WITHIN
+        began = time.monotonic()
+        give_up_at = began + END_WITHIN
         pause, anew = END_PAUSE, False
         while True:
             try:
-                return await self._end_gang(anew=anew)
+                return await self._end_gang(anew=anew, ask_until=began + ASK_WITHIN)
             except Exception as error:
                 ref = self._record().ref
                 if time.monotonic() >= give_up_at:
@@ -171,13 +182,29 @@ class DistributedTrainingTrigger(BaseTrigger):
             await asyncio.sleep(pause)
             pause, anew = min(2 * pause, LONGEST_END_PAUSE), True
 
-    async def _end_gang(self, *, anew: bool) -> None:
+    async def _end_gang(self, *, anew: bool, ask_until: float) -> None:
         record = self._record()
-        if not self.owner or await in_thread(lambda: self._still_owned(record), ends_a_gang=True):
+        if not self.owner or await self._is_owned(record, ask_until):
             log.info("%s continues: its task waits for it elsewhere", record.ref.key.name)
             return
         await in_thread(lambda: self._connection.at_once(anew=anew).cancel(record.ref), ends_a_gang=True)
         log.info("%s: cancelled because its task was killed", record.ref.key.name)
+
+    async def _is_owned(self, record: RunRecord, ask_until: float) -> bool:
+        """Return what Airflow says of it; False once a user has acted and it has said nothing until then."""
+
+        def is_enough() -> bool:
+            return self._user_acted and time.monotonic() >= ask_until
+
+        if is_enough():
+            return False
+        asking = keep(in_thread(lambda: self._still_owned(record), ends_a_gang=True))
+        while not asking.done():
+            await asyncio.wait({asking}, timeout=ASK_INTERVAL)
+            if not asking.done() and is_enough():
+                log.warning("%s: Airflow does not say whether its task waits elsewhere", record.ref.key.name)
+                return False
+        return bool(asking.result())
 
     def _still_owned(self, record: RunRecord) -> bool:
         """Return whether the task is deferred for this very gang: then the trigger was moved, not killed.
@@ -215,20 +242,23 @@ class DistributedTrainingTrigger(BaseTrigger):
 
 
 class PauseTrigger(BaseTrigger):
-    """Fires at a moment, when a task asks for machines again.
+    """Fires after a pause, when a task asks for machines again.
 
-    :param until: Unix time
+    :param until: Unix time, by the clock of the worker that has begun the pause: it counts only without `seconds`
+    :param seconds: how long it takes, by this triggerer's clock; another triggerer that takes over begins anew
     """
 
-    def __init__(self, until: float) -> None:
+    def __init__(self, until: float, seconds: float | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's has no types
         self.until = until
+        self.seconds = seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return classpath(self), {"until": self.until}
+        known = {} if self.seconds is None else {"seconds": self.seconds}
+        return classpath(self), {"until": self.until, **known}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        await asyncio.sleep(max(0.0, self.until - time.time()))
+        await asyncio.sleep(max(0.0, self.until - time.time()) if self.seconds is None else self.seconds)
         yield TriggerEvent(None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,9 +17,11 @@ from airflow_provider_ocidist.model.work_dir import ATTEMPTS, end_of, order_in, 
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
-from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
+from airflow_provider_ocidist.work_dir.run_dirs import RunDirs, unusable
 
 Kind = TypeVar("Kind")
+NOT_FOUND_PAUSES = (0.5, 1.5)
+"""Seconds before a list that was answered 404 is asked for again: one answer may be wrong."""
 
 
 class AttemptIndex:
@@ -97,13 +100,33 @@ class AttemptIndex:
 
 
 def _names(store: Store, prefix: str) -> set[str]:
+    for pause in NOT_FOUND_PAUSES:
+        try:
+            return _listed(store, prefix)
+        except StorageError as error:
+            if not _is_not_found(error):
+                raise
+            time.sleep(pause)
     try:
-        return {entry.name.removeprefix(prefix) for entry in store.list(prefix)}
+        return _listed(store, prefix)
     except StorageError as error:
-        # Without a bucket there is no record, and nothing can have been created.
-        if isinstance(error.__cause__, BackendError) and error.__cause__.status_code == 404:
-            return set()
-        raise
+        if not _is_not_found(error):
+            raise
+        # Never the same as no records: a second gang would be created beside one that lives.
+        raise BackendError(
+            f"work_dir cannot be used, reading which attempts of this task there have been: {error}; "
+            "create its bucket, or name another work_dir",
+            status_code=404,
+            cause=Cause.CONFIG,
+        ) from error
+
+
+def _listed(store: Store, prefix: str) -> set[str]:
+    return {entry.name.removeprefix(prefix) for entry in store.list(prefix)}
+
+
+def _is_not_found(error: StorageError) -> bool:
+    return isinstance(error.__cause__, BackendError) and error.__cause__.status_code == 404
 
 
 def _attempt(store: Store, prefix: str, name: str, names: Container[str]) -> Attempt:
@@ -148,10 +171,4 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except (StorageError, OSError) as error:
-        passes = isinstance(error, StorageError) and error.retryable
-        remedy = "" if passes else "; create its bucket, or name another work_dir"
-        raise BackendError(
-            f"work_dir cannot be used, recording the attempt: {error}{remedy}",
-            retryable=passes,
-            cause=Cause.SERVICE if passes else Cause.CONFIG,
-        ) from error
+        raise unusable(error, "recording the attempt") from error

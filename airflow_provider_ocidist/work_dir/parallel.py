@@ -16,8 +16,8 @@ def in_parallel(
 ) -> list[Result]:
     """Run one call for each item, side by side; every one is finished before the first error is raised."""
     items = list(items)
-    if not items:
-        return []
+    if len(items) < 2:
+        return [work(item) for item in items]
     with ThreadPoolExecutor(max_workers=min(at_a_time, len(items))) as pool:
         futures = [pool.submit(work, item) for item in items]
     return [future.result() for future in futures]

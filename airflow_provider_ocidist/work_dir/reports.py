@@ -49,10 +49,10 @@ class Reported:
 
 
 def signed(node: NodeStatus, reported: Reported | None) -> NodeStatus:
-    """Return a node with what the list of its run directory shows of its report."""
-    return (
-        node if reported is None else replace(node, report_is_newest=reported.is_newest, sign=reported.sign)
-    )
+    """Return a node with its report, and with what the list of its run directory shows of that."""
+    if reported is None:
+        return node
+    return replace(node, report=reported.report, report_is_newest=reported.is_newest, sign=reported.sign)
 
 
 @dataclass(slots=True)

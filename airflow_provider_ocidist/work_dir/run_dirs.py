@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from airflow_provider_ocidist.errors import BackendError, Cause, StorageError
 from airflow_provider_ocidist.storage import locations
 from airflow_provider_ocidist.storage.stores.base import Store
 
@@ -47,6 +48,12 @@ class RunDirs:
         store, prefix = self.at(run_dir)
         store.write(prefix + name, data)
 
+    def forget(self, run_dir: str) -> None:
+        """Drop the store of a gang that is no longer watched, unless other run directories share it."""
+        place, name = _place_of(run_dir)
+        if not name:
+            self._stores.pop(place, None)
+
     def clear(self) -> None:
         """Open every place anew when it is needed next."""
         self._stores.clear()
@@ -57,3 +64,14 @@ def _place_of(run_dir: str) -> tuple[str, str]:
     if place.kind == "oci" and locations.parse(place.parent).path:
         return place.parent.rstrip("/"), f"{place.name}/"
     return run_dir, ""
+
+
+def unusable(error: StorageError | OSError, doing: str = "") -> BackendError:
+    """Return the error for a work directory that cannot be written or read, with what to do where that helps."""
+    passes = isinstance(error, StorageError) and error.retryable
+    remedy = "" if passes else "; create its bucket, or name another work_dir"
+    return BackendError(
+        f"work_dir cannot be used{doing and ', '}{doing}: {error}{remedy}",
+        retryable=passes,
+        cause=Cause.SERVICE if passes else Cause.CONFIG,
+    )

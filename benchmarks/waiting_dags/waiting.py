@@ -1,14 +1,15 @@
-"""The DAG of the memory of Airflow's components: one task, mapped a thousand times. Never run: its state is written."""
+"""The DAG of the memory of Airflow's components: one task, mapped for each gang. Never run: its state is written."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from airflow.sdk import DAG
 
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 
-GANGS = 1000
+GANGS = int(os.environ.get("WAITING_GANGS", "1"))
 JOB = {
     "name": "waiting",
     "nodes": 2,

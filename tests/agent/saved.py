@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import random
 import shutil
@@ -33,6 +34,13 @@ class Save:
         """The files of the entry itself."""
         inside = ((path, data) for path, data in self.files if path.split("/")[0] == self.name)
         return {path.partition("/")[2] or path: data for path, data in inside}
+
+
+def move(folder: Path, to: Path) -> Path:
+    """Rename a folder as a program does that has written for longer than a tick of the kernel's clock."""
+    for each, _, _ in os.walk(folder):
+        os.utime(each, (1, 1))
+    return folder.rename(to)
 
 
 def torch_bytes(value: Any, *, legacy: bool = False) -> bytes:

@@ -15,7 +15,7 @@ from airflow_provider_ocidist.agent.save import judging
 from airflow_provider_ocidist.agent.save.judging import Judge
 from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved
 from airflow_provider_ocidist.agent.save.shards import is_shard
-from tests.agent.saved import KINDS, torch_bytes
+from tests.agent.saved import KINDS, move, torch_bytes
 
 RUNNING, EXITED, CUT_OFF = Moment.RUNNING, Moment.EXITED, Moment.CUT_OFF
 SECOND = 10**9
@@ -169,20 +169,72 @@ def test_an_empty_folder_is_not_whole_because_nobody_has_named_it(saving: Saving
 def test_what_was_renamed_into_place_is_whole_until_it_is_written_to(saving: Saving) -> None:
     saving.write("one.tmp").rename(saving.folder / "step-1.dat")
     saving.save("two.tmp", "a", "b")
-    (saving.folder / "two.tmp").rename(saving.folder / "step-2")
+    move(saving.folder / "two.tmp", saving.folder / "step-2")
     assert saving.proofs() == {
         "step-1.dat": "renamed into place",
         "step-2": "renamed into place",
     }
     (saving.folder / "step-3.tmp").mkdir()
     saving.write("step-3.tmp/a")
-    (saving.folder / "step-3.tmp").rename(saving.folder / "step-3")
+    move(saving.folder / "step-3.tmp", saving.folder / "step-3")
     # Within the folder nobody sees a file that is written over, but by its time.
     moved_at = saving.folder.joinpath("step-3").stat().st_ctime_ns
     os.utime(saving.folder / "step-3" / "a", ns=(moved_at + 1, moved_at + 1))
     assert saving.proofs() == {}
     os.utime(saving.folder / "step-3" / "a", ns=(moved_at, moved_at))
     assert saving.proofs() == {"step-3": "renamed into place"}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_folder_that_was_moved_once_and_is_saved_over_file_by_file_is_not_renamed(
+    saving: Saving, seed: int
+) -> None:
+    dice = random.Random(seed)
+    files = ["model.bin", "optimizer.bin", "shards/rank0.bin", "shards/rank1.bin"]
+    for name in files:
+        saving.write(f"last.tmp/{name}", b"first")
+    move(saving.folder / "last.tmp", saving.folder / "last")
+    looks_between = dice.random() < 0.5
+    if looks_between:
+        assert saving.proofs() == {"last": "renamed into place"}
+    dice.shuffle(files)
+    begun = files[: dice.randint(1, len(files) - 1)]
+    for name in begun:
+        # Each file of its own is whole: it is written aside, in the entry or above it, and then replaced.
+        aside = saving.write(dice.choice([f"last/{name}.new", "part.new"]), b"second")
+        stamp = dice.choice([BEGIN, saving.now])
+        os.utime(aside, ns=(stamp, stamp))
+        aside.replace(saving.folder / "last" / name)
+    if dice.random() < 0.3:
+        saving.folder.joinpath("last").chmod(0o750)
+    found = saving.look(CUT_OFF)
+    assert isinstance(found["last"], Unproved), begun
+
+
+@pytest.mark.parametrize("within", ["", "shards/"])
+def test_what_was_created_and_deleted_in_a_folder_since_it_was_moved_leaves_no_rename(
+    saving: Saving, within: str
+) -> None:
+    saving.write(f"last.tmp/{within}a")
+    move(saving.folder / "last.tmp", saving.folder / "last")
+    (saving.folder / "last" / f"{within}lock").touch()
+    (saving.folder / "last" / f"{within}lock").unlink()
+    assert saving.proofs() == {}
+
+
+def test_a_successor_shows_nothing_of_a_save_over_another_that_has_not_replaced_all_of_it(
+    saving: Saving,
+) -> None:
+    saving.save("step-5", "a.bin", "b.bin")
+    saving.said = {"step-5": saving.now}
+    assert saving.proofs() == {"step-5": "announced by the program"}
+    saving.said = {}
+    saving.write("step-5/a.bin", b"of a later save")
+    saving.write("step-6/a.bin")
+    assert saving.proofs() == {}
+    saving.write("step-5/b.bin", b"of a later save")
+    saving.write("step-7/a.bin")
+    assert "step-5" in saving.proofs()
 
 
 def test_a_folder_that_vanishes_while_it_is_judged_is_no_error(tmp_path: Path) -> None:
@@ -193,7 +245,7 @@ def test_a_folder_that_vanishes_while_it_is_judged_is_no_error(tmp_path: Path) -
     saving = Saving(tmp_path)
     saving.judge.announced = announced
     saving.write("aside.tmp/a")
-    (tmp_path / "aside.tmp").rename(tmp_path / "step-1")
+    move(tmp_path / "aside.tmp", tmp_path / "step-1")
     assert [type(found) for found in saving.look(CUT_OFF).values()] == [Unproved]
     saving.judge.close()
 
@@ -520,7 +572,23 @@ def test_what_is_open_for_writing_is_not_whole_and_is_looked_for_only_when_it_de
     assert saving.doubts() == {"step-1": "step-1/b is still open for writing"}
     assert len(searches) == 2, "one for each look"
     held.clear()
-    assert saving.proofs() == {"step-1": "announced by the program"}
+    # The death of its writer closes a file too: what that has left is judged as of a program that was cut off.
+    assert isinstance(saving.look()["step-1"], Unproved)
+    assert saving.look() == {"step-1": Proof("announced by the program")}
+
+
+@pytest.mark.parametrize("moment", [EXITED, CUT_OFF])
+def test_what_was_open_when_the_program_was_cut_off_is_half_written_though_its_successor_was_begun(
+    saving: Saving, monkeypatch: pytest.MonkeyPatch, moment: Moment
+) -> None:
+    held = {str(saving.folder.resolve() / "step-1" / "b")}
+    monkeypatch.setattr(judging, "open_for_writing", lambda: frozenset(held))
+    saving.save("step-1", "a", "b")
+    saving.save("step-2", "a")
+    assert saving.doubts()["step-1"] == "step-1/b is still open for writing"
+    held.clear()
+    found = saving.look(moment)["step-1"]
+    assert isinstance(found, Proof) == (moment is EXITED)
 
 
 @pytest.mark.parametrize("moment", [EXITED, CUT_OFF])

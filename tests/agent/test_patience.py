@@ -22,6 +22,7 @@ from airflow_provider_ocidist.errors import (
     Cause,
     CheckpointError,
     StorageError,
+    StoreRefused,
     StoreUnavailable,
 )
 from airflow_provider_ocidist.job import Checkpoints, Input
@@ -132,6 +133,52 @@ def test_an_input_is_waited_for_through_an_outage(
     item = Input(source=place(oci_emulator, "patient/"), target="data")
     fetch_inputs([item], tmp_path, access, StopSwitch(), patience=60.0)
     assert (tmp_path / "data/1.bin").read_bytes() == b"data"
+
+
+REFUSED = [{"status": 401}, {"status": 403}, {"status": 404, "code": "BucketNotFound"}]
+
+
+@pytest.mark.parametrize("fault", REFUSED, ids=str)
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_refusal_may_be_wrong_and_is_asked_again(
+    oci_emulator: OciEmulator, access: OciAccess, tmp_path: Path, fault: dict[str, object], times: int
+) -> None:
+    """Also while a checkpoint, the code and what earlier attempts have used are looked for: `NodeContext.patiently`."""
+    names = (oci_emulator.access.namespace, oci_emulator.access.bucket)
+    oci_emulator.client("object_storage").put_object(*names, "refused/1.bin", b"data")
+    oci_emulator.fault(path="/n/.*/b/.*/o.*", method="GET", times=times, **fault)
+    item = Input(source=place(oci_emulator, "refused/"), target="data")
+    fetch_inputs([item], tmp_path, access, StopSwitch(), patience=60.0)
+    assert (tmp_path / "data/1.bin").read_bytes() == b"data"
+    oci_emulator.fault(path="/n/.*/b/.*/o.*", method="GET", times=times, **fault)
+    checkpoints = Checkpoints(uri=place(oci_emulator, "none"))
+    assert (
+        patiently(lambda: resume(tmp_path, checkpoints, access, StopSwitch()), 60.0, threading.Event())
+        is None
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_refusal_is_believed_after_a_minute_and_several_answers_whatever_else_comes_between(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(seed)
+    monkeypatch.setattr(patience, "REFUSED_FOR", 0.4)
+    refused: list[float] = []
+
+    def work() -> None:
+        if dice.random() < 0.3:
+            raise StoreUnavailable("down")
+        refused.append(time.monotonic())
+        raise cannot_be_fetched("x", BackendError("no", status_code=dice.choice([401, 403, 404])), "no")
+
+    with pytest.raises(
+        StoreRefused, match=r"x cannot be fetched: no; tried for .*a refusal is asked again"
+    ) as caught:
+        patiently(work, 60.0, threading.Event())
+    assert caught.value.cause is Cause.DATA
+    assert len(refused) >= 2
+    assert refused[-1] - refused[0] >= 0.4
 
 
 def _input(uri: str, folder: Path, access: OciAccess) -> None:

@@ -128,6 +128,29 @@ def test_nodes_that_are_done_are_passed_over_and_those_behind_them_are_watched(
     assert gang.asked == []
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_node_that_saves_a_finished_model_is_given_up_by_no_other_and_gives_up_none(
+    tmp_path: Path, seed: int
+) -> None:
+    dice = random.Random(seed)
+    nodes = dice.randint(2, 4)
+    own = dice.randrange(nodes)
+    gang = Watched(tmp_path, nodes, own)
+    gang.looks(3, beating=everybody(gang))
+    saving = own if dice.random() < 0.5 else (own + 1) % nodes
+    gang.beat(saving, phase=Phase.SAVING)
+    gang.heartbeat.report = gang.reports[own]
+    others = everybody(gang) if saving == own else everybody(gang, saving)
+    # Nobody who can be silent writes: who saves gives nobody up, and who saves is given up by nobody.
+    silent = dice.random() < 0.5
+    gang.silent_machines = set(range(nodes)) if silent and saving == own else {saving} if silent else set()
+    beating = () if saving == own else others
+    assert gang.looks(100, beating=beating, writes=saving != own or dice.random() < 0.5) == []
+    if saving != own and nodes > 2:
+        behind = (own + 2) % nodes
+        assert gang.looks(40, beating=everybody(gang, saving, behind)) != [], "the one behind is watched"
+
+
 def test_the_silence_of_the_next_is_counted_from_when_it_is_watched(tmp_path: Path) -> None:
     gang = Watched(tmp_path, 3, 0)
     assert gang.looks(25, beating=(1,)) == []
@@ -227,6 +250,15 @@ def test_a_node_that_reaches_neither_store_nor_nodes_ends_itself(tmp_path: Path)
         "and no other node answers (asked 10.0.0.6, 10.0.0.0, 10.0.0.1, 10.0.0.2)"
     )
     assert gang.asked == [6, 0, 1, 2]
+
+
+def test_a_node_is_not_cut_off_because_those_that_have_trained_are_gone(tmp_path: Path) -> None:
+    gang = Watched(tmp_path, 2, 0)
+    gang.look(beating=(1,))
+    gang.beat(1, phase=Phase.DONE)
+    gang.look()
+    gang.silent_machines = {1}
+    assert cut_off(gang, 300) == []
 
 
 @pytest.mark.parametrize("reached", [6, 0, 1, 2])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from random import Random
 
@@ -11,6 +13,7 @@ from airflow_provider_ocidist.agent.monitor.metrics import OutputReader, read_re
 from airflow_provider_ocidist.agent.monitor.progress import CURVE_POINTS, ProgressMeter
 from airflow_provider_ocidist.agent.monitor.steps import LATE, Unplaced
 from airflow_provider_ocidist.agent.monitor.tensorboard import EventFiles, find, read_records, scalars_of
+from tests.agent.gangs import until
 
 
 @pytest.mark.parametrize(
@@ -334,3 +337,61 @@ def test_a_loss_reported_twice_is_one_point(tmp_path: Path) -> None:
     meter = ProgressMeter(tmp_path / "own")
     meter.saw(b"step 1 loss 9\nstep 1 loss 8\nstep 2 loss 7\n")
     assert meter.progress.losses == ((1, 9.0), (2, 7.0))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_an_announcement_is_dated_not_later_than_its_line_however_lines_and_reads_alternate(
+    tmp_path: Path, seed: int
+) -> None:
+    dice = Random(seed)
+    meter = ProgressMeter(tmp_path)
+    said: dict[str, int] = {}
+    alone: set[str] = set()
+    unread: list[str] = []
+    begun = ""
+    for at in sorted(dice.sample(range(1, 10_000), 30)):
+        what = dice.choice(["announce", "announce", "step", "part", "read", "read"])
+        if what == "read":
+            dated = meter.announced()
+            assert all(found.at_ns <= said[name] * 10**9 for name, found in dated.items())
+            alone |= set(unread) if len(unread) == 1 else set()
+            unread = []
+            continue
+        name = f"step-{at}"
+        line = f'{{"checkpoint": "{name}"}}' if what == "announce" else f'{{"step": {at}, "rank": 1}}'
+        if begun:
+            line, what, begun = f"{begun}\n", "", ""
+        elif what == "part":
+            line, begun = line[:9], line[9:]
+        else:
+            line = f"{line}\n"
+        with meter.file.open("a") as file:
+            file.write(line)
+        os.utime(meter.file, ns=(at * 10**9, at * 10**9))
+        if what == "announce":
+            said[name] = at
+        unread.append(name if what == "announce" else what)
+    dated = meter.announced()
+    assert all(found.at_ns <= said[name] * 10**9 for name, found in dated.items())
+    assert set(dated) == set(said)
+    known = {name for name in alone if name in said}
+    assert all(dated[name].at_ns == said[name] * 10**9 for name in known), (
+        "a line that is read alone has its time"
+    )
+
+
+def test_a_line_is_read_as_soon_as_it_is_written_though_nobody_asks(tmp_path: Path) -> None:
+    meter = ProgressMeter(tmp_path)
+    meter.follow()
+    meter.follow()
+    until(lambda: any(thread.name == "progress" for thread in threading.enumerate()))
+    for number in range(3):
+        with meter.file.open("a") as file:
+            file.write(f'{{"checkpoint": "step-{number}"}}\n')
+        until(lambda number=number: f"step-{number}" in meter._announced)
+    assert [thread.name for thread in threading.enumerate()].count("progress") == 1
+    meter.begin_again()
+    meter.file.write_text('{"checkpoint": "anew"}\n')
+    until(lambda: "anew" in meter._announced)
+    meter.close()
+    until(lambda: not any(thread.name == "progress" for thread in threading.enumerate()))

@@ -31,7 +31,7 @@ def expected(moment: Moment, form: str, found: Evidence) -> set[str]:
         proofs.add("announced by the program")
     if found.renamed:
         proofs.add("renamed into place")
-    if found.followed:
+    if found.followed and not found.left_over:
         proofs.add("its successor was begun")
     if found.is_like_the_last and not found.left_over:
         proofs.add("has all files of the one before")

@@ -14,9 +14,10 @@ import time
 import pytest
 
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
-from airflow_provider_ocidist.agent.train.restarts import BUDGETS, refusal
+from airflow_provider_ocidist.agent.train.restarts import refusal
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Restarts
+from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.report import Restart, StopRequest
 
 SEED = int(os.environ.get("RESTARTS_SEED", "20261123"))
@@ -45,8 +46,8 @@ def test_no_history_has_more_restarts_of_a_kind_than_allowed_and_none_twice_at_o
     for _ in range(20):
         failure = drawn(draw)
         why_not = refusal(budgets, history, failure)
-        kind = BUDGETS.get(failure.cause)
-        spent = sum(BUDGETS.get(each.cause) == kind for each in history)
+        kind = MEANINGS[failure.cause].restart
+        spent = sum(MEANINGS[each.cause].restart == kind for each in history)
         again = any(place_of(each) == place_of(failure) for each in history)
         is_free = failure.cause is Cause.PREEMPTED and budgets != Restarts()
         is_paid_for = kind is not None and spent < getattr(budgets, kind)

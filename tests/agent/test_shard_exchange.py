@@ -413,6 +413,72 @@ def test_a_node_that_goes_away_while_it_sends_is_not_waited_for(nodes: Nodes, ph
     assert newest(str(nodes.safe)) is None
 
 
+@pytest.fixture
+def impatient(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    """Nodes whose limits are over within a second."""
+    for module in (shard_collector, shard_uploader):
+        monkeypatch.setattr(module, "LOOK_INTERVAL", 0.02)
+    monkeypatch.setattr(shard_collector, "CLAIM_LIMIT", 0.3)
+    monkeypatch.setattr(peer_reports, "GONE_AFTER", 0.2)
+    monkeypatch.setattr(peer_reports, "SILENT_AFTER", 0.1)
+    return nodes
+
+
+@pytest.mark.parametrize("phase", [Phase.TRAINING, Phase.SAVING])
+@pytest.mark.parametrize("claimed", [True, False])
+def test_after_a_success_a_silent_node_is_waited_for_with_its_part(
+    impatient: Nodes, phase: Phase, claimed: bool
+) -> None:
+    nodes = impatient
+    nodes.write(0)
+    nodes.write(1)
+    nodes.report(1, phase)
+    if claimed:
+        nodes.store.write("shards/1/1.json", b"{}")
+    nodes.collector.finish(SaveDeadline(30))
+    threading.Timer(0.9, nodes.start).start()
+    assert len(list(Path(nodes.publish().uri).glob("zero*"))) == 2
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_after_a_success_a_node_that_is_done_or_was_silent_until_the_deadline_is_given_up(
+    impatient: Nodes, claimed: bool
+) -> None:
+    nodes = impatient
+    nodes.write(0)
+    if claimed:
+        nodes.store.write("shards/1/1.json", b"{}")
+    nodes.report(1, Phase.SAVING)
+    nodes.collector.finish(SaveDeadline(0.5))
+    with pytest.raises(IncompleteCheckpoint, match="node 1 "):
+        nodes.publish()
+    nodes.report(1, Phase.DONE)
+    nodes.collector.finish(SaveDeadline(30))
+    with pytest.raises(IncompleteCheckpoint, match="node 1 "):
+        nodes.publish()
+
+
+@pytest.mark.parametrize("phase", [Phase.TRAINING, Phase.SAVING])
+def test_after_a_success_a_node_keeps_its_part_for_a_main_node_that_is_silent(
+    impatient: Nodes, phase: Phase
+) -> None:
+    nodes = impatient
+    nodes.write(0)
+    nodes.write(1)
+    nodes.report(0, phase)
+    nodes.start()
+    ended: list[object] = []
+    saving = threading.Thread(
+        target=lambda: ended.append(nodes.uploader.finish(Moment.EXITED, SaveDeadline(30))), daemon=True
+    )
+    saving.start()
+    saving.join(0.6)
+    assert ended == []
+    assert len(list(Path(nodes.publish().uri).glob("zero*"))) == 2
+    nodes.collector.close()
+    until(lambda: ended == [None])
+
+
 def test_sending_may_take_longer_than_finding(nodes: Nodes) -> None:
     nodes.write(0)
     nodes.write(1)

@@ -26,7 +26,7 @@ from airflow_provider_ocidist.storage.checkpoints import complete, newest
 from airflow_provider_ocidist.storage.manifests import Manifest
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import until
-from tests.agent.saved import torch_bytes
+from tests.agent.saved import move, torch_bytes
 from tests.agent.watched import Watched
 
 BEGIN = 1_500_000_000 * 10**9
@@ -275,6 +275,9 @@ class Collector:
     def close(self) -> None:
         self.calls.append("close")
 
+    def finish(self, *_: object) -> None:
+        self.calls.append("finish")
+
     def may_be_elsewhere(self, name: str) -> bool:
         return name.endswith(".distcp")
 
@@ -293,7 +296,7 @@ def test_a_folder_in_parts_is_published_by_all_nodes_and_a_file_by_this_one(tmp_
     place = watched.folder / "aside.tmp"
     place.mkdir()
     (place / "x").write_text("part")
-    place.rename(watched.folder / "step-5")
+    move(place, watched.folder / "step-5")
     until(lambda: watched.published)
     save(watched, "step-6.txt", 1)
     until(lambda: len(watched.published) == 2)
@@ -311,6 +314,7 @@ def test_a_folder_in_parts_is_published_by_all_nodes_and_a_file_by_this_one(tmp_
                 "proof": "renamed into place",
             },
         ),
+        "finish",
         "close",
     ]
     assert names(watched) == ["parts", "step-6.txt"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +23,13 @@ from airflow_provider_ocidist.agent.save.file_clocks import ahead_ns, nearest_to
 from airflow_provider_ocidist.agent.save.formats import Reading, Says
 from airflow_provider_ocidist.agent.save.judging import Judge
 from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, judge
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline
+from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.storage.checkpoints import newest
 from tests.agent.gangs import until
-from tests.agent.saved import KINDS, PROVED_BY_FORMAT, some_state, torch_bytes
+from tests.agent.saved import KINDS, PROVED_BY_FORMAT, move, some_state, torch_bytes
 from tests.agent.watched import Watched
 
 
@@ -144,6 +148,27 @@ def test_what_was_written_after_the_program_spoke_is_not_what_it_spoke_of(watche
     assert watched.published == []
 
 
+@pytest.mark.parametrize("moment", [Moment.RUNNING, Moment.CUT_OFF])
+@pytest.mark.parametrize("rest", ["", '{"step": 23'])
+def test_a_word_of_the_program_covers_nothing_that_was_written_before_its_next_line(
+    tmp_path: Path, moment: Moment, rest: str
+) -> None:
+    watched = Watched(tmp_path)
+    watched.begin(5, "part-0", "part-1")
+    watched.tell(checkpoint="step-5")
+    time.sleep(0.02)
+    watched.begin(5, "part-0")
+    time.sleep(0.02)
+    if not rest:
+        watched.tell(step=22, rank=1, seconds=0.3)
+    with watched.meter.file.open("a") as file:
+        file.write(rest)
+    if moment is Moment.CUT_OFF:
+        watched.uploader._moment = moment
+    watched.step(3)
+    assert watched.published == []
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_what_the_program_says_counts_whatever_the_clock_of_the_folders_server(
     tmp_path: Path, seed: int
@@ -198,7 +223,7 @@ def test_what_can_never_be_published_is_named_at_once_and_holds_up_nothing(
         (folder / "manifest.json").write_text("{}")
     else:
         (folder / "elsewhere").symlink_to("/etc/hostname")
-    folder.rename(watched.folder / f"step-{hopeless}")
+    move(folder, watched.folder / f"step-{hopeless}")
     others = dice.sample([step for step in range(3, 12) if step != hopeless], 2)
     for step in others:
         watched.write(step)
@@ -316,7 +341,7 @@ def test_what_is_proved_late_is_not_newer_than_what_was_written_after_it(tmp_pat
     aside.mkdir()
     for name in ("part-0", "part-1"):
         (aside / name).write_text("of a later step")
-    aside.rename(fetched.with_name("step-6"))
+    move(aside, fetched.with_name("step-6"))
     # Step 5 may be published before it: its successor was begun.
     until(lambda: 6 in watched.steps)
     assert watched.end(Moment.EXITED) is None
@@ -552,7 +577,7 @@ def test_what_is_written_to_while_it_is_sent_is_not_published_as_proved(
     monkeypatch.setattr(checkpoints, "_send", send_and_write)
     watched.begin(5, "part-0", "part-1").rename(watched.folder / "aside")
     watched.start()
-    (watched.folder / "aside").rename(watched.folder / "step-5")
+    move(watched.folder / "aside", watched.folder / "step-5")
     until(lambda: sent)
     watched.looks()
     assert watched.published == []
@@ -567,3 +592,90 @@ def test_a_format_proves_no_folder_in_which_files_of_an_earlier_save_lie(moment:
     assert isinstance(found, Proof) or "optimizer.pt is of an earlier save" in found.why
     assert isinstance(judge(moment, replace(mixed, announced=True)), Proof)
     assert isinstance(judge(moment, replace(mixed, left_over=())), Proof)
+
+
+@pytest.mark.parametrize(
+    "place", ["step-5/control", "step-5", "step-5.pt", "deep/step-5/x", "step-6/sub/control"]
+)
+def test_a_pipe_in_the_checkpoint_folder_is_no_file_of_it_and_holds_up_nothing(
+    tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = Watched(tmp_path)
+    pipe = watched.folder / place
+    pipe.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(pipe)
+    watched.begin(6, "part-0")
+    looks = threading.Thread(target=lambda: watched.step(3), daemon=True)
+    looks.start()
+    watched.tell(checkpoint="step-6")
+    looks.join(20)
+    is_stuck = looks.is_alive()
+    if is_stuck:
+        os.close(os.open(pipe, os.O_RDWR))
+    assert not is_stuck
+    watched.step(2)
+    assert watched.steps[-1] == 6
+    (found,) = (each for each in watched.published if each.step == 6)
+    assert sorted(each.name for each in Path(found.uri).iterdir() if each.is_file()) == [
+        "manifest.json",
+        "part-0",
+    ]
+    if place.startswith("step-6/"):
+        assert "left out of" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["looking", "sending"])
+def test_saving_that_stands_still_is_given_up_and_names_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """As on a mount whose server is gone: no read of it ends."""
+    from airflow_provider_ocidist.storage import checkpoints
+
+    watched = Watched(tmp_path)
+    released = threading.Event()
+
+    def blocked(*_: object) -> None:
+        released.wait(60)
+        raise OSError("the server is back")
+
+    module, verb = (judging, "read_file") if where == "looking" else (checkpoints, "_send")
+    monkeypatch.setattr(module, verb, blocked)
+    watched.start()
+    watched.write(5)
+    ended: list[object] = []
+    limit = SaveDeadline(0.5, StopSwitch())
+    saving = threading.Thread(
+        target=lambda: ended.append(watched.uploader.finish(Moment.EXITED, limit)), daemon=True
+    )
+    saving.start()
+    saving.join(20)
+    released.set()
+    assert len(ended) == 1
+    (undelivered,) = ended
+    assert undelivered is not None
+    assert undelivered.cause is Cause.SERVICE
+    assert re.search(
+        r"saving has not got any further for \d+ s .*it stands at .*/step-5\.txt", undelivered.message
+    )
+
+
+def test_saving_that_gets_further_is_not_given_up_however_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_provider_ocidist.storage import checkpoints
+
+    watched = Watched(tmp_path)
+    send, read = checkpoints._send, [0]
+    monkeypatch.setattr(saving, "_bytes_read", lambda: sum(read))
+
+    def slow(*arguments: object) -> object:
+        for _ in range(8):
+            time.sleep(0.2)
+            read.append(saving.READ_STEP)
+        return send(*arguments)
+
+    monkeypatch.setattr(checkpoints, "_send", slow)
+    watched.start()
+    watched.write(5)
+    assert watched.uploader.finish(Moment.EXITED, SaveDeadline(0.8, StopSwitch())) is None
+    assert watched.steps == [5]

@@ -47,7 +47,8 @@ def test_what_rank_0_was_writing_when_rank_1_raised_is_not_published(tmp_path: P
 @pytest.mark.parametrize("keep", [3, 1])
 def test_a_save_that_pauses_is_not_published_in_halves_and_deletes_nothing(tmp_path: Path, keep: int) -> None:
     saves = some_saves("opaque", 3, random.Random(2))
-    plan = plan_of(tmp_path / "plan", saves, between=2.5, limit=sum(map(size_of, saves)) - 100, end="kill")
+    limit = sum(map(size_of, saves)) - 100
+    plan = plan_of(tmp_path / "plan", saves, between=2.5, after=[1, 3], limit=limit, end="kill")
     with gang_of(tmp_path, plan, keep=keep) as gang:
         gang.run()
         log = gang.agents[0].stderr.read_text()

@@ -41,7 +41,7 @@ if rank:
 
 written = 0
 for save in plan["saves"]:
-    for path, source in save["files"]:
+    for number_of_file, (path, source) in enumerate(save["files"]):
         data = Path(source).read_bytes()
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,8 @@ for save in plan["saves"]:
                 time.sleep(save["pause"])
         if renamed != place:
             renamed.rename(place)
-        time.sleep(save["between"])
+        if save["after"] is None or number_of_file in save["after"]:
+            time.sleep(save["between"])
     print("saved", save["name"], flush=True)
     with open(os.environ["OCIDIST_PROGRESS_FILE"], "a") as file:
         if save["announce"]:
@@ -81,10 +82,12 @@ def plan_of(
 ) -> Path:
     """Write down what the program is to do, and return where.
 
+    It rests for `between` seconds after each file of a save, or after those whose numbers are in `after`.
     `limit`: after how many bytes it ends in the midst of writing; `far`: by the hand of rank 1, while rank 0 writes on.
     """
     root.mkdir(parents=True, exist_ok=True)
-    how = {"piece": 1 << 20, "pause": 0.0, "between": 0.0, "rest": 0.0, "rename": False, "announce": False}
+    how = {"piece": 1 << 20, "pause": 0.0, "between": 0.0, "after": None, "rest": 0.0}
+    how |= {"rename": False, "announce": False}
     told = []
     for number, save in enumerate(saves):
         files = []

@@ -25,12 +25,13 @@ import pytest
 
 from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.backends.capabilities import secrets_of
+from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs.decisions import Fail, Succeed, decide
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job import TrainingJob
 from airflow_provider_ocidist.job_file import parsing
-from airflow_provider_ocidist.model.attempts import End
+from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.codec import encode
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRecord, RunRef, RunStatus
 from airflow_provider_ocidist.plugin.log_tail import tail_of
@@ -66,6 +67,7 @@ print("begins", flush=True)
 submit(home.connect(), job, home.key(told["key"]), 1)
 """
 ROOT = Path(__file__).parents[2]
+SECRET = "of-the-contract-hunter22"
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Home:
         """Return a job whose last node ends in this way: an exit code, or `killed`."""
         folder.mkdir(exist_ok=True)
         (folder / "train.py").write_text(PROGRAM)
+        env = {"CONTRACT_TOKEN": SECRET, **self.changes.get("env", {})}
         return parsing.build(
             {
                 "name": "contract",
@@ -96,6 +99,7 @@ class Home:
                 "checkpoints": {},
                 "limits": {"stop_grace": 1},
                 **self.changes,
+                "env": env,
             }
         )
 
@@ -273,6 +277,7 @@ class Contract:
         first = ends(submit(backend, job, key, 2).ref)
         assert first.complete
         wait_until(backend, first, running)
+        assert SECRET in secrets_of(home.connect(), first)
         assert [ref.job_id for ref in home.connect().gangs.find(backend.plan(job, key))] == [first.job_id]
         again = submit(home.connect(), job, key, 3).ref
         assert (again.job_id, again.run_ids) == (first.job_id, first.run_ids)
@@ -290,6 +295,33 @@ class Contract:
         wait_until(
             backend, cleared, lambda found: {node.state for node in found.nodes} == {NodeState.MISSING}
         )
+
+    def test_a_submission_that_is_stopped_leaves_nothing_alive(self, home: Home, folder: Path) -> None:
+        job, backend, looks = home.job(folder, seconds=60), home.connect(), 0
+        while True:
+            stop, plan = StoppedAfter(looks), backend.plan(job, a_key())
+            try:
+                ref = backend.submit(plan, stop)
+            except BackendError:
+                looks += 1
+                for ref in backend.gangs.found(plan.key, [Attempt.of(plan)]):
+                    wait_until(backend, ref, _has_ended)
+            else:
+                backend.cancel(ref)
+                break
+        assert looks
+
+
+class StoppedAfter(threading.Event):
+    """Is set when it has been looked at so often."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self._left = looks
+
+    def is_set(self) -> bool:
+        self._left -= 1
+        return self._left < 0
 
 
 def _with_lease(job: TrainingJob) -> TrainingJob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.backends import bundle
 from airflow_provider_ocidist.backends.bundle import START_SCRIPT
+from airflow_provider_ocidist.backends.kubernetes import agent_parts
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.model.run import NodeState
 from airflow_provider_ocidist.storage.stores.opening import open_store
@@ -58,6 +61,17 @@ def test_a_gang_trains_in_an_image_without_a_single_package(
     assert status.checkpoint.step == 7
     assert status.checkpoint_problem is None
     assert open_store(results, backend.access).read("model.txt") == b"trained"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [bundle.NODE_SCRIPT, bundle.BOOT_SCRIPT, bundle.START_SCRIPT, agent_parts.START_SCRIPT],
+    ids=["node", "boot", "start", "start of a pod"],
+)
+def test_programs_that_are_no_files_have_the_syntax_of_the_oldest_python(script: str) -> None:
+    assert ast.parse(script, feature_version=bundle.OLDEST_PYTHON).body
+    with pytest.raises(SyntaxError):
+        ast.parse("match 1:\n    case _: pass\n", feature_version=bundle.OLDEST_PYTHON)
 
 
 def test_an_old_python_is_reported_as_one() -> None:

@@ -11,8 +11,10 @@ from typing import Any
 import oci
 import pytest
 
+from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.cancels import Cancels
+from airflow_provider_ocidist.backends.runai import Runai
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, JobFileError
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
@@ -72,6 +74,39 @@ def test_gangs_in_another_region_have_a_connection_of_their_own() -> None:
     here, there = (location_of(f"ocid1.datasciencejob.oc1.{region}.x", "c") for region in ("iad", "fra"))
     assert shared_connection("conn", "kind", here) is shared_connection("conn", "kind", here)
     assert shared_connection("conn", "kind", here) is not shared_connection("conn", "kind", there)
+
+
+def test_gangs_of_another_home_share_a_connection_whatever_their_ids_look_like() -> None:
+    places = {location_of(f"/srv/v1.2/ocidist.runs/dag-train-{number}-a1", None) for number in range(10)}
+    assert len({shared_connection("conn", "local", place) for place in places}) == 1
+
+
+def test_a_store_is_kept_for_as_long_as_its_gang_is_watched(tmp_path: Any) -> None:
+    opened: list[str] = []
+    run_dirs = RunDirs(lambda uri: opened.append(uri) or LocalStore(uri))  # type: ignore[func-returns-value]  # short
+    for number in range(3):
+        folder = str(tmp_path / str(number))
+        for _ in range(2):
+            run_dirs.write(folder, "x", b"1")
+        run_dirs.forget(folder)
+    assert len(opened) == 3
+    assert run_dirs._stores == {}
+    # One bucket is one store for all run directories in it, and stays.
+    shared = RunDirs(LocalStore)
+    shared.at("oci://bucket@namespace/work/a")
+    shared.forget("oci://bucket@namespace/work/a")
+    assert len(shared._stores) == 1
+
+
+@pytest.mark.parametrize("connect", [Local.connect, Runai.connect])
+def test_a_gang_that_is_forgotten_leaves_no_store_behind(tmp_path: Any, connect: Any) -> None:
+    backend = connect({})
+    ref = a_ref(str(tmp_path / "run"))
+    assert backend.directories.claimed_by(ref) == 0
+    backend._run_dirs.at(ref.run_dir)
+    backend._urgent_dirs.at(ref.run_dir)
+    backend.forget(ref)
+    assert (backend._run_dirs._stores, backend._urgent_dirs._stores) == ({}, {})
 
 
 def test_run_dirs_that_are_cleared_while_one_is_opened_are_opened_all_the_same(tmp_path: Any) -> None:

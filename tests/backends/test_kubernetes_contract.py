@@ -17,7 +17,11 @@ from tests.backends.contract import Contract, Home
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[Emulator]:
-    options = Options(grace_s=1.0, kubernetes=ClusterSettings(**clusters.FAST), runai=RunaiOptions(lag_s=0.0))
+    options = Options(
+        grace_s=1.0,
+        kubernetes=ClusterSettings(**clusters.FAST, status_delay_s=0.5),
+        runai=RunaiOptions(lag_s=0.0),
+    )
     with Emulator(options=options) as running:
         yield running
 

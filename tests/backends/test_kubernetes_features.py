@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs.decisions import Fail
+from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
 from tests.backends.clusters import FAST, Home
+from tests.emulator.kubernetes.waiting import until
 from tests.training_jobs import PROGRAMS, a_key, outcome, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -144,6 +147,176 @@ def test_a_node_in_whose_place_another_pod_has_come_has_failed_in_every_process(
     assert status.nodes[1].state is NodeState.FAILED
     (status,) = backend.status([ref])
     assert status.nodes[1].state is NodeState.FAILED
+
+
+@contextmanager
+def queue(home: Home, gpus: int) -> Iterator[Callable[[int], None]]:
+    """Let the namespace have a queue of Kueue with so many GPUs; what is returned changes the number."""
+    cluster = home.emulator.kubernetes.cluster
+
+    def groups(count: int) -> list[dict[str, Any]]:
+        flavors = [{"name": "default-flavor", "resources": [{"name": GPU, "nominalQuota": count}]}]
+        return [{"coveredResources": [GPU], "flavors": flavors}]
+
+    def resize(count: int) -> None:
+        cluster.modify(
+            "ClusterQueue", None, "all", lambda obj: obj["spec"].update(resourceGroups=groups(count))
+        )
+
+    cluster.create(
+        {"kind": "ClusterQueue", "metadata": {"name": "all"}, "spec": {"resourceGroups": groups(gpus)}}
+    )
+    metadata = {"name": "team", "namespace": home.namespace}
+    cluster.create({"kind": "LocalQueue", "metadata": metadata, "spec": {"clusterQueue": "all"}})
+    try:
+        yield resize
+    finally:
+        cluster.delete("LocalQueue", home.namespace, "team")
+        cluster.delete("ClusterQueue", None, "all")
+
+
+IN_QUEUE = {"gpus": 1, "queue": "team"}
+
+
+def test_a_gang_in_a_full_queue_waits_with_kueues_sentence_and_trains_when_there_is_room(home: Home) -> None:
+    with queue(home, 1) as resize:
+        backend, ref = submitted(home, home.job(backend=IN_QUEUE))
+        status = wait_until(backend, ref, lambda found: "insufficient quota" in str(found.nodes[0].details))
+        assert [(node.state, node.cause) for node in status.nodes] == [
+            (NodeState.PENDING, Cause.CAPACITY)
+        ] * 2
+        assert "the queue team of Kueue" in str(status.nodes[0].details)
+        assert home.pods() == []
+        resize(2)
+        assert well(wait_until(backend, ref, ended))
+        backend.delete(ref)
+        wait_until(backend, ref, lambda _: not home.pods())
+
+
+def test_a_gang_that_kueue_evicts_was_preempted(home: Home) -> None:
+    with queue(home, 2):
+        backend, ref = submitted(home, home.job(seconds=60, backend=IN_QUEUE))
+        wait_until(backend, ref, lambda found: all(node.report for node in found.nodes))
+        cluster = home.emulator.kubernetes.cluster
+        (workload,) = cluster.list("Workload", home.namespace)
+        name = workload["metadata"]["name"]
+        cluster.modify("Workload", home.namespace, name, lambda obj: obj["spec"].update(active=False))
+        status = wait_until(backend, ref, ended)
+        assert {node.cause for node in status.nodes} == {Cause.PREEMPTED}
+        backend.delete(ref)
+        wait_until(backend, ref, lambda _: not home.pods())
+
+
+@contextmanager
+def claim(home: Home, name: str) -> Iterator[Path]:
+    """Let the namespace have a claim, whose folder on this machine is returned."""
+    kubernetes_ = home.emulator.kubernetes
+    made = kubernetes_.cluster.create(
+        {
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": home.namespace},
+            "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+        }
+    )
+    try:
+        yield kubernetes_._folder / "claims" / str(made["metadata"]["uid"])
+    finally:
+        kubernetes_.cluster.delete("PersistentVolumeClaim", home.namespace, name)
+
+
+MEET = """\
+import os, pathlib, sys, time
+for folder in sys.argv[1:]:
+    (pathlib.Path(folder) / os.environ["RANK"]).touch()
+    while not all((pathlib.Path(folder) / str(rank)).exists() for rank in range(2)):
+        time.sleep(0.05)
+"""
+
+
+def test_nodes_meet_on_claims_and_exports(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "meet.py").write_text(MEET)
+    folders = [str(tmp_path / name) for name in ("claim", "export")]
+    sources = ("pvc://data/train", "10.0.0.1:/export")
+    mounts = [{"source": source, "path": folder} for source, folder in zip(sources, folders, strict=True)]
+    program = {"source": str(tmp_path / "meet.py"), "script": "meet.py", "args": folders}
+    with claim(home, "data") as folder:
+        backend, ref = submitted(home, home.job(program=program, mounts=mounts, checkpoints=None))
+        assert well(wait_until(backend, ref, ended))
+        assert sorted(path.name for path in (folder / "train").iterdir()) == ["0", "1"]
+        backend.delete(ref)
+
+
+def test_a_work_dir_on_a_claim_that_airflow_mounts_too_is_enough(home: Home) -> None:
+    with claim(home, "shared") as folder:
+        mounts = [{"source": "pvc://shared", "path": str(folder)}]
+        backend, ref = submitted(home, home.job(work_dir=str(folder / "ocidist"), mounts=mounts))
+        status = wait_until(backend, ref, ended)
+        assert well(status)
+        assert status.checkpoint is not None
+        assert status.checkpoint.uri.startswith(str(folder))
+        backend.delete(ref)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_the_cpu_manifest_of_the_vsphere_guide_trains_on_three_nodes_to_its_claim(pytorchjob: Home) -> None:
+    pytest.importorskip("torch")
+    job = parsing.load(str(ROOT / "tests/job_file/dialects/pytorchjob_cpu.yaml"))
+    with claim(pytorchjob, "data") as folder:
+        backend, ref = submitted(pytorchjob, job)
+        status = wait_until(backend, ref, ended)
+        assert well(status)
+        lines = [line for line in backend.logs(ref, [0.0] * 3) if " step 15 " in line.text]
+        # The pods of Workers may be gone with their Master's success; each of three takes a third of the steps.
+        assert 0 in {line.rank for line in lines}
+        assert (folder / "model.pt").exists()
+        backend.delete(ref)
+
+
+def test_the_gpu_manifest_of_the_guide_waits_for_gpus_with_the_schedulers_sentence(pytorchjob: Home) -> None:
+    text = (ROOT / "tests/job_file/dialects/pytorchjob_gpu.yaml").read_text()
+    # More than a machine of this cluster has; those of the guide's have none.
+    job = parsing.parse(text.replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 9"))
+    with claim(pytorchjob, "data"):
+        backend, ref = submitted(pytorchjob, job)
+        status = wait_until(backend, ref, lambda found: bool(found.nodes[0].cause))
+        assert (status.nodes[0].state, status.nodes[0].cause) == (NodeState.PENDING, Cause.CAPACITY)
+        assert f"Insufficient {GPU}" in str(status.nodes[0].details)
+        backend.delete(ref)
+        wait_until(backend, ref, ended)
+
+
+def live_pods(home: Home) -> list[str]:
+    with home.client as client:
+        found = kubernetes.client.CoreV1Api(client).list_namespaced_pod(home.namespace).items
+        return [pod.metadata.name for pod in found if pod.status.phase in ("Pending", "Running")]
+
+
+def test_what_runs_on_beside_nodes_that_have_ended_is_ended_with_the_gang(pytorchjob: Home) -> None:
+    sidecar = {"name": "proxy", "image": "python:3.12", "command": ["sleep", "600"]}
+    job = pytorchjob.job(backend={"pod_template": {"spec": {"containers": [sidecar]}}})
+    backend, ref = submitted(pytorchjob, job)
+    assert well(wait_until(backend, ref, ended))
+    assert live_pods(pytorchjob)
+    lines = backend.logs(ref, [0.0, 0.0])
+    assert {line.rank for line in lines} == {0, 1}
+    connected(pytorchjob).end_leftovers(ref)
+    until(lambda: not live_pods(pytorchjob))
+
+
+def test_a_gang_that_leaves_nothing_keeps_its_pods_and_their_logs(home: Home) -> None:
+    backend, ref = submitted(home, home.job(1))
+    assert well(wait_until(backend, ref, ended))
+    backend.end_leftovers(ref)
+    assert [line.text for line in connected(home).logs(ref, [0.0])]
+
+
+def test_a_gang_that_the_operator_would_keep_for_ever_is_deleted(pytorchjob: Home) -> None:
+    # Of restartPolicy ExitCode the operator notes no end, and so begins no ttl.
+    job = pytorchjob.job(**own_start("exit 3"), backend={"restart_policy": "ExitCode"})
+    backend, ref = submitted(pytorchjob, job)
+    wait_until(backend, ref, ended)
+    until(lambda: backend.end_leftovers(ref) or not backend.recent(10))
 
 
 SECRETS = {"API_KEY": "sk-1f0c77aa9b", "MY_TOKEN": "t0ken-of-mine-77"}

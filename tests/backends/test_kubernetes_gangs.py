@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from airflow_provider_ocidist.backends.kubernetes.backend import KubernetesBacke
 from airflow_provider_ocidist.errors import BackendError, Cause, refusal_in
 from airflow_provider_ocidist.gangs.decisions import Fail
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
-from airflow_provider_ocidist.model.run import NodeState, RunStatus
+from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
 from tests.backends.clusters import Home, cluster
 from tests.emulator.kubernetes.waiting import until
 from tests.training_jobs import PROGRAMS, a_key, outcome, wait_until
@@ -58,6 +58,17 @@ def states(status: RunStatus) -> list[NodeState]:
 
 def running(status: RunStatus) -> bool:
     return all(node.state is NodeState.RUNNING and node.report for node in status.nodes)
+
+
+def resume(home: Home, backend: KubernetesBackend, ref: RunRef) -> None:
+    """Let a suspended gang begin, as a person does."""
+    with home.client as client:
+        api = kubernetes.client.CustomObjectsApi(client)
+        operator, name = backend.operator, ref.job_id.rpartition("/")[2]
+        resumed = {"runPolicy": {"suspend": False}} if home.kind == "pytorchjob" else {"suspend": False}
+        api.patch_namespaced_custom_object(
+            operator.group, operator.version, home.namespace, operator.plural, name, {"spec": resumed}
+        )
 
 
 def test_two_nodes_train_to_a_checkpoint_and_each_line_arrives_once(
@@ -211,16 +222,30 @@ def test_a_suspended_gang_waits_with_the_sentence_and_goes_on(home: Home, backen
     ref = backend.submit(backend.plan(home.job(backend={"suspend": True}), a_key()))
     status = wait_until(backend, ref, lambda found: "suspended" in str(found.nodes[0].details))
     assert states(status) == [NodeState.PENDING] * 2
-    with home.client as client:
-        api = kubernetes.client.CustomObjectsApi(client)
-        operator, name = backend.operator, ref.job_id.rpartition("/")[2]
-        resumed = {
-            "spec": {"runPolicy": {"suspend": False}} if home.kind == "pytorchjob" else {"suspend": False}
-        }
-        api.patch_namespaced_custom_object(
-            operator.group, operator.version, home.namespace, operator.plural, name, resumed
-        )
+    resume(home, backend, ref)
     assert states(wait_until(backend, ref, lambda found: found.ended)) == [NodeState.SUCCEEDED] * 2
+
+
+def test_a_node_that_begins_between_the_list_of_pods_and_the_reports_has_not_failed(
+    home: Home, backend: KubernetesBackend
+) -> None:
+    ref = backend.submit(backend.plan(home.job(seconds=60, backend=SUSPENDED), a_key()))
+    watcher, read = connected(home), backend._reports.read
+    wait_until(watcher, ref, lambda found: "suspended" in str(found.nodes[0].details))
+
+    def read_late(wanted: Mapping[str, bool]) -> Any:
+        resume(home, backend, ref)
+        wait_until(watcher, ref, running)
+        return read(wanted)
+
+    backend._reports.read = read_late
+    (status,) = backend.status([ref])
+    assert not any(state.terminal for state in states(status)), status
+    backend._reports.read = read
+    (status,) = backend.status([ref])
+    assert states(status) == [NodeState.RUNNING] * 2
+    backend.cancel(ref)
+    wait_until(backend, ref, lambda found: found.ended)
 
 
 def test_a_user_with_the_role_can_do_all_of_it_and_one_without_gets_the_remedy(home: Home) -> None:

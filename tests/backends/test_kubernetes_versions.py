@@ -47,6 +47,33 @@ def test_two_nodes_train_to_a_checkpoint_under_every_version(older: Home, kind: 
     wait_until(backend, ref, lambda found: found.ended)
 
 
+def test_a_program_that_starts_itself_arrives_at_every_version(older: Home) -> None:
+    own = {"container": {"entrypoint": ["true"]}, "program": {}, "checkpoints": None}
+    home = Home(older.emulator, "pytorchjob")
+    backend = connected(home)
+    job = home.job(**own, launcher={"processes_per_node": 2})
+    ref = backend.submit(backend.plan(job, a_key()))
+    wait_until(backend, ref, lambda found: found.ended)
+    backend.delete(ref)
+    suspended = home.job(**own, launcher={}, backend={"suspend": True})
+    if home.emulator.kubernetes.settings.training_operator in ("1.3", "1.6"):
+        with pytest.raises(BackendError, match=r"older than 1\.7: .*suspend") as caught:
+            backend.submit(backend.plan(suspended, a_key()))
+        assert caught.value.cause is Cause.CONFIG
+
+
+def test_a_worker_whose_master_has_no_machine_names_what_the_master_waits_for() -> None:
+    with cluster("pytorchjob", init_tries=1) as home:
+        backend = connected(home)
+        master = {"spec": {"nodeSelector": {"pool": "no-such-pool"}}}
+        ref = backend.submit(backend.plan(home.job(backend={"main_template": master}), a_key()))
+        status = wait_until(backend, ref, lambda found: found.nodes[1].state.terminal)
+        assert (status.nodes[1].state, status.nodes[1].cause) == (NodeState.FAILED, Cause.CAPACITY)
+        assert "didn't match Pod's node affinity/selector" in str(status.nodes[1].details)
+        backend.cancel(ref)
+        wait_until(backend, ref, lambda found: found.ended)
+
+
 def test_a_cluster_without_the_operator_is_named_with_the_remedy() -> None:
     with cluster("", training_operator=None, trainer=None) as place:
         for kind in ("pytorchjob", "trainjob"):

@@ -249,7 +249,7 @@ def test_a_work_dir_in_a_missing_bucket_is_refused_before_anything_is_created(
     with pytest.raises(BackendError, match=r"work_dir cannot be used.*nowhere.*create its bucket") as caught:
         backend.submit(plan)
     assert (caught.value.cause, caught.value.retryable) == (Cause.CONFIG, False)
-    assert backend.gangs.find(plan) == []
+    assert backend.live([plan.key]) == []
 
 
 def test_a_bucket_that_was_missing_may_be_made_afterwards(
@@ -282,7 +282,7 @@ def test_code_that_cannot_be_read_is_one_error_and_leaves_no_job(
     with pytest.raises(BackendError, match=r"program\.source cannot be read: .*code\.zip") as caught:
         backend.gangs.begin(plan) if begins else backend.submit(plan)
     assert (caught.value.cause, caught.value.retryable) == (Cause.CONFIG, False)
-    assert backend.gangs.find(plan) == []
+    assert backend.live([plan.key]) == []
 
 
 def test_what_another_job_file_has_begun_is_adopted_where_it_has_nodes_and_never_doubled(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from airflow_provider_ocidist.backends.kubernetes import names
 from airflow_provider_ocidist.backends.kubernetes.presets import SHAPES
+from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import expand
 from airflow_provider_ocidist.errors import JobFileError
+from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE
 from airflow_provider_ocidist.model.run import Plan
 from tests.backends.kubernetes.jobs import body, job_of, planned, problems_in
 from tests.backends.kubernetes.test_names import any_key, drawn
@@ -89,10 +92,22 @@ def test_a_secret_among_the_arguments_takes_the_whole_configuration_with_it() ->
     assert "sk-1f0c77aa9b" in body(plan, "CreateSecret")["stringData"]["OCIDIST_CONFIG"]
 
 
-def test_what_looks_like_a_reference_of_kubernetes_stays_text() -> None:
-    (main, _) = containers(planned(a_job(env={"A": "$(RANK) $$(B) $(A"})))
-    (value,) = [entry["value"] for entry in main["env"] if entry["name"] == "A"]
-    assert value == "$$(RANK) $$$(B) $$(A"
+def any_text(draw: random.Random) -> str:
+    return "".join(
+        draw.choice(["$", "$", "(", ")", "A", "RANK", " ", '"']) for _ in range(draw.randint(0, 8))
+    )
+
+
+def test_every_value_is_in_the_pod_what_it_is_in_the_job_whatever_looks_like_a_reference() -> None:
+    draw = drawn()
+    for _ in range(200):
+        text = any_text(draw)
+        program = {"source": str(PROGRAMS), "script": "steps.py", "args": [text]}
+        (main, _) = containers(planned(a_job(env={"A": "a", "B": text}, program=program)))
+        known = {"A": "a", "RANK": "0"}
+        seen = {entry["name"]: expand(entry["value"], known) for entry in main["env"] if "value" in entry}
+        assert seen["B"] == text
+        assert json.loads(seen[CONFIG_VARIABLE])["program"]["args"] == [text]
 
 
 OPTIONS: dict[str, tuple[Any, str, Any]] = {
@@ -157,6 +172,24 @@ def test_a_pod_template_is_laid_over_all_the_rest() -> None:
     assert pod["spec"]["dnsPolicy"] == "Default"
     assert [each["name"] for each in pod["spec"]["containers"]] == ["pytorch", "sidecar"]
     assert pod["metadata"]["annotations"]["sidecar.istio.io/inject"] == "false"
+
+
+def test_the_label_of_a_queue_is_the_jobs_and_not_the_pods() -> None:
+    # Kueue may hold back pods by that label, too.
+    for changes in ({"queue": "gpus"}, {"labels": {names.QUEUE: "gpus", "team": "nlp"}}):
+        made = body(planned(a_job(backend=changes)))
+        assert made["metadata"]["labels"][names.QUEUE] == "gpus"
+        for role in made["spec"]["pytorchReplicaSpecs"].values():
+            assert names.QUEUE not in role["template"]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("amount", [".5", "1e9", "2.", "+4", "100u", "64Gi", "1E", "1.5"])
+def test_every_form_of_an_amount_is_taken(amount: str) -> None:
+    assert body(planned(a_job(backend={"memory": amount})))
+
+
+def test_a_plan_says_that_no_pod_is_restarted() -> None:
+    assert "no pod is started again" in planned(a_job()).reason
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))
@@ -224,6 +257,12 @@ def test_workers_alone_learn_their_rank_from_their_pods_label() -> None:
         ({"backend": {"restart_policy": "OnFailure"}}, "backend.restart_policy", "Airflow retries"),
         ({"backend": {"elastic_policy": {"minReplicas": 5}}}, "backend.elastic_policy.minReplicas", "leaves out"),
         ({"backend": {"secrets": {"A": {"name": "s", "kei": "k"}}}}, "backend.secrets.A.kei", "'key'"),
+        (
+            {"backend": {"elastic_policy": {"maxRestarts": 1}, "main_template": {"spec": {}}}},
+            "backend.main_template",
+            "no Master",
+        ),
+        ({"backend": {"elastic_policy": {"maxRestarts": 1}}, "main_env": {"A": "1"}}, "main_env", "no Master"),
         ({"image": None}, "image", "is needed"),
         ({"work_dir": "/mnt/shared"}, "work_dir", "mount the claim"),
         ({"mounts": [{"source": "oci://b@n/x", "path": "/x"}]}, "mounts.0.source", "cannot be mounted"),

@@ -30,7 +30,9 @@ from scripts.airflow_api import AirflowClient
 from scripts.emulator_process import Access
 from scripts.local_airflow import LocalAirflow
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
+PATIENCE = 360.0
+"""Seconds for what takes a few on a quiet machine: what is asserted here is that it happens, not how soon."""
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * PATIENCE)]
 defers = pytest.mark.since_airflow("3.3", "the operator defers")
 
 LONG = 600.0
@@ -94,15 +96,15 @@ class Stage:
         self.runs[name] = self.api.trigger(dag_id, conf)
 
     def wait_for_task(
-        self, name: str, *states: str, timeout: float = 120, task_id: str = "train"
+        self, name: str, *states: str, timeout: float = PATIENCE, task_id: str = "train"
     ) -> dict[str, Any]:
         return self.api.wait_for_task(*self.run(name), task_id, *states, timeout=timeout)
 
     def ref(self, name: str) -> RunRef:
         """Return what the task has created, as soon as it says so."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while (value := self.api.xcom(*self.run(name), "train", "run")) is None:
-            assert time.monotonic() < deadline, "no XCom `run` within 120 s"
+            assert time.monotonic() < deadline, f"no XCom `run` within {PATIENCE:.0f} s"
             time.sleep(0.3)
         return RunRef.from_json(json.loads(value) if isinstance(value, str) else value)
 
@@ -166,9 +168,9 @@ def test_marking_a_deferred_task_failed_ends_its_nodes(stage: Stage) -> None:
     stage.start("marked failed")
     ref = stage.ref("marked failed")
     _wait_until_watched(stage, ref, 1)
-    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=120)
+    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=PATIENCE)
     stage.api.patch_task_state(*stage.run("marked failed"), "train", "failed")
-    stage.wait_for_nodes(ref, *ENDED, timeout=30)
+    stage.wait_for_nodes(ref, *ENDED, timeout=PATIENCE)
 
 
 def test_marking_a_deferred_task_successful_ends_its_nodes(stage: Stage) -> None:
@@ -176,7 +178,7 @@ def test_marking_a_deferred_task_successful_ends_its_nodes(stage: Stage) -> None
     ref = stage.ref("marked success")
     _wait_until_watched(stage, ref, 1)
     stage.api.patch_task_state(*stage.run("marked success"), "train", "success")
-    stage.wait_for_nodes(ref, *ENDED, timeout=30)
+    stage.wait_for_nodes(ref, *ENDED, timeout=PATIENCE)
 
 
 def test_failing_the_dag_run_ends_its_nodes(stage: Stage) -> None:
@@ -184,7 +186,7 @@ def test_failing_the_dag_run_ends_its_nodes(stage: Stage) -> None:
     ref = stage.ref("run failed")
     _wait_until_watched(stage, ref, 1)
     stage.api.patch_dag_run(*stage.run("run failed"), "failed")
-    stage.wait_for_nodes(ref, *ENDED, timeout=30)
+    stage.wait_for_nodes(ref, *ENDED, timeout=PATIENCE)
 
 
 def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -> None:
@@ -192,22 +194,22 @@ def test_clearing_a_deferred_task_ends_its_nodes_and_trains_anew(stage: Stage) -
     old = stage.ref("cleared")
     _wait_until_watched(stage, old, 1)
     stage.api.clear(*stage.run("cleared"), ["train"])
-    stage.wait_for_nodes(old, *ENDED, timeout=45)
-    deadline = time.monotonic() + 90
+    stage.wait_for_nodes(old, *ENDED, timeout=PATIENCE)
+    deadline = time.monotonic() + PATIENCE
     while (new := stage.ref("cleared")).job_id == old.job_id:
         assert time.monotonic() < deadline, "the cleared task has not started a new gang"
         time.sleep(0.5)
     assert new.key.generation > old.key.generation
     _wait_until_watched(stage, new, 2)
-    stage.wait_for_nodes(new, NodeState.RUNNING, timeout=120)
+    stage.wait_for_nodes(new, NodeState.RUNNING, timeout=PATIENCE)
     stage.api.patch_task_state(*stage.run("cleared"), "train", "failed")
-    stage.wait_for_nodes(new, *ENDED, timeout=30)
+    stage.wait_for_nodes(new, *ENDED, timeout=PATIENCE)
 
 
 def test_marking_a_waiting_task_failed_ends_its_nodes(stage: Stage) -> None:
     stage.start("blocking marked failed")
     ref = stage.ref("blocking marked failed")
-    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=120)
+    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=PATIENCE)
     stage.api.patch_task_state(*stage.run("blocking marked failed"), "train", "failed")
     stage.wait_for_nodes(ref, *ENDED, timeout=40)
 
@@ -216,7 +218,7 @@ def test_a_cleanup_begins_only_when_every_node_has_ended(stage: Stage) -> None:
     stage.start("cleaned up")
     ref = stage.ref("cleaned up")
     _wait_until_watched(stage, ref, 1)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while len(stage.starts("cleaned up")) < 2:
         assert time.monotonic() < deadline, "the programs, which are slow to end, have not begun"
         time.sleep(0.3)
@@ -234,7 +236,7 @@ def test_a_cleanup_begins_only_when_every_node_has_ended(stage: Stage) -> None:
 def test_a_killed_worker_leaves_the_run_alone_and_the_retry_adopts_it(stage: Stage) -> None:
     stage.start("worker killed")
     ref = stage.ref("worker killed")
-    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=120)
+    stage.wait_for_nodes(ref, NodeState.RUNNING, timeout=PATIENCE)
     _kill_worker_of(stage.wait_for_task("worker killed", "running"))
     stage.wait_for_task("worker killed", "success", timeout=150)
     assert stage.ref("worker killed").job_id == ref.job_id
@@ -431,7 +433,7 @@ def test_a_program_that_trains_nothing_and_exits_0_fails_with_that_reason(stage:
 @defers
 @pytest.mark.timeout(480)
 def test_execution_timeout_holds_while_deferred(stage: Stage) -> None:
-    stage.wait_for_task("limited", "failed", timeout=300)
+    stage.wait_for_task("limited", "failed", timeout=PATIENCE)
     assert "DEADLINE: not finished within" in stage.log("limited")
     stage.wait_for_nodes(stage.ref("limited"), *ENDED, timeout=5)
 
@@ -464,7 +466,7 @@ def test_sensors_wait_for_a_run_that_goes_on_in_every_mode(stage: Stage) -> None
 
 
 def test_a_decorated_function_runs_on_every_node(stage: Stage) -> None:
-    stage.api.wait_for_task(*stage.run("function"), "steps", "success", timeout=120)
+    stage.api.wait_for_task(*stage.run("function"), "steps", "success", timeout=PATIENCE)
     log = "\n".join(stage.api.task_log(*stage.run("function"), "steps"))
     for rank in range(2):
         assert f"[node {rank}] hello train_function from rank {rank}" in log, log
@@ -475,7 +477,7 @@ def test_each_of_a_mapped_training_has_arguments_and_a_result_of_its_own(stage: 
     stage.start("mapped")
     dag_id, run_id = stage.run("mapped")
     for index, word in enumerate(("one", "two")):
-        stage.wait_for_task("mapped", "success", task_id=f"train[{index}]", timeout=180)
+        stage.wait_for_task("mapped", "success", task_id=f"train[{index}]", timeout=PATIENCE)
         result = stage.api.xcom(dag_id, run_id, f"train[{index}]")
         assert len(result["nodes"]) == index + 1
         (uri,) = result["outputs"]
@@ -582,12 +584,12 @@ def test_new_data_starts_a_dag(stage: Stage) -> None:
     # The watcher must have looked before: what lies there at first is no news.
     stage.wait_for_task("deferred", "success")
     (stage.incoming / "day1.csv").write_text("1,2,3\n")
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + PATIENCE
     while not (runs := stage.api.call("GET", "/dags/retrain_on_data/dagRuns")["dag_runs"]):
-        assert time.monotonic() < deadline, "no run within 90 s"
+        assert time.monotonic() < deadline, "no run"
         time.sleep(0.5)
     run_id = runs[0]["dag_run_id"]
-    stage.api.wait_for_run("retrain_on_data", run_id, 90)
+    stage.api.wait_for_run("retrain_on_data", run_id, PATIENCE)
     told = stage.api.xcom("retrain_on_data", run_id, "arrived")
     assert told.get("payload", told)["files"] == 1
 
@@ -596,7 +598,7 @@ def test_clearing_a_success_trains_again(stage: Stage) -> None:
     stage.wait_for_task("deferred", "success")
     old = stage.ref("deferred")
     stage.api.clear(*stage.run("deferred"), ["train"])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while stage.api.task_instance(*stage.run("deferred"), "train")["try_number"] < 2:
         assert time.monotonic() < deadline
         time.sleep(0.3)

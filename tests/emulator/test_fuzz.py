@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulator.fuzz import campaign
-from tests.emulator.fuzz.campaign import Answer, Broken, Campaign, Watched
-from tests.emulator.fuzz.requests import Request
+from tests.emulator.fuzz import campaign, kubernetes, oci, runai
+from tests.emulator.fuzz.__main__ import APIS
+from tests.emulator.fuzz.api import Answer, Broken, Request
+from tests.emulator.fuzz.campaign import Campaign, Watched
 
-CASES = int(os.environ.get("FUZZ_CASES", "400"))
+CASES = int(os.environ.get("FUZZ_CASES", "300"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 """The same in every run: what is not yet known is for `make fuzz-emulator` to find, which rolls its own."""
 ID = ("opc-request-id", "x")
@@ -21,10 +22,12 @@ JSON = ("content-type", "application/json")
 
 
 @pytest.mark.slow
-def test_what_nobody_should_send_is_answered_and_leaves_no_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize("door", APIS)
+def test_what_nobody_should_send_is_answered_and_leaves_no_trace(tmp_path: Path, door: str) -> None:
     print(f"seed {SEED}")
-    with Watched(tmp_path / "watched") as emulator:
-        run = Campaign(emulator, SEED)
+    api = APIS[door]()
+    with Watched(tmp_path / "watched", api.options) as emulator:
+        run = Campaign(emulator, api, SEED)
         run.run(CASES)
     assert {200, 400, 401, 404} <= run.statuses.keys()
 
@@ -46,7 +49,47 @@ def test_what_nobody_should_send_is_answered_and_leaves_no_trace(tmp_path: Path)
 )
 def test_an_answer_that_no_client_understands_is_noticed(answer: Answer) -> None:
     with pytest.raises(Broken):
-        campaign.check_shape(Request("GET", "/n", b"", framed=True), answer)
+        oci.check_shape(Request("GET", "/n", b"", framed=True), answer)
+
+
+STATUS = b'{"kind": "Status", "status": "Failure", "code": 400, "message": "x"}'
+OK_STATUS = Answer(400, [JSON], STATUS)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(500, [JSON], STATUS),
+        Answer(404, [JSON], STATUS),
+        Answer(400, [JSON], b'{"code": "a", "message": "x"}'),
+        Answer(400, [("content-type", "text/plain")], b"Bad Request"),
+        Answer(400, [], b""),
+        Answer(200, [JSON], b'{"a": NaN}'),
+    ],
+)
+def test_an_answer_that_no_client_of_kubernetes_understands_is_noticed(answer: Answer) -> None:
+    request = Request("GET", "/api", b"", framed=True, to="kubernetes")
+    with pytest.raises(Broken):
+        kubernetes.check_shape(request, answer)
+    kubernetes.check_shape(request, OK_STATUS)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(500, [JSON], b'{"code": 500, "message": "x"}'),
+        Answer(404, [JSON], b'{"code": 400, "message": "x"}'),
+        Answer(400, [JSON], b'{"error": "invalid_client"}'),
+        Answer(404, [], b"Not Found"),
+        Answer(404, [], b""),
+        Answer(200, [JSON], b"{"),
+    ],
+)
+def test_an_answer_that_no_client_of_runai_understands_is_noticed(answer: Answer) -> None:
+    request = Request("GET", "/api/v1/workloads", b"", framed=True, to="runai")
+    with pytest.raises(Broken):
+        runai.check_shape(request, answer)
+    runai.check_shape(request, Answer(400, [JSON], b'{"code": 400, "message": "x"}'))
 
 
 PROGRAM = """

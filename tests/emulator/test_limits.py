@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from urllib.parse import urlsplit
 
@@ -15,6 +12,7 @@ from oci._vendor import requests
 
 from airflow_provider_ocidist.emulator.server import Emulator
 from tests.emulator.conftest import HTTP, Cloud
+from tests.emulator.other_user import only_as_root, status_for_another_user
 
 HEAD = b"POST /20190101/jobs HTTP/1.1\r\nhost: x\r\n"
 
@@ -142,18 +140,10 @@ def test_a_search_for_the_runs_of_many_gangs_is_not_too_large(cloud: Cloud) -> N
     assert search(cloud, f'search "{cloud.access.compartment_id}" | where {condition}')[0] == 200
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@only_as_root
 @pytest.mark.parametrize("path", ["/_emulator", "/_emulator/calls", "/"])
 def test_other_users_of_the_machine_do_not_control_the_emulator(emulator: Emulator, path: str) -> None:
-    program = (
-        "import http.client, os, sys; 'modules are out of reach later'.encode('idna')\n"
-        "os.setuid(65534)\n"
-        "connection = http.client.HTTPConnection(sys.argv[1])\n"
-        "connection.request('GET', sys.argv[2])\n"
-        "print(connection.getresponse().status)\n"
-    )
-    command = [sys.executable, "-c", program, urlsplit(emulator.url).netloc, path]
-    assert subprocess.check_output(command, text=True) == "403\n"
+    assert status_for_another_user(emulator.url, path) == 403
     assert HTTP.get(f"{emulator.url}{path}").status_code == 200
 
 

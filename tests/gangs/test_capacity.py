@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -156,7 +157,11 @@ def test_a_deferrable_task_waits_without_a_worker_and_remembers_since_when(
     later = a_task(deferrable=True)
     with pytest.raises(TaskDeferred) as second:
         later.ask_again(context(ti), None, **first.value.kwargs)
-    assert (second.value.method_name, second.value.kwargs) == ("resume", first.value.kwargs)
+    assert second.value.method_name == "resume"
+    search = second.value.kwargs["search"]
+    assert search["failures"] == 1
+    # However long the pause took by another clock.
+    assert search["give_up_at"] == pytest.approx(time.time() + first.value.kwargs["search"]["left"], abs=15)
 
 
 def run_deferred(make: Callable[..., Any], ti: Ti) -> None:
@@ -242,3 +247,18 @@ def test_a_task_that_is_killed_while_it_waits_starts_nothing(
     assert isinstance(ended[0], AirflowFailException)
     place = task._training()._connection.backend("oci_data_science")
     assert [ref.key.attempt for ref in gangs_of(place, [task_context.key_of(context(ti))])] == [1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_search_goes_on_for_as_long_whatever_the_clocks_of_those_who_take_it_over(seed: int) -> None:
+    dice = random.Random(seed)
+    limit, true, skew = dice.uniform(600, 7200), 1e6, dice.uniform(-280, 280)
+    search, paused = CapacitySearch(true + skew + limit), 0.0
+    while (ask_at := (search := search.failed()).next_at(true + skew)) is not None:
+        pause = ask_at - (true + skew)
+        kept = search.after(pause, true + skew)
+        true, paused, skew = true + pause, paused + pause, dice.uniform(-280, 280)
+        search = CapacitySearch.kept(kept, true + skew)
+    assert limit - 60 < paused <= limit + 1
+    before = CapacitySearch.kept({"give_up_at": 5.0, "failures": 2}, 1.0)
+    assert before == CapacitySearch(5.0, 2), "of a version before"

@@ -10,7 +10,9 @@ import pytest
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.decisions import Action, Cancel, Fail, Succeed, Wait, decide
 from airflow_provider_ocidist.gangs.unchanged import observe
+from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
+from airflow_provider_ocidist.model.job import Limits, Program
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress
 from airflow_provider_ocidist.model.run import (
     Ending,
@@ -245,6 +247,35 @@ def test_a_node_that_never_starts_ends_the_gang() -> None:
     assert action.ending.message.startswith("node 1 did not start within 300 s")
 
 
+def test_a_gang_that_had_begun_has_the_time_to_start_once_more_whenever_it_waits_again() -> None:
+    limited = record(start_deadline=START + 300)
+    running, waiting = gang(*[NodeState.RUNNING] * 2), gang(NodeState.RUNNING, NodeState.PENDING)
+    looks = ((START + 10, running), (START + 100, running), (START + 400, waiting))
+    assert watched(limited, *looks, (START + 699, waiting)) == Wait()
+    action = watched(limited, *looks, (START + 701, waiting))
+    assert isinstance(action, Cancel)
+    assert "did not start within 300 s" in action.ending.message
+    # What this watcher has seen, the next knows.
+    known = record(start_deadline=START + 300)
+    for at, before, status in ((START, START, running), (START + 100, START, running)):
+        known = observe(known, status, at - before)
+    assert watched(RunRecord.from_json(known.to_json()), (START + 600, waiting)) == Wait()
+
+
+def test_a_pause_of_a_gang_that_had_begun_lasts_until_somebody_ends_it() -> None:
+    limited = record(start_deadline=START + 300)
+    running, waiting = gang(*[NodeState.RUNNING] * 2), gang(*[NodeState.PENDING] * 2)
+    paused = replace(
+        waiting, nodes=tuple(replace(each, cause=Cause.CANCELED, details="paused") for each in waiting.nodes)
+    )
+    looks = ((START, running), (START + 10, paused), (START + 9999, paused), (START + 10_000, waiting))
+    for last in ((START + 10_299, waiting), (START + 10_100, running)):
+        assert watched(limited, *looks, last) == Wait()
+    assert isinstance(watched(limited, *looks, (START + 10_301, waiting)), Cancel)
+    # A gang that has never begun waits no longer than the job says.
+    assert isinstance(watched(limited, (START + 301, paused)), Cancel)
+
+
 def test_a_silent_node_is_lost_only_when_its_reports_can_be_read() -> None:
     limits = record(nodes=1, lost_timeout=120.0)
     status = RunStatus(nodes=(node(0, NodeState.RUNNING, report=report(0)),))
@@ -255,6 +286,58 @@ def test_a_silent_node_is_lost_only_when_its_reports_can_be_read() -> None:
     assert action.ending.cause is Cause.NODE
     assert watched(limits, (START, status), (START + 9999, unreadable)) == Wait()
     assert watched(limits, (START, status), (START + 9999, unreadable), (START + 10_009, status)) == Wait()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_node_that_holds_a_finished_model_is_left_alone_for_as_long_as_it_may_try_to_save_it(
+    seed: int,
+) -> None:
+    dice = random.Random(seed)
+    lost, save = dice.uniform(30, 300), dice.uniform(600, 7200)
+    limits = record(nodes=dice.randint(1, 4), lost_timeout=lost, save_timeout=save)
+    rank = dice.randrange(limits.ref.nodes)
+    # The others beat on, or have ended.
+    others = dice.choice([Phase.SAVING, Phase.TRAINING, Phase.DONE])
+
+    def status(turn: int, phase: Phase) -> RunStatus:
+        silent = report(rank, phase=phase, trained_for=600.0 if phase is Phase.SAVING else None)
+        return RunStatus(
+            nodes=tuple(
+                node(each, NodeState.RUNNING, report=silent)
+                if each == rank
+                else node(
+                    each, NodeState.RUNNING, report=report(each, phase=others, heartbeat_at=START + turn)
+                )
+                for each in range(limits.ref.nodes)
+            )
+        )
+
+    def looks(until: float, phase: Phase) -> list[tuple[float, RunStatus]]:
+        times = [START, *sorted(START + dice.uniform(1, until) for _ in range(5)), START + until]
+        return [(at, status(turn, phase)) for turn, at in enumerate(times)]
+
+    assert watched(limits, *looks(lost + save - 1, Phase.SAVING)) == Wait()
+    late = watched(limits, *looks(lost + save + 1, Phase.SAVING))
+    assert isinstance(late, Cancel)
+    assert "limits.save_timeout" in late.ending.message
+    earlier = watched(limits, *looks(lost + 1, dice.choice([Phase.TRAINING, Phase.JOINING])))
+    assert isinstance(earlier, Cancel)
+    assert "limits.lost_timeout" in earlier.ending.message
+
+
+def test_how_long_a_node_may_save_is_in_the_record_and_an_hour_in_one_of_before() -> None:
+    job = AgentConfig(
+        run_name="r",
+        nodes=2,
+        run_dir="d",
+        program=Program(script="train.py"),
+        limits=Limits(save_timeout=77.0),
+    )
+    known = RunRecord.of(record().ref, job, Expectations())
+    assert RunRecord.from_json(known.to_json()).save_timeout == 77.0
+    before = known.to_json()
+    del before["save_timeout"]
+    assert RunRecord.from_json(before).save_timeout == 3600.0
 
 
 def test_a_node_that_writes_is_no_silent_one_whatever_its_clock_says() -> None:

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist import kinds
 from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.gangs.calling_off import _begun
 from airflow_provider_ocidist.gangs.decisions import SAVING_LIMIT, UNREADABLE_LIMIT, Fail, decide, node_of
+from airflow_provider_ocidist.model.attempts import Attempt, Place
+from airflow_provider_ocidist.model.homes import WORDS
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import Ending, Expectations, NodeState, NodeStatus, RunStatus
 from tests.gangs.test_decisions import START, node, record, report, trained
@@ -119,6 +123,24 @@ def test_nodes_that_live_on_are_named_with_the_way_to_end_them() -> None:
     nameless = decide(known, RunStatus(nodes=alive[:2]), START + 60)
     assert isinstance(nameless, Fail)
     assert "`ocidist cancel OCID`" in nameless.message
+
+
+@pytest.mark.parametrize("kind", kinds.names("backends"))
+def test_each_home_is_spoken_of_in_its_own_words(kind: str) -> None:
+    own, others = WORDS[kind], [words for name, words in WORDS.items() if name != kind]
+    ref = replace(record(1).ref, backend=kind)
+    ending = Ending(cause=Cause.HANG, message="no step", since=START)
+    known = replace(record(1), ref=ref, ending=ending, ending_limit=60.0)
+    found = decide(known, RunStatus(nodes=(node(0, NodeState.ENDING),)), START + 60)
+    assert isinstance(found, Fail)
+    deleted = judged(node(0, MISSING), ref=ref).message
+    begun = _begun(Attempt(key=ref.key, place=Place(backend=kind, run_dir="/run")))
+    for text in (found.message, deleted, begun):
+        said = {part for words in others for part in (words.node, words.where) if f" {part}" in text}
+        assert said <= {own.node, own.where}, text
+    assert own.where in found.message
+    assert f"{own.node} run0 was deleted" in deleted
+    assert own.where in begun
 
 
 def test_how_long_is_waited_is_as_documented() -> None:

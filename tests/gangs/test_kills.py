@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,15 @@ import httpx
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import BackendError, Cause, GaveUp, Overtaken, StillAlive
 from airflow_provider_ocidist.gangs import kills
 from airflow_provider_ocidist.gangs.decisions import Wait
 from airflow_provider_ocidist.gangs.kills import Killer
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import Watch
 from airflow_provider_ocidist.model import evidence
-from airflow_provider_ocidist.model.run import NodeState, RunRecord
+from airflow_provider_ocidist.model.run import NodeState, RunRecord, RunRef
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.operators.training_try import TrainingTry
@@ -32,16 +35,16 @@ from airflow_provider_ocidist.storage.stores.opening import open_store
 from scripts.emulator_process import Access
 from scripts.idle_gangs import IdleGangs, idle_gangs
 from tests.killed_tasks import WAITING
-from tests.training_jobs import a_key
+from tests.training_jobs import a_job, a_key
 
 ROOT = Path(__file__).parents[2]
-CASES = 24
+CASES = 16
 CANCELS = r"/20190101/jobRuns/{run_id}/actions/cancelJobRun"
 
 
 @pytest.fixture(scope="module")
 def idle(emulator: Access) -> Iterator[IdleGangs]:
-    with idle_gangs(emulator, CASES + 8, 2) as gangs:
+    with idle_gangs(emulator, CASES + 9, 2) as gangs:
         yield gangs
 
 
@@ -131,6 +134,22 @@ def test_a_task_that_is_refused_for_good_ends_its_gang_and_may_be_retried(
     assert ends(idle, [record]) == [True]
 
 
+def test_what_the_nodes_of_a_gang_that_failed_were_sending_is_forgotten_and_nothing_of_a_later_one(
+    idle: IdleGangs, conn_id: str
+) -> None:
+    record = idle.records[CASES + 8]
+    key = replace(record.ref.key, generation=2, attempt=2)
+    uri = f"{idle.emulator.work_dir}/checkpoints/{uuid.uuid4().hex}-g2"
+    record = replace(record, ref=replace(record.ref, key=key, checkpoints_uri=uri))
+    store = open_store(uri, idle.backend.access)
+    for name in ("step-1/a", "step-2.attempt-2/a", "step-2.attempt-3/a"):
+        store.upload(name, 3 << 20, 1 << 20).write(0, 0, b"x" * (1 << 20))
+    idle.backend.cancel(record.ref)
+    with pytest.raises(AirflowFailException):
+        task(conn_id).resume(Context(), record.to_json())
+    assert [upload.name for upload in store.open_uploads()] == ["step-2.attempt-3/a"]
+
+
 def test_where_the_service_refuses_everything_the_nodes_are_asked_to_stop(
     idle: IdleGangs, faults: Any, conn_id: str, no_patience: None
 ) -> None:
@@ -196,6 +215,51 @@ class Service:
         return list
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_one_refusal_amid_a_first_submission_costs_no_try(
+    backend: OciDataScience,
+    faults: Any,
+    conn_id: str,
+    ends: Callable[[RunRef], RunRef],
+    no_node_starts: None,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    dice = random.Random(seed)
+    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.01)
+    path = dice.choice([".*/jobRuns", ".*/jobRuns", ".*/artifact"])
+    status, times = dice.choice([401, 403, 404]), dice.randint(1, 2)
+    faults(method="POST", path=path, status=status, code="Refused", times=times)
+    gang = GangSubmitter(backend, a_job(nodes=2), logging.getLogger("test"), None, threading.Event())
+    record = try_of(task(conn_id), 1)._brought_about(gang, a_key(), None)
+    ends(record.ref)
+    (status_now,) = backend.status([record.ref])
+    assert [node.state for node in status_now.nodes] == [NodeState.PENDING] * 2
+    assert [ref.key for ref in backend.recent(20, record.ref.key.name[:40]) if _lives(backend, ref)] == [
+        record.ref.key
+    ]
+
+
+def _lives(backend: OciDataScience, ref: RunRef) -> bool:
+    (status,) = backend.status([ref])
+    return not status.ended
+
+
+def test_a_refusal_amid_a_first_submission_is_believed_after_some_and_one_before_it_at_once(
+    conn_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kills, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(kills, "AMID_FOR", 0.0)
+    error = BackendError("no such subnet", status_code=404)
+    amid = BackendError("no such subnet", status_code=404)
+    amid.amid_submission = True
+    for errors, asked in (([error], 1), ([amid, error], 2), ([amid] * 9, kills.AMID_QUESTIONS + 1)):
+        service = Service(*errors)
+        with pytest.raises(BackendError, match="no such subnet"):
+            try_of(task(conn_id), 1)._brought_about(service, a_key(), None)
+        assert len(errors) - len(service.errors) == asked
+
+
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503, None])
 def test_a_try_that_may_have_an_earlier_ones_gang_waits_out_what_passes(
     conn_id: str, monkeypatch: pytest.MonkeyPatch, status: int | None
@@ -224,11 +288,12 @@ class Silent(Service):
         return lambda: self.ended.set() or []
 
 
-def test_a_try_that_is_killed_while_the_service_does_not_answer_ends_what_earlier_ones_have_left(
-    conn_id: str,
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_try_that_is_killed_while_the_service_does_not_answer_ends_what_it_and_earlier_ones_have_begun(
+    conn_id: str, number: int
 ) -> None:
     service, retried = Silent(), task(conn_id)
-    looking = threading.Thread(target=try_of(retried, 2)._brought_about, args=(service, a_key(), None))
+    looking = threading.Thread(target=try_of(retried, number)._brought_about, args=(service, a_key(), None))
     looking.start()
     try:
         assert service.asked.wait(60)

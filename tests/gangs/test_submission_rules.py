@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, Overtaken
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, Overtaken, StillAlive
 from airflow_provider_ocidist.gangs import submission as module
 from airflow_provider_ocidist.gangs.submission import LEFT_OVER, NOTE, GangSubmitter, end_unless_claimed
 from airflow_provider_ocidist.job import TrainingJob
@@ -492,6 +492,35 @@ def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
     assert len(model.done("status")) > 20
     with pytest.raises(BackendError, match="within 7 s"):
         ender(model).end([ref], "it is old", within=7)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_error_amid_the_end_of_an_earlier_gang_grants_it_no_more_time(
+    model: Model, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    dice = random.Random(seed)
+    clock = Clock(20)
+    monkeypatch.setattr(module, "time", clock)
+    ref = model.has(a_key(), [LIVE])
+    model.ends_at_once = False
+    status = model.status
+
+    def now_and_then(refs: Sequence[RunRef]) -> list[RunStatus]:
+        if dice.random() < 0.2:
+            raise BackendError("503", status_code=503, retryable=True)
+        return status(refs)
+
+    model.status = now_and_then
+    ends, began = ender(model), clock.now
+    while True:
+        assert clock.now - began < 4000, "without end"
+        try:
+            ends.end([ref], "it is old")
+        except StillAlive:
+            return
+        except BackendError:
+            # As `TrainingTry._brought_about` does.
+            continue
 
 
 def test_a_stopped_submitter_waits_no_longer(model: Model) -> None:

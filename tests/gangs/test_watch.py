@@ -7,12 +7,14 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from airflow_provider_ocidist.backends.base import Backend, LogLine, LogPart
+from airflow_provider_ocidist.backends.capabilities import KeepsTime
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause
 from airflow_provider_ocidist.gangs import watch as watch_module
@@ -31,6 +33,8 @@ from airflow_provider_ocidist.model.run import (
 from scripts.emulator_process import Access
 from tests.service_in_memory import Model, NoDirectories
 from tests.training_jobs import a_job, a_key, wait_until
+
+START = 1_000_000.0
 
 
 def test_a_gang_that_cannot_be_ended_now_is_ended_later(
@@ -212,3 +216,69 @@ def test_a_log_service_that_stays_silent_does_not_hold_up_the_outcome(
     watch.look(time.time())
     watch.write_the_rest()
     assert "lines may be missing here" in caplog.text
+
+
+class Shifted(Late, KeepsTime):
+    """A service whose clock differs from the watcher's: it stamps the lines, which can be found some seconds later."""
+
+    def __init__(self, lines: Sequence[tuple[LogLine, float]], ends_at: float) -> None:
+        super().__init__(LogPart())
+        self.true = START
+        self.lines = lines
+        """With the time from which each can be found."""
+        self.ends_at = ends_at
+
+    def now(self) -> float:
+        return self.true
+
+    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
+        state = NodeState.RUNNING if self.true < self.ends_at else NodeState.SUCCEEDED
+        nodes = tuple(NodeStatus(rank=rank, run_id=f"run{rank}", state=state) for rank in range(2))
+        return [RunStatus(nodes=nodes, at=float(int(self.true))) for _ in refs]
+
+    def logs_of(self, wanted: Any, most: int = 0) -> list[LogPart]:
+        ((_, since),) = wanted
+        found = [line for line, at in self.lines if at <= self.true and line.time > since[line.rank]]
+        return [LogPart(sorted(found, key=lambda line: line.time))]
+
+
+Shifted.__abstractmethods__ = frozenset()
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_each_line_is_shown_once_and_soon_whatever_the_watchers_clock_says(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(seed)
+    skew = dice.choice([dice.uniform(-280, 280), dice.uniform(100, 280)])
+    lines = [
+        (LogLine(f"id{number}", at, dice.randrange(2), f"line {number}"), at + dice.uniform(0, 14))
+        for number, at in enumerate(sorted(START + dice.uniform(1, 400) for _ in range(80)))
+    ]
+    service = Shifted(lines, START + 405)
+    monkeypatch.setattr(
+        watch_module,
+        "time",
+        SimpleNamespace(
+            time=lambda: service.true + skew,
+            monotonic=lambda: service.true,
+            sleep=lambda seconds: setattr(service, "true", service.true + 20),
+        ),
+    )
+    record = ended(service).record
+    ref = replace(record.ref, nodes=2, run_ids=("run0", "run1"))
+    record = replace(record, ref=ref, logs_since=(START, START))
+    shown: dict[str, float] = {}
+
+    def take(line: LogLine) -> None:
+        assert line.id not in shown
+        shown[line.id] = service.true - line.time
+
+    watch = Watch(service, record, logging.getLogger("test"), clock=lambda: service.true)
+    watch.write_line = take
+    while service.true < START + 410:
+        watch.look(service.true + skew)
+        service.true += 10
+    assert all(delay < 60 for delay in shown.values()), skew
+    watch.write_the_rest()
+    assert len(shown) == 80, skew

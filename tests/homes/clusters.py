@@ -53,6 +53,18 @@ class Cluster:
     def store(self) -> Store:
         return open_store(self.work_dir, access_of(self.fields))
 
+    def has(self, kind: str) -> bool:
+        """Whether the cluster serves a kind."""
+        group, version, plural = CUSTOM[kind]
+        with kubernetes.config.new_client_from_config(self.kubeconfig) as client:
+            try:
+                served = kubernetes.client.CustomObjectsApi(client).get_api_resources(group, version)
+            except kubernetes.client.ApiException as error:
+                if error.status == 404:
+                    return False
+                raise
+        return plural in {each.name for each in served.resources}
+
     def objects(self) -> set[tuple[str, str]]:
         """Return what there is in the namespace that a gang could have made, as far as one may see it."""
         found = set()
@@ -72,7 +84,7 @@ class Cluster:
 
     def clear(self, before: set[tuple[str, str]]) -> None:
         """Delete our gangs, what they have written, and the agent, which is shared, if it was not there before."""
-        for kind in CUSTOM:
+        for kind in filter(self.has, CUSTOM):
             backend = kinds.load("backends", kind).BACKEND.connect(self.fields)
             for ref in backend.recent(1000):
                 if ref.run_dir.startswith(self.work_dir):

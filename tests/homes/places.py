@@ -145,7 +145,7 @@ def _is_of(process: psutil.Process, run_name: str) -> bool:
 
 
 def pods(here: Here, *, effect: str) -> None:
-    here.cluster("POST", "/pods", effect=effect, name=".*-worker-0")
+    here.cluster("POST", "/pods", effect=effect, name=".*-(worker-0|node-0-1-.*)")
 
 
 def not_started(here: Here, *, why: str) -> None:
@@ -256,7 +256,7 @@ def of_kubernetes(kind: str, container: str) -> Home:
     )
 
 
-ON_CLUSTERS = (of_kubernetes("pytorchjob", "pytorch"),)
+ON_CLUSTERS = (of_kubernetes("pytorchjob", "pytorch"), of_kubernetes("trainjob", "node"))
 ELSEWHERE = (
     Home("local", {"kind": "local"}, shared_folder, {"loses_a_node": Fault(amid=lose_node)}),
     of_oci("job_runs"),

@@ -19,9 +19,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield found
 
 
+def home_of(cluster: Cluster, kind: str) -> ContractHome:
+    if not cluster.has(kind):
+        pytest.skip("the cluster has no such kind")
+    changes = {"image": cluster.image, "backend": {"kind": kind, **cluster.section}}
+    return ContractHome(kind, cluster.fields, changes)
+
+
 class TestPytorchjob(Contract):
     @pytest.fixture(scope="class")
     @classmethod
     def home(cls, cluster: Cluster) -> ContractHome:
-        changes = {"image": cluster.image, "backend": {"kind": "pytorchjob", **cluster.section}}
-        return ContractHome("pytorchjob", cluster.fields, changes)
+        return home_of(cluster, "pytorchjob")
+
+
+class TestTrainjob(Contract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def home(cls, cluster: Cluster) -> ContractHome:
+        return home_of(cluster, "trainjob")

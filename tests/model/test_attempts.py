@@ -30,6 +30,8 @@ class Task:
     generation: int | None = None
     known: list[Attempt] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
+    over: bool = False
+    """Whether it has failed for good: only a clear makes another try."""
 
     def __post_init__(self) -> None:
         self.max_tries = self.retries
@@ -38,16 +40,22 @@ class Task:
         self.max_tries = self.number + self.retries
         self.story.append(f"clear(retries={self.retries})")
 
-    def run(self, *, end: bool | None) -> None:
-        """Run one try; `end`: it sees success or failure of its gang, None: it is killed before."""
+    def run(self, *, end: bool | None, final: bool = False) -> None:
+        """Run one try; `end`: it sees success or failure of its gang, None: it is killed before.
+
+        `final`: the failure is one after which Airflow makes no retry.
+        """
         self.number += 1
         now = Tries(number=self.number, max_tries=self.max_tries, retries=self.retries)
         self.generation = generation_of(now, self.known)
         latest = newest(each for each in self.known if each.key.generation == self.generation)
         failed = latest is not None and latest.end is not None and not latest.end.succeeded
+        self.over = bool(end is False and final)
         number = (latest.key.attempt + failed) if latest else 1
         made = an_attempt(self.generation, number)
-        seen = End(succeeded=end, number=self.number) if end is not None else latest and latest.end
+        seen = latest and latest.end
+        if end is not None:
+            seen = End(succeeded=end, number=self.number, final=self.over)
         record = Attempt(key=made.key, place=made.place, tries=now, end=seen)
         self.known = merged(self.known, [record])
         self.story.append(f"try {self.number} of {self.max_tries}: generation {self.generation}, {end}")
@@ -59,20 +67,20 @@ class Task:
 
 
 @pytest.mark.parametrize("number", range(LIVES))
-def test_a_clear_after_a_success_trains_again_whatever_retries_say_and_a_retry_never_does(
+def test_a_clear_after_a_success_or_a_failure_for_good_trains_again_whatever_retries_say_and_a_retry_never_does(
     number: int,
 ) -> None:
     seed = SEED + number
     chance = random.Random(seed)
     task = Task(retries=chance.randint(0, 4))
     for _ in range(chance.randint(2, 12)):
-        cleared = bool(task.number) and (chance.random() < 0.4 or task.number > task.max_tries)
-        before, had_succeeded = task.generation, task.succeeded
+        cleared = bool(task.number) and (chance.random() < 0.4 or task.number > task.max_tries or task.over)
+        before, had_succeeded = task.generation, task.succeeded or task.over
         if cleared:
             # Edited or not: what the task says when it is cleared is what its tries then read.
             task.retries = chance.randint(0, 5)
             task.clear()
-        task.run(end=chance.choice([True, True, False, None]))
+        task.run(end=chance.choice([True, True, False, None]), final=chance.random() < 0.5)
         told = f"seed {seed}: {'; '.join(task.story)}"
         if before is None:
             continue

@@ -215,6 +215,14 @@ def test_a_token_of_a_known_format_is_masked_under_any_name_and_in_any_text(secr
         ("see https://x.s3.amazonaws.com/a?X-Amz-Signature=abcdef123456&X-Amz-Expires=9", "abcdef123456"),
         ("https://hooks.slack.com/services/T0001/B0002/abcdefXYZ012345", "abcdefXYZ012345"),
         ("ConnectionError: postgres://me:hunter22@db refused", "hunter22"),
+        ("docker login -u me -p hunter22 iad.ocir.io", "hunter22"),
+        ("podman login iad.ocir.io -u me -p=hunter22 && podman pull x", "hunter22"),
+        ("helm registry login -p 'hunter22' x", "hunter22"),
+        ("sshpass -p hunter22 ssh me@host", "hunter22"),
+        ("sshpass -phunter22 ssh -p 2222 me@host", "hunter22"),
+        ("mysql -h db -u me -phunter22 -e 'select 1'", "hunter22"),
+        ("mysqldump -phunter22 db > x", "hunter22"),
+        ("redis-cli -h cache -a hunter22 ping", "hunter22"),
     ],
 )
 def test_a_secret_inside_a_text_is_masked_and_the_rest_stays(text: str, secret: str):
@@ -225,6 +233,25 @@ def test_a_secret_inside_a_text_is_masked_and_the_rest_stays(text: str, secret: 
         before, _, after = text.partition(secret)
         assert shown.startswith(before)
         assert shown.endswith(after)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sshpass", "-p", "hunter22", "ssh", "-p", "2222", "me@host"],
+        ["sshpass", "-phunter22", "scp", "a", "b"],
+        ["docker", "login", "-u", "me", "-p", "hunter22", "iad.ocir.io"],
+        ["mysql", "-h", "db", "-phunter22", "-e", "select 1"],
+        ["redis-cli", "-a", "hunter22", "ping"],
+    ],
+)
+def test_a_password_among_the_arguments_of_a_program_is_masked_alone(command: list[str]):
+    shown = masked({"args": command})["args"]
+    assert "hunter22" not in str(shown)
+    assert [each for each, was in zip(shown, command, strict=True) if each != was] == [
+        next(each for each in command if "hunter22" in each).replace("hunter22", "***")
+    ]
+    assert "hunter22" in secrets_in({"args": command})
 
 
 ORDINARY = [
@@ -282,6 +309,10 @@ ORDINARY = [
     "Authorization failed or requested resource not found",
     "the pass: 3 of 4",
     "credentials: resource principal",
+    "ssh -p 2222 me@host; docker run -p 8080:80 x; mkdir -p /data/x",
+    "docker login iad.ocir.io && mkdir -p /data/x",
+    "mysql -h db -p -e 'select 1'; mysql --port 3306 -P 3307",
+    "docker login -u me --password-stdin",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +36,29 @@ def raised(given, service="object_storage", doing="looking"):
 
 def service_error(status, code, message="said so", **headers):
     return oci.exceptions.ServiceError(status, code, {"opc-request-id": "ABC", **headers}, message)
+
+
+def test_an_error_that_was_handled_is_no_garbage():
+    class Held:
+        pass
+
+    def asks(_held):
+        with oci_errors("asking"):
+            raise service_error(404, "ObjectNotFound")
+
+    def handles():
+        held = Held()
+        try:
+            asks(held)
+        except BackendError:
+            return weakref.ref(held)
+        raise AssertionError
+
+    gc.disable()
+    try:
+        assert handles()() is None
+    finally:
+        gc.enable()
 
 
 def mapped(error, doing="doing it"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,17 +47,30 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
         yield access
 
 
-@pytest.mark.parametrize("topology", ["job_runs", "multi_node"])
-def test_two_nodes_of_an_environment_of_oracles_train_to_a_checkpoint(
-    older: Access, topology: str, tmp_path: Path
+CONDA = {"backend": {**BACKEND, "conda_slug": SLUG}}
+IMAGE = {
+    "image": "registry.example/python:3.9-slim",
+    "env": {"PATH": f"{ENVIRONMENT / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin"},
+    "backend": BACKEND,
+}
+"""There the agent is fetched by programs that are no files of ours: `bundle.START_SCRIPT`, `bundle.BOOT_SCRIPT`."""
+
+
+@pytest.mark.parametrize(
+    "topology, home",
+    [("job_runs", CONDA), ("multi_node", CONDA), ("job_runs", IMAGE)],
+    ids=["job_runs", "multi_node", "image"],
+)
+def test_two_nodes_with_an_old_python_train_to_a_checkpoint(
+    older: Access, topology: str, home: dict[str, Any], tmp_path: Path
 ) -> None:
     fields = older.connection_fields()
     backend = OciDataScience.connect(fields)
-    folder = f"{fields['work_dir']}/{topology}"
+    folder = f"{fields['work_dir']}/{uuid.uuid4().hex[:8]}"
     open_store(folder, backend.access).write("in/large.bin", b"x" * (9 << 20) + b"tail!")
     (tmp_path / "train.py").write_text(PROGRAM)
     job = a_job(
-        backend={**BACKEND, "conda_slug": SLUG, "topology": topology},
+        **{**home, "backend": {**home["backend"], "topology": topology}},
         program={"source": str(tmp_path), "script": "train.py"},
         inputs=[{"source": f"{folder}/in/", "target": "data/"}],
         outputs=[{"path": "results", "uri": f"{folder}/out", "nodes": "all"}],

@@ -8,19 +8,23 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from oci.identity.models import CreateCompartmentDetails
 
+from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience, gangs
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter
 from airflow_provider_ocidist.model.run import RunKey, RunRef
+from airflow_provider_ocidist.model.work_dir import STOP_FILE
 from airflow_provider_ocidist.oci_client import clients
+from airflow_provider_ocidist.work_dir import attempt_index
 from scripts.emulator_process import Access
-from tests.training_jobs import BACKEND, a_job, a_key
+from tests.training_jobs import BACKEND, a_job, a_key, wait_until
 
 SEED = random.randrange(1_000_000)
 TERMINAL = {"SUCCEEDED", "FAILED", "CANCELED", "DELETED"}
@@ -157,6 +161,29 @@ def test_whatever_changes_between_two_tries_one_gang_lives_and_none_is_forgotten
     assert stage.live_jobs(key) == {last.job_id}, told
 
 
+@pytest.mark.parametrize("times", [1, 2, 1000])
+def test_a_list_of_attempts_that_is_not_found_is_no_empty_one(
+    stage: Stage,
+    ended: Callable[[RunRef], RunRef],
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+) -> None:
+    """Without Airflow's notes, and in another compartment, the records alone lead to the gang that lives."""
+    monkeypatch.setattr(attempt_index, "NOT_FOUND_PAUSES", (0.0, 0.0))
+    key = a_key()
+    first = ended(stage.submit(key, None))
+    stage.change("compartment", random.Random(1))
+    rule = {"method": "GET", "path": "/n/.*/b/[^/]*/o", "status": 404, "code": "BucketNotFound"}
+    httpx.post(f"{stage.emulator.url}/_emulator/faults", json={**rule, "times": times}).raise_for_status()
+    if times == 1000:
+        with pytest.raises(BackendError, match="reading which attempts") as caught:
+            stage.submit(key, None, 2)
+        assert caught.value.status_code == 404, "a later try asks again: kills.may_pass"
+        assert stage.live_jobs(key) == {first.job_id}
+    else:
+        assert stage.live_jobs(key) == {ended(stage.submit(key, None, 2)).job_id}
+
+
 def _cut_off(stage: Stage, key: RunKey, notes: Notes | None, chance: random.Random) -> None:
     """Submit, and die on the way: after the record, the job, or some of the runs."""
     path = chance.choice(["/20190101/jobs", "/20190101/jobs/[^/]+/artifact", "/20190101/jobRuns"])
@@ -274,3 +301,36 @@ def test_a_gang_that_an_older_version_has_made_without_a_record_is_found(
     cleared = dataclasses.replace(asked, generation=6)
     new = ended(stage.submit(cleared, None, 4))
     assert stage.live_jobs(key) == {new.job_id}
+
+
+def test_a_gang_at_the_home_that_the_job_named_before_is_ended_first(
+    stage: Stage, tmp_path: Path, ended: Callable[[RunRef], RunRef]
+) -> None:
+    notes, key = Notes(), a_key()
+    home = Local.connect({"work_dir": str(tmp_path / "work")})
+    local = a_job(nodes=1, seconds=600, backend={"kind": "local"})
+    log = logging.getLogger("test")
+    before = GangSubmitter(home, local, log, notes, threading.Event()).adopt_or_submit(key, None, 1).ref
+    try:
+        ref = ended(stage.submit(key, notes, 2))
+        assert (ref.backend, ref.key.attempt) == ("oci_data_science", before.key.attempt + 1)
+        wait_until(home, before, lambda status: status.ended)
+        assert Path(before.run_dir, STOP_FILE).exists()
+        # The next try does not wait for it again.
+        assert stage.submit(key, notes, 3).job_id == ref.job_id
+    finally:
+        home.cancel(before)
+
+
+def test_a_gang_at_another_home_that_cannot_be_reached_is_named(stage: Stage, tmp_path: Path) -> None:
+    notes, key = Notes(), a_key()
+    before = stage.submit(key, notes, 1)
+    home = Local.connect({"work_dir": str(tmp_path / "work")})
+    local = a_job(nodes=1, seconds=600, backend={"kind": "local"})
+    gang = GangSubmitter(home, local, logging.getLogger("test"), notes, threading.Event())
+    try:
+        with pytest.raises(BackendError, match="may live, and no stop request could be written") as caught:
+            gang.adopt_or_submit(key, None, 2)
+        assert before.run_dir in str(caught.value)
+    finally:
+        stage.backend().cancel(before)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.backends.local import Local
 from airflow_provider_ocidist.errors import JobFileError
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
+from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.run import Plan, RunKey
 from airflow_provider_ocidist.operators.job_arguments import JobArguments, WrittenCode
 from airflow_provider_ocidist.operators.task_jobs import DEFAULT_LEASE, TaskConnection, TaskJob
 
@@ -70,3 +76,42 @@ def test_code_that_a_task_writes_is_there_only_while_it_is_sent(tmp_path: Path, 
         assert (folder / "own.py").read_text() == "pass"
     assert not folder.exists()
     assert job.plans(complete) == ()
+
+
+def test_each_gang_is_looked_for_at_its_own_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_BOTH", '{"conn_type": "oci", "extra": {"region": "eu-frankfurt-1"}}')
+    connection = TaskConnection("both")
+    # The job as its file is now, then the gang that the task waits for.
+    kinds = ["local", "oci_data_science", "local"]
+    assert [connection.backend(kind).kind for kind in kinds] == kinds
+    assert connection.backend("local") is connection.backend("local")
+    assert connection.backend(None).kind == "local"
+
+
+def test_what_was_planned_to_be_shown_is_not_planned_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.yaml").write_text(FILE.format(nodes=1))
+    made: list[TrainingJob] = []
+    real = Local.plan
+
+    def counted(self: Local, job: TrainingJob, key: RunKey) -> Plan:
+        made.append(job)
+        return real(self, job, key)
+
+    monkeypatch.setattr(Local, "plan", counted)
+    code = WrittenCode(folder="own", files={"own.py": "pass"}, overrides={"program.script": "own.py"})
+    at_home = {"backend": {"kind": "local"}, "work_dir": str(tmp_path / "work")}
+    arguments = JobArguments(job="job.yaml", folder=tmp_path, code=code, overrides=at_home)
+    connection, key = TaskConnection("oci_default"), RunKey(dag_id="dag", run_id="run", task_id="train")
+    job = TaskJob(connection)
+    assert "no plan" not in job.shown_plan(None, lambda: arguments, as_it_is, key)
+    with job.with_code(job.job(arguments, as_it_is)) as complete:
+        (plan,) = job.plans(complete)
+        log, stop = logging.getLogger("test"), threading.Event()
+        gang = GangSubmitter(connection.backend("local"), complete, log, None, stop, plans=[plan])
+        assert gang.call_off(key, 1, ValueError("to be ended")) == []
+        assert plan.code == complete.program.source
+    assert len(made) == 1
+    # Of another job they are none.
+    assert job.plans(replace(complete, nodes=5)) == ()

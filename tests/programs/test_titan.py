@@ -47,10 +47,7 @@ HERE = {
 SECRETS = {"HF_TOKEN": {"name": "hugging-face", "key": "token"}}
 HOMES: Mapping[str, Mapping[str, Any]] = {
     "runai": {},
-    "pytorchjob": {
-        "backend": {"kind": "pytorchjob", "gpus": 8, "secrets": SECRETS},
-        "mounts": [{"source": "pvc://training-data", "path": "/data"}],
-    },
+    "pytorchjob": {"backend": {"kind": "pytorchjob", "gpus": 8, "secrets": SECRETS}},
 }
 """What a job that was written for Run:ai needs to move."""
 

@@ -12,12 +12,12 @@ from typing import Any
 from greenlet import GreenletExit
 
 from tests.simulation import runtime
+from tests.simulation.program import SECRET
 from tests.simulation.runtime import EPOCH, Loop, Process, World
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import SHAPES, Scenario
 from tests.simulation.store import BUCKET, NAMESPACE
 
 DAG_ID, RUN_ID, TASK_ID = "dag", "manual__1", "train"
-CANARY = "canary-Zx81qLmv0"
 OVER = ("success", "failed")
 BUDGETS = ("program", "hang", "node")
 
@@ -27,11 +27,14 @@ class Log:
 
     def __init__(self, who: str) -> None:
         self.who = who
+        self.listens: Callable[[str, str], None] = lambda _who, _text: None
 
     def _say(self, msg: Any, *args: Any, **_: Any) -> None:
         world = runtime.WORLD
         if world is not None and world.current is not None:
-            world.note(world.current.process.name, f"log: {msg}", *args)
+            who = world.current.process.name
+            world.note(who, f"log: {msg}", *args)
+            self.listens(who, str(msg) % args if args else str(msg))
 
     info = warning = error = debug = exception = critical = log = _say
 
@@ -107,6 +110,8 @@ class Airflow:
         self.on_failed_try: list[Callable[[BaseException], None]] = []
         self.on_kill: list[Callable[[str], None]] = []
         self.on_push: list[Callable[[str, Any], None]] = []
+        self.on_retry: list[Callable[[BaseException], None]] = []
+        """Called where a failed try is followed by another."""
         self.triggerer: Triggerer = Triggerer(self, 1)
 
     # tries
@@ -151,7 +156,7 @@ class Airflow:
         context = {
             "ti": TaskInstance(self, worker),
             "task": operator,
-            "task_state_store": Notes(self),
+            **({"task_state_store": Notes(self)} if self.scenario.notes else {}),
             "outlet_events": {},
         }
         try:
@@ -193,7 +198,11 @@ class Airflow:
         if isinstance(error, AirflowFailException):
             self._set("failed")
             return
-        self._retry(self._delay_after(error))
+        delay = self._delay_after(error)
+        if delay is not None and self.try_number <= self.max_tries:
+            for look in self.on_retry:
+                look(error)
+        self._retry(delay)
 
     def _delay_after(self, error: BaseException) -> float | None:
         """Return when to try again; None: never. By the policy of the operator."""
@@ -294,6 +303,13 @@ class Airflow:
         self.edits |= changes
         self.world.note("airflow", "job edited: %s", changes)
 
+    def act_set_clock(self, who: str, rank: int, by: float) -> None:
+        """Let a clock jump: of a node, or of the machine on which Airflow's processes of a kind run."""
+        if who == "triggerer":
+            self.triggerer.process.skew += by
+        elif self.worker is not None:
+            self.worker.skew += by
+
     def act_kill_worker(self) -> None:
         if self.worker is not None:
             self.worker.kill("kill -9")
@@ -388,15 +404,19 @@ class Airflow:
             "resume": edits.get("resume", scenario.resume),
             "required": scenario.required,
         }
-        backend = {"kind": "oci_data_science", "shape": "VM.Standard2.1", "topology": scenario.topology}
+        backend: dict[str, Any] = {"kind": "oci_data_science", "shape": SHAPES[0]}
+        backend["topology"] = edits.get("topology", scenario.topology)
+        if scenario.candidates:
+            backend["candidates"] = [{"shape": shape} for shape in SHAPES[1 : 1 + scenario.candidates]]
         if "compartment" in edits:
             backend["compartment_id"] = "ocid1.compartment.oc1..other"
         return {
             "name": "simulated",
             "nodes": edits.get("nodes", scenario.nodes),
-            "image": "iad.ocir.io/space/train:1",
+            "image": edits.get("image", "iad.ocir.io/space/train:1"),
+            **({"work_dir": edits["work_dir"]} if "work_dir" in edits else {}),
             "program": {"script": "/app/train.py"},
-            "env": {"API_TOKEN": CANARY},
+            "env": {"API_TOKEN": SECRET},
             **({"checkpoints": checkpoints} if scenario.checkpoints else {}),
             "limits": {
                 "lease": scenario.lease,
@@ -407,6 +427,7 @@ class Airflow:
                 "join_timeout": scenario.join_timeout,
                 "stop_grace": scenario.stop_grace,
                 **({"max_runtime": scenario.max_runtime} if scenario.max_runtime else {}),
+                **({"max_node_hours": scenario.node_seconds / 3600} if scenario.node_seconds else {}),
             },
             **(
                 {"restarts": dict(zip(BUDGETS, scenario.restarts, strict=True))}
@@ -425,7 +446,7 @@ def connection(scenario: Scenario) -> Any:
         "region": "us-ashburn-1",
         "work_dir": f"oci://{BUCKET}@{NAMESPACE}/w",
     }
-    if scenario.crowd:
+    if scenario.crowd or scenario.logs:
         extra["log_group_id"] = "ocid1.loggroup.oc1.iad.l"
     from airflow.sdk import Connection
 

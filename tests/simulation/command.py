@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import re
 import shlex
-import signal
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.simulation import crew
 
 LINES = 60
 """Of a trace that are shown of each shrunk schedule."""
 
 
 def main() -> int:
-    arguments = _arguments()
+    arguments = arguments_of()
     os.environ.setdefault("AIRFLOW_HOME", f"/tmp/ocidist-simulation-airflow-{os.getuid()}")
     os.environ.setdefault("AIRFLOW__CORE__UNIT_TEST_MODE", "False")
     if arguments.one is not None and arguments.shrink:
@@ -32,7 +32,11 @@ def main() -> int:
         from tests.simulation.mutants import run_all
 
         return run_all(arguments.seeds, arguments.seed, arguments.only, arguments.processes)
-    return _campaign(arguments)
+    from tests.simulation.schedule import run
+
+    # What the first schedule imports and caches is then there for all processes.
+    run("first.0")
+    return campaign(arguments, _work_numbered)
 
 
 def _shrink(seeds: dict[str, str]) -> None:
@@ -46,7 +50,7 @@ def _shrink(seeds: dict[str, str]) -> None:
         print(f"again: python -m tests.simulation --recipe {shlex.quote(recipe.to_json())}")
 
 
-def _arguments() -> argparse.Namespace:
+def arguments_of() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.simulation")
     parser.add_argument("--seeds", type=int, default=300, help="how many schedules")
     parser.add_argument("--seed", default="1", help="of the campaign; schedule n has the seed <seed>.<n>")
@@ -163,18 +167,11 @@ class Tally:
 
 def work(seed: str, *, digest: bool, dump: str | None) -> Done:
     """Run one schedule of a campaign, and some of them on each path."""
-    signal.signal(signal.SIGALRM, lambda *_: _give_up(seed))
-    signal.alarm(60)
     try:
         return _worked(seed, digest=digest, dump=dump)
     except Exception as error:
         where = traceback.format_exc()[-1500:]
         return Done(seed=seed, violations=[("simulator", 0.0, f"{type(error).__name__}: {error}\n{where}")])
-
-
-def _give_up(seed: str) -> None:
-    print(f"seed {seed} does not end", flush=True)
-    os._exit(9)
 
 
 def _worked(seed: str, *, digest: bool, dump: str | None) -> Done:
@@ -202,31 +199,40 @@ def _worked(seed: str, *, digest: bool, dump: str | None) -> Done:
     )
 
 
-def _campaign(arguments: argparse.Namespace) -> int:
-    from tests.simulation import seams
+Numbered = tuple[str, bool, str | None]
+"""A seed, whether the digest of its trace is shown, and where that trace is written to."""
+NO_END = "does not end"
 
-    seams.install()
+
+def campaign(
+    arguments: argparse.Namespace, work_on: Callable[[Numbered], Done], limit: float = crew.LIMIT
+) -> int:
+    """Run all schedules, print what they have shown, and shrink what violates a rule; return 1 if anything does."""
     began = time.monotonic()
     tally = Tally()
-    context = multiprocessing.get_context("fork")
-    with context.Pool(arguments.processes, maxtasksperchild=50) as pool:
-        for done in pool.imap_unordered(_work_numbered, _numbered(arguments), chunksize=8):
-            for rule, text in tally.add(done, arguments.known):
-                if arguments.until and re.search(arguments.until, f"{rule}: {text}"):
-                    print(f"FOUND after {tally.done} schedules: {rule} (seed {done.seed})", flush=True)
+    for done in crew.run_all(_numbered(arguments), work_on, _lost, arguments.processes, limit):
+        for rule, text in tally.add(done, arguments.known):
+            if arguments.until and re.search(arguments.until, f"{rule}: {text}"):
+                print(f"FOUND after {tally.done} schedules: {rule} (seed {done.seed})", flush=True)
     tally.print(time.monotonic() - began)
     if tally.found and not arguments.no_shrink:
-        _shrink({rule: where[0][0] for rule, where in tally.found.items()})
+        # What does not end cannot be run to its end again.
+        _shrink({rule: where[0][0] for rule, where in tally.found.items() if rule != NO_END})
     print(f"{len(tally.found)} rules were violated" if tally.found else "no rule was violated")
     return 1 if tally.found else 0
 
 
-def _numbered(arguments: argparse.Namespace) -> Iterator[tuple[str, bool, str | None]]:
+def _lost(what: Numbered, why: str) -> Done:
+    """Return what counts of a schedule that has not come to an end."""
+    return Done(seed=what[0], violations=[(NO_END, 0.0, why)], took=crew.LIMIT)
+
+
+def _numbered(arguments: argparse.Namespace) -> Iterator[Numbered]:
     for number in range(arguments.seeds):
         is_shown = number < arguments.digests
         yield f"{arguments.seed}.{number}", is_shown, arguments.dump if is_shown else None
 
 
-def _work_numbered(what: tuple[str, bool, str | None]) -> Done:
+def _work_numbered(what: Numbered) -> Done:
     seed, digest, dump = what
     return work(seed, digest=digest, dump=dump)

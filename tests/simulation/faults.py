@@ -151,6 +151,7 @@ class Network:
         self.faults = faults
         self.calls: Counter[str] = Counter()
         self.on_done: Any = None
+        self.on_refused: Any = None
 
     def call(self, place: str, operation: str, work: Any, *args: Any, read_timeout: float = 60.0) -> Any:
         """Do one request of the process that runs now."""
@@ -180,6 +181,8 @@ class Network:
         if fault in ANSWERS:
             world.sleep(quick)
             world.note(actor.name, "%s %s: %s", name, shown(args), fault)
+            if self.on_refused is not None:
+                self.on_refused(name, args)
             window = next(
                 (
                     window

@@ -182,6 +182,14 @@ class Machines:
             gang.hurt("no machine is free")
             clerk.spawn(self.service.over, run, "FAILED", "Out of host capacity.", delay=delay)
             return
+        shape = shape_of(self.service.jobs[run.body["jobId"]])
+        refused = [
+            each for each in scenario.refused_shapes if each[0] == shape and each[1] <= world.now < each[2]
+        ]
+        if refused and self.faults.fire(f"no {shape}", "shape refused"):
+            gang.hurt(f"no {shape} is free")
+            clerk.spawn(self.service.over, run, "FAILED", "Out of host capacity.", delay=delay)
+            return
         if odd and scenario.capacity == "never" and self.faults.fire("never starts", "never starts"):
             gang.hurt("a node never starts")
             return
@@ -268,6 +276,28 @@ class Machines:
                 )
                 return
 
+    def show_oddly(self, rank: int, state: str, seconds: float) -> None:
+        """Let the service show a node's run in another state for a while; nothing of it is otherwise."""
+        for run in self.service.runs.values():
+            if run.state == "IN_PROGRESS" and run.tags.get("ocidist-rank", "0") == str(rank):
+                self.service.attention(run, state)
+                clerk = Process(self.world, "service")
+                clerk.spawn(self._show_again, run, state, delay=seconds)
+                return
+
+    def _show_again(self, run: Resource, state: str) -> None:
+        if run.state == state:
+            self.service.attention(run, "IN_PROGRESS")
+
+    def set_clock(self, rank: int, by: float) -> None:
+        for machine in self.all:
+            if machine.rank == rank and not machine.process.dead:
+                machine.process.skew += by
+                if machine.program is not None:
+                    machine.program.process.skew += by
+                self.world.note(machine.process.name, "its clock jumps by %.0f s", by)
+                return
+
     def kill_program(self, rank: int) -> None:
         """A process of the training is killed; its node lives."""
         for machine in self.all:
@@ -326,6 +356,7 @@ def training_model(real: type) -> type:
             self.output = output
             self._leash = -1
             self._oom_kills = None
+            self._show_stacks = lambda _pid: None
             self.ended, self._changed = Event(), Event()
             self._readers: list[Any] = []
             self.program = machine.launch(working_dir, output, environ)
@@ -398,6 +429,11 @@ def _variables(job: Resource) -> dict[str, str]:
         (group,) = nodes["jobNodeGroupConfigurationDetailsList"]
         return dict(group["jobConfigurationDetails"]["environmentVariables"])
     return dict(job.body["jobConfigurationDetails"]["environmentVariables"])
+
+
+def shape_of(job: Resource) -> str:
+    """Return the shape that a job asks for."""
+    return str((job.body.get("jobInfrastructureConfigurationDetails") or {}).get("shapeName", ""))
 
 
 def _environment(job: Resource, run: Resource, rank: int, nodes: int) -> dict[str, str]:

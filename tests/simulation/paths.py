@@ -9,7 +9,7 @@ from tests.simulation.faults import Event
 from tests.simulation.scenario import Scenario, draw
 from tests.simulation.schedule import Outcome, run
 
-EVERY = 40
+EVERY = 100
 """Of so many schedules of a campaign one is compared on its paths."""
 RETRIES = 4
 """Enough for each path: to be attached anew takes one."""

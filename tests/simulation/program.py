@@ -17,6 +17,9 @@ from typing import Any
 
 from tests.simulation.runtime import EPOCH, Process, Waiter, World
 
+SECRET = "canary-Zx81qLmv0"
+"""The value of the job's API_TOKEN, which its program prints."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Habits:
@@ -344,10 +347,12 @@ class Program:
         self.gang.moved.append(self.world.now)
         if not self.machine.process.dead:
             self.output._take(text.encode() + b"\n", 1)
+            self.machine.machines.service.logged(self.machine.run, text.replace(SECRET, "***"))
 
     def _run(self) -> None:
         habits, gang = self.habits, self.gang
         self.world.sleep(0.5 + self.world.chance("start", gang.number, self.rank))
+        self.say(f"connecting with {SECRET}")
         if habits.trains_nothing or 0 < habits.nothing_from <= gang.number:
             self.say("error: no such data set; nothing to do")
             self.end(0)
@@ -481,7 +486,9 @@ class Program:
     def _raise(self) -> None:
         budget, text = FAULTS[self.habits.raises]
         self.gang.fail(self, budget, self.habits.raises)
-        self.say('Traceback (most recent call last):\n  File "train.py", line 7, in <module>')
+        self.say(
+            f'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n  connect("{SECRET}")'
+        )
         self.say(text)
         self.end(1)
 

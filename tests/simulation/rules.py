@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from tests.simulation.airflow_model import BUDGETS, CANARY, Airflow
+from tests.simulation.airflow_model import BUDGETS, LOG, Airflow
 from tests.simulation.faults import Faults
-from tests.simulation.machines import Machines
-from tests.simulation.program import Fault, Gang, Save, Truth
+from tests.simulation.machines import Machines, shape_of
+from tests.simulation.program import SECRET, Fault, Gang, Save, Truth
 from tests.simulation.runtime import Process, World
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import SHAPES, Scenario
 from tests.simulation.seams import SHORT_ENDING
 from tests.simulation.service import TERMINAL, DataScience, Resource
 from tests.simulation.store import Bucket, Stored
 
 MANIFEST = "manifest.json"
+REFUSED_FOR = 600.0
+"""Seconds for which a shape that was refused is not asked for again, while there is another."""
+OVER_BUDGET = 60.0
+"""Seconds of each node beyond its budget: it looks at each beat, then saves, and its end has to be seen."""
+BEFORE_AGENT = 20.0
+"""Seconds of each node that its agent does not see, and before its budget in which its end may begin."""
+LOOKS_LIKE = {"SIGKILL": "OutOfMemory"}
+"""What a node takes for the same as another fault: the kernel kills for lack of memory."""
+LOG_LATE = 20.0
+"""Seconds before the end of a task of which not every line need be found any more."""
 LIVE = ("ACCEPTED", "IN_PROGRESS", "NEEDS_ATTENTION", "CANCELING")
 CANCEL_LIMIT = 60.0
 """Seconds after a kill within which the gang has to be told."""
+STILL_TRIED = 40.0
+"""Seconds since a refused cancel within which another has to follow: who is refused again and again has no limit."""
 GOES_ON_FOR = 25.0
 """Seconds of that in which nothing may be reached: the pauses between two tries grow to half a minute."""
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
@@ -57,11 +72,15 @@ class Rules:
         """Those of which every byte is in the store."""
         self.leases: dict[str, float] = {}
         self.reports: dict[str, float] = {}
+        self.saving: set[str] = set()
+        """Those whose node has last said that it saves."""
         self.silences: dict[str, tuple[float, float]] = {}
         """By report: when a silence began that was longer than the nodes bear, and when it was over."""
         self.told: dict[int, float] = {}
         """By gang: when it was first told to end."""
         self.told_why: dict[int, str] = {}
+        self.cancel_refused: dict[str, float] = {}
+        """By run: when a cancel was last refused."""
         self.hung: set[tuple[int, int]] = set()
         """Gangs that were said to hang, and in which launch."""
         self.unguarded: set[int] = set()
@@ -73,6 +92,10 @@ class Rules:
         """The jobs of gangs whose submission was complete."""
         self.creators: dict[str, Process] = {}
         """By job: the process that created its first run."""
+        self.shown: Counter[int] = Counter()
+        """By number: how often a line of the nodes' log was shown."""
+        self.refused: dict[str, float] = {}
+        """By shape: when the service last had no machine of it."""
         self._handed_on: tuple[int, int] | None = None
         self._clears_at_hand_on = 0
 
@@ -94,6 +117,9 @@ class Rules:
         airflow.on_failed_try.append(self._try_failed)
         airflow.on_kill.append(self._killed)
         airflow.on_push = [self._pushed]
+        airflow.on_retry.append(self._tried_again)
+        service.on_change.append(self._changed)
+        LOG.listens = self._said
         Process(self.world, "rule").spawn(self._watch_guards, delay=GUARD_INTERVAL)
 
     def violate(self, rule: str, what: str) -> None:
@@ -101,10 +127,35 @@ class Rules:
             self.world.note("RULE", "%s: %s", rule, what)
             self.violations.append((rule, self.world.now, what))
 
+    # what people read
+
+    def _said(self, who: str, text: str) -> None:
+        if SECRET in text:
+            self.violate("secret", f"the log of {who} shows a secret")
+        for number in _LINE.findall(text):
+            self.shown[int(number)] += 1
+
+    def _check_log(self) -> None:
+        """Each line of the nodes once, and all of them, where nothing has kept the task from reading."""
+        scenario, over = self.scenario, self.airflow.ended_at
+        if not scenario.logs or scenario.windows or scenario.rates or scenario.events or over is None:
+            return
+        if again := [number for number, times in self.shown.items() if times > 1]:
+            self.violate("log", f"{len(again)} lines were shown again: {self.service.lines[again[0]].text}")
+        lost = [
+            line
+            for line in self.service.lines
+            if line.found_at < over - LOG_LATE and line.number not in self.shown
+        ]
+        if lost:
+            self.violate("log", f"{len(lost)} lines were never shown: {lost[0].text} of {lost[0].at:.0f} s")
+
     # the store
 
     def _wrote(self, name: str, stored: Stored) -> None:
         folder, _, file = name.rpartition("/")
+        if file.endswith(".json") and SECRET.encode() in stored.data:
+            self.violate("secret", f"{file} holds a secret")
         if file == MANIFEST:
             self._published(folder, stored)
         elif file == "lease.json":
@@ -118,6 +169,7 @@ class Rules:
             if self.world.now - self.reports.get(name, self.world.now) > PEERS_SILENT:
                 self.silences[name] = self.reports[name], self.world.now
             self.reports[name] = self.world.now
+            (self.saving.add if b'"phase": "SAVING"' in stored.data else self.saving.discard)(name)
             self._check_cause(folder.removesuffix("/nodes"), stored)
 
     def _published(self, folder: str, stored: Stored) -> None:
@@ -208,8 +260,33 @@ class Rules:
 
     # gangs
 
+    def _changed(self, item: Resource, state: str) -> None:
+        if state == "FAILED" and "capacity" in (item.history[-1][2] or ""):
+            self.refused[shape_of(self.service.jobs[item.body["jobId"]])] = self.world.now
+
+    def _check_shape(self, shape: str) -> None:
+        """What was refused lately is not asked for while the job has another shape that was not."""
+        scenario, now = self.scenario, self.world.now
+        disturbed = scenario.windows or scenario.rates or scenario.events
+        # A node that is not there in time is a refusal too.
+        if not scenario.candidates or disturbed or scenario.late_node or scenario.stuck_fetching >= 0:
+            return
+        at = self.refused.get(shape)
+        # A refusal counts from when the task has seen it.
+        free = [
+            other
+            for other in SHAPES[: 1 + scenario.candidates]
+            if now - self.refused.get(other, -1e9) > REFUSED_FOR + 2 * GUARD_SLACK
+        ]
+        if at is not None and now - at < REFUSED_FOR - 5.0 and free:
+            self.violate(
+                "candidates", f"{shape} was asked for again after {now - at:.0f} s, though {free[0]} is free"
+            )
+
     def _created(self, run: Resource) -> None:
         job_id = run.body["jobId"]
+        if len([each for each in self.service.runs.values() if each.body["jobId"] == job_id]) == 1:
+            self._check_shape(shape_of(self.service.jobs[job_id]))
         if self.world.current is not None:
             self.creators.setdefault(job_id, self.world.current.process)
         for other in self.service.runs.values():
@@ -289,6 +366,10 @@ class Rules:
         began = min((run.created for run in runs), default=now)
         if scenario.max_runtime is not None and now - began > scenario.max_runtime - 5:
             return "its time was over"
+        all_runs = list(self.service.runs.values())
+        budget, early = scenario.node_seconds, BEFORE_AGENT * len(all_runs)
+        if budget is not None and self._used(all_runs) > budget - early:
+            return "its budget was used up"
         if any(run.state == "ACCEPTED" and now - run.created > scenario.start_timeout - 5 for run in runs):
             return "a node did not start in time"
         started = [run.started for run in runs if run.started is not None]
@@ -309,7 +390,9 @@ class Rules:
                 since, over = self.silences.get(name, (heard, 0.0))
                 # Who looks may not have seen its end.
                 heard = since if now - over < LOOK else heard
-                if now - heard > PEERS_SILENT and self._reports_blocked(heard):
+                # A finished model is worth an hour of silence (`limits.save_timeout`).
+                finished = name in self.saving and gang.exits.get(machine.rank) == 0
+                if now - heard > PEERS_SILENT and not finished and self._reports_blocked(heard):
                     return "a node was not heard of"
         return None
 
@@ -383,11 +466,38 @@ class Rules:
                     self._check_guards(gang)
             self.world.sleep(GUARD_INTERVAL)
 
+    def _used(self, runs: Sequence[Resource]) -> float:
+        """Return the node-seconds of runs until now."""
+        now = self.world.now
+        return sum(
+            ((run.finished or now) - run.started) * len(self.machines.of_run.get(run.id, ()) or (run,))
+            for run in runs
+            if run.started is not None
+        )
+
+    def _check_budget(self, gang: Gang) -> None:
+        """What all gangs since the last clear have used is never beyond the limit plus what it takes to end."""
+        limit = self.scenario.node_seconds
+        if limit is None:
+            return
+        cleared = max(
+            (at for at, what in self.airflow.kills if what in ("cleared", "restarted")), default=-1.0
+        )
+        runs = [run for run in self.service.runs.values() if run.created >= cleared]
+        margin = (OVER_BUDGET + self.scenario.stop_grace) * gang.nodes * len(self.machines.gangs)
+        slack = (self._slack(self.world.now - 120.0) - GUARD_SLACK) * gang.nodes
+        if (used := self._used(runs)) > limit + margin + slack:
+            self.unguarded.add(gang.number)
+            self.violate(
+                "guard", f"gang {gang.number} runs on with {used:.0f} of {limit:.0f} node-seconds used"
+            )
+
     def _check_guards(self, gang: Gang) -> None:
         running = [program for program in gang.programs.values() if program.exit_code is None]
         runs = self.runs_of(gang)
         if not runs or all(run.state in TERMINAL or run.cancel_asked is not None for run in runs):
             return
+        self._check_budget(gang)
         now, scenario = self.world.now, self.scenario
         windows = [(gang.hung_at, scenario.hang_timeout, "it hangs")] if running else []
         if scenario.max_runtime is not None:
@@ -425,7 +535,7 @@ class Rules:
     # the task
 
     def _pushed(self, key: str, value: Any) -> None:
-        if CANARY in json.dumps(value):
+        if SECRET in json.dumps(value):
             self.violate("secret", f"the XCom {key} holds a secret")
         if key == "run":
             self.announced.add(value["job_id"])
@@ -471,16 +581,27 @@ class Rules:
         down = self._down(since + GOES_ON_FOR) if goes_on_until else self._down(since)
         if any(rate.kind == "kill" for rate in self.scenario.rates):
             return
+        if goes_on_until and triggerer.dead:
+            return  # What it had begun has ended with it; its lease ends the gang.
         if {"service", "store"} <= down:
-            if self.world.now + CANCEL_LIMIT < goes_on_until and not triggerer.dead:
+            if self.world.now + CANCEL_LIMIT < goes_on_until:
                 # What it met last takes some seconds, and the pause after it half a minute.
                 again = self.world.now - LOOK
                 Process(self.world, "rule").spawn(
                     self._check_told, gangs, again, goes_on_until, triggerer, delay=CANCEL_LIMIT
                 )
             return
-        for gang in gangs:
-            if left := self.live_and_untold(gang):
+        left_of = {gang: self.live_and_untold(gang) for gang in gangs}
+        untold = [run for left in left_of.values() for run in left]
+        if any(
+            self.world.now - self.cancel_refused.get(run.id, -STILL_TRIED) < STILL_TRIED for run in untold
+        ):
+            Process(self.world, "rule").spawn(
+                self._check_told, gangs, since, goes_on_until, triggerer, delay=STILL_TRIED
+            )
+            return
+        for gang, left in left_of.items():
+            if left:
                 self.violate(
                     "slow cancel",
                     f"{CANCEL_LIMIT:.0f} s after its task was killed, {len(left)} runs of gang {gang.number} "
@@ -528,6 +649,12 @@ class Rules:
                 "lost model",
                 f"every program of gang {gang.number} has succeeded, and the try failed: {str(error)[:200]}",
             )
+
+    def _tried_again(self, error: BaseException) -> None:
+        """What a retry would meet again is not tried again, and costs no machines (I7)."""
+        cause = str(getattr(error, "cause", ""))
+        if cause.rpartition(".")[2] in ("USER", "CONFIG", "DATA", "BUDGET"):
+            self.violate("tried again", f"after {cause}: {str(error)[:120]}")
 
     def _odd(self, gang: Gang) -> bool:
         return any(
@@ -646,7 +773,8 @@ class Rules:
         known = self._faults_before(gang, gang.launch + 1)
         if len(known) != gang.launch + 1 or 0 in gang.exits.values():
             return
-        if _again(known) or _again_without_steps(known):
+        said = [replace(fault, kind=LOOKS_LIKE.get(fault.kind, fault.kind)) for fault in known]
+        if _again(said) or _again_without_steps(said):
             return
         spent = sum(fault.budget == known[-1].budget for fault in known)
         if spent <= self._budgets()[known[-1].budget]:
@@ -694,6 +822,10 @@ class Rules:
                 f"though {newest.label} was there",
             )
 
+    def refused_call(self, call: str, args: Sequence[Any]) -> None:
+        if call == "service.cancel":
+            self.cancel_refused[args[0]] = self.world.now
+
     def called(self, actor: Process, call: str) -> None:
         """Count what a try reads of the compartment."""
         if call == "service.list_jobs" and actor.name.startswith("worker"):
@@ -723,8 +855,9 @@ class Rules:
                     "left running",
                     f"{len(live)} runs live on, {self.world.now - (self.airflow.ended_at or 0):.0f} s after their task",
                 )
-        if CANARY in json.dumps(self.airflow.notes):
+        if SECRET in json.dumps(self.airflow.notes):
             self.violate("secret", "the notes hold a secret")
+        self._check_log()
         self._check_uploads()
 
     def _check_uploads(self) -> None:
@@ -740,6 +873,9 @@ class Rules:
                 self.violate(
                     "multipart", f"the upload of {parts.name.rpartition('/')[2]} by {parts.writer} stays open"
                 )
+
+
+_LINE = re.compile(r"#(\d+)#")
 
 
 def _ends_launch(stored: Stored) -> bool:

@@ -12,6 +12,10 @@ from tests.simulation.program import FAULTS, Habits, habits_from
 
 LAUNCHED_AGAIN = 0.25
 """The share of schedules whose jobs allow restarts."""
+ODD_TOO = 0.4
+"""The share of schedules that have one more kind of `_ODDITIES`."""
+SHAPES = ("VM.Standard2.1", "VM.Standard2.2", "VM.Standard2.4")
+"""What a job asks for, and its candidates where it has any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,16 @@ class Scenario:
     """From when to when the service knows nothing of a node's runs, and its rank: it lists none, and says 404."""
     zombie: bool = False
     """Whether the service calls a run CANCELED at once whose machine knows nothing of that, and runs on."""
+    notes: bool = True
+    """Whether Airflow keeps the task's state from try to try: 3.3 does."""
+    logs: bool = False
+    """Whether the job has a log at the service."""
+    candidates: int = 0
+    """How many other shapes the job names."""
+    refused_shapes: tuple[tuple[str, float, float], ...] = ()
+    """Of which there is no machine, from when to when."""
+    node_seconds: float | None = None
+    """What the job may use (`limits.max_node_hours`)."""
     crowd: int = 0
     """Triggers of other tasks that begin to wait in the same triggerer."""
     rates: tuple[Rate, ...] = ()
@@ -93,6 +107,8 @@ def draw(seed: str) -> Scenario:
         scenario = replace(scenario, **_KINDS[kind](dice, scenario, length))
     if dice.random() < LAUNCHED_AGAIN:
         scenario = replace(scenario, **_launched_again(dice, scenario, length))
+    if dice.random() < ODD_TOO:
+        scenario = replace(scenario, **_ODDITIES[dice.choice(sorted(_ODDITIES))](dice, scenario, length))
     # The store refuses a crowd's triggerer for two minutes: the service is then the one way to end a gang.
     ways = tuple(rate for rate in scenario.rates if not (scenario.crowd and rate.calls == "service.cancel"))
     return replace(scenario, rates=ways)
@@ -595,3 +611,111 @@ _KINDS = {
     "last try refused": _last_try_refused,
     "deadline": _deadline,
 }
+
+
+def _older_airflow(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """Airflow before 3.3 keeps nothing of a task from try to try; half of the time its job lies elsewhere then."""
+    at = dice.uniform(20, length)
+    change = Event("edited", "edit", at, {"compartment": "other"})
+    deaths = [Event(f"{who} dies", f"kill_{who}", at + 1, {}) for who in ("worker", "triggerer")]
+    if dice.random() < 0.5:
+        return _merge(scenario, notes=False)
+    return _merge(
+        scenario,
+        notes=False,
+        deferrable=False,
+        habits=_lasts(scenario.habits),
+        retries=max(1, scenario.retries),
+        events=(change, *deaths),
+    )
+
+
+def _store_refuses(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """The store says now and then that it knows none of us, or nothing of what is asked for."""
+    kind, calls = dice.choice(["401", "404"]), dice.choice(["store.", "store.get", "store.put", "store.list"])
+    return _merge(scenario, rates=(Rate(kind, calls, dice.choice([0.01, 0.03])),))
+
+
+def _alone_without_store(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """One node does not reach the store; the others do, and reach it."""
+    rank, begin = dice.randrange(scenario.nodes), dice.uniform(0.2, 1.2) * length
+    kind, seconds = dice.choice(["503", "unreachable"]), dice.choice([10.0, 40.0, 100.0, 200.0])
+    window = Window(
+        f"no store for node {rank}", kind, "store.", begin, begin + seconds, actors=f"node 0.{rank}"
+    )
+    return _merge(scenario, windows=(window,))
+
+
+def _attention(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """The service shows a run in a state that says little, or that we have never heard of, and then as before."""
+    details = {
+        "rank": dice.randrange(scenario.nodes),
+        "state": dice.choice(["NEEDS_ATTENTION", "NEEDS_ATTENTION", "RESTING"]),
+        "seconds": dice.choice([20.0, 200.0]),
+    }
+    return _merge(scenario, events=(Event("odd state", "odd_state", dice.uniform(10, length), details),))
+
+
+def _logged(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A log at the service, read by those whose clocks may be ahead or behind."""
+    skews = {name: dice.choice([0.0, dice.uniform(-280, 280)]) for name in ("worker_skew", "triggerer_skew")}
+    return _merge(scenario, logs=True, topology="job_runs", **skews)
+
+
+def _clock_jumps(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A clock is set, forward or back, while all goes on."""
+    jumps = [
+        Event(
+            f"clock of {who} is set",
+            "set_clock",
+            dice.uniform(10, length),
+            {"who": who, "rank": dice.randrange(scenario.nodes), "by": dice.uniform(-200, 200)},
+        )
+        for who in dice.sample(["node", "worker", "triggerer"], 2)
+    ]
+    return _merge(scenario, events=tuple(jumps))
+
+
+def _other_machines(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A job with candidates, some of whose shapes are not there for a while, or never."""
+    number = dice.choice([1, 2])
+    refused = [
+        (shape, 0.0, dice.choice([60.0, 400.0, 5000.0]))
+        for shape in SHAPES[: 1 + number]
+        if dice.random() < 0.6
+    ]
+    return _merge(
+        scenario, topology="job_runs", capacity="there", candidates=number, refused_shapes=tuple(refused)
+    )
+
+
+def _budget(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    return _merge(scenario, node_seconds=scenario.nodes * dice.uniform(25.0, 1.5 * length))
+
+
+def _cleared_otherwise(dice: random.Random, scenario: Scenario, length: float) -> Mapping[str, Any]:
+    """A clear, with a job that is another one in what says where and how it runs."""
+    among: dict[str, Any] = {
+        "topology": dice.choice(["multi_node", "job_runs"]),
+        "image": "iad.ocir.io/space/train:2",
+        "work_dir": "oci://bucket@space/elsewhere",
+        "nodes": dice.choice([2, 3]),
+    }
+    changes = {name: among[name] for name in dice.sample(sorted(among), dice.choice([1, 2]))}
+    if changes.get("topology") == "multi_node":
+        changes["nodes"] = max(2, scenario.nodes)
+    return _merge(scenario, events=(Event("cleared", "clear", dice.uniform(1, length * 1.6), changes),))
+
+
+_ODDITIES = {
+    "older Airflow": _older_airflow,
+    "store refuses": _store_refuses,
+    "alone without a store": _alone_without_store,
+    "odd state": _attention,
+    "logged": _logged,
+    "clock jumps": _clock_jumps,
+    "other machines": _other_machines,
+    "budget": _budget,
+    "cleared otherwise": _cleared_otherwise,
+}
+"""Drawn after all else, so that a new one leaves most seeds as they are."""

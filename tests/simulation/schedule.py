@@ -81,7 +81,7 @@ def run(scenario: Scenario | str, *, keep_trace: bool = False) -> Outcome:
         seams.Current.airflow, seams.Current.machines = airflow, machines
         seams.Current.connection = connection(scenario)
         rules.attach(bucket, service, machines, airflow, truth)
-        network.on_done = rules.called
+        network.on_done, network.on_refused = rules.called, rules.refused_call
         airflow.schedule(0.5)
         for event in scenario.events:
             runtime.Process(world, "fate").spawn(_happen, event, airflow, machines, faults, delay=event.at)
@@ -91,7 +91,7 @@ def run(scenario: Scenario | str, *, keep_trace: bool = False) -> Outcome:
         finally:
             world.close()
     gc.enable()
-    gc.collect()
+    _collect()
     lines = render(world) if keep_trace else []
     return Outcome(
         seed=scenario.seed,
@@ -108,6 +108,21 @@ def run(scenario: Scenario | str, *, keep_trace: bool = False) -> Outcome:
         gangs=len(machines.gangs),
         trace=lines,
     )
+
+
+_uncollected = 0
+COLLECTED_EVERY = 4
+"""Schedules. What one has left in cycles are some thousand objects."""
+
+
+def _collect() -> None:
+    """Clear away what schedules have left; what the first has imported and cached stays, and is looked at no more."""
+    global _uncollected
+    if _uncollected % COLLECTED_EVERY == 0:
+        gc.collect()
+    if _uncollected == 0:
+        gc.freeze()
+    _uncollected += 1
 
 
 def _result(airflow, rules) -> tuple[object, ...]:
@@ -150,6 +165,10 @@ def _happen(event: Event, airflow, machines, faults: Faults) -> None:
         machines.lose(**event.details)
     elif event.what == "cut_off":
         machines.cut_off(**event.details)
+    elif event.what == "odd_state":
+        machines.show_oddly(**event.details)
+    elif event.what == "set_clock" and event.details["who"] == "node":
+        machines.set_clock(event.details["rank"], event.details["by"])
     elif event.what == "kill_program":
         machines.kill_program(**event.details)
     elif event.what == "delete_run":

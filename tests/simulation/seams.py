@@ -81,6 +81,7 @@ def install() -> SimpleNamespace:
         package = importlib.import_module(PACKAGE)
         modules = [package, *_import_all(package)]
     ExecutorSafeguard.test_mode = True
+    sys.unraisablehook = _unraisable
     globals_of = [entry for module in modules for entry in _process_globals(module)]
     _patch_clients()
     _patch_agent()
@@ -160,7 +161,7 @@ def _patch_agent() -> None:
     from airflow_provider_ocidist import kinds
     from airflow_provider_ocidist.agent import guard, node
     from airflow_provider_ocidist.agent.join import topology
-    from airflow_provider_ocidist.agent.monitor import health, peers, watches
+    from airflow_provider_ocidist.agent.monitor import health, peers, progress, watches
     from airflow_provider_ocidist.agent.prepare import code
     from airflow_provider_ocidist.agent.prepare.workspace import Workspace
     from airflow_provider_ocidist.agent.save import judging, shard_uploader
@@ -197,6 +198,8 @@ def _patch_agent() -> None:
     meeting.await_address = lambda *_, **__: here().address
     supervise.os = SimulatedOs()
     watches.UsageMeter = NoUsage
+    # It would wait for the kernel, for real; the beats read the same lines.
+    progress.ProgressMeter.follow = lambda _meter: None
     activity.Activity.look = lambda own: own._stages
     for module in (judging, shard_uploader):
         module.open_for_writing = _open_for_writing
@@ -284,6 +287,12 @@ class Numbers:
     @classmethod
     def uuid4(cls) -> uuid.UUID:
         return uuid.UUID(int=next(cls.count))
+
+
+def _unraisable(found: Any) -> None:
+    """Say nothing of what a coroutine raises that is cleared away after the end of its world."""
+    if runtime.WORLD is None or not runtime.WORLD.closed:
+        sys.__unraisablehook__(found)
 
 
 def begin(world: runtime.World) -> None:

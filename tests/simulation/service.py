@@ -6,15 +6,17 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from tests.simulation.faults import http_date, refusal
-from tests.simulation.runtime import World
+from tests.simulation.runtime import EPOCH, World
 from tests.simulation.store import Place, moment
 
 TERMINAL = ("SUCCEEDED", "FAILED", "CANCELED", "DELETED")
-CANCELABLE = ("ACCEPTED", "IN_PROGRESS", "NEEDS_ATTENTION")
+INGESTED = 1.0, 12.0
+"""Seconds after which a log line can be found."""
 PAGE = 100
 _PLAIN = {"environmentVariables", "freeformTags", "definedTags", "systemTags"}
 
@@ -92,6 +94,27 @@ class Resource:
         return shown
 
 
+@dataclass(frozen=True)
+class Line:
+    """One line of a log."""
+
+    number: int
+    run_id: str
+    at: float
+    found_at: float
+    """From when on a search finds it."""
+    text: str
+
+    def entry(self) -> dict[str, Any]:
+        content = {
+            "id": f"line{self.number}",
+            "time": moment(self.at).isoformat(),
+            "source": f"jobrun.{self.run_id}",
+            "data": {"message": self.text},
+        }
+        return {"datetime": int((EPOCH + self.at) * 1000), "logContent": content}
+
+
 class DataScience:
     """The service. `start` is called when a run gets its machines, `stop` when it is told to end."""
 
@@ -109,6 +132,8 @@ class DataScience:
         self.hides: Callable[[], bool] = lambda: True
         """Asked before a run is hidden; False where that fault is left out."""
         self.pages_of_jobs = 0
+        self.lines: list[Line] = []
+        """Of the log, in the order in which they were written."""
         self.foreign_jobs = scenario.foreign_jobs
         """Jobs of others in every compartment; each page of them costs a request."""
 
@@ -209,7 +234,7 @@ class DataScience:
 
     def cancel_run(self, run_id: str) -> None:
         run = self._there(self.runs, run_id)
-        if run.state not in CANCELABLE:
+        if run.state in TERMINAL or run.state == "CANCELING":
             raise refusal(409, "IncorrectState", f"The job run is {run.state}", self.world)
         run.cancel_asked = self.world.now
         for look in self.on_cancel:
@@ -227,13 +252,35 @@ class DataScience:
             self._move(run, state, details)
 
     def attention(self, run: Resource, state: str) -> None:
-        if run.state in ("IN_PROGRESS", "NEEDS_ATTENTION"):
+        if run.state not in TERMINAL and run.state != "CANCELING":
             self._move(run, state)
 
     def gone(self, run: Resource) -> None:
         """Somebody deletes the run behind our back."""
         if run.state in TERMINAL[:3]:
             self._move(run, "DELETED")
+
+    # the log
+
+    def logged(self, run: Resource, text: str) -> None:
+        """Keep what a node has printed, line by line, where the job has a log."""
+        if not self.scenario.logs:
+            return
+        for line in text.splitlines():
+            number = len(self.lines)
+            found_at = self.world.now + self.world.between(*INGESTED, "ingested", number)
+            self.lines.append(Line(number, run.id, self.world.now, found_at, f"{line} #{number}#"))
+
+    def search(self, begin: float, end: float, query: str) -> list[Any]:
+        """Return the entries of a search, oldest first."""
+        found = [
+            line
+            for line in self.lines
+            if line.found_at <= self.world.now
+            and begin <= EPOCH + line.at <= end
+            and ("source =" not in query or line.run_id in query)
+        ]
+        return [SimpleNamespace(data=line.entry()) for line in sorted(found, key=lambda line: line.at)]
 
     # small parts
 
@@ -376,10 +423,15 @@ class DataScienceClient:
 
 
 class LogSearchClient(DataScienceClient):
-    """A log in which there is nothing."""
+    """The log that nodes write to."""
 
-    def search_logs(self, _details: Any, **_: Any) -> Any:
-        return _answer(self._ask("search_logs", lambda: SimpleNamespace(results=[])))
+    def search_logs(self, search: Mapping[str, Any], **_: Any) -> Any:
+        begin, end = (search[name].timestamp() for name in ("timeStart", "timeEnd"))
+
+        def work() -> Any:
+            return SimpleNamespace(results=Service.data_science.search(begin, end, search["searchQuery"]))
+
+        return _answer(self._ask("search_logs", work))
 
 
 def _answer(data: Any) -> Any:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import threading
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -38,3 +42,26 @@ def test_threads_end_when_nobody_needs_them_and_come_back_when_somebody_does(
 
     asyncio.run(asyncio.wait_for(calls(), 60))
     asyncio.run(asyncio.wait_for(in_thread(lambda: None), 60))
+
+
+def test_a_call_that_is_forgotten_after_its_loop_has_ended_ends_the_threads_without_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost: list[sys.UnraisableHookArgs] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    lent = threads.Threads()
+
+    async def call() -> None:
+        with lent.held():
+            await asyncio.Event().wait()
+
+    async def begin(work: Coroutine[Any, Any, None]) -> None:
+        work.send(None)
+
+    work = call()
+    asyncio.run(begin(work))
+    del work
+    gc.collect()
+    assert [str(each.exc_value) for each in lost] == []
+    assert lent._held == 0
+    assert lent._pool is None

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from types import SimpleNamespace
@@ -288,6 +289,38 @@ def test_a_trigger_that_only_moved_ends_nothing(
     assert f"{ref.key.name} continues: its task waits for it elsewhere" in caplog.text
 
 
+@pytest.mark.parametrize("by_user", [True, False])
+@pytest.mark.parametrize("airflow", ["fails", "is silent", "says so late"])
+def test_what_a_user_has_ended_is_ended_though_airflow_does_not_answer(
+    trigger: Trigger, monkeypatch: pytest.MonkeyPatch, by_user: bool, airflow: str
+) -> None:
+    monkeypatch.setattr(module, "ASK_WITHIN", 0.2)
+    monkeypatch.setattr(module, "ASK_INTERVAL", 0.02)
+    released = threading.Event()
+
+    def still_owned(_: RunRecord) -> bool:
+        if airflow == "fails":
+            raise ConnectionError("no API server")
+        released.wait(0.05 if airflow == "says so late" else 30)
+        return True
+
+    monkeypatch.setattr(trigger, "_still_owned", still_owned)
+
+    async def killed() -> None:
+        # Airflow may call `on_kill` first, and says only then that it was a user.
+        ending = asyncio.create_task(trigger.on_kill())
+        if by_user:
+            await cancelled(trigger, KILLED)
+        await asyncio.wait({ending}, timeout=1.0)
+
+    try:
+        run(killed())
+    finally:
+        released.set()
+    ended = bool(trigger.shared.model.done("cancel"))
+    assert ended is (by_user and airflow != "says so late")
+
+
 def test_a_watcher_that_owns_nothing_ends_nothing(ref: RunRef, trigger: Trigger) -> None:
     watcher = a_trigger(ref, owner={})
     run(watcher.on_kill())
@@ -471,3 +504,13 @@ def test_a_pause_ends_at_its_moment(monkeypatch: pytest.MonkeyPatch, ahead: floa
     assert found.serialize() == ("airflow_provider_ocidist.triggers.PauseTrigger", {"until": until})
     assert run(first(found.run())).payload is None
     assert slept == [pytest.approx(expected, abs=5 if expected else 0)]
+
+
+@pytest.mark.parametrize("skew", [-280.0, -130.0, 0.0, 130.0, 280.0])
+def test_a_pause_takes_as_long_whatever_the_triggerers_clock_says(
+    monkeypatch: pytest.MonkeyPatch, skew: float
+) -> None:
+    slept = pauses(monkeypatch)
+    sent = PauseTrigger(time.time() + 60.0 + skew, 60.0).serialize()
+    assert run(first(PauseTrigger(**sent[1]).run())).payload is None
+    assert slept == [60.0]

@@ -8,7 +8,9 @@ The exit code is the training's own (128 + n for signal n). Where there is none,
     74  data could not be read or written
     75  the training hung
     76  nobody waited for the run any more
+    77  the task has used what its job allows
     78  the job cannot run as it is configured
+    79  the program used neither processors nor GPUs for too long
    143  this node was stopped, by a signal or by another node's failure
 """
 

@@ -44,7 +44,9 @@ class Heartbeat:
         """`hasty`: the same place, without retries and with a short timeout."""
         self.store = store
         self.hasty = hasty or store
-        self.report = report
+        self._report = report
+        self._changes: dict[str, Any] = {}
+        """Of the report, since it was last looked at: a beat's make one new report, not one each."""
         self.switch = switch
         self.interval = interval
         self.watches: list[Callable[[], object]] = []
@@ -70,10 +72,19 @@ class Heartbeat:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def report(self) -> NodeReport:
+        """What this node has to say by now."""
+        with self._lock:
+            if self._changes:
+                self._report = replace(self._report, **self._changes)
+                self._changes = {}
+            return self._report
+
     def update(self, *, now: bool = False, **changes: Any) -> None:
         """Change the report; `now`: write it at once rather than at the next beat."""
         with self._lock:
-            self.report = replace(self.report, **changes)
+            self._changes.update(changes)
         if now:
             self._wake.set()
 
@@ -161,7 +172,8 @@ class Heartbeat:
             # One at a time: an older report must not replace a newer one.
             with self._writing:
                 self.update(heartbeat_at=time.time())
-                self.hasty.write(report_of(self.report.rank), self.report.to_json())
+                report = self.report
+                self.hasty.write(report_of(report.rank), report.to_json())
         except (OcidistError, OSError) as error:
             if not self._failing:
                 logger.warning("the run directory cannot be written, training goes on: %s", error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from airflow_provider_ocidist.errors import OcidistError
 from airflow_provider_ocidist.model.report import NodeReport, Phase
@@ -12,6 +12,8 @@ from airflow_provider_ocidist.storage.stores.base import Store
 
 GONE_AFTER = 60.0
 """Seconds without a heartbeat after which a node counts as ended."""
+SILENT_AFTER = 15.0
+"""Seconds without a heartbeat after which a node may be out of reach of the store."""
 
 
 def read_report(store: Store, rank: int) -> NodeReport | None:
@@ -59,14 +61,30 @@ class Beats:
 class PeerLiveness:
     """Whether other nodes can still answer, by their reports."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, patient: Callable[[], bool] = lambda: False) -> None:
+        """`patient`: whether a silent node is waited for: it may hold its part of a finished model, out of reach of
+        the store. That it is dead the waiting task sees at the service.
+        """
         self.store = store
+        self._patient = patient
         self._beats = Beats()
+        self._silent: set[int] = set()
 
     def ended(self, rank: int) -> bool:
         report = read_report(self.store, rank)
+        self._silent.discard(rank)
         if report is None:
             # No report can be read: the store may be out of reach.
             self._beats.forget(rank)
+            self._silent.add(rank)
             return False
-        return report.phase is Phase.DONE or self._beats.silent_for(report) > GONE_AFTER
+        silent_for = self._beats.silent_for(report)
+        if report.phase is Phase.DONE:
+            return True
+        if silent_for > SILENT_AFTER:
+            self._silent.add(rank)
+        return silent_for > GONE_AFTER and not self._patient()
+
+    def is_waited_for(self, rank: int) -> bool:
+        """Whether a node was silent when it was looked at last, and is waited for all the same."""
+        return rank in self._silent and self._patient()

@@ -24,6 +24,7 @@ OWN_TROUBLE = 6.0
 PROBED_PORT = 9
 """A port without a server (discard): a refusal is an answer, and disturbs no server."""
 PROBE_LIMIT = 3.0
+TRAINED = (Phase.SAVING, Phase.DONE)
 PROBED = 4
 """Nodes that are probed before this one counts as cut off."""
 
@@ -31,9 +32,10 @@ PROBED = 4
 class PeerWatch:
     """Watches the next node, as another watches this one, from the start of the training on.
 
-    A node is lost when its report does not change, or when its address, which had answered, stops answering. This
-    node is cut off when it cannot write its own report for `alone_after` seconds and no other node answers; an
-    outage of the store alone ends nothing.
+    A node is lost when its report does not change, or when its address, which had answered, stops answering; not while
+    it saves, or this one does: it may hold a finished model, and wait for the store. This node is cut off when it
+    cannot write its own report for `alone_after` seconds and no other node answers; an outage of the store alone ends
+    nothing.
     """
 
     def __init__(
@@ -79,6 +81,8 @@ class PeerWatch:
 
     def look(self, now: float) -> str | None:
         """Return what is wrong, None when nothing is known to be."""
+        if self.heartbeat.report.phase in TRAINED:
+            return None
         silent_for = now - self.heartbeat.written_at
         if silent_for > OWN_TROUBLE:
             self._heard = self._answered = None
@@ -93,8 +97,9 @@ class PeerWatch:
         )
 
     def _cut_off(self, silent_for: float) -> str | None:
-        asked = self.others[:PROBED]
-        if silent_for < self.alone_after or not self._anybody_answers:
+        # The machine of a node that has trained is given back: that it answers no more says nothing of the network.
+        asked = [peer for peer in self.others if peer.rank not in self._done][:PROBED]
+        if silent_for < self.alone_after or not self._anybody_answers or not asked:
             return None
         if any(self.answers(peer.address) for peer in asked):
             return None
@@ -107,7 +112,7 @@ class PeerWatch:
         report = read_report(self.heartbeat.store, peer.rank)
         if report is None:
             self._heard = None
-        elif report.phase is Phase.DONE:
+        elif report.phase in TRAINED:
             self._done.add(peer.rank)
             self._heard = self._answered = None
         elif self._heard is None or self._heard[:2] != (peer.rank, report.heartbeat_at):

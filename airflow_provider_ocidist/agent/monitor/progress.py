@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import statistics
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from airflow_provider_ocidist.agent.inotify import IGNORED, MODIFY, Inotify
 from airflow_provider_ocidist.agent.monitor.metrics import (
     Metrics,
     OutputReader,
@@ -43,7 +45,7 @@ class Announced:
     """An announced complete checkpoint."""
 
     at_ns: int
-    """When the progress file was last written to, in ns of Unix time."""
+    """Not later than its line was written, in ns of Unix time."""
     step: int | None
 
 
@@ -139,6 +141,9 @@ class ProgressMeter:
         """`folder` is the meter's own; it is removed at the end."""
         self.file = folder / "progress.jsonl"
         self._offset = 0
+        self._read_ns = 0
+        """When the progress file had last been written to when it was last read: what is read next is not older."""
+        self._follows = False
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._announced: dict[str, Announced] = {}
@@ -218,7 +223,7 @@ class ProgressMeter:
         """Forget what the program has reported: it is launched again, and counts from its checkpoint."""
         with self._reading, self._lock:
             self.file.unlink(missing_ok=True)
-            self._offset = 0
+            self._offset = self._read_ns = 0
             self._announced, self._readers = {}, {}
             self._epochs, self._unplaced = EpochCounter(), Unplaced()
             self._progress = Progress(updated_at=time.time())
@@ -268,17 +273,39 @@ class ProgressMeter:
         with self._reading:
             try:
                 with self.file.open("rb") as file:
-                    file.seek(self._offset)
-                    lines = file.read().rpartition(b"\n")[0]
+                    # Before what is read: a line that comes meanwhile is later than that.
                     written_ns = os.fstat(file.fileno()).st_mtime_ns
+                    file.seek(self._offset)
+                    lines, _, rest = file.read().rpartition(b"\n")
             except OSError:
                 return
+            earlier_ns, self._read_ns = self._read_ns, written_ns
             if lines:
                 self._offset += len(lines) + 1
-                for line in lines.splitlines():
-                    self._take_line(line, written_ns)
+                *others, last = lines.splitlines()
+                for line in others:
+                    self._take_line(line, earlier_ns)
+                # The file's time is that of its end.
+                self._take_line(last, earlier_ns if rest else written_ns)
+
+    def follow(self) -> None:
+        """Read each line as soon as it is written: only of the last one that is read is the time known."""
+        if not self._follows:
+            self._follows = True
+            threading.Thread(target=self._follow, name="progress", daemon=True).start()
+
+    def _follow(self) -> None:
+        # Without an instance of inotify the lines are read at each beat.
+        with contextlib.suppress(OSError), contextlib.closing(Inotify(blocks=True)) as events:
+            there = events.watch(self.file.parent, MODIFY)
+            while there:
+                found = events.read()
+                there = not any(mask & IGNORED for mask, _ in found)
+                if any(name == self.file.name for _, name in found):
+                    self._read_file()
 
     def _take_line(self, line: bytes, written_ns: int) -> None:
+        """`written_ns`: a time at which it was not written yet, or only just."""
         found = read_record(line)
         self._reported |= "step" in found
         name = announced_in(line)

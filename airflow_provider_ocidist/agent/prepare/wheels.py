@@ -16,26 +16,30 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from airflow_provider_ocidist.agent.prepare.command import Finished
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import OcidistError
-from airflow_provider_ocidist.model.work_dir import WHEELS
+from airflow_provider_ocidist.model.work_dir import WHEELS, WHEELS_MANIFEST
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-
-if TYPE_CHECKING:
-    from airflow_provider_ocidist.agent.prepare.packages import Pip
 
 logger = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
 LOOK_INTERVAL_S = 0.5
 WAIT_S = 180.0
 """For node 0 to offer the wheels; one that has to build them takes as long as each node would."""
 FIRST_SIGN_S = 20.0
 """For node 0 to report its start; a gang's nodes may start minutes apart."""
 _PIECE = 1 << 20
+
+
+class RunsPip(Protocol):
+    """Runs pip in the interpreter of the training."""
+
+    def run(self, *arguments: str) -> Finished:
+        """Return how it ended."""
 
 
 @dataclass(kw_only=True)
@@ -65,7 +69,7 @@ class WheelCache:
         self._place = tempfile.TemporaryDirectory(prefix="ocidist-pip-")
         yield ("--cache-dir", f"{self._place.name}/cache", "--report", f"{self._place.name}/report.json")
 
-    def offer(self, pip: Pip) -> None:
+    def offer(self, pip: RunsPip) -> None:
         """Publish what was installed, in a thread."""
         if self._place is not None:
             threading.Thread(target=self._publish, args=(pip,), name="wheels", daemon=True).start()
@@ -75,7 +79,7 @@ class WheelCache:
         if self._is_source:
             self._say({"state": "none"})
 
-    def _publish(self, pip: Pip) -> None:
+    def _publish(self, pip: RunsPip) -> None:
         assert self._place is not None
         try:
             with _removed_at_end(self._place) as place:
@@ -91,7 +95,7 @@ class WheelCache:
             logger.warning("no wheels for the other nodes: %s", error)
             self.give_up()
 
-    def _gathered(self, pip: Pip, place: Path) -> dict[str, Any]:
+    def _gathered(self, pip: RunsPip, place: Path) -> dict[str, Any]:
         """Make wheels of all that was installed; pip takes its downloads and builds from its cache."""
         report = json.loads((place / "report.json").read_text())
         pins = [f"{item['metadata']['name']}=={item['metadata']['version']}" for item in report["install"]]
@@ -115,13 +119,13 @@ class WheelCache:
         from airflow_provider_ocidist.storage.stores.opening import open_store
 
         try:
-            open_store(self._uri, self.access).write(MANIFEST, json.dumps(manifest).encode())
+            open_store(self._uri, self.access).write(WHEELS_MANIFEST, json.dumps(manifest).encode())
         except (OcidistError, OSError) as error:
             logger.warning("the wheels cannot be announced to the other nodes: %s", error)
 
     # the other nodes
 
-    def install(self, pip: Pip) -> bool:
+    def install(self, pip: RunsPip) -> bool:
         """Install from the cache; return whether it succeeded. Raises Stopped."""
         if self.rank == 0 or self.nodes == 1:
             return False
@@ -135,7 +139,7 @@ class WheelCache:
             logger.warning("the wheels of node 0 cannot be used: %s", error)
             return False
 
-    def _installed(self, pip: Pip, manifest: dict[str, Any]) -> bool:
+    def _installed(self, pip: RunsPip, manifest: dict[str, Any]) -> bool:
         if not manifest["pins"]:
             # Node 0 had everything; pip checks this node in a second.
             return False
@@ -143,7 +147,13 @@ class WheelCache:
 
         with _removed_at_end(tempfile.TemporaryDirectory(prefix="ocidist-wheels-")) as place:
             folder = place / "wheels"
-            copy(self._uri, str(folder), access=self.access, exclude=[MANIFEST], cancel=self.switch.event)
+            copy(
+                self._uri,
+                str(folder),
+                access=self.access,
+                exclude=[WHEELS_MANIFEST],
+                cancel=self.switch.event,
+            )
             found = {path.name: _sha256(path) for path in folder.iterdir()}
             if found != manifest["files"]:
                 logger.warning("the wheels of node 0 are not those of its list")
@@ -163,7 +173,7 @@ class WheelCache:
         while True:
             manifest: dict[str, Any] = {}
             try:
-                manifest = json.loads(store.read(MANIFEST))
+                manifest = json.loads(store.read(WHEELS_MANIFEST))
             except FileNotFoundError:
                 pass
             except (OcidistError, OSError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -68,18 +69,20 @@ class Candidate:
 
 
 def scan(path: Path) -> dict[str, Stamp]:
-    """Return the files of an entry. Raises FileNotFoundError when one vanishes meanwhile."""
+    """Return the files of an entry: what else lies in it, as a pipe, is none of a checkpoint, and may never end.
+
+    Raises FileNotFoundError when one vanishes meanwhile, OSError where it is neither a file nor a folder.
+    """
     status = os.stat(path)
-    if not stat.S_ISDIR(status.st_mode):
+    if stat.S_ISREG(status.st_mode):
         return {path.name: _stamp_of(status)}
+    if not stat.S_ISDIR(status.st_mode):
+        raise OSError(errno.EINVAL, "neither a file nor a folder", str(path))
     # Runs each second for each file: strings are ten times as fast as Path.
     files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
     below = len(os.path.join(path, ""))
-    return {file[below:]: _stamp(file) for file in files}
-
-
-def _stamp(file: str) -> Stamp:
-    return _stamp_of(os.stat(file))
+    found = ((file, os.stat(file)) for file in files)
+    return {file[below:]: _stamp_of(status) for file, status in found if stat.S_ISREG(status.st_mode)}
 
 
 def _stamp_of(status: os.stat_result) -> Stamp:

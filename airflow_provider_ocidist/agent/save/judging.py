@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -56,16 +57,21 @@ class Judge:
         announced: Callable[[], Mapping[str, int]] = dict,
         elsewhere: Elsewhere = nowhere,
         ahead: Callable[[Path], int] = ahead_ns,
+        far: Callable[[Candidate], str | None] = lambda _: None,
+        begins: Callable[[str], object] = lambda _: None,
     ) -> None:
         """`announced`: the entries that the program announced, and when, in ns of this machine's clock.
 
-        `ahead`: by how many ns the folder's file stamps are ahead of that clock.
+        `ahead`: by how many ns the folder's file stamps are ahead of that clock. `far`: why another node may still
+        write to an entry. `begins` takes what is read next.
         """
         self.folder = folder
         self.pattern = pattern
         self.announced = announced
         self.elsewhere = elsewhere
         self._ahead = ahead
+        self._far = far
+        self._begins = begins
         self._renames = Renames(folder)
         there = candidates(folder, pattern)
         self._beginnings = Beginnings(there)
@@ -73,6 +79,7 @@ class Judge:
         self._proved = dict(self._seen)
         self._readings: dict[Path, tuple[tuple[Signature, tuple[int | None, ...]], Reading]] = {}
         self._models: dict[str, Model] = {}
+        self._open: dict[Path, tuple[str, ...]] = {}
         self._read: dict[Path, tuple[Candidate, Reading]] = {}
         """The entry as it was last judged."""
 
@@ -81,6 +88,7 @@ class Judge:
 
         While the training runs, an entry that changed since the last scan is skipped.
         """
+        self._begins(str(self.folder))
         renamed = self.renamed()
         found = candidates(self.folder, self.pattern)
         self._beginnings.note(found, self._proved)
@@ -91,7 +99,7 @@ class Judge:
         if not new:
             return []
         # Slow on a machine with hundreds of processes: called only for an entry with another proof.
-        written = cache(lambda: open_for_writing() if moment is Moment.RUNNING else frozenset())
+        written = cache(open_for_writing)
         return [self._judge(moment, item, found, written, renamed) for item in new]
 
     def renamed(self) -> frozenset[str]:
@@ -109,6 +117,7 @@ class Judge:
         written: Callable[[], frozenset[str]],
         renamed: frozenset[str],
     ) -> Verdict:
+        self._begins(str(item.path))
         return Verdict(
             item, self._found(moment, item, found, written, renamed), self._beginnings.of(item.path)
         )
@@ -130,11 +139,26 @@ class Judge:
             return Unproved(f"it cannot be read: {error}")
         verdict = judge(moment, evidence)
         if isinstance(verdict, Proof):
-            verdict = judge(moment, replace(evidence, open_for_writing=inside(item.path, written())))
+            opened = self._opened(moment, item, written)
+            verdict = judge(moment, replace(evidence, open_for_writing=opened))
+        if isinstance(verdict, Proof) and (doubt := self._far(item)):
+            verdict = Unproved(doubt)
         if isinstance(verdict, Proof):
             self._proved[item.path] = item.signature
             self._models[item.placed.series] = Model(item)
         return verdict
+
+    def _opened(
+        self, moment: Moment, item: Candidate, written: Callable[[], frozenset[str]]
+    ) -> tuple[str, ...]:
+        """Return the files that are open for writing, or were at the look before: the death of their writer closes them
+        too. Of a program that was cut off, those that were when last seen.
+        """
+        before = self._open.get(item.path, ())
+        if moment is not Moment.RUNNING:
+            return () if moment is Moment.EXITED else before
+        self._open[item.path] = inside(item.path, written())
+        return self._open[item.path] or before
 
     def _note_what_was_complete(self, item: Candidate, reading: Reading) -> None:
         """Where a program saves over the last checkpoint, the next save shows that the last had all files."""
@@ -240,7 +264,13 @@ def _follows(other: Candidate, item: Candidate) -> bool:
 
 
 def _was_moved_whole(item: Candidate) -> bool:
-    """Whether nothing was written to it since: moving a folder sets the folder's ctime."""
+    """Whether nothing below it was written to since, or created, replaced or deleted: moving sets a folder's ctime."""
     with contextlib.suppress(OSError):
-        return item.path.is_file() or item.signature.modified_ns <= item.path.stat().st_ctime_ns
+        if item.path.is_file():
+            return True
+        moved_ns = item.path.stat().st_ctime_ns
+        below = [folder for folder, _, _ in os.walk(item.path)][1:]
+        return item.signature.modified_ns <= moved_ns and all(
+            Path(folder).stat().st_mtime_ns < moved_ns for folder in below
+        )
     return False

@@ -14,12 +14,15 @@ SHARED_MAPPING = re.compile(r"^\S+ .w.s \S+ \S+ \d+\s+(/.*)$", re.MULTILINE)
 """A line of `/proc/PID/maps` for a file that is written through memory."""
 
 
-def open_for_writing(root: int | None = None) -> frozenset[str]:
+def open_for_writing(root: int | None = None, *, mapped: bool = True) -> frozenset[str]:
     """Return the files that a descendant of `root`, by default of this process, has open for writing.
 
-    A process that cannot be inspected, or that ends meanwhile, counts as having none.
+    `mapped`: also those that are written through memory; their lists are long. A process that cannot be inspected, or
+    that ends meanwhile, counts as having none.
     """
-    return frozenset(name for pid in guard.descendants(root or os.getpid()) for name in _written_by(pid))
+    return frozenset(
+        name for pid in guard.descendants(root or os.getpid()) for name in _written_by(pid, mapped)
+    )
 
 
 def inside(path: Path, written: frozenset[str]) -> tuple[str, ...]:
@@ -29,12 +32,13 @@ def inside(path: Path, written: frozenset[str]) -> tuple[str, ...]:
     return tuple(os.path.relpath(name, os.path.realpath(path.parent)) for name in found)
 
 
-def _written_by(pid: int) -> Iterator[str]:
+def _written_by(pid: int, mapped: bool) -> Iterator[str]:
     try:
         for number in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - thousands of them, several times
             if name := _written_as(pid, number):
                 yield name
-        yield from SHARED_MAPPING.findall(Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape"))
+        if mapped:
+            yield from SHARED_MAPPING.findall(Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape"))
     except OSError:
         # It has ended, or is another user's.
         return

@@ -84,7 +84,7 @@ RULES = (
     ),
     Rule("announced by the program", lambda found: found.announced),
     Rule("renamed into place", lambda found: found.renamed),
-    Rule("its successor was begun", lambda found: found.followed),
+    Rule("its successor was begun", lambda found: found.followed and not found.left_over),
     Rule("has all files of the one before", lambda found: found.is_like_the_last and not found.left_over),
     Rule("the program exited with 0", lambda _: True, frozenset({Moment.EXITED})),
 )

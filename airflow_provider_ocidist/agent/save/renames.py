@@ -1,19 +1,22 @@
-"""Renames: which entries of a folder were renamed into place, by the kernel's inotify."""
+"""Renames: which entries of a folder were renamed into place."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-import struct
+import contextlib
+import stat
 from pathlib import Path
 
-CREATE, MODIFY = 0x100, 0x2
-MOVED_FROM, MOVED_TO = 0x40, 0x80
-DELETE = 0x200
-OVERFLOW, IGNORED = 0x4000, 0x8000
-EVENT = struct.Struct("iIII")
-"""Watch, mask, cookie, and how long the name is that follows."""
-CHUNK = 1 << 16
+from airflow_provider_ocidist.agent.inotify import (
+    CREATE,
+    DELETE,
+    IGNORED,
+    MODIFY,
+    MOVED_FROM,
+    MOVED_TO,
+    OVERFLOW,
+    Inotify,
+)
+from airflow_provider_ocidist.agent.save.file_clocks import TICK_NS
 
 
 class Renames:
@@ -21,12 +24,12 @@ class Renames:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._names: set[str] = set()
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._queue: int | None = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._queue is not None and self._queue < 0:
-            # The machine has no inotify instance left: no rename is seen.
-            self._queue = None
+        self._moved: dict[str, int | None] = {}
+        """By name: when the folder was moved, by its ctime, in ns; None for a file."""
+        self._queue: Inotify | None = None
+        # The machine may have no inotify instance left: then no rename is seen.
+        with contextlib.suppress(OSError):
+            self._queue = Inotify()
         self._is_watching = False
         self._watch()
 
@@ -34,44 +37,42 @@ class Renames:
         """Return the entries that were renamed into place, and not written to since, as far as is known."""
         if not self._is_watching:
             self._watch()
-        for mask, name in self._events():
-            self._note(mask, name)
-        return frozenset(self._names)
+        while self._queue is not None and (events := self._queue.read()):
+            for mask, name in events:
+                self._note(mask, name)
+        return frozenset(name for name, at in self._moved.items() if at is None or self._is_as_moved(name))
 
     def close(self) -> None:
         if self._queue is not None:
-            os.close(self._queue)
+            self._queue.close()
             self._queue = None
 
     def _watch(self) -> None:
         if self._queue is not None:
             wanted = CREATE | MODIFY | MOVED_FROM | MOVED_TO | DELETE
-            watch = self._libc.inotify_add_watch(self._queue, os.fsencode(self.folder), wanted)
-            self._is_watching = watch >= 0
-
-    def _events(self) -> list[tuple[int, str]]:
-        found = []
-        while data := self._read():
-            while data:
-                _, mask, _, length = EVENT.unpack_from(data)
-                name = data[EVENT.size : EVENT.size + length].rstrip(b"\0")
-                found.append((mask, os.fsdecode(name)))
-                data = data[EVENT.size + length :]
-        return found
-
-    def _read(self) -> bytes:
-        if self._queue is None:
-            return b""
-        try:
-            return os.read(self._queue, CHUNK)
-        except BlockingIOError:
-            return b""
+            self._is_watching = self._queue.watch(self.folder, wanted)
 
     def _note(self, mask: int, name: str) -> None:
         if mask & (OVERFLOW | IGNORED):
-            self._names.clear()
+            self._moved.clear()
             self._is_watching = self._is_watching and not mask & IGNORED
-        elif mask & MOVED_TO:
-            self._names.add(name)
-        else:
-            self._names.discard(name)
+            return
+        self._moved.pop(name, None)
+        if mask & MOVED_TO:
+            with contextlib.suppress(OSError):
+                self._note_move(name)
+
+    def _note_move(self, name: str) -> None:
+        status = (self.folder / name).stat()
+        if not stat.S_ISDIR(status.st_mode):
+            self._moved[name] = None
+        # A move sets a folder's ctime alone, and its parent's times; what is created, replaced or deleted in it since
+        # sets its mtime too, and a change of its mode leaves the parent as it was.
+        elif status.st_mtime_ns < status.st_ctime_ns <= self.folder.stat().st_mtime_ns + TICK_NS:
+            self._moved[name] = status.st_ctime_ns
+
+    def _is_as_moved(self, name: str) -> bool:
+        try:
+            return (self.folder / name).stat().st_ctime_ns == self._moved[name]
+        except OSError:
+            return False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import BackendError, Cause, StorageError, Unpublishable
@@ -18,6 +20,8 @@ SAVE_LIMIT = 300.0
 REFUSED_LIMIT = 600.0
 """Seconds for which a permanent refusal, such as 404, is retried: a single answer may be wrong."""
 LOOK_INTERVAL = 1.0
+READ_STEP = 1 << 26
+"""Bytes that this process has to read to get further: its heartbeat reads a little too."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,40 @@ class SaveDeadline:
             self._stop_heeded = grace
             self._until = min(self._until, time.monotonic() + grace)
             logger.warning("asked to stop while saving: at most %.0f s more (%s)", grace, stop.message)
+
+
+class Movement:
+    """Whether saving gets further: a thread that waits for a dead mount would be waited for without end."""
+
+    def __init__(self) -> None:
+        self.at = ""
+        """What is being read or sent."""
+        self._signs = 0
+        self._known = (0, 0)
+        self._since = time.monotonic()
+
+    def further(self, at: str | None = None) -> None:
+        """Record that something was read, sent or asked for; `at`: what comes next."""
+        self._signs += 1
+        self.at = self.at if at is None else at
+
+    def still_for(self) -> float:
+        """Return for how many seconds there was none, and little was read, by this process."""
+        now = (self._signs, _bytes_read() // READ_STEP)
+        if now != self._known:
+            self._known, self._since = now, time.monotonic()
+        return time.monotonic() - self._since
+
+    @property
+    def why(self) -> str:
+        where = f": it stands at {self.at}, whose file system may not answer" if self.at else ""
+        return f"saving has not got any further for {self.still_for():.0f} s (limits.save_timeout){where}"
+
+
+def _bytes_read() -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/self/io").read_text().split()[1])
+    return 0
 
 
 def passes(error: BaseException) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness
@@ -13,6 +13,7 @@ from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, St
 from airflow_provider_ocidist.agent.save.formats import Says
 from airflow_provider_ocidist.agent.save.layouts import has_all_parts, read_layout
 from airflow_provider_ocidist.agent.save.own_files import OwnFiles
+from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.agent.save.shard_exchange import ShardExchange, ShardRequest
 from airflow_provider_ocidist.agent.save.shards import (
     METADATA,
@@ -62,6 +63,15 @@ class ShardCollector:
         self.access = access
         self._own = OwnFiles(folder, pattern)
         self._requests: dict[tuple[Path, Signature], ShardRequest] = {}
+        self._deadline: SaveDeadline | None = None
+        self._further: Callable[[], object] = lambda: None
+
+    def finish(self, deadline: SaveDeadline, further: Callable[[], object] = lambda: None) -> None:
+        """Wait for silent nodes from now on until then: the training has succeeded, and they may hold their parts.
+
+        `further` is called while others are waited for, which may take as long as they need to send.
+        """
+        self._deadline, self._further = deadline, further
 
     def open(self) -> None:
         """Release the other nodes at once where all share the folder: all files are here."""
@@ -158,17 +168,24 @@ class ShardCollector:
         return request
 
     def _await(self, request: ShardRequest) -> dict[int, Sequence[ManifestFile]]:
-        peers = PeerLiveness(self.store)
+        peers = PeerLiveness(self.store, patient=self._is_patient)
         found: dict[int, Sequence[ManifestFile]] = {}
-        claim_until = time.monotonic() + CLAIM_LIMIT
+        claim_until = dict.fromkeys(request.ranks, time.monotonic() + CLAIM_LIMIT)
         while True:
             for rank in set(request.ranks) - set(found):
-                files = self._part_of(rank, request, peers, overdue=time.monotonic() > claim_until)
+                if peers.is_waited_for(rank):
+                    # It cannot claim a part either.
+                    claim_until[rank] = time.monotonic() + CLAIM_LIMIT
+                files = self._part_of(rank, request, peers, overdue=time.monotonic() > claim_until[rank])
                 if files is not None:
                     found[rank] = files
             if len(found) == len(request.ranks):
                 return found
+            self._further()
             time.sleep(LOOK_INTERVAL)
+
+    def _is_patient(self) -> bool:
+        return self._deadline is not None and self._deadline.left > 0
 
     def _part_of(
         self, rank: int, request: ShardRequest, peers: PeerLiveness, *, overdue: bool

@@ -8,12 +8,11 @@ from typing import TypeVar
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.model import codec
-from airflow_provider_ocidist.model.work_dir import SHARDS
+from airflow_provider_ocidist.model.work_dir import SHARD_BOARD, SHARDS
 from airflow_provider_ocidist.storage.checkpoints import ManifestFile
 from airflow_provider_ocidist.storage.stores.base import Store
 
 T = TypeVar("T")
-BOARD_FILE = "board.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,15 +67,15 @@ class ShardExchange:
         self._folder = f"{SHARDS}/launch-{launch}" if launch else SHARDS
 
     def ask(self, request: ShardRequest) -> None:
-        self._write(BOARD_FILE, RequestBoard(request=request))
+        self._write(SHARD_BOARD, RequestBoard(request=request))
 
     def close(self) -> None:
         """Release the other nodes: there will be no further request."""
-        self._write(BOARD_FILE, RequestBoard(closed=True))
+        self._write(SHARD_BOARD, RequestBoard(closed=True))
 
     def board(self) -> RequestBoard:
         """Return the main node's board; an empty one before its first request."""
-        return self._read(BOARD_FILE, RequestBoard) or RequestBoard()
+        return self._read(SHARD_BOARD, RequestBoard) or RequestBoard()
 
     def reply(self, request: ShardRequest, rank: int, reply: ShardReply) -> None:
         self._write(_reply_name(request, rank), reply)

@@ -17,6 +17,7 @@ from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    Movement,
     SaveDeadline,
     Undelivered,
     passes,
@@ -81,6 +82,7 @@ class ShardUploader:
         self._training_ended = threading.Event()
         self._moment = Moment.RUNNING
         self._deadline = SaveDeadline(0.0)
+        self._movement = Movement()
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
 
     def start(self) -> None:
@@ -92,13 +94,19 @@ class ShardUploader:
         A node without shards does not wait.
         """
         self._moment, self._deadline = moment, deadline
+        self._movement.further()
         self._training_ended.set()
-        while self._thread.is_alive() and not deadline.is_over:
+        while self._thread.is_alive() and not (deadline.is_over or self._stands_still()):
             self._thread.join(LOOK_INTERVAL)
+        if self._thread.is_alive() and not deadline.is_over:
+            return Undelivered(self._movement.why, Cause.SERVICE)
         if self._thread.is_alive():
             message = "shards of this node were still uploading when the time to save was over"
             return Undelivered(message, Cause.SERVICE)
         return None
+
+    def _stands_still(self) -> bool:
+        return self._movement.still_for() > self._deadline.limit
 
     def _run(self) -> None:
         try:
@@ -122,15 +130,19 @@ class ShardUploader:
         return False
 
     def _serve_to_the_end(self) -> None:
-        peers = PeerLiveness(self.store)
+        peers = PeerLiveness(self.store, patient=self._is_patient)
         self._look_again_at, self._tries, self._pause = 0.0, 0, FIRST_PAUSE
         while self._has_shards and not peers.ended(self.main_rank):
+            self._movement.further("")
             if time.monotonic() >= self._look_again_at:
                 board = self._board()
                 if board.closed:
                     return
                 self._answer(board.request)
             time.sleep(LOOK_INTERVAL)
+
+    def _is_patient(self) -> bool:
+        return self._moment is Moment.EXITED and self._deadline.left > 0
 
     def _look(self) -> None:
         """Record the entries, and when each last changed."""
@@ -167,6 +179,7 @@ class ShardUploader:
     def _part_of(self, request: ShardRequest) -> ShardReply | None:
         """Return the answer to a request; None while there is none yet."""
         path = self.folder / request.name
+        self._movement.further(str(path))
         if not any(_is_asked_for(name, request) for name in self._own.names(path)):
             return self._nothing(request)
         if request.number not in self._claimed:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from airflow_provider_ocidist.agent.monitor.progress import Announced
 from airflow_provider_ocidist.agent.save.entries import Candidate, is_unplaced, signature
+from airflow_provider_ocidist.agent.save.far_writers import FarWriters
 from airflow_provider_ocidist.agent.save.file_clocks import WallClock
 from airflow_provider_ocidist.agent.save.judging import Judge, Verdict
 from airflow_provider_ocidist.agent.save.layouts import nowhere
@@ -18,6 +19,7 @@ from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved, 
 from airflow_provider_ocidist.agent.save.saving import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    Movement,
     SaveDeadline,
     Undelivered,
     cause_of,
@@ -77,11 +79,13 @@ class CheckpointUploader:
         program: ProgramState | None = None,
         fence: Fence = LOWEST,
         shards: ShardCollector | None = None,
+        sharing: Sequence[int] = (),
         fetched: Collection[str] = (),
         restarts: bool = False,
     ) -> None:
         """`fence`: this node's attempt; `shards`: where there are other nodes, which may hold parts of an entry.
 
+        `sharing`: those of them that write to the same folder.
         `fetched`: the names of the entries that this attempt has fetched to resume from. `restarts`: whether the
         program may be launched again in this folder.
         """
@@ -92,6 +96,9 @@ class CheckpointUploader:
         self.program = program or ProgramState()
         self.fence = fence
         self.shards = shards
+        self._far = (
+            FarWriters(shards.store, sharing, patient=self._is_patient) if shards and sharing else None
+        )
         self.error: Exception | None = None
         """Why the last upload failed; None when it did not."""
         # A relative folder is deleted with the node.
@@ -100,11 +107,14 @@ class CheckpointUploader:
         if self.ledger:
             # Before the program starts: it would resume from the newest name.
             self.ledger.begin(fetched)
+        self._movement = Movement()
         self.judge = Judge(
             folder,
             checkpoints.pattern,
             announced=self._announced,
             elsewhere=shards.may_be_elsewhere if shards else nowhere,
+            far=self._far.doubt if self._far else lambda _: None,
+            begins=self._movement.further,
         )
         self._waiting: dict[Path, Whole] = {}
         self._last_written_ns = 0
@@ -125,8 +135,9 @@ class CheckpointUploader:
         self._warned: set[object] = set()
         self._pause = FIRST_PAUSE
         self._try_again_at = 0.0
-        self._moment = Moment.RUNNING
+        self._moment = self._end = Moment.RUNNING
         self._deadline = SaveDeadline(0.0)
+        self._program_ended = threading.Event()
         self._training_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
@@ -137,11 +148,18 @@ class CheckpointUploader:
             self.shards.open()
         self._thread.start()
 
+    def program_ended(self) -> None:
+        """Judge nothing more before `finish` says how it has ended: a death closes the files of a half save too."""
+        self._program_ended.set()
+
     def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
         """Publish what is left; return why that failed, None if it succeeded."""
-        self._moment, self._deadline = moment, deadline
+        self._end, self._deadline = moment, deadline
+        if self.shards and moment is Moment.EXITED:
+            self.shards.finish(deadline, self._movement.further)
+        self._movement.further()
         self._training_ended.set()
-        while self._thread.is_alive() and not deadline.is_over:
+        while self._thread.is_alive() and not (deadline.is_over or self._stands_still()):
             self._thread.join(LOOK_INTERVAL)
         # A last error explains more than the timeout does.
         self._thread.join(LOOK_INTERVAL)
@@ -150,6 +168,8 @@ class CheckpointUploader:
             self.ledger.forget([path.name for path in (*self._waiting, *self._lost)])
         if self.error:
             return Undelivered(self._why(self.error), cause_of(self.error))
+        if self._thread.is_alive() and not deadline.is_over:
+            return Undelivered(self._movement.why, Cause.SERVICE)
         if self._thread.is_alive():
             message = (
                 f"checkpoints were still uploading to {self.checkpoints.uri} after {deadline.limit:.0f} s"
@@ -157,6 +177,9 @@ class CheckpointUploader:
             return Undelivered(message, Cause.SERVICE)
         lost = [why for begun, why in sorted(self._lost.values()) if begun > self._newest]
         return Undelivered(lost[-1], Cause.DATA) if lost and self.checkpoints.required else None
+
+    def _stands_still(self) -> bool:
+        return self._movement.still_for() > self._deadline.limit
 
     # In the thread
 
@@ -172,15 +195,18 @@ class CheckpointUploader:
             if self.shards:
                 self.shards.close()
 
+    def _is_patient(self) -> bool:
+        return self._end is Moment.EXITED and self._deadline.left > 0
+
     def _watch(self) -> None:
         while not self._training_ended.wait(LOOK_INTERVAL):
-            try:
-                self._look()
-                if time.monotonic() >= self._try_again_at:
-                    self._upload()
-            except Exception as error:
-                # One odd entry must not stop the later uploads.
-                self._stumbled(error)
+            self._look_and_upload()
+        # Others write to the same folder until their programs have ended too.
+        until = time.monotonic() + self._deadline.left / 2
+        while self._far and not self._far.have_trained() and time.monotonic() < until:
+            self._look_and_upload()
+            time.sleep(LOOK_INTERVAL)
+        self._moment = self._end
         self._pause, self._try_again_at = FIRST_PAUSE, 0.0
         unproved = self._look()
         for verdict in unproved:
@@ -196,6 +222,16 @@ class CheckpointUploader:
             self._warned.add(repr(error))
             logger.error("unexpected error in the scan for checkpoints: it will be repeated", exc_info=error)
 
+    def _look_and_upload(self) -> None:
+        try:
+            if self._training_ended.is_set() or not self._program_ended.is_set():
+                self._look()
+            if time.monotonic() >= self._try_again_at:
+                self._upload()
+        except Exception as error:
+            # One odd entry must not stop the later uploads.
+            self._stumbled(error)
+
     def _look(self) -> list[Verdict]:
         """Queue what has become complete; return what is new and unproved."""
         self._warn_of_names()
@@ -203,6 +239,7 @@ class CheckpointUploader:
             # What is written from here on is stamped earlier, and is newer all the same.
             self._last_written_ns, self._last_of_series = 0, {}
         verdicts = self.judge.look(self._moment)
+        self._movement.further("")
         for verdict in verdicts:
             if isinstance(verdict.found, Proof):
                 self._take(verdict.item, verdict.found, verdict.begun)
@@ -252,6 +289,7 @@ class CheckpointUploader:
         return True
 
     def _try(self, whole: Whole) -> bool:
+        self._movement.further(str(whole.item.path))
         try:
             self._require_unchanged(whole.item)
             self._publish(whole)

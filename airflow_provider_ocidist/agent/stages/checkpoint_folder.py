@@ -9,6 +9,7 @@ from typing import Union
 from airflow_provider_ocidist.agent.join.claims import claim_checkpoints
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.save.checkpoints import folder_of, resume, resume_after_clear, start_from
+from airflow_provider_ocidist.agent.save.far_writers import written_entries
 from airflow_provider_ocidist.agent.save.folder_marks import hide_folder, nodes_apart, show_folder
 from airflow_provider_ocidist.agent.save.leftovers import Stamps, discard, stamps_of
 from airflow_provider_ocidist.agent.save.shard_collector import ShardCollector
@@ -30,6 +31,11 @@ class CheckpointFolder:
     def __init__(self, context: NodeContext) -> None:
         self.context = context
         self.settings = context.config.checkpoints
+        self._folder: Path | None = None
+        """Where it is, once the program is launched."""
+        self._uploader: Uploader | None = None
+        self._is_over = False
+        """Whether the program has ended."""
         self._before: Mapping[str, Stamps] | None = None
         """The entries that were there before the first launch; None before that is known."""
         self._fetched: set[str] = set()
@@ -73,14 +79,24 @@ class CheckpointFolder:
         """Return what uploads from it from now on; None where the job's checkpoints have no place to go to."""
         if self.settings is None or self.settings.uri is None:
             return None
-        folder = self.path(workspace)
+        folder = self._folder = self.path(workspace)
+        self._is_over = False
         uploader: Uploader
         if self.context.is_main:
             uploader = self._main_uploader(folder, self.settings)
         else:
             uploader = self._shard_uploader(folder, self.settings)
+            if self._report_writing not in self.context.heartbeat.watches:
+                self.context.heartbeat.watches.append(self._report_writing)
         uploader.start()
+        self._uploader = uploader
         return uploader
+
+    def program_ended(self) -> None:
+        """Take what lies open for half written, until it is known how the program has ended."""
+        self._is_over = True
+        if isinstance(self._uploader, CheckpointUploader):
+            self._uploader.program_ended()
 
     def require_checkpoint(self, workspace: Workspace) -> None:
         """Raise AgentError where the job requires a checkpoint and none was published."""
@@ -143,11 +159,12 @@ class CheckpointFolder:
 
     def _main_uploader(self, folder: Path, checkpoints: Checkpoints) -> CheckpointUploader:
         context, meter = self.context, self.context.meter
+        apart = context.heartbeat.report.apart or ()
         shards = ShardCollector(
             folder,
             context.heartbeat.store,
             context.rank,
-            context.heartbeat.report.apart or (),
+            apart,
             context.access,
             pattern=checkpoints.pattern,
             launch=context.heartbeat.launch,
@@ -162,9 +179,17 @@ class CheckpointFolder:
             ),
             on_published=self._report_published,
             shards=shards if context.config.nodes > 1 else None,
+            sharing=[rank for rank in range(context.config.nodes) if rank not in (context.rank, *apart)],
             fetched=self._fetched,
             restarts=context.config.restarts != Restarts(),
         )
+
+    def _report_writing(self) -> None:
+        """Report what this node's processes write to in the folder that the main node publishes from."""
+        assert self._folder is not None
+        # What it had open when it was cut off stays in the report.
+        if not self._is_over:
+            self.context.heartbeat.update(writing=written_entries(self._folder))
 
     def _report_published(self, reference: CheckpointRef) -> None:
         self.context.meter.touch()

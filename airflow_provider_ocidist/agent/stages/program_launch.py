@@ -65,6 +65,7 @@ class ProgramLaunch:
         command = self.launcher.command(self.workspace.program, config.launcher, self.placement)
         environ = self._environment()
         context.meter.touch()
+        context.meter.follow()
         self.standstill.begin()
         show_stacks = self._stack_shower(environ.get("PATH"))
         training = Training(command, environ, self.workspace.working_dir, self.output, show_stacks)

@@ -33,7 +33,7 @@ class Results:
     def save(self, workspace: Workspace, uploader: Uploader | None) -> None:
         """Save a successful training's results. Raises AgentError where a required one is missing."""
         context, limits = self.context, self.context.config.limits
-        context.heartbeat.update(phase=Phase.SAVING, now=True)
+        context.heartbeat.update(phase=Phase.SAVING, writing=None, now=True)
         deadline = SaveDeadline(limits.save_timeout, context.switch, grace=limits.stop_grace)
         if uploader:
             undelivered = uploader.finish(Moment.EXITED, deadline)

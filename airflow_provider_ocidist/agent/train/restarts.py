@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.job import Restarts
 from airflow_provider_ocidist.model.report import Restart
-
-BUDGETS = {
-    Cause.USER: "program",
-    Cause.DATA: "program",
-    Cause.OOM: "program",
-    Cause.HANG: "hang",
-    Cause.NODE: "node",
-}
-"""The budget that a failure is charged to; a failure of another cause cannot be mended by another launch."""
 
 
 def refusal(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> str | None:
     """Return why the training is not launched again after a failure; None: it is. `before`: the restarts so far."""
-    budget = BUDGETS.get(failure.cause)
+    budget = MEANINGS[failure.cause].restart
     if budget is None and failure.cause is not Cause.PREEMPTED:
         return f"{failure.cause} is not mended by another launch"
     if budgets == Restarts():
@@ -35,7 +27,7 @@ def refusal(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> s
         return f"it is a crash loop: {failure.cause}{at} for the second time{since}"
     if allowed is None:
         return None
-    spent = sum(BUDGETS.get(each.cause) == budget for each in before)
+    spent = sum(MEANINGS[each.cause].restart == budget for each in before)
     return f"restarts.{budget} is {allowed}, and spent" if spent >= allowed else None
 
 

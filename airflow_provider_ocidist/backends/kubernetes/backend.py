@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from dataclasses import fields as fields_of
-from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
 from airflow_provider_ocidist.backends import run_dir_files
-from airflow_provider_ocidist.backends.base import LOG_LINES, LogLine, LogPart
+from airflow_provider_ocidist.backends.base import LOG_LINES, LogPart
 from airflow_provider_ocidist.backends.capabilities import (
     ChecksBeforehand,
+    EndsLeftovers,
     Finding,
     KeepsTime,
     ListsGangs,
@@ -24,6 +23,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     NamesSecrets,
     OpensById,
     PreparesCancels,
+    Suspends,
 )
 from airflow_provider_ocidist.backends.kubernetes import names, pod_logs, preflight
 from airflow_provider_ocidist.backends.kubernetes.api import Api
@@ -37,21 +37,24 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     GangState,
     Obj,
     exit_of,
+    has_company,
     has_vanished,
     node_status,
     runs_agent,
     unix_time,
     was_restarted,
+    with_absent_master,
     with_preemption,
 )
-from airflow_provider_ocidist.backends.node_config import expectations
+from airflow_provider_ocidist.backends.node_config import expectations, secrets_of
+from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
 from airflow_provider_ocidist.backports import Self
-from airflow_provider_ocidist.errors import BackendError, CancelFailed, Cause, RunNotFound
+from airflow_provider_ocidist.errors import BackendError, CancelFailed, RunNotFound
 from airflow_provider_ocidist.model.agent_config import CONFIG_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import Program, TrainingJob
-from airflow_provider_ocidist.model.masking import secrets_in
+from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
     Expectations,
@@ -61,11 +64,9 @@ from airflow_provider_ocidist.model.run import (
     RunKey,
     RunRecord,
     RunRef,
-    RunStatus,
 )
 from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
-from airflow_provider_ocidist.work_dir.reports import Reported, signed
-from airflow_provider_ocidist.work_dir.stored import with_checkpoint
+from airflow_provider_ocidist.work_dir.reports import Reported
 
 WORKLOAD = "Workload"
 """Kueue has one for each gang in a queue; why it waits is in events of it."""
@@ -75,8 +76,19 @@ LAST_LINES = 20
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look has shown of several gangs."""
+
+    namespaces: Mapping[str, Seen]
+    at: float
+    """Unix time, by the API server's clock."""
+    preempted: Callable[[str], Mapping[str, str]]
+    """Asks, once for a namespace, which of its pods were preempted."""
+
+
 class KubernetesBackend(
-    WorkDirBackend,
+    WorkDirBackend[Look],
     KeepsTime,
     PreparesCancels,
     OpensById,
@@ -84,6 +96,8 @@ class KubernetesBackend(
     ListsLiveGangs,
     NamesSecrets,
     ChecksBeforehand,
+    EndsLeftovers,
+    Suspends,
 ):
     """One operator's gangs on the cluster of one connection."""
 
@@ -130,27 +144,16 @@ class KubernetesBackend(
 
     # submit
 
-    def submit(
-        self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
-    ) -> RunRef:
+    def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:
+        """Where its object is gone, somebody has deleted it: the same key never creates a second one."""
         del found
-        recorded = self._recorded(plan)
-        if recorded is not None:
-            # Where its object is gone, somebody has deleted it: the same key never creates a second one.
-            return recorded
-        if stop is not None and stop.is_set():
-            raise BackendError("stopped before the gang was created", cause=Cause.CANCELED)
-        run_dir_files.write(plan, self._run_dirs, agent=False)
-        ref = self._ref(plan.key, self._objects.create(plan))
-        self.gangs.record(Attempt.of(plan, ref))
-        if stop is not None and stop.is_set():
-            self.cancel(ref)
-            raise BackendError("stopped just when the gang was created", cause=Cause.CANCELED)
-        return ref
-
-    def _recorded(self, plan: Plan) -> RunRef | None:
         known = [each.ref for each in self.gangs.attempts(plan) if each.is_that_of(plan)]
         return next((ref for ref in known if ref is not None), None)
+
+    def _created(self, plan: Plan, stop: threading.Event | None) -> RunRef:
+        del stop
+        run_dir_files.write(plan, self._run_dirs, agent=False)
+        return self._ref(plan.key, self._objects.create(plan))
 
     def _gangs_of(self, attempt: Attempt) -> list[RunRef]:
         if attempt.ref is not None:
@@ -180,34 +183,37 @@ class KubernetesBackend(
 
     # look
 
-    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
-        seen = self._look(refs)
-        reported = self._reports.read({ref.run_dir: True for ref in refs})
-        at = self._api.now()
-        preempted = cache(self._objects.preempted)
-        found = [
-            self._status(ref, seen[str(ref.compartment_id)], reported.get(ref.run_dir), at, preempted)
-            for ref in refs
-        ]
-        return in_parallel(
-            lambda pair: with_checkpoint(*pair, self._access), list(zip(found, refs, strict=True))
-        )
-
-    def _look(self, refs: Sequence[RunRef]) -> dict[str, Seen]:
-        """Return what there is in each namespace."""
+    def _look(self, refs: Sequence[RunRef]) -> Look:
         by_namespace: dict[str, list[str]] = {}
         for ref in refs:
             by_namespace.setdefault(str(ref.compartment_id), []).append(_name_of(ref))
-        return {namespace: self._objects.look(namespace, gangs) for namespace, gangs in by_namespace.items()}
+        found = {namespace: self._objects.look(namespace, gangs) for namespace, gangs in by_namespace.items()}
+        return Look(found, self._api.now(), cache(self._objects.preempted))
 
-    def _status(
-        self,
-        ref: RunRef,
-        seen: Seen,
-        reported: Mapping[int, Reported] | None,
-        at: float,
-        preempted: Callable[[str], Mapping[str, str]],
-    ) -> RunStatus:
+    def _at(self) -> float:
+        return self._api.now()
+
+    def _believed(
+        self, ref: RunRef, seen: Look, reported: Mapping[int, Reported] | None
+    ) -> Mapping[int, Reported] | None:
+        """Leave out the reports of nodes that began after their pods were listed: the next look has both."""
+        name, namespace = _name_of(ref), str(ref.compartment_id)
+        pods, objects = seen.namespaces[namespace].pods, seen.namespaces[namespace].objects
+        known = {*pods.get(name, ()), *self._last.get(ref.job_id, ())}
+        unseen = {rank for rank, each in (reported or {}).items() if _lives(each) and rank not in known}
+        if not unseen or name not in objects:
+            return reported
+        begun = unseen & self._objects.pods(namespace, name).keys()
+        return {rank: each for rank, each in (reported or {}).items() if rank not in begun}
+
+    def _nodes(
+        self, ref: RunRef, seen: Look, reported: Mapping[int, Reported] | None
+    ) -> tuple[NodeStatus, ...]:
+        return self._nodes_in(ref, seen.namespaces[str(ref.compartment_id)], reported, seen)
+
+    def _nodes_in(
+        self, ref: RunRef, seen: Seen, reported: Mapping[int, Reported] | None, look: Look
+    ) -> tuple[NodeStatus, ...]:
         name = _name_of(ref)
         obj, pods = seen.objects.get(name), seen.pods.get(name, {})
         self._pods[ref.job_id] = pods
@@ -219,7 +225,7 @@ class KubernetesBackend(
             latest, pod = (reported or {}).get(rank), pods.get(rank)
             about = str(pod["metadata"]["name"]) if pod else ref.run_ids[rank]
             events = [*seen.warnings.get(("Pod", about), ()), *([] if pod else of_all)]
-            status = node_status(
+            return node_status(
                 rank,
                 ref.run_ids[rank],
                 gang,
@@ -227,20 +233,20 @@ class KubernetesBackend(
                 latest.report if latest else None,
                 self.operator.container,
                 events,
-                at,
+                look.at,
                 last.get(rank),
             )
-            return signed(status, latest)
 
         self._note_last_words(ref, pods)
         nodes = tuple(self._with_last_words(ref, node(rank)) for rank in range(ref.nodes))
+        nodes = tuple(with_absent_master(each, last.get(0)) for each in nodes)
         if any(has_vanished(each, pods.get(each.rank)) for each in nodes):
-            said = preempted(str(ref.compartment_id))
-            nodes = tuple(
+            said = look.preempted(str(ref.compartment_id))
+            return tuple(
                 with_preemption(each, said) if has_vanished(each, pods.get(each.rank)) else each
                 for each in nodes
             )
-        return RunStatus(nodes=nodes, reports_readable=reported is not None, at=at)
+        return nodes
 
     def _first_pods(
         self, ref: RunRef, pods: Mapping[int, Obj], reported: Mapping[int, Reported]
@@ -295,10 +301,6 @@ class KubernetesBackend(
 
     # logs
 
-    def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
-        (part,) = self.logs_of([(ref, since)])
-        return [*part.lines]
-
     def logs_of(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
     ) -> list[LogPart]:
@@ -334,7 +336,9 @@ class KubernetesBackend(
         pods = self._pods.get(ref.job_id)
         if pods is None:
             name = _name_of(ref)
-            pods = self._pods[ref.job_id] = self._look([ref])[str(ref.compartment_id)].pods.get(name, {})
+            pods = self._pods[ref.job_id] = (
+                self._look([ref]).namespaces[str(ref.compartment_id)].pods.get(name, {})
+            )
         return pods.get(rank)
 
     # find without a plan
@@ -377,7 +381,7 @@ class KubernetesBackend(
         obj = self._objects.get(namespace, name)
         plain = self.operator.variables_in(obj) if obj is not None else ()
         written = {str(each["name"]): str(each["value"]) for each in plain if "value" in each}
-        return secrets_in([_opened(written), _opened(self._objects.secret(namespace, name))])
+        return secrets_of([written, self._objects.secret(namespace, name)])
 
     # beforehand
 
@@ -396,8 +400,16 @@ class KubernetesBackend(
             preflight.may(self._api, self.operator, namespace),
             *preflight.needed(self._api, self.operator.needs(body)),
             *preflight.named(self._api, namespace, self.operator.pods_in(body), made),
-            preflight.work_dir(place, self._open(place)),
+            writable("work_dir", place, self._open, preflight.WRITE_RIGHT),
         ]
+
+    # suspend and resume
+
+    def suspend(self, ref: RunRef) -> None:
+        self._objects.suspend(str(ref.compartment_id), _name_of(ref), suspended=True)
+
+    def resume(self, ref: RunRef) -> None:
+        self._objects.suspend(str(ref.compartment_id), _name_of(ref), suspended=False)
 
     # end
 
@@ -425,8 +437,24 @@ class KubernetesBackend(
     def _is_over(self, obj: Obj) -> bool:
         return self.operator.read(obj).state in (GangState.SUCCEEDED, GangState.FAILED)
 
+    def end_leftovers(self, ref: RunRef) -> None:
+        """Delete a gang with containers that run on beside its nodes: its operator never calls it over."""
+        namespace, name = str(ref.compartment_id), _name_of(ref)
+        obj = self._objects.get(namespace, name)
+        if obj is None:
+            return
+        pods = self._objects.pods(namespace, name).values()
+        if self.operator.stays(obj) or any(has_company(pod, self.operator.container) for pod in pods):
+            log.info("%s: deleting what its nodes have left", ref.key.name)
+            self._objects.delete(namespace, name)
+
     def delete(self, ref: RunRef) -> None:
         self._objects.delete(str(ref.compartment_id), _name_of(ref))
+
+
+def _lives(reported: Reported) -> bool:
+    """Whether a node was at work when it reported."""
+    return reported.report is not None and reported.report.phase is not Phase.DONE
 
 
 def _name_of(ref: RunRef) -> str:
@@ -448,20 +476,11 @@ def _about_all(operator: Operator, name: str, gang: Gang, seen: Seen) -> list[st
     return [*found, *(text for texts in whys for text in texts)]
 
 
-def _opened(variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return variables with the nodes' configuration read, whose parts have names of their own."""
-    found: dict[str, Any] = dict(variables)
-    if CONFIG_VARIABLE in found:
-        with contextlib.suppress(ValueError):
-            found[CONFIG_VARIABLE] = json.loads(found[CONFIG_VARIABLE].replace("$$(", "$("))
-    return found
-
-
 def _record(ref: RunRef, variables: Sequence[Mapping[str, Any]]) -> RunRecord:
     """Return the record of a gang by the configuration of its nodes, as far as that is not in a Secret."""
     entry = next((each for each in variables if each["name"] == CONFIG_VARIABLE), None)
     if entry is None or "value" not in entry:
         unknown = AgentConfig(run_name=ref.key.name, nodes=ref.nodes, run_dir=ref.run_dir, program=Program())
         return RunRecord.of(ref, unknown, Expectations(reports=entry is not None))
-    config = AgentConfig.from_env({CONFIG_VARIABLE: entry["value"].replace("$$(", "$(")})
+    config = AgentConfig.from_env({CONFIG_VARIABLE: entry["value"]})
     return RunRecord.of(ref, config, expectations(config))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -176,6 +176,18 @@ class GangObjects:
         )
         objects, pods, warnings = in_parallel(_called, listings)
         wanted = set(gangs)
+        named = {each["metadata"]["name"]: each for each in objects}
+        return Seen(
+            {name: named[name] for name in wanted & named.keys()},
+            self._by_gang(pods, wanted),
+            warnings_by_object(warnings),
+        )
+
+    def pods(self, namespace: str, name: str) -> Mapping[int, Obj]:
+        """Return the pods of one gang as they are now, by rank."""
+        return self._by_gang(self._pods(namespace, name), {name}).get(name, {})
+
+    def _by_gang(self, pods: Iterable[Obj], wanted: Collection[str]) -> dict[str, dict[int, Obj]]:
         by_gang: dict[str, dict[int, Obj]] = {}
         for pod in pods:
             found = self._operator.gang_and_rank(pod)
@@ -183,10 +195,7 @@ class GangObjects:
                 gang, rank = found
                 of_gang = by_gang.setdefault(gang, {})
                 of_gang[rank] = self._chosen(of_gang.get(rank), pod)
-        named = {each["metadata"]["name"]: each for each in objects}
-        return Seen(
-            {name: named[name] for name in wanted & named.keys()}, by_gang, warnings_by_object(warnings)
-        )
+        return by_gang
 
     def _pods(self, namespace: str, only: str | None) -> list[Obj]:
         selector = self._operator.pod_selector(only)
@@ -216,6 +225,11 @@ class GangObjects:
                 raise
             log.debug("events cannot be read: %s", error)
             return []
+
+    def suspend(self, namespace: str, name: str, *, suspended: bool) -> None:
+        """Suspend or resume a gang. Raises RunNotFound where there is none."""
+        path = f"{self._operator.collection(namespace)}/{name}"
+        self._api.patch(path, self._operator.suspension(suspended=suspended))
 
     # end
 

@@ -100,8 +100,17 @@ class Operator(ABC):
         """Return what the operator says of a gang."""
 
     @abstractmethod
+    def suspension(self, *, suspended: bool) -> Mapping[str, Any]:
+        """Return the merge patch that suspends or resumes a gang."""
+
+    @abstractmethod
     def cleans_up(self, obj: Obj) -> bool:
         """Whether it ends what still runs of a gang that has failed or succeeded."""
+
+    def stays(self, obj: Obj) -> bool:
+        """Whether an object whose gang has ended would stay for ever, though it was to be deleted after a time."""
+        del obj
+        return False
 
     def needs(self, body: Mapping[str, Any]) -> Sequence[tuple[str, str, str]]:
         """Return path, name and remedy of each object that an administrator has to have made for this one."""

@@ -18,7 +18,7 @@ from airflow_provider_ocidist.backends.kubernetes.pods import (
     secret_variable,
     variable,
 )
-from airflow_provider_ocidist.backends.node_config import expectations, node_config
+from airflow_provider_ocidist.backends.node_config import expectations, in_json, node_config
 from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -120,7 +120,8 @@ def _shape_of(options: PodOptions) -> str | None:
 def _why(options: PodOptions, config: AgentConfig) -> str:
     oldest = "{}.{}".format(*OLDEST_PYTHON)
     start = (
-        f"a ConfigMap brings the agent into any image with Python {oldest}"
+        f"a ConfigMap brings the agent into any image with Python {oldest}; no pod is started again, a retry makes "
+        "the gang anew"
         if config.reports
         else "the image's own start"
     )
@@ -178,7 +179,7 @@ def _variables(
                 found.append(variable(name, value))
         return found
 
-    shared = entries({**job.env, **config.to_env()})
+    shared = entries({**job.env, **{name: in_json(text) for name, text in config.to_env().items()}})
     if not apart:
         return RoleVariables(main=shared, worker=shared), data
     main, worker = entries(job.main_env, "main."), entries(job.worker_env, "worker.")

@@ -37,8 +37,13 @@ class PodPlan:
 
 
 def variable(name: str, value: str) -> dict[str, Any]:
-    """Return an entry of `env`; its `$` are escaped, since Kubernetes would replace `$(NAME)`."""
-    return {"name": name, "value": value.replace("$(", "$$(")}
+    """Return an entry of `env` whose value stays text."""
+    return {"name": name, "value": literal(value)}
+
+
+def literal(value: str) -> str:
+    """Return what Kubernetes makes a value of: it would replace `$(NAME)`, and takes `$$` for one `$`."""
+    return value.replace("$", "$$") if "$(" in value or "$$" in value else value
 
 
 def secret_variable(name: str, secret: str, key: str) -> dict[str, Any]:
@@ -50,8 +55,7 @@ def object_metadata(job: TrainingJob, options: PodOptions, plan: PodPlan) -> dic
 
     A tag that no label can hold is an annotation.
     """
-    labels = {name: value for name, value in job.tags.items() if is_label_value(value)}
-    others = {name: value for name, value in job.tags.items() if name not in labels}
+    labels, others = labels_and_others(job)
     return {
         "labels": {**labels, **options.labels, **names.labels_of(plan.key, plan.name)},
         "annotations": {
@@ -62,6 +66,12 @@ def object_metadata(job: TrainingJob, options: PodOptions, plan: PodPlan) -> dic
     }
 
 
+def labels_and_others(job: TrainingJob) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the tags of a job that labels can hold, and the others."""
+    labels = {name: value for name, value in job.tags.items() if is_label_value(value)}
+    return labels, {name: value for name, value in job.tags.items() if name not in labels}
+
+
 def template(job: TrainingJob, options: PodOptions, plan: PodPlan) -> dict[str, Any]:
     """Return `metadata` and `spec` of a node's pod."""
     pod: dict[str, Any] = {"metadata": {}, "spec": _spec(job, options, plan)}
@@ -69,7 +79,10 @@ def template(job: TrainingJob, options: PodOptions, plan: PodPlan) -> dict[str, 
         pod = presets.pod_of(options.preset, pod, plan.container)
     pod = merged(pod, _with_options(options, plan.container))
     pod = merged(pod, options.pod_template)
-    return merged(pod, {"metadata": object_metadata(job, options, plan)})
+    metadata = object_metadata(job, options, plan)
+    # Kueue holds back whatever has it: the gang's object alone is to wait.
+    metadata["labels"].pop(names.QUEUE, None)
+    return merged(pod, {"metadata": metadata})
 
 
 def _spec(job: TrainingJob, options: PodOptions, plan: PodPlan) -> dict[str, Any]:

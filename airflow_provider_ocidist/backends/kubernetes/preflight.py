@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +10,10 @@ from airflow_provider_ocidist.backends.capabilities import Finding
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.errors import ROLE
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
-from airflow_provider_ocidist.errors import BackendError, StorageError
-from airflow_provider_ocidist.storage.stores.base import Store
+from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
+WRITE_RIGHT = "create the bucket or the folder, or give Airflow's credentials the right to write there"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -43,7 +42,9 @@ class Right:
 
 def rights(operator: Operator) -> list[Right]:
     """Return what container/kubernetes/role.yaml gives."""
-    own = [Right(operator.group, operator.plural, verb) for verb in ("create", "get", "list", "delete")]
+    own = [
+        Right(operator.group, operator.plural, verb) for verb in ("create", "get", "list", "patch", "delete")
+    ]
     pods = [Right("", "pods", "list"), Right("", "pods", "delete"), Right("", "pods/log", "get")]
     shared = [Right("", kind, verb) for kind in ("configmaps", "secrets") for verb in ("create", "get")]
     return [*own, Right("", "events", "list"), *pods, *shared]
@@ -149,22 +150,3 @@ def _names(value: Any, kind: str) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _names(item, kind)
-
-
-def work_dir(uri: str, store: Store) -> Finding:
-    """Write a small file, read it back and remove it."""
-    name, content = f"ocidist-preflight-{secrets.token_hex(8)}", b"ocidist preflight"
-    fix = "create the bucket or the folder, or give Airflow's credentials the right to write there"
-    try:
-        store.write(name, content)
-        try:
-            found = store.read(name)
-        finally:
-            store.delete(name)
-    except (StorageError, OSError) as error:
-        return Finding.failed("work_dir", str(error), fix)
-    if found != content:
-        return Finding.failed(
-            "work_dir", f"{uri}: what was written is not what is read", "name another place"
-        )
-    return Finding.passed("work_dir", f"{uri} can be written, read and cleaned from here")

@@ -85,8 +85,8 @@ CONTAINER_FIELDS = {
     "workingDir",
 }
 """Of `V1PodSpec` and `V1Container` of the client for 1.35: what is below them the API server checks."""
-QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|Ki|[MGTPE]i?)?")
-"""The usual forms (Kubernetes' documentation, Quantity)."""
+QUANTITY = re.compile(r"\+?(\d+(\.\d*)?|\.\d+)([numk]|Ki|[MGTPE]i?|[eE][-+]?\d+)?")
+"""Kubernetes' documentation, Quantity; none is below 0."""
 LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -125,7 +125,8 @@ def near_name(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
 
 
-def _named(job: TrainingJob) -> Iterator[Problem]:
+def marks(job: TrainingJob) -> Iterator[Problem]:
+    """Report tags, labels and annotations that no object can have."""
     options = _options(job)
     for path, entries in (
         ("tags", job.tags),
@@ -230,7 +231,7 @@ def _work_dir(job: TrainingJob) -> Iterator[Problem]:
     place = job.work_dir
     if place is None or not place.startswith("/") or is_placeholder(place):
         return
-    if not any(_covers(folder, place) for folder in _mounted(job)):
+    if not any(covers(folder, place) for folder in _mounted(job)):
         yield Problem(
             "work_dir",
             f"{place} is a folder: mount the claim that holds it in `mounts`, at the path where Airflow has it "
@@ -247,8 +248,9 @@ def _mounted(job: TrainingJob) -> Iterator[str]:
                 yield str(mount.get("mountPath")) if isinstance(mount, Mapping) else ""
 
 
-def _covers(folder: str, place: str) -> bool:
+def covers(folder: str, place: str) -> bool:
+    """Whether a place lies in a folder."""
     return bool(folder) and f"{place.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
 
 
-RULES = (_amounts, _preset, _named, _secrets, _work_dir, mounts.rules)
+RULES = (_amounts, _preset, marks, _secrets, _work_dir, mounts.rules)

@@ -45,6 +45,9 @@ POD_REASONS = {
     "DeadlineExceeded": Cause.DEADLINE,
 }
 """Of a pod that has failed, beside those that begin with OutOf."""
+WAITS_FOR_MASTER = "init-pytorch"
+"""Container by which the training operator holds a Worker back; it gives up after 200 s (100 looks, 2 s apart)."""
+IN_VAIN = "node 0 had not begun when this node gave up waiting for it"
 ENDED_AFTER_SUCCESS = "the operator has ended it, since the gang had succeeded"
 ENDED_AFTER_FAILURE = "the operator has ended the gang"
 PREEMPTED = "Preempted"
@@ -225,6 +228,11 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
         return _Found(NodeState.UNKNOWN, "the cluster has lost sight of its machine")
     if phase == "Running" and "running" in states:
         return _Found(NodeState.RUNNING)
+    before = ((own or {}).get("lastState") or {}).get("terminated")
+    if before is not None:
+        # Without an agent, by its pod's policy: it has begun, and begins again.
+        words = [_said(states.get("waiting") or {}), f"it had ended with exit code {before.get('exitCode')}"]
+        return _Found(NodeState.RUNNING, "; ".join(filter(None, words)))
     return _pending(status, states.get("waiting") or {}, events, now)
 
 
@@ -243,6 +251,15 @@ def has_begun(pod: Obj, container: str) -> bool:
     """Whether the container of this name has ever run in a pod."""
     own = _container_of((pod.get("status") or {}).get("containerStatuses") or (), container) or {}
     return "waiting" not in (own.get("state") or {"waiting": {}})
+
+
+def has_company(pod: Obj, container: str) -> bool:
+    """Whether the container of this name has ended in a pod that others keep alive."""
+    status = pod.get("status") or {}
+    statuses = status.get("containerStatuses") or ()
+    own = (_container_of(statuses, container) or {}).get("state") or {}
+    others = [each for each in statuses if each.get("name") != container]
+    return "terminated" in own and any("running" in (each.get("state") or {}) for each in others)
 
 
 def exit_of(pod: Obj, container: str) -> Obj | None:
@@ -279,10 +296,39 @@ def _ended(status: Obj, ended: Obj) -> _Found:
 
 
 def _failed(status: Obj) -> _Found:
-    lost = _lost(status)
+    lost, init = _lost(status), _failed_init(status)
+    if lost is None and init is not None:
+        if init.get("name") == WAITS_FOR_MASTER:
+            return _Found(NodeState.FAILED, IN_VAIN, Cause.CAPACITY)
+        return _Found(NodeState.FAILED, _init_failure(init), Cause.USER)
     if lost is None:
         return _Found(NodeState.FAILED, str(status.get("message") or "") or None)
     return _Found(NodeState.FAILED, lost[0], lost[1])
+
+
+def _failed_init(status: Obj) -> Obj | None:
+    """Return the status of the init container that has failed last, if any has."""
+    found = [each for each in status.get("initContainerStatuses") or () if _init_end(each).get("exitCode")]
+    return found[-1] if found else None
+
+
+def _init_end(init: Obj) -> Obj:
+    states = ((init.get(name) or {}).get("terminated") for name in ("state", "lastState"))
+    return next(filter(None, states), {})
+
+
+def _init_failure(init: Obj) -> str:
+    end = _init_end(init)
+    said = [f"its init container {init.get('name')} has failed", f"exit code {end.get('exitCode')}"]
+    return ": ".join(filter(None, [*said, str(end.get("message") or "").strip()]))
+
+
+def with_absent_master(node: NodeStatus, master: Obj | None) -> NodeStatus:
+    """Return a node that gave up waiting for node 0, with what held that back; `master`: its pod as seen last."""
+    if node.details != IN_VAIN or master is None:
+        return node
+    found = _pending(master.get("status") or {}, {}, (), 0.0)
+    return replace(node, details=": ".join(filter(None, [IN_VAIN, found.details])))
 
 
 def _lost(status: Obj) -> tuple[str, Cause | None] | None:
@@ -323,10 +369,14 @@ def _pending(status: Obj, waiting: Obj, events: Sequence[str], now: float) -> _F
         return _Found(NodeState.PENDING, _said(unscheduled) or None, Cause.CAPACITY)
     waits = [waiting, *_waiting(status.get("initContainerStatuses") or ())]
     fault = next((each for each in waits if each.get("reason") in (*PULLS, *CONFIG_FAULTS)), None)
+    init = _failed_init(status)
+    if fault is None and init is not None:
+        again = _said((init.get("state") or {}).get("waiting") or {})
+        return _Found(NodeState.PENDING, "; ".join(filter(None, [_init_failure(init), again])))
     if fault is None:
         return _Found(NodeState.PENDING, _said(waiting) or "; ".join(events) or None)
     details = _said(fault)
-    if not _is_final(fault, [details, *events], unix_time(status.get("startTime")), now):
+    if not _is_final(fault, [details, *events], _tried_since(status), now):
         return _Found(NodeState.PENDING, details)
     return _Found(NodeState.FAILED, f"its container cannot start: {details}", Cause.CONFIG)
 
@@ -337,6 +387,13 @@ def _waiting(statuses: Iterable[Obj]) -> list[Obj]:
 
 def _said(found: Obj) -> str:
     return ": ".join(filter(None, [str(found.get("reason") or ""), str(found.get("message") or "")]))
+
+
+def _tried_since(status: Obj) -> float | None:
+    """Return since when the image of a pod's own container may have been asked for: init containers come before."""
+    ends = (_init_end(each).get("finishedAt") for each in status.get("initContainerStatuses") or ())
+    times = (unix_time(text) for text in (status.get("startTime"), *ends))
+    return max((time for time in times if time is not None), default=None)
 
 
 def _is_final(fault: Obj, said: Sequence[str], started: float | None, now: float) -> bool:

@@ -1,7 +1,8 @@
-"""`python node.py FOLDER`: run one node, keep the lines that it prints with their times, and its exit code."""
+"""`python node.py FOLDER PYTHON`: run one node, keep the lines that it prints with their times, and its exit code."""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
@@ -15,6 +16,9 @@ from pathlib import Path
 
 STARTED, ENDED, LOG, ERROR, LOCK = "started.json", "ended.json", "log.jsonl", "error.txt", "lock"
 ENTRYPOINT = "app/ocidist/node.py"
+PR_SET_PDEATHSIG = 1
+NOT_RUN = 127
+"""Exit code of a node whose agent could not be started, as shells have it."""
 
 
 def main(folder: Path, python: str) -> int:
@@ -29,8 +33,43 @@ def main(folder: Path, python: str) -> int:
 
 def run(folder: Path, python: str) -> int:
     """Run the agent to its end, and return its exit code; negative for a signal."""
+    stop = _Stop()
+    # Before others can read whom to signal.
+    signal.signal(signal.SIGTERM, stop.take)
     pid = os.getpid()
     write(folder / STARTED, {"pid": pid, "began": began(pid), "machine": here(), "at": time.time()})
+    try:
+        code = _run_agent(folder, python, stop)
+    except OSError as error:
+        write(
+            folder / ENDED, {"exit_code": NOT_RUN, "at": time.time(), "error": f"{python}: {error.strerror}"}
+        )
+        return NOT_RUN
+    write(folder / ENDED, {"exit_code": code, "at": time.time()})
+    return code
+
+
+class _Stop:
+    """Passes SIGTERM on to the agent, also if it comes before there is one."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._agent: subprocess.Popen[str] | None = None
+
+    def take(self, *_: object) -> None:
+        self._asked = True
+        if self._agent is not None:
+            self._agent.terminate()
+
+    def pass_to(self, agent: subprocess.Popen[str]) -> None:
+        self._agent = agent
+        if self._asked:
+            agent.terminate()
+
+
+def _run_agent(folder: Path, python: str, stop: _Stop) -> int:
+    """Raises OSError when the agent cannot be started."""
+    parent = os.getpid()
     with (folder / LOG).open("a", encoding="utf-8") as log:
         process = subprocess.Popen(
             [python, str(folder / ENTRYPOINT)],
@@ -40,15 +79,22 @@ def run(folder: Path, python: str) -> int:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            preexec_fn=lambda: _die_with(parent),  # noqa: PLW1509 - this process has one thread
         )
-        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        stop.pass_to(process)
         assert process.stdout is not None
         for line in process.stdout:
             log.write(json.dumps({"time": time.time(), "text": line.rstrip("\n")}) + "\n")
             log.flush()
-        code = process.wait()
-    write(folder / ENDED, {"exit_code": code, "at": time.time()})
-    return code
+        return process.wait()
+
+
+def _die_with(parent: int) -> None:
+    """Let the agent, and so all that it has started, end with this process: who looks sees only this one."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(NOT_RUN)
 
 
 def write(file: Path, value: object) -> None:

@@ -33,7 +33,7 @@ class LocalOptions(BackendOptions):
 
 def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
     """Return the plan of a gang. Raises JobFileError when `work_dir` is no folder of this machine."""
-    work_dir = str(job.work_dir or folder_in(fields))
+    work_dir = _folder(str(job.work_dir or folder_in(fields)))
     if "://" in work_dir:
         problem = Problem(
             "work_dir", f"must be a folder of this machine for backend {KIND!r}, not {work_dir}"
@@ -72,8 +72,14 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
 
 def folder_in(fields: Mapping[str, Any]) -> str:
     """Return the connection's work directory; the usual one where that is no folder but, say, a bucket."""
-    work_dir = fields.get("work_dir")
-    return str(work_dir if work_dir and "://" not in work_dir else Path(WORK_DIR).expanduser())
+    work_dir = _folder(str(fields.get("work_dir") or WORK_DIR))
+    return _folder(WORK_DIR) if "://" in work_dir else work_dir
+
+
+def _folder(place: str) -> str:
+    """Return a folder by its whole path, so that it is the same one for every process; another place as it is."""
+    path = place.removeprefix("file://")
+    return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
 def _addresses(key: RunKey, nodes: int) -> list[str]:

@@ -103,7 +103,7 @@ class OciDataScience(
         self._run_dirs = RunDirs(self._store)
         self._reports = Reports(self._run_dirs)
         self._run_states = RunStates(lambda: self._client)
-        self._log_searches = LogSearches(lambda: self._log_client)
+        self._log_searches = LogSearches(lambda: self._log_client, self.now)
         self._service_clock = ServiceClock()
         self.gangs = Gangs(
             lambda: self._client,

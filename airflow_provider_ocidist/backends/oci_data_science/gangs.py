@@ -235,6 +235,8 @@ class Gangs(RecordedGangs):
             made = submission.runs(ref.job_id, existing)
         except BaseException as error:
             # Also Airflow's timeout, which is no Exception: a partial gang would run unattended.
+            if isinstance(error, BackendError):
+                error.amid_submission = True
             alive = self._clean_up(plan, with_runs(ref, existing | submission.abandoned()), stop)
             if alive and isinstance(error, BackendError):
                 raise still_alive(error, alive) from error

@@ -47,8 +47,10 @@ class LogSearches:
     entries of others; that is tried again now and then.
     """
 
-    def __init__(self, client: Callable[[], Any]) -> None:
+    def __init__(self, client: Callable[[], Any], clock: Callable[[], float] = time.time) -> None:
+        """`clock`: of the service, which says when lines were written; a search ends at its present."""
         self._client = client
+        self._clock = clock
         self._crowded_until: dict[str, float] = {}
 
     def lines_of(self, place: str, since: Mapping[str, float], pages: int | None = None) -> Searched:
@@ -58,7 +60,7 @@ class LogSearches:
         one page for each search, and so many more for all searches together. Unread entries are always the newest
         of a run.
         """
-        now = time.time()
+        now = self._clock()
         found = Searched({run_id: [] for run_id in since})
         recent = {run_id: start for run_id, start in since.items() if start >= now - RECENT}
         older = list(_of_similar_start({run_id: since[run_id] for run_id in since.keys() - recent.keys()}))

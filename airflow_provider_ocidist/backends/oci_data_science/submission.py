@@ -28,6 +28,7 @@ from airflow_provider_ocidist.model.work_dir import (
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
+from airflow_provider_ocidist.work_dir.run_dirs import unusable
 
 log = logging.getLogger(__name__)
 
@@ -169,13 +170,7 @@ class Submission:
             if not files:
                 store.list(f"{NODES_FOLDER}/")
         except StorageError as error:
-            passes = isinstance(error.__cause__, BackendError) and error.__cause__.retryable
-            remedy = "" if passes else "; create its bucket, or name another work_dir"
-            problem = BackendError(
-                f"work_dir cannot be used: {error}{remedy}",
-                retryable=passes,
-                cause=Cause.SERVICE if passes else Cause.CONFIG,
-            )
+            problem = unusable(error)
             problem.__cause__ = error
             return problem
         return None

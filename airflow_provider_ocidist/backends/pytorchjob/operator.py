@@ -5,7 +5,7 @@ Source: the API of training-operator 1.9; what older versions lack is only writt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from airflow_provider_ocidist.backends.kubernetes.states import (
     true_conditions,
 )
 from airflow_provider_ocidist.backends.pytorchjob.options import CONTAINER, PyTorchJobOptions
+from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
 from airflow_provider_ocidist.model.job import TrainingJob
 
@@ -63,6 +64,20 @@ class PyTorchJobs(Operator):
             },
         }
 
+    def fitted(self, body: Mapping[str, Any], served: Callable[[], Collection[str]]) -> Mapping[str, Any]:
+        fields = served()
+        if not fields or "nprocPerNode" in fields:
+            return body
+        spec = {name: value for name, value in body["spec"].items() if name != "nprocPerNode"}
+        if spec["runPolicy"].get("suspend"):
+            raise BackendError(
+                "the training operator of this cluster is older than 1.7: it cannot begin suspended; leave out "
+                "backend.suspend",
+                cause=Cause.CONFIG,
+            )
+        # Its programs learn the number of nodes alone.
+        return {**body, "spec": spec}
+
     def pod_selector(self, name: str | None) -> str:
         return names.SELECTOR if name is None else f"{names.GANG}={name}"
 
@@ -99,8 +114,18 @@ class PyTorchJobs(Operator):
             return suspended(obj, "spec.runPolicy.suspend")
         return Gang(GangState.ACTIVE if found else GangState.NEW)
 
+    def suspension(self, *, suspended: bool) -> Mapping[str, Any]:
+        return {"spec": {"runPolicy": {"suspend": suspended}}}
+
     def cleans_up(self, obj: Obj) -> bool:
         return ((obj.get("spec") or {}).get("runPolicy") or {}).get("cleanPodPolicy") in ("Running", "All")
+
+    def stays(self, obj: Obj) -> bool:
+        # Of restartPolicy ExitCode it notes no end, by which the ttl begins.
+        over = self.read(obj).state is GangState.FAILED and not (obj.get("status") or {}).get(
+            "completionTime"
+        )
+        return over and "ttlSecondsAfterFinished" in ((obj.get("spec") or {}).get("runPolicy") or {})
 
     def pods_in(self, obj: Obj) -> Sequence[Mapping[str, Any]]:
         return [role["template"]["spec"] for role in obj["spec"]["pytorchReplicaSpecs"].values()]

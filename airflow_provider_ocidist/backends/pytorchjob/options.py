@@ -18,7 +18,20 @@ CONTAINER = "pytorch"
 """The one container that the operator reads."""
 TEMPLATES = ("pod_template", "main_template", "worker_template")
 SCHEDULING = ("minAvailable", "minResources", "priorityClass", "queue", "scheduleTimeoutSeconds")
-ELASTIC = ("maxReplicas", "maxRestarts", "minReplicas", "rdzvBackend", "rdzvConf", "rdzvId", "rdzvPort")
+ELASTIC = (
+    "maxReplicas",
+    "maxRestarts",
+    "metrics",
+    "minReplicas",
+    "nProcPerNode",
+    "rdzvBackend",
+    "rdzvConf",
+    "rdzvHost",
+    "rdzvId",
+    "rdzvPort",
+    "standalone",
+)
+NO_MASTER = "is for a Master, and a gang with an elastic policy has no Master: say it for all nodes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +74,9 @@ def _elastic(job: TrainingJob) -> Iterator[Problem]:
     policy = options.elastic_policy
     yield from _unknown("backend.elastic_policy", policy, ELASTIC)
     yield from _unknown("backend.scheduling_policy", options.scheduling_policy, SCHEDULING)
+    for path, given in (("backend.main_template", options.main_template), ("main_env", job.main_env)):
+        if policy and given:
+            yield Problem(path, NO_MASTER)
     for name, wrong in (("minReplicas", job.nodes.__lt__), ("maxReplicas", job.nodes.__gt__)):
         count = policy.get(name)
         if isinstance(count, int) and wrong(count):

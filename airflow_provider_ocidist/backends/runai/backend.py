@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backends import run_dir_files
 from airflow_provider_ocidist.backends.base import LOG_LINES, LogLine, LogPart
-from airflow_provider_ocidist.backends.capabilities import ListsGangs, OpensById
-from airflow_provider_ocidist.backends.node_config import expectations
+from airflow_provider_ocidist.backends.capabilities import ListsGangs, NamesSecrets, OpensById, Suspends
+from airflow_provider_ocidist.backends.node_config import expectations, secrets_of
 from airflow_provider_ocidist.backends.runai import names, pod_logs
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields
 from airflow_provider_ocidist.backends.runai.phases import Workload, node_states
 from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, PATHS, id_of_project, make_plan
-from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend
+from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend, refuse_if_stopped
 from airflow_provider_ocidist.errors import (
     AgentError,
     BackendError,
@@ -39,12 +39,10 @@ from airflow_provider_ocidist.model.run import (
     RunKey,
     RunRecord,
     RunRef,
-    RunStatus,
 )
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, STOP_FILE
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
-from airflow_provider_ocidist.work_dir.reports import Reported, signed
-from airflow_provider_ocidist.work_dir.stored import with_checkpoint
+from airflow_provider_ocidist.work_dir.reports import Reported
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.runai.client import Client
@@ -62,7 +60,7 @@ LOOKS, BETWEEN_LOOKS = 10, 1.0
 FINAL = ("Completed", "Failed")
 
 
-class Runai(OpensById, ListsGangs, WorkDirBackend):
+class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mapping[str, Workload]]):
     """Creates workloads in a project and watches them; all that concerns single nodes is in their reports."""
 
     kind = KIND
@@ -72,6 +70,8 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
         self._ended: dict[str, Workload] = {}
         self._absent: dict[str, Absent] = {}
         self._paused: set[str] = set()
+        self._reporting: dict[str, bool] = {}
+        """By the workload's id, where the service shows its variables only with what was submitted."""
         self._namespaces: dict[str, str] = {}
 
     def _take(self, fields: Mapping[str, Any]) -> None:
@@ -98,21 +98,10 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
 
     # submit
 
-    def submit(
-        self, plan: Plan, stop: threading.Event | None = None, found: Sequence[RunRef] | None = None
-    ) -> RunRef:
-        ref = next((ref for ref in found or () if ref.key == plan.key), None) or self._adopted(plan)
-        if ref is None:
-            run_dir_files.write(plan, self._run_dirs)
-            _check(plan, stop)
-            ref = self._created(plan)
-        if stop is not None and stop.is_set():
-            self.cancel(ref)
-            _check(plan, stop)
-        self.gangs.record(Attempt.of(plan, ref))
-        return ref
+    def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:
+        return next((ref for ref in found if ref.key == plan.key), None) or self._existing(plan)
 
-    def _adopted(self, plan: Plan) -> RunRef | None:
+    def _existing(self, plan: Plan) -> RunRef | None:
         """Return the gang that exists under the plan's name. Raises BackendError where that is another's."""
         (request,) = plan.requests
         for workload in self._named(request.body["name"]):
@@ -128,7 +117,9 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
                 )
         return None
 
-    def _created(self, plan: Plan) -> RunRef:
+    def _created(self, plan: Plan, stop: threading.Event | None) -> RunRef:
+        run_dir_files.write(plan, self._run_dirs)
+        refuse_if_stopped(plan, stop)
         (request,) = plan.requests
         body = self._completed(request.body)
         path, doing = f"{WORKLOADS}/{PATHS[request.verb]}", f"creating the workload {body['name']}"
@@ -142,7 +133,7 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
                 if not (taken or error.retryable) or attempt == LOOKS - 1:
                     raise
             time.sleep(BETWEEN_LOOKS if attempt else 0.1)
-            if (found := self._adopted(plan)) is not None:
+            if (found := self._existing(plan)) is not None:
                 return found
         raise AssertionError("unreachable")
 
@@ -185,9 +176,7 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
 
     def _opened(self, workload: Mapping[str, Any]) -> RunRef | None:
         """Return the gang that a workload is; None where ocidist has not made it."""
-        environment = names.environment_of(workload)
-        if names.KEY_VARIABLE not in environment:
-            environment = names.environment_of(self._as_submitted(str(workload["id"])))
+        environment = self._environment_of(workload)
         key = names.key_in(environment)
         if key is None:
             return None
@@ -223,9 +212,20 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
         ref = self._opened(workload)
         if ref is None:
             raise RunNotFound(f"{resource_id} was not started by ocidist", cause=Cause.CONFIG)
-        environment = names.environment_of(workload) or names.environment_of(self._as_submitted(resource_id))
-        config = names.config_in(environment)
+        config = names.config_in(self._environment_of(workload))
         return RunRecord.of(ref, config, expectations(config))
+
+    def secrets_of(self, ref: RunRef) -> set[str]:
+        doing = f"reading the variables of {ref.key.name}"
+        with suppress(RunNotFound):
+            return secrets_of([self._environment_of(self._client.get(f"{WORKLOADS}/{ref.job_id}", doing))])
+        return set()
+
+    def _environment_of(self, workload: Mapping[str, Any]) -> Mapping[str, str]:
+        environment = names.environment_of(workload)
+        if names.KEY_VARIABLE in environment:
+            return environment
+        return names.environment_of(self._as_submitted(str(workload["id"])))
 
     def recent(self, limit: int, name: str = "") -> list[RunRef]:
         found: list[RunRef] = []
@@ -240,37 +240,44 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
 
     # look
 
-    def status(self, refs: Sequence[RunRef]) -> list[RunStatus]:
-        workloads = self._workloads(refs)
-        reported = self._reports.read({ref.run_dir: _is_over(workloads.get(ref.job_id)) for ref in refs})
-        return [self._status(ref, workloads.get(ref.job_id), reported.get(ref.run_dir)) for ref in refs]
+    def _look(self, refs: Sequence[RunRef]) -> Mapping[str, Workload]:
+        return self._workloads(refs)
 
-    def _status(
-        self, ref: RunRef, workload: Workload | None, reported: Mapping[int, Reported] | None
-    ) -> RunStatus:
+    def _reads_all(self, ref: RunRef, seen: Mapping[str, Workload]) -> bool:
+        return _is_over(seen.get(ref.job_id))
+
+    def _nodes(
+        self, ref: RunRef, seen: Mapping[str, Workload], reported: Mapping[int, Reported] | None
+    ) -> list[NodeStatus]:
+        workload = seen.get(ref.job_id)
         reports = None if reported is None else [_report_of(reported, rank) for rank in range(ref.nodes)]
         if workload is not None:
             self._forget_paused(ref, workload)
         state = self._gone(ref) if workload is None else workload.state
-        states = node_states(state, reports, ref.nodes)
-        nodes = [
-            signed(
-                NodeStatus(
-                    rank=rank,
-                    run_id=ref.run_ids[rank],
-                    state=own,
-                    details=workload.details if workload else None,
-                    cause=workload.cause if workload and own is not NodeState.SUCCEEDED else None,
-                    started_at=report.started_at if report else None,
-                    finished_at=_finished_at(own, workload, report),
-                    report=report,
-                ),
-                (reported or {}).get(rank),
+        has_agent = workload is None or self._has_agent(workload)
+        states = node_states(state, reports, ref.nodes, has_agent=has_agent)
+        return [
+            NodeStatus(
+                rank=rank,
+                run_id=ref.run_ids[rank],
+                state=own,
+                details=workload.details if workload else None,
+                cause=workload.cause if workload and own is not NodeState.SUCCEEDED else None,
+                started_at=report.started_at if report else None,
+                finished_at=_finished_at(own, workload, report),
+                report=report,
             )
             for rank, (own, report) in enumerate(zip(states, reports or [None] * ref.nodes, strict=True))
         ]
-        status = RunStatus(nodes=tuple(nodes), reports_readable=reported is not None, at=time.time())
-        return with_checkpoint(status, ref, self._access)
+
+    def _has_agent(self, workload: Workload) -> bool:
+        """Whether the nodes report: a container with a start of its own does not."""
+        if workload.has_agent is not None:
+            return workload.has_agent
+        if workload.id not in self._reporting:
+            found = names.environment_of(self._as_submitted(workload.id))
+            self._reporting[workload.id] = names.START_VARIABLE in found
+        return self._reporting[workload.id]
 
     def _forget_paused(self, ref: RunRef, workload: Workload) -> None:
         """Delete the reports of nodes that a suspension has ended: resumed ones would take them for each other's."""
@@ -332,10 +339,7 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
         self._ended.pop(ref.job_id, None)
         self._absent.pop(ref.job_id, None)
         self._namespaces.pop(ref.job_id, None)
-
-    def logs(self, ref: RunRef, since: Sequence[float]) -> list[LogLine]:
-        (part,) = self.logs_of([(ref, since)])
-        return [*part.lines]
+        self._reporting.pop(ref.job_id, None)
 
     def logs_of(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
@@ -365,6 +369,18 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
             self._namespaces[ref.job_id] = found.namespace
         return self._namespaces[ref.job_id]
 
+    # suspend and resume
+
+    def suspend(self, ref: RunRef) -> None:
+        self._act(ref, "suspend", "suspending")
+
+    def resume(self, ref: RunRef) -> None:
+        self._act(ref, "resume", "resuming")
+
+    def _act(self, ref: RunRef, act: str, doing: str) -> None:
+        path = f"{WORKLOADS}/{ref.topology}/{ref.job_id}/{act}"
+        self._client.call("POST", path, f"{doing} the workload of {ref.key.name}")
+
     # end
 
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
@@ -381,26 +397,9 @@ class Runai(OpensById, ListsGangs, WorkDirBackend):
             self._client.call("DELETE", path, f"deleting the workload of {ref.key.name}")
 
 
-def _check(plan: Plan, stop: threading.Event | None) -> None:
-    if stop is not None and stop.is_set():
-        raise BackendError(f"{plan.key.name}: stopped while it was being created", cause=Cause.CANCELED)
-
-
 def _ref_of(plan: Plan, workload_id: str) -> RunRef:
     (request,) = plan.requests
-    return RunRef(
-        backend=KIND,
-        key=plan.key,
-        nodes=plan.nodes,
-        job_id=workload_id,
-        run_ids=names.pod_names(request.body["name"], plan.nodes),
-        run_dir=plan.run_dir,
-        submitted_at=time.time(),
-        checkpoints_uri=plan.checkpoints_uri,
-        topology=plan.topology,
-        lease=plan.lease,
-        has_own_log=True,
-    )
+    return RunRef.of(plan, workload_id, names.pod_names(request.body["name"], plan.nodes), has_own_log=True)
 
 
 def _is_over(workload: Workload | None) -> bool:

@@ -15,6 +15,8 @@ LABEL_LIMIT = 63
 """Characters of a label of DNS."""
 LONGEST_SUFFIX = "-worker-NNN"
 """What the operator beneath appends to a name; one that is too long hangs there for ever."""
+START_VARIABLE = "OCIDIST_START"
+"""Holds the program that starts the agent; a container with a start of its own lacks it."""
 KEY_VARIABLE = "OCIDIST_KEY"
 """Holds the whole key, of which the name has only a digest."""
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from airflow_provider_ocidist.backends.runai.names import SUSPENSION_VARIABLE, environment_of
-from airflow_provider_ocidist.backports import Self
+from airflow_provider_ocidist.backends.runai.names import (
+    KEY_VARIABLE,
+    START_VARIABLE,
+    SUSPENSION_VARIABLE,
+    environment_of,
+)
+from airflow_provider_ocidist.backports import Self, moment
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import NodeState
@@ -62,6 +66,8 @@ class Workload:
     """Of its pods."""
     waits: bool = False
     """Whether a suspension is a pause, not the end."""
+    has_agent: bool | None = None
+    """Whether its nodes report; None where the answer does not show its variables."""
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> Self:
@@ -76,6 +82,7 @@ class Workload:
             completed_at=unix_time(answer.get("completedAt")),
             namespace=str(answer.get("namespace") or ""),
             waits=environment.get(SUSPENSION_VARIABLE) == "wait",
+            has_agent=START_VARIABLE in environment if KEY_VARIABLE in environment else None,
         )
 
     @property
@@ -109,12 +116,18 @@ class Workload:
 
 def unix_time(text: str | None) -> float | None:
     """Return a time that the control plane has written; None where it has written none."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else None
+    return moment(text).timestamp() if text else None
 
 
-def node_states(state: NodeState, reports: Sequence[NodeReport | None] | None, nodes: int) -> list[NodeState]:
-    """Return each node's state: the workload's, refined by the nodes' own reports."""
-    if reports is None or state not in (NodeState.RUNNING, NodeState.FAILED, NodeState.SUCCEEDED):
+def node_states(
+    state: NodeState, reports: Sequence[NodeReport | None] | None, nodes: int, *, has_agent: bool = True
+) -> list[NodeState]:
+    """Return each node's state: the workload's, refined by the nodes' own reports where they have an agent."""
+    if (
+        reports is None
+        or not has_agent
+        or state not in (NodeState.RUNNING, NodeState.FAILED, NodeState.SUCCEEDED)
+    ):
         return [state] * nodes
     if state is NodeState.SUCCEEDED:
         # A workload has succeeded when node 0 has, whatever the others did.

@@ -10,15 +10,23 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, START_SCRIPT, boot_text
-from airflow_provider_ocidist.backends.node_config import expectations, node_config
+from airflow_provider_ocidist.backends.kubernetes.mounts import CLAIM
+from airflow_provider_ocidist.backends.kubernetes.pods import labels_and_others, literal
+from airflow_provider_ocidist.backends.node_config import expectations, in_json, node_config
 from airflow_provider_ocidist.backends.prices import price_of
-from airflow_provider_ocidist.backends.runai.names import KEY_VARIABLE, SUSPENSION_VARIABLE, workload_name
-from airflow_provider_ocidist.backends.runai.options import KIND, Fields, RunaiOptions, Toleration
+from airflow_provider_ocidist.backends.runai.names import (
+    KEY_VARIABLE,
+    START_VARIABLE,
+    SUSPENSION_VARIABLE,
+    workload_name,
+)
+from airflow_provider_ocidist.backends.runai.options import KIND, Claim, Fields, RunaiOptions, Toleration
 from airflow_provider_ocidist.backends.runai.rules import EXPORT
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.masking import secrets_in
 from airflow_provider_ocidist.model.run import Plan, Request, RunKey
 from airflow_provider_ocidist.model.work_dir import CODE_ARCHIVE
 from airflow_provider_ocidist.storage.locations import join
@@ -26,7 +34,6 @@ from airflow_provider_ocidist.storage.locations import join
 DISTRIBUTED, TRAINING = "CreateDistributed", "CreateTraining"
 PATHS = {DISTRIBUTED: "distributed", TRAINING: "trainings"}
 """The part of the address that a verb has."""
-START_VARIABLE = "OCIDIST_START"
 START_COMMAND = f"import os; exec(os.environ['{START_VARIABLE}'])"
 """In one line without blanks to lose: the platform splits a command as it likes."""
 SAVING_GRACE = 60.0
@@ -53,7 +60,7 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Fields) -> Plan:
         backend=KIND,
         nodes=job.nodes,
         topology=PATHS[verb],
-        reason=_reason(job.nodes),
+        reason=_reason(job.nodes) + _shown_secrets(job),
         requests=(Request(verb=verb, body=body),),
         run_dir=config.run_dir,
         checkpoints_uri=config.checkpoints.uri if config.checkpoints else None,
@@ -85,6 +92,15 @@ def _reason(nodes: int) -> str:
         return "topology trainings: one node is a plain training workload"
     workers = "1 worker" if nodes == 2 else f"{nodes - 1} workers"
     return f"topology distributed: one workload of PyTorch, whose {nodes} nodes are a master and {workers}"
+
+
+def _shown_secrets(job: TrainingJob) -> str:
+    """Return a warning of secrets that the control plane would show."""
+    given = {**job.env, **job.main_env, **job.worker_env}
+    found = ", ".join(sorted(name for name, value in given.items() if secrets_in({name: value})))
+    return (
+        f"; {found}: plain text at Run:ai, for all who see the workload: use backend.secrets" if found else ""
+    )
 
 
 def resolved(job: TrainingJob, fields: Fields) -> tuple[TrainingJob, RunaiOptions]:
@@ -124,6 +140,7 @@ def _config(job: TrainingJob, options: RunaiOptions, key: RunKey, price: float |
 
 
 def _spec(job: TrainingJob, options: RunaiOptions, key: RunKey, config: AgentConfig) -> dict[str, Any]:
+    labels, others = labels_and_others(job)
     spec: dict[str, Any] = {
         "image": job.image,
         **_start(job, options),
@@ -142,8 +159,8 @@ def _spec(job: TrainingJob, options: RunaiOptions, key: RunKey, config: AgentCon
         "imagePullPolicy": options.image_pull_policy,
         "imagePullSecrets": [{"name": name} for name in options.image_pull_secrets],
         "security": {"hostNetwork": True} if options.host_network else {},
-        "labels": _pairs({**job.tags, **options.labels}),
-        "annotations": _pairs(options.annotations),
+        "labels": _pairs({**labels, **options.labels}),
+        "annotations": _pairs({**others, **options.annotations}),
     }
     if job.nodes > 1:
         # A node that fails ends the others: retries belong to Airflow.
@@ -163,7 +180,10 @@ def _start(job: TrainingJob, options: RunaiOptions) -> dict[str, str]:
 def _variables(
     job: TrainingJob, options: RunaiOptions, key: RunKey, config: AgentConfig
 ) -> Iterator[dict[str, Any]]:
-    plain = {**job.env, **config.to_env(), KEY_VARIABLE: json.dumps(codec.encode(key), separators=(",", ":"))}
+    own = {**config.to_env(), KEY_VARIABLE: json.dumps(codec.encode(key), separators=(",", ":"))}
+    # The pods beneath are Kubernetes'.
+    plain = {name: literal(value) for name, value in job.env.items()}
+    plain |= {name: in_json(text) for name, text in own.items()}
     plain[SUSPENSION_VARIABLE] = options.when_suspended
     if config.reports:
         plain |= {START_VARIABLE: START_SCRIPT, BOOT_VARIABLE: boot_text()}
@@ -197,10 +217,18 @@ def _compute(options: RunaiOptions) -> dict[str, Any]:
 
 
 def _storage(job: TrainingJob, options: RunaiOptions) -> dict[str, Any]:
+    claims = [
+        *options.volumes,
+        *(
+            Claim(claim=mount.source.removeprefix(CLAIM).strip("/"), path=mount.path)
+            for mount in job.mounts
+            if mount.source.startswith(CLAIM)
+        ),
+    ]
     storage = {
         "pvc": [
             {"claimName": each.claim, "existingPvc": True, "path": each.path, "readOnly": each.read_only}
-            for each in options.volumes
+            for each in claims
         ],
         "nfs": [
             {"server": found["server"], "path": found["path"], "mountPath": mount.path, "readOnly": False}

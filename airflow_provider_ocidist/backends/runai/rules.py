@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from airflow_provider_ocidist.backends.kubernetes.mounts import CLAIM, NAME
+from airflow_provider_ocidist.backends.kubernetes.rules import covers, marks
 from airflow_provider_ocidist.backends.runai.options import KIND
 from airflow_provider_ocidist.errors import Problem
 from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
@@ -13,7 +15,6 @@ from airflow_provider_ocidist.model.job import TrainingJob, is_placeholder
 EXPORT = re.compile(r"(?P<server>[^/\s:]+):(?P<path>/(?!/)\S*)")
 QUANTITY = re.compile(r"[+]?[0-9.]+[eEinumkKMGTP]*[-+]?[0-9]*")
 """As the control plane's description has it."""
-MAX_LABEL = 63
 
 
 def _image(job: TrainingJob) -> Iterator[Problem]:
@@ -50,28 +51,46 @@ def _paths(job: TrainingJob) -> Iterator[Problem]:
         if not path.startswith("/") and not is_placeholder(path):
             yield Problem(where, "must be absolute")
     for number, mount in enumerate(job.mounts):
-        if EXPORT.fullmatch(mount.source) is None and not is_placeholder(mount.source):
-            yield Problem(
-                f"mounts.{number}.source",
-                f"is no export, such as 10.0.0.1:/data: backend {KIND!r} mounts nothing else by itself; "
-                "name a claim in backend.volumes",
-            )
+        if not is_placeholder(mount.source) and (problem := _mount_problem(mount.source)):
+            yield Problem(f"mounts.{number}.source", problem)
+
+
+def _mount_problem(source: str) -> str | None:
+    if source.startswith(CLAIM):
+        claim, _, folder = source.removeprefix(CLAIM).partition("/")
+        if folder.strip("/"):
+            return f"names a folder: Run:ai mounts a claim whole, as {CLAIM}{claim}"
+        return None if NAME.fullmatch(claim) else f"must name a claim, as {CLAIM}data, not {source!r}"
+    if EXPORT.fullmatch(source):
+        return None
+    return f"cannot be mounted at backend {KIND!r}: write {CLAIM}claim or 10.0.0.1:/export"
 
 
 def _variables(job: TrainingJob) -> Iterator[Problem]:
     options: Any = job.backend
     for name in options.secrets.keys() & {*job.env, *job.main_env, *job.worker_env}:
         yield Problem(f"backend.secrets.{name}", "is a variable of the job, too: remove one of them")
+    if job.container is None:
+        return
+    for path, variables in (("main_env", job.main_env), ("worker_env", job.worker_env)):
+        if variables:
+            yield Problem(
+                path, "cannot be had here: the nodes of a workload are alike, and the image starts itself"
+            )
 
 
-def _labels(job: TrainingJob) -> Iterator[Problem]:
+def _work_dir(job: TrainingJob) -> Iterator[Problem]:
     options: Any = job.backend
-    for section in ("labels", "annotations"):
-        for name in getattr(options, section):
-            if not 0 < len(name) <= MAX_LABEL:
-                yield Problem(f"backend.{section}.{name}", f"a name has 1 to {MAX_LABEL} characters")
-            elif name.startswith("ocidist"):
-                yield Problem(f"backend.{section}.{name}", "names that begin with ocidist are ours")
+    place = job.work_dir
+    if place is None or not place.startswith("/") or is_placeholder(place):
+        return
+    folders = [*(volume.path for volume in options.volumes), *(mount.path for mount in job.mounts)]
+    if not any(covers(folder, place) for folder in folders):
+        yield Problem(
+            "work_dir",
+            f"{place} is a folder: mount the claim that holds it in `backend.volumes`, at the path where Airflow has "
+            "it too, or name a bucket",
+        )
 
 
-RULES = (_image, _gpus, _quantities, _paths, _variables, _labels)
+RULES = (_image, _gpus, _quantities, _paths, _variables, _work_dir, marks)

@@ -128,6 +128,9 @@ class TrainJobs(Operator):
             return suspended(obj, "spec.suspend")
         return Gang(GangState.ACTIVE if _has_begun(status) else GangState.NEW)
 
+    def suspension(self, *, suspended: bool) -> Mapping[str, Any]:
+        return {"spec": {"suspend": suspended}}
+
     def cleans_up(self, obj: Obj) -> bool:
         del obj
         return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import random
 import time
@@ -14,18 +13,19 @@ from functools import cached_property, partial
 from typing import Any
 from urllib.parse import unquote
 
-import yaml
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
-from airflow_provider_ocidist.emulator.connections import ABORT
-from airflow_provider_ocidist.emulator.control import MAX_CALLS, MAX_PATH_CHARS, RecordedCall
+from airflow_provider_ocidist.emulator.control import MAX_CALLS, RecordedCall, recorded
+from airflow_provider_ocidist.emulator.errors import ApiError
 from airflow_provider_ocidist.emulator.faults import NOTHING, Effect, Fault, Faults
+from airflow_provider_ocidist.emulator.faulty_app import FaultyApp, retry_after
 from airflow_provider_ocidist.emulator.kubernetes import (
     discovery,
     fields,
+    manifests,
     patches,
     protobuf,
     roles,
@@ -43,11 +43,15 @@ from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster, Propag
 from airflow_provider_ocidist.emulator.kubernetes.roles import Action
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError, Problem
 from airflow_provider_ocidist.emulator.kubernetes.users import User, Users
-from airflow_provider_ocidist.emulator.pacing import Dropped, cut_after
-from airflow_provider_ocidist.emulator.wire import decode_json, encode_json
+from airflow_provider_ocidist.emulator.pacing import Dropped
+from airflow_provider_ocidist.emulator.wire import (
+    encode_json,
+    page_token,
+    read_page_token,
+    stored_json,
+    whole_number,
+)
 
-MAX_BODY_BYTES = 3 * 1024 * 1024
-"""Of a request, as the API server's limit."""
 WATCH_S = (1800.0, 3600.0)
 """How long a watch lasts that names no time."""
 MERGE, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
@@ -65,6 +69,32 @@ REASONS = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
+ACCESS_REVIEW: Mapping[str, Any] = {
+    **fields.ALWAYS,
+    "spec": {
+        "resourceAttributes": dict.fromkeys(
+            ("verb", "group", "version", "resource", "subresource", "namespace", "name"), "str"
+        ),
+        "nonResourceAttributes": {"path": "str", "verb": "str"},
+    },
+}
+RULES_REVIEW: Mapping[str, Any] = {**fields.ALWAYS, "spec": {"namespace": "str"}}
+TOKEN_REQUEST: Mapping[str, Any] = {
+    **fields.ALWAYS,
+    "spec": {"expirationSeconds": "int", "audiences": "list[str]", "boundObjectRef": "object"},
+}
+DELETE_OPTIONS: Mapping[str, Any] = {
+    **fields.ALWAYS,
+    "gracePeriodSeconds": "int",
+    "propagationPolicy": "str",
+    "orphanDependents": "bool",
+    "preconditions": {"uid": "str", "resourceVersion": "str"},
+    "dryRun": "list[str]",
+}
+MIN_TOKEN_S, MAX_TOKEN_S = 1, 2**32
+"""Of a token's life, in seconds."""
+MAX_WARNINGS = 20
+MAX_WARNING_CHARS = 500
 NOT_SERVED = ("exec", "attach", "portforward", "proxy")
 PLAIN_404 = b"404 page not found\n"
 
@@ -98,43 +128,38 @@ class Call:
         text = self.query.get(name)
         if not text:
             return None
-        if not text.isdecimal():
+        number = whole_number(text)
+        if number is None:
+            text = text[:100]
             raise statuses.bad_request(
                 f'invalid {name} {text!r}: strconv.ParseInt: parsing "{text}": invalid syntax'
             )
-        return int(text)
+        return number
 
     async def body(self) -> Any:
         """Return the body as JSON. Raises 400, 413."""
         held = bytearray()
         async for chunk in self.request.stream():
             held += chunk
-            if len(held) > MAX_BODY_BYTES:
-                text = f"Request entity too large: limit is {MAX_BODY_BYTES}"
-                raise KubernetesError(413, "RequestEntityTooLarge", text)
-        if "protobuf" in self.request.headers.get("content-type", "") and held:
+            if len(held) > patches.MAX_BYTES:
+                raise patches.too_large()
+        kind = self.request.headers.get("content-type", "")
+        if "protobuf" in kind and held:
             return protobuf.decode(bytes(held))
         if not held:
             return {}
         try:
-            if "yaml" in self.request.headers.get("content-type", "") and not held.startswith(b"{"):
-                return yaml.load(bytes(held), Loader=_Loader)  # noqa: S506 - a safe one
-            return decode_json(held.decode())
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            is_yaml = "yaml" in kind and not held.startswith(b"{")
+            return manifests.read(bytes(held)) if is_yaml else stored_json(bytes(held))
+        except ValueError as error:
             raise statuses.bad_request(f"the object provided is unrecognized: {error}") from error
 
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # found by its name
-    """Reads times as texts, as JSON has them."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+    async def fields(self, name: str, schema: fields.Type) -> Obj:
+        """Return the fields of a body that is no stored object. Raises 400 for one of another type."""
+        return fields.read(await self.body(), schema, name)
 
 
-class Api:
+class Api(FaultyApp[Call]):
     """Answers requests, as ASGI."""
 
     def __init__(
@@ -163,61 +188,41 @@ class Api:
     def come_back(self) -> None:
         self._away_until = 0.0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call, started = Call(scope, receive), time.time()
-        effect = self._effect(scope, call)
-        try:
-            response = await self._respond(call, effect)
-        except (Dropped, ClientDisconnect):
-            self._note(call, 0, started)
-            scope[ABORT]()
-            return
-        for text in call.warnings:
-            response.headers.append("warning", f'299 - "{text}"')
-        self._note(call, response.status_code, started)
-        end = effect.end
-        try:
-            sends = cut_after(send, end.body_bytes) if end is not None and end.drop == "body" else send
-            await response(scope, receive, sends)
-        except Dropped:
-            scope[ABORT]()
+    def call_of(self, scope: Scope, receive: Receive) -> Call:
+        return Call(scope, receive)
 
-    def _note(self, call: Call, status: int, started: float) -> None:
-        query = call.request.url.query
-        recorded = RecordedCall(
-            method=call.method,
-            path=(f"{call.path}?{query}" if query else call.path)[:MAX_PATH_CHARS],
-            status=status,
-            time=started,
-            duration_s=time.time() - started,
-            request_id=call.request.headers.get("x-request-id", ""),
-            host=call.user.name,
-        )
-        self.calls.append(recorded)
-
-    def _effect(self, scope: Scope, call: Call) -> Effect:
+    def effect(self, scope: Scope) -> Effect:
         if time.monotonic() < self._away_until:
             return Effect(end=Fault(drop="before"))
         if not self._faults:
             return NOTHING
-        return self._faults.decide(call.method, scope["raw_path"].decode("latin-1"), "kubernetes")
+        return self._faults.decide(scope["method"], scope["raw_path"].decode("latin-1"), "kubernetes")
 
-    async def _respond(self, call: Call, effect: Effect) -> Response:
-        if effect.latency_s:
-            await asyncio.sleep(effect.latency_s)
-        fault = effect.end
-        if fault is not None and fault.drop == "before":
-            raise Dropped
-        if fault is not None and fault.status is not None:
-            error = KubernetesError(fault.status, REASONS.get(fault.status, "Unknown"), fault.message)
-            retry = {} if fault.retry_after_s is None else {"retry-after": str(fault.retry_after_s)}
-            return _json(error.status(), error.code, retry)
-        response = await self._answer(call)
-        if fault is not None and fault.drop == "after":
-            raise Dropped
-        return response
+    def record(self, call: Call, status: int, started: float) -> None:
+        query, headers = call.request.url.query, call.request.headers
+        self.calls.append(
+            recorded(
+                call.method,
+                f"{call.path}?{query}" if query else call.path,
+                status,
+                started,
+                request_id=headers.get("x-request-id", ""),
+                host=call.user.name,
+            )
+        )
 
-    async def _answer(self, call: Call) -> Response:
+    def finish(self, call: Call, response: Response) -> None:
+        for text in call.warnings[:MAX_WARNINGS]:
+            response.headers.append("warning", f'299 - "{_ascii(text)}"')
+
+    def refusal(self, call: Call, fault: Fault) -> Response:
+        del call
+        status = fault.status or 500
+        error = KubernetesError(status, REASONS.get(status, "Unknown"), fault.message)
+        return _json(error.status(), error.code, retry_after(fault))
+
+    async def answer(self, call: Call, effect: Effect) -> Response:
+        del effect
         try:
             return await self._serve(call)
         except KubernetesError as error:
@@ -281,16 +286,16 @@ class Api:
         return reviews.get(call.path.rpartition("/")[2])
 
     async def _may_i(self, call: Call) -> Response:
-        review = await call.body()
-        asked = review.get("spec", {}).get("resourceAttributes")
-        part = asked.get("subresource") if asked else ""
-        allowed = asked is None or roles.allowed(
+        review = await call.fields("SelfSubjectAccessReview", ACCESS_REVIEW)
+        asked = (review.get("spec") or {}).get("resourceAttributes") or {}
+        part, resource = asked.get("subresource"), asked.get("resource", "")
+        allowed = not asked or roles.allowed(
             self._cluster,
             call.user,
             Action(
                 verb=asked.get("verb", ""),
                 group=asked.get("group", ""),
-                resource=f"{asked.get('resource', '')}/{part}" if part else asked.get("resource", ""),
+                resource=f"{resource}/{part}" if part else resource,
                 namespace=asked.get("namespace", ""),
                 name=asked.get("name", ""),
             ),
@@ -298,15 +303,15 @@ class Api:
         return _json({**review, "metadata": {}, "status": {"allowed": allowed}}, 201)
 
     async def _what_may_i(self, call: Call) -> Response:
-        review = await call.body()
+        review = await call.fields("SelfSubjectRulesReview", RULES_REVIEW)
         everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
-        namespace = review.get("spec", {}).get("namespace", "")
+        namespace = (review.get("spec") or {}).get("namespace", "")
         found = [everything] if call.user.is_admin else list(roles.rules(self._cluster, call.user, namespace))
         status = {"resourceRules": found, "nonResourceRules": [], "incomplete": False}
         return _json({**review, "metadata": {}, "status": status}, 201)
 
     async def _who_am_i(self, call: Call) -> Response:
-        review = await call.body()
+        review = await call.fields("SelfSubjectReview", fields.ALWAYS)
         user = {"username": call.user.name, "groups": list(call.user.groups)}
         return _json({**review, "metadata": {}, "status": {"userInfo": user}}, 201)
 
@@ -403,35 +408,32 @@ class Api:
         if not limit or len(found) <= limit:
             return list(found), {}
         page = list(found[:limit])
-        text = encode_json([self._cluster.compactions, *_place(page[-1])]).encode()
         return page, {
-            "continue": base64.urlsafe_b64encode(text).decode(),
+            "continue": page_token([self._cluster.compactions, *_place(page[-1])]),
             "remainingItemCount": len(found) - limit,
         }
 
     def _last_seen(self, token: str) -> tuple[str, str]:
         try:
-            compactions, namespace, name = yaml.safe_load(base64.urlsafe_b64decode(token))
-        except (ValueError, yaml.YAMLError, TypeError) as error:
-            raise statuses.bad_request(f"continue key is not valid: {error}") from error
+            compactions, namespace, name = read_page_token(token)
+        except (ValueError, TypeError, ApiError) as error:
+            raise statuses.bad_request("continue key is not valid") from error
         if compactions != self._cluster.compactions:
             raise statuses.expired(
                 "The provided continue parameter is too old to display a consistent list result. You can start a"
                 " new list without the continue parameter."
             )
-        return namespace, name
+        return str(namespace), str(name)
 
     def _watch(self, call: Call, target: Target) -> Response:
-        version = call.query.get("resourceVersion", "")
-        if version and not version.isdecimal():
-            raise statuses.bad_request(f"Invalid value: {version!r}: strconv.ParseUint: invalid syntax")
+        version = call.number("resourceVersion")
         initial = call.flag("sendInitialEvents")
         kind = target.kind
         as_table = "as=Table" in call.accept
         watch = watching.Watch(
             kind=kind.name,
             namespace=target.namespace,
-            version=None if initial or version in ("", "0") else int(version),
+            version=None if initial else version or None,
             fits=self._fits(call, target),
             bookmarks=call.flag("allowWatchBookmarks"),
             marks_initial=initial,
@@ -491,12 +493,13 @@ class Api:
     async def _patch(self, call: Call, target: Target) -> Response:
         form = call.request.headers.get("content-type", "").partition(";")[0].strip()
         patch = await call.body()
-        apply = self._patching(target.kind, form, patch)
+        apply = partial(patches.applied, self._patching(target.kind, form, patch))
         kind, part = target.kind, "status" if target.subresource == "status" else None
         if form == APPLY and self._cluster.find(kind.name, target.namespace, target.name) is None:
             made = self._cluster.create(self._checked(call, target, patch), dry_run=call.dry_run)
             return self._object_answer(call, kind, made, 201)
-        asked = (patch.get("metadata") or {}).get("resourceVersion") if isinstance(patch, dict) else None
+        metadata = patch.get("metadata") if isinstance(patch, dict) else None
+        asked = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
 
         def change(obj: Obj) -> Obj:
             patched = self._checked(call, target, apply(obj))
@@ -524,7 +527,7 @@ class Api:
         return lambda obj: patches.merge(obj, patch)
 
     async def _delete(self, call: Call, target: Target) -> Response:
-        options = await call.body()
+        options = await call.fields("DeleteOptions", DELETE_OPTIONS)
         obj = self._removed(call, target.kind, target.namespace, target.name, options)
         gone = self._cluster.find(target.kind.name, target.namespace, target.name)
         if gone is not None or target.kind.name in ("Pod", "Namespace"):
@@ -554,7 +557,7 @@ class Api:
         )
 
     async def _delete_all(self, call: Call, target: Target) -> Response:
-        options, kind = await call.body(), target.kind
+        options, kind = await call.fields("DeleteOptions", DELETE_OPTIONS), target.kind
         fits = self._fits(call, target)
         found = [obj for obj in self._cluster.list(kind.name, target.namespace) if fits(obj)]
         for obj in found:
@@ -585,7 +588,8 @@ class Api:
         return any(each["name"] == container and "running" in each["state"] for each in states)
 
     async def _evict(self, call: Call, target: Target) -> Response:
-        options = (await call.body()).get("deleteOptions") or {}
+        eviction = await call.fields("Eviction", {**fields.ALWAYS, "deleteOptions": DELETE_OPTIONS})
+        options = eviction.get("deleteOptions") or {}
         self._removed(call, target.kind, target.namespace, target.name, options)
         return _json(
             {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, 201
@@ -593,14 +597,23 @@ class Api:
 
     async def _token(self, call: Call, target: Target) -> Response:
         self._cluster.get("ServiceAccount", target.namespace, target.name)
-        request = await call.body()
+        request = await call.fields("TokenRequest", TOKEN_REQUEST)
         seconds = (request.get("spec") or {}).get("expirationSeconds") or 3600
+        if not MIN_TOKEN_S <= seconds <= MAX_TOKEN_S:
+            text = f"Invalid value: {seconds}: must be from {MIN_TOKEN_S} to {MAX_TOKEN_S}"
+            problem = Problem("spec.expirationSeconds", text)
+            raise statuses.unprocessable("TokenRequest.authentication.k8s.io", target.name, [problem])
         user: User = users.service_account(target.namespace, target.name)
         token = self._users.issue(user, seconds)
         status = {"token": token, "expirationTimestamp": _after(seconds)}
         metadata = {"name": target.name, "namespace": target.namespace, "creationTimestamp": now()}
         body = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": metadata}
         return _json({**body, "spec": {"expirationSeconds": seconds}, "status": status}, 201)
+
+
+def _ascii(text: str) -> str:
+    """Return a text as a header can have it."""
+    return text[:MAX_WARNING_CHARS].encode("unicode_escape").decode()
 
 
 def _after(seconds: float) -> str:

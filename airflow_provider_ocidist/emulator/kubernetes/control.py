@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 from starlette.responses import Response
 
-from airflow_provider_ocidist.emulator.control import BASE, filtered, rule_of
+from airflow_provider_ocidist.emulator.control import BASE, added, filtered, is_span, rule_of
 from airflow_provider_ocidist.emulator.errors import invalid
 from airflow_provider_ocidist.emulator.faults import Fault
 from airflow_provider_ocidist.emulator.kubernetes import users
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_faults import PodRule
 from airflow_provider_ocidist.emulator.kubernetes.service import Kubernetes
-from airflow_provider_ocidist.emulator.wire import Call, Route, answer
+from airflow_provider_ocidist.emulator.wire import Call, Route, answer, encode_json
 
 HERE = f"{BASE}/kubernetes"
+MAX_NAME = 253
+MAX_SHOWN = 200
 
 
 class ClusterControl:
@@ -51,8 +51,7 @@ class ClusterControl:
         fault = rule_of(Fault, await call.json())
         if fault.stale_s is not None:
             raise invalid("stale_s is not for Kubernetes.")
-        self._kubernetes.faults.add(fault)
-        return answer(self._kubernetes.faults.bodies())
+        return added(self._kubernetes.faults, fault)
 
     async def remove_faults(self, _: Call) -> Response:
         self._kubernetes.faults.clear()
@@ -60,8 +59,7 @@ class ClusterControl:
         return answer()
 
     async def add_pod_rule(self, call: Call) -> Response:
-        self._kubernetes.pod_faults.add(rule_of(PodRule, await call.json()))
-        return answer(self._kubernetes.pod_faults.bodies())
+        return added(self._kubernetes.pod_faults, rule_of(PodRule, await call.json()))
 
     async def remove_pod_rules(self, _: Call) -> Response:
         self._kubernetes.pod_faults.forget()
@@ -86,15 +84,20 @@ class ClusterControl:
         """Return token and kubeconfig of a user who may do what bindings say; for `lifetime_s`, or for ever."""
         details = await call.json()
         name, groups = details.get("name"), details.get("groups") or []
-        if not isinstance(name, str) or not isinstance(groups, list):
-            raise invalid("A user needs a name; groups is a list.")
-        user = users.named(name, [str(group) for group in groups])
+        texts = [name, *groups] if isinstance(groups, list) else [None]
+        if not all(isinstance(text, str) and len(text) <= MAX_NAME for text in texts):
+            raise invalid(
+                f"A user needs a name; groups are a list of names; each has at most {MAX_NAME} characters."
+            )
+        user = users.named(str(name), groups)
         token, config = self._kubernetes.new_user(user, _seconds(details, "lifetime_s"))
         return answer({"token": token, "kubeconfig": config})
 
 
 def _seconds(details: dict[str, object], name: str) -> float | None:
     value = details.get(name)
-    if value is not None and type(value) not in (int, float):
-        raise invalid(f"{name} must be a number of seconds, not {json.dumps(value)}.")
-    return float(str(value)) if value is not None else None
+    if value is None:
+        return None
+    if not is_span(value):
+        raise invalid(f"{name} must be a number of seconds, not {encode_json(value)[:MAX_SHOWN]}.")
+    return float(str(value))

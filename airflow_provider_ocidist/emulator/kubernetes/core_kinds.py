@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+KEY = re.compile(r"(?!\.$)[-._a-zA-Z0-9]{1,253}")
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 
@@ -58,16 +61,47 @@ def pod_problems(
         text = f'Unsupported value: "{spec.get("restartPolicy")}": supported values: {shown}'
         problems.append(Problem(f"{path}.restartPolicy", text))
     volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
+    for index, volume in enumerate(spec.get("volumes") or ()):
+        problems += _volume_problems(volume, f"{path}.volumes[{index}]")
     for part in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(part) or ()):
             problems += _container_problems(container, f"{path}.{part}[{index}]", volumes)
     return problems + _repeated(_containers(spec), f"{path}.containers")
 
 
+def _volume_problems(volume: Mapping[str, Any], path: str) -> Iterable[Problem]:
+    yield from _label_problems(volume.get("name"), f"{path}.name")
+    sources = [volume, *((volume.get("projected") or {}).get("sources") or ())]
+    for kind in ("configMap", "secret", "downwardAPI"):
+        for source in sources:
+            for item in (source.get(kind) or {}).get("items") or ():
+                yield from _inside_problems(item.get("path"), f"{path}.{kind}.items.path")
+
+
+def _label_problems(name: Any, path: str) -> Iterable[Problem]:
+    if not name:
+        yield Problem(path, "Required value")
+    elif not NAME.fullmatch(name):
+        yield Problem(path, f'Invalid value: "{name[:80]}": must be a lowercase RFC 1123 label')
+
+
+def _inside_problems(place: Any, path: str) -> Iterable[Problem]:
+    """Yield what is wrong with a place below a volume's folder."""
+    if not place:
+        yield Problem(path, "Required value")
+    elif leads_out(place):
+        yield Problem(path, f'Invalid value: "{place[:80]}": must be a relative path without ".."')
+
+
+def leads_out(place: str) -> bool:
+    """Return whether a path may leave the folder that it is relative to."""
+    return place.startswith("/") or ".." in place.split("/") or "\0" in place
+
+
 def _container_problems(container: Mapping[str, Any], path: str, volumes: set[Any]) -> Iterable[Problem]:
-    for name in ("name", "image"):
-        if not container.get(name):
-            yield Problem(f"{path}.{name}", "Required value")
+    yield from _label_problems(container.get("name"), f"{path}.name")
+    if not container.get("image"):
+        yield Problem(f"{path}.image", "Required value")
     if container.get("imagePullPolicy") not in PULL_POLICIES:
         shown = ", ".join(f'"{policy}"' for policy in sorted(PULL_POLICIES))
         text = f'Unsupported value: "{container.get("imagePullPolicy")}": supported values: {shown}'
@@ -75,18 +109,25 @@ def _container_problems(container: Mapping[str, Any], path: str, volumes: set[An
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         if mount.get("name") not in volumes:
             yield Problem(f"{path}.volumeMounts[{index}].name", f'Not found: "{mount.get("name")}"')
+        if mount.get("subPath"):
+            yield from _inside_problems(mount["subPath"], f"{path}.volumeMounts[{index}].subPath")
+        where = mount.get("mountPath") or ""
+        if not where.startswith("/") or leads_out(where[1:]):
+            text = f'Invalid value: "{where[:80]}": must be an absolute path without ".."'
+            yield Problem(f"{path}.volumeMounts[{index}].mountPath", text)
     for index, variable in enumerate(container.get("env") or ()):
         if not variable.get("name"):
             yield Problem(f"{path}.env[{index}].name", "Required value")
 
 
 def _repeated(containers: Sequence[Mapping[str, Any]], path: str) -> list[Problem]:
-    names = [container.get("name") for container in containers]
-    return [
-        Problem(f"{path}[{index}].name", f'Duplicate value: "{name}"')
-        for index, name in enumerate(names)
-        if name and name in names[:index]
-    ]
+    problems, seen = [], set()
+    for index, container in enumerate(containers):
+        name = container.get("name")
+        if name and name in seen:
+            problems.append(Problem(f"{path}[{index}].name", f'Duplicate value: "{name}"'))
+        seen.add(name)
+    return problems
 
 
 def _pod_defaults(obj: Obj) -> None:
@@ -154,6 +195,9 @@ def _secret_problems(new: Obj, old: Obj | None) -> Iterable[Problem]:
 
 def _size_problems(new: Obj, old: Obj | None) -> Iterable[Problem]:
     data = {**(new.get("data") or {}), **(new.get("binaryData") or {})}
+    for key in data:
+        if not KEY.fullmatch(key) or key.startswith(".."):
+            yield Problem(f"data[{key[:80]}]", "Invalid value: a valid config key must be the name of a file")
     if sum(len(value) for value in data.values()) > 1 << 20:
         yield Problem("data", "Too long: may not be more than 1048576 bytes")
     if old is not None and old.get("immutable") and data != {**(old.get("data") or {})}:
@@ -195,6 +239,19 @@ def _claim_problems(new: Obj, _: Obj | None) -> Iterable[Problem]:
         yield Problem("spec.resources[storage]", "Required value")
 
 
+def _binding_problems(new: Obj, _: Obj | None) -> Iterable[Problem]:
+    reference = new.get("roleRef") or {}
+    for name in ("kind", "name"):
+        if not reference.get(name):
+            yield Problem(f"roleRef.{name}", "Required value")
+    if reference.get("kind") not in (None, "Role", "ClusterRole"):
+        yield Problem("roleRef.kind", 'Unsupported value: supported values: "Role", "ClusterRole"')
+    for index, subject in enumerate(new.get("subjects") or ()):
+        for name in ("kind", "name"):
+            if not subject.get(name):
+                yield Problem(f"subjects[{index}].{name}", "Required value")
+
+
 def _event_defaults(obj: Obj) -> None:
     obj.setdefault("type", "Normal")
     obj.setdefault("count", 1)
@@ -233,6 +290,7 @@ KINDS = (
     ),
     Kind(
         name="Secret",
+        has_spec=False,
         plural="secrets",
         schema="V1Secret",
         defaults=_secret_defaults,
@@ -241,6 +299,7 @@ KINDS = (
     ),
     Kind(
         name="ConfigMap",
+        has_spec=False,
         plural="configmaps",
         short_names=("cm",),
         schema="V1ConfigMap",
@@ -258,6 +317,7 @@ KINDS = (
     ),
     Kind(
         name="Event",
+        has_spec=False,
         plural="events",
         short_names=("ev",),
         schema="CoreV1Event",
@@ -270,9 +330,21 @@ KINDS = (
             ("Message", ".message"),
         ),
     ),
-    Kind(name="ServiceAccount", plural="serviceaccounts", short_names=("sa",), schema="V1ServiceAccount"),
     Kind(
-        name="Node", plural="nodes", namespaced=False, short_names=("no",), has_status=True, schema="V1Node"
+        name="ServiceAccount",
+        has_spec=False,
+        plural="serviceaccounts",
+        short_names=("sa",),
+        schema="V1ServiceAccount",
+    ),
+    Kind(
+        name="Node",
+        plural="nodes",
+        namespaced=False,
+        short_names=("no",),
+        has_status=True,
+        schema="V1Node",
+        prepare=lambda obj: obj.setdefault("status", {}) and None,
     ),
     Kind(
         name="ResourceQuota",
@@ -287,14 +359,21 @@ KINDS = (
         group="apiextensions.k8s.io",
         namespaced=False,
         short_names=("crd", "crds"),
+        schema={"spec": {}, "status": {}},
     ),
     Kind(name="Lease", plural="leases", group="coordination.k8s.io", schema="V1Lease"),
-    Kind(name="Role", plural="roles", group="rbac.authorization.k8s.io", schema="V1Role"),
+    Kind(name="Role", has_spec=False, plural="roles", group="rbac.authorization.k8s.io", schema="V1Role"),
     Kind(
-        name="RoleBinding", plural="rolebindings", group="rbac.authorization.k8s.io", schema="V1RoleBinding"
+        name="RoleBinding",
+        has_spec=False,
+        plural="rolebindings",
+        group="rbac.authorization.k8s.io",
+        schema="V1RoleBinding",
+        problems=lambda new, old: list(_binding_problems(new, old)),
     ),
     Kind(
         name="ClusterRole",
+        has_spec=False,
         plural="clusterroles",
         group="rbac.authorization.k8s.io",
         namespaced=False,
@@ -302,9 +381,11 @@ KINDS = (
     ),
     Kind(
         name="ClusterRoleBinding",
+        has_spec=False,
         plural="clusterrolebindings",
         group="rbac.authorization.k8s.io",
         namespaced=False,
         schema="V1ClusterRoleBinding",
+        problems=lambda new, old: list(_binding_problems(new, old)),
     ),
 )

@@ -211,7 +211,7 @@ def _parts(kind: Kind) -> Obj:
     written = kind.schema if kind.is_custom and isinstance(kind.schema, Mapping) else {}
     anything = {"x-kubernetes-preserve-unknown-fields": True}
     return {
-        name: {"type": "object", "properties": dict.fromkeys(fields, anything)}
+        name: {"type": "object", "properties": {field: anything for field in fields if field is not ...}}
         for name, fields in written.items()
         if isinstance(fields, Mapping)
     }

@@ -1,7 +1,8 @@
 """Fields: which an object of a kind may have, and of what type.
 
 A type is a text (`str`, `int`, `bool`, `float`, `quantity`, `object`, `int_or_str`, `list[T]`, `dict[str, T]`, or the
-name of a type in field_types.json), a mapping of fields to types, or a list that holds the type of its members.
+name of a type in field_types.json), a mapping of fields to types (with `...` also others may be there), or a list that
+holds the type of its members.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_ocidist.emulator.body_models import MAX_INTEGER
 from airflow_provider_ocidist.emulator.kubernetes import statuses
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
+from airflow_provider_ocidist.emulator.kubernetes.quantities import amount
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 
 FILE = Path(__file__).with_name("field_types.json")
@@ -33,9 +36,8 @@ GO_NAMES = {"str": "string", "datetime": "Time", "int": "int32", "float": "float
 JSON_NAMES = {"str": "string", "datetime": "string", "int": "integer", "float": "number", "bool": "boolean"}
 JSON_TYPES = {str: "string", bool: "bool", int: "number", float: "number", dict: "object", list: "array"}
 ALWAYS: Mapping[str, Any] = {"apiVersion": "str", "kind": "str", "metadata": "V1ObjectMeta"}
-NONE = type(None)
 
-Type = str | Mapping[str, Any] | Sequence[Any]
+Type = str | Mapping[Any, Any] | Sequence[Any]
 
 
 @cache
@@ -73,6 +75,17 @@ def checked(kind: Kind, obj: Obj, validation: str = "Warn") -> tuple[Obj, list[s
     return pruned, problems if validation == "Warn" else []
 
 
+def read(body: Any, schema: Type, name: str) -> Obj:
+    """Return what a request that is no stored object says: the fields of a schema. Raises 400 for a wrong type."""
+    findings = Findings()
+    found: Obj = _pruned(body, schema, "", findings) if body is not None else {}
+    if not isinstance(body, dict | None) or findings.mistyped:
+        path = findings.mistyped[0][0] if findings.mistyped else ""
+        text = f"{name} cannot be handled: {path or 'the body'} is of another type"
+        raise statuses.bad_request(text)
+    return found
+
+
 def _preface(kind: Kind) -> str:
     return f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}'
 
@@ -86,6 +99,8 @@ def _mistyped(kind: Kind, obj: Obj, findings: Findings) -> statuses.KubernetesEr
         ]  # fmt: skip
         return statuses.unprocessable(kind.title, obj["metadata"].get("name", ""), problems)
     path, wanted, value = findings.mistyped[0]
+    if wanted == "quantity":
+        return statuses.bad_request(f"{_preface(kind)}: quantities must match the regular expression: {path}")
     text = f"json: cannot unmarshal {_name(value)} into Go struct field {kind.name}.{path} of type"
     return statuses.bad_request(f"{_preface(kind)}: {text} {GO_NAMES.get(wanted, wanted)}")
 
@@ -111,7 +126,20 @@ def _pruned(value: Any, type_: Type, path: str, findings: Findings) -> Any:
 
 
 def _is(value: Any, scalar: str) -> bool:
-    return isinstance(value, SCALARS[scalar]) and isinstance(value, bool) == (scalar == "bool")
+    if not isinstance(value, SCALARS[scalar]) or isinstance(value, bool) != (scalar == "bool"):
+        return False
+    if scalar == "quantity":
+        return _is_quantity(value)
+    # Inside JSON a number can be larger than Go's types.
+    return not isinstance(value, int) or abs(value) <= MAX_INTEGER
+
+
+def _is_quantity(value: Any) -> bool:
+    try:
+        amount(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _pruned_members(value: Any, holder: str, member: Type, path: str, findings: Findings) -> Any:
@@ -119,24 +147,35 @@ def _pruned_members(value: Any, holder: str, member: Type, path: str, findings: 
         findings.mistyped.append((path, "array" if holder == "list" else "object", value))
         return value
     if holder == "list":
-        return [_pruned(each, member, f"{path}[{index}]", findings) for index, each in enumerate(value)]
-    return {name: _pruned(each, member, _below(path, name), findings) for name, each in value.items()}
+        return [_member(each, member, f"{path}[{index}]", findings) for index, each in enumerate(value)]
+    return {name: _member(each, member, _below(path, name), findings) for name, each in value.items()}
 
 
-def _pruned_fields(value: Any, fields: Mapping[str, Any], path: str, findings: Findings) -> Any:
+def _member(value: Any, type_: Type, path: str, findings: Findings) -> Any:
+    """Return what a member of a list or map is; null is an empty text there, and nothing else."""
+    if value is None and type_ == "str":
+        return ""
+    if value is None:
+        findings.mistyped.append((path, str(type_), value))
+    return _pruned(value, type_, path, findings)
+
+
+def _pruned_fields(value: Any, fields: Mapping[Any, Any], path: str, findings: Findings) -> Any:
     if not isinstance(value, dict):
         findings.mistyped.append((path, "object", value))
         return value
     if not fields:
         return value
-    findings.unknown += [_below(path, name) for name in value if name not in fields]
+    if ... not in fields:
+        findings.unknown += [_below(path, name) for name in value if name not in fields]
     return dict(_known(value, fields, path, findings))
 
 
-def _known(value: Obj, fields: Mapping[str, Any], path: str, findings: Findings) -> Iterator[tuple[str, Any]]:
+def _known(value: Obj, fields: Mapping[Any, Any], path: str, findings: Findings) -> Iterator[tuple[str, Any]]:
+    """Yield the fields that are known. One that is null is one that is not there."""
     for name, each in value.items():
-        if name in fields:
-            yield name, _pruned(each, fields[name], _below(path, name), findings)
+        if (name in fields or ... in fields) and each is not None:
+            yield name, _pruned(each, fields.get(name, "object"), _below(path, name), findings)
 
 
 def _below(path: str, name: str) -> str:

@@ -10,6 +10,22 @@ from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 
 Obj = dict[str, Any]
 """An object as JSON."""
+MAX_REPLICAS = 10_000
+"""Pods that one object may ask for; a real cluster would take more, and never have them."""
+TOO_MANY = f"Invalid value: the emulator takes at most {MAX_REPLICAS}"
+
+
+STATUS: Mapping[Any, Any] = {
+    "conditions": [
+        {
+            **dict.fromkeys(("type", "status", "reason", "message", "lastTransitionTime"), "str"),
+            "lastUpdateTime": "str",
+            "observedGeneration": "int",
+        }
+    ],
+    ...: "object",
+}
+"""Of custom kinds: anybody who may write a status may write any, and controllers read the conditions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +40,7 @@ class Kind:
     short_names: Sequence[str] = ()
     has_status: bool = False
     """Status is a part of its own: others' writes leave it alone, and its writes leave the rest alone."""
-    schema: str | Mapping[str, Any] | None = None
+    schema: str | Mapping[Any, Any] | None = None
     """Its fields, by name of a type in field_types.json or written out as `fields` explains; None: any."""
     defaults: Callable[[Obj], None] = field(default=lambda _: None)
     """Fills in, at each write, what the client left out."""
@@ -36,6 +52,7 @@ class Kind:
     """For `kubectl get`: heading, and where the value is, such as `.status.phase`."""
     is_custom: bool = False
     """Defined by a CustomResourceDefinition: no strategic merge, and unknown fields are pruned."""
+    has_spec: bool = True
     label_named: bool = False
     """Names are labels of DNS, not subdomains."""
 

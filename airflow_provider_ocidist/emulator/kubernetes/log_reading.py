@@ -13,6 +13,7 @@ from typing import BinaryIO
 from airflow_provider_ocidist.emulator.kubernetes import statuses
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet import pod_logs
+from airflow_provider_ocidist.emulator.wire import whole_number
 
 LOOK_S = 0.05
 QUIET_AFTER_END_S = 0.1
@@ -89,18 +90,23 @@ def _number(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name)
     if not text:
         return None
-    if not text.isdecimal():
-        raise statuses.bad_request(f"{name} must be a number from 0 on, not {text!r}")
-    return int(text)
+    number = whole_number(text)
+    if number is None:
+        raise statuses.bad_request(f"{name} must be a number from 0 on, not {text!r:.100}")
+    return number
 
 
 def _since(query: Mapping[str, str]) -> datetime | None:
     seconds = _number(query, "sinceSeconds")
     if seconds is not None:
-        return datetime.now(timezone.utc) - timedelta(seconds=seconds)
+        try:
+            return datetime.now(timezone.utc) - timedelta(seconds=seconds)
+        except OverflowError as error:
+            raise statuses.bad_request(f"sinceSeconds: {error}") from error
     if text := query.get("sinceTime"):
         try:
-            return datetime.fromisoformat(_to_microseconds(text.replace("Z", "+00:00")))
+            since = datetime.fromisoformat(_to_microseconds(text.replace("Z", "+00:00")))
+            return since if since.tzinfo else since.replace(tzinfo=timezone.utc)
         except ValueError as error:
             raise statuses.bad_request(f"sinceTime: {error}") from error
     return None

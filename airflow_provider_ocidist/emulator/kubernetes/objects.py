@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
@@ -28,11 +30,20 @@ SUBDOMAIN_TEXT = (
     " and end with an alphanumeric character (e.g. 'example.com', regex used for validation is"
     " '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
+LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
+LABEL_VALUE_TEXT = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and"
+    " end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is"
+    " '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
 LABEL_TEXT = (
     "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic"
     " character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation"
     " is '[a-z]([-a-z0-9]*[a-z0-9])?')"
 )
+MAX_GRACE_S = 10**9
+"""A generation; a time that is much later could not be written."""
+logger = logging.getLogger(__name__)
 Propagation = Literal["Foreground", "Background", "Orphan"]
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 """Finalizers that the garbage collector takes away."""
@@ -152,10 +163,11 @@ class Cluster:
             metadata.update(uid=str(uuid.uuid4()), creationTimestamp=now(), generation=1)
             if kind.has_status:
                 obj.pop("status", None)
-            kind.defaults(obj)
-            kind.prepare(obj)
-            self._admit(kind, obj, None)
-            self._check(kind, obj, None)
+            with _wrong_shapes_refused(kind, metadata["name"]):
+                _complete(kind, obj)
+                kind.prepare(obj)
+                self._admit(kind, obj, None)
+                self._check(kind, obj, None)
             if not dry_run:
                 self._write(shelf, obj, None)
             return _copy(obj)
@@ -169,10 +181,11 @@ class Cluster:
             old = self._found(shelf, metadata.get("namespace"), metadata["name"])
             self._check_version(kind, metadata, old)
             new = _with_status(old, obj) if subresource == "status" else _with_the_rest(kind, old, obj)
-            if subresource is None:
-                kind.defaults(new)
-            self._admit(kind, new, old)
-            self._check(kind, new, old)
+            with _wrong_shapes_refused(kind, metadata["name"]):
+                if subresource is None:
+                    _complete(kind, new)
+                self._admit(kind, new, old)
+                self._check(kind, new, old)
             if not dry_run and new != old:
                 if new.get("spec") != old.get("spec"):
                     new["metadata"]["generation"] = old["metadata"].get("generation", 1) + 1
@@ -228,7 +241,12 @@ class Cluster:
         with self._lock:
             callbacks = self._shelf(kind).callbacks
             callbacks.append(callback)
-        return lambda: callbacks.remove(callback)
+
+        def end() -> None:
+            with suppress(ValueError):  # it may be ended twice
+                callbacks.remove(callback)
+
+        return end
 
     def subscribe_from(self, kind: str, version: int | None, callback: Callback) -> Callable[[], None]:
         """As `subscribe`, but first with all that happened since a version; None: with all that is there.
@@ -330,7 +348,8 @@ class Cluster:
             admission(self, new, old)
 
     def _check(self, kind: Kind, new: Obj, old: Obj | None) -> None:
-        if problems := kind.problems(new, old):
+        problems = [*_owner_problems(new), *_label_problems(new), *kind.problems(new, old)]
+        if problems:
             raise statuses.unprocessable(kind.title, new["metadata"]["name"], problems)
 
     def _check_version(self, kind: Kind, metadata: Obj, old: Obj) -> None:
@@ -394,6 +413,24 @@ class Cluster:
         return last
 
 
+def _complete(kind: Kind, obj: Obj) -> None:
+    """Fill in what the client left out."""
+    if kind.has_spec:
+        obj.setdefault("spec", {})
+    kind.defaults(obj)
+
+
+@contextmanager
+def _wrong_shapes_refused(kind: Kind, name: str) -> Iterator[None]:
+    """Refuse with 422 what the rules of a kind cannot read: in parts of any form they find what they do not expect."""
+    try:
+        yield
+    except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:
+        logger.info("%s %s is of a wrong shape", kind.title, name, exc_info=True)
+        problem = Problem("spec", f"Invalid value: it is of a wrong shape: {error!r:.200}")
+        raise statuses.unprocessable(kind.title, name, [problem]) from error
+
+
 def owners_of(obj: Obj) -> Sequence[Mapping[str, Any]]:
     found: Sequence[Mapping[str, Any]] = obj["metadata"].get("ownerReferences") or ()
     return found
@@ -433,8 +470,8 @@ def suffix() -> str:
 def _with_status(old: Obj, obj: Obj) -> Obj:
     new = _copy(old)
     new.pop("status", None)
-    if "status" in obj:
-        new["status"] = obj["status"]
+    if "status" in obj or "status" in old:
+        new["status"] = obj.get("status") or {}
     return new
 
 
@@ -458,7 +495,8 @@ def _grace(kind: Kind, obj: Obj, wanted: float | None) -> float:
         return 0
     if obj.get("status", {}).get("phase") in ("Succeeded", "Failed"):
         return 0
-    return obj["spec"].get("terminationGracePeriodSeconds", 30) if wanted is None else wanted
+    seconds = obj["spec"].get("terminationGracePeriodSeconds", 30) if wanted is None else wanted
+    return max(0.0, min(seconds, MAX_GRACE_S))
 
 
 def _check_preconditions(kind: Kind, obj: Obj, uid: str | None, version: str | None) -> None:
@@ -481,6 +519,24 @@ def _name_problems(kind: Kind, name: str) -> list[Problem]:
     if len(name) > most:
         problems.append(Problem("metadata.name", f"{shown}must be no more than {most} characters"))
     return problems
+
+
+def _label_problems(obj: Obj) -> list[Problem]:
+    problems = []
+    for value in map(str, _labels(obj).values()):
+        shown = f'Invalid value: "{value}": '
+        if len(value) > 63:
+            problems.append(Problem("metadata.labels", f"{shown}must be no more than 63 characters"))
+        if not LABEL_VALUE.fullmatch(value):
+            problems.append(Problem("metadata.labels", shown + LABEL_VALUE_TEXT))
+    return problems
+
+
+def _owner_problems(obj: Obj) -> Iterator[Problem]:
+    for index, each in enumerate(owners_of(obj)):
+        for name in ("apiVersion", "kind", "name", "uid"):
+            if not each.get(name):
+                yield Problem(f"metadata.ownerReferences[{index}].{name}", "Invalid value: must not be empty")
 
 
 def _labels(obj: Obj) -> Mapping[str, str]:

@@ -43,12 +43,14 @@ class Operators:
     """Before a Job replaces its first failed pod; doubled with each further one."""
     status_delay_s: float = 0.0
     """The status of a PyTorchJob stays empty for so long after its creation."""
+    init_tries: int = 100
+    """How often a worker of a PyTorchJob looks for its master, every two seconds, before it fails."""
 
     @property
     def kinds(self) -> Sequence[Kind]:
         found = [JOB]
         if self.training_operator:
-            found.append(kind.PYTORCHJOB)
+            found.append(kind.pytorchjob(self._generation()))
         if self.trainer:
             found += [JOBSET, *kinds.kinds(release.release(self.trainer))]
         return [*found, *(KUEUE_KINDS if self.kueue else ())]
@@ -57,7 +59,11 @@ class Operators:
     def controllers(self) -> Sequence[Controller]:
         found: list[Controller] = [jobs(self.pod_backoff_s), quota.Quotas()]
         if self.training_operator:
-            how = Settings(generation=self._generation(), status_delay_s=self.status_delay_s)
+            how = Settings(
+                generation=self._generation(),
+                status_delay_s=self.status_delay_s,
+                init_tries=self.init_tries,
+            )
             found.append(kind.operator(how))
         if self.trainer:
             found += [JOBSETS, kinds.operator(release.release(self.trainer))]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from airflow_provider_ocidist.emulator import patterns
+from airflow_provider_ocidist.emulator.body_models import MAX_NESTING
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 
@@ -26,6 +28,14 @@ MERGE_KEYS: Mapping[str, Sequence[str]] = {
 }
 """Lists that a strategic merge patch merges by a key of their entries (`x-kubernetes-patch-merge-key`)."""
 MERGED_SETS = ("finalizers",)
+MAX_BYTES = 3 * 512 * 1024
+"""Of an object: what etcd takes."""
+MAX_OPERATIONS = 10_000
+"""Of one JSON patch, as the API server's limit."""
+PATCH_S = 0.3
+"""How much of a processor one JSON patch may take."""
+MAX_COMPARISONS = 1_000_000
+"""Of members of two lists."""
 
 
 def merge(target: Any, patch: Any) -> Any:
@@ -56,7 +66,10 @@ def strategic(target: Any, patch: Any) -> Any:
 def _set(result: Obj, name: str, value: Any) -> None:
     if name.startswith("$deleteFromPrimitiveList/"):
         field = name.partition("/")[2]
-        result[field] = [each for each in result.get(field) or [] if each not in value]
+        present = result.get(field) or []
+        if len(present) * len(value) > MAX_COMPARISONS:
+            raise too_large()
+        result[field] = [each for each in present if each not in value]
     elif name.startswith("$retainKeys"):
         for key in set(result) - set(value):
             del result[key]
@@ -71,6 +84,8 @@ def _set(result: Obj, name: str, value: Any) -> None:
 
 
 def _merged_list(name: str, old: list[Any], patch: list[Any]) -> list[Any]:
+    if len(old) * len(patch) > MAX_COMPARISONS:
+        raise too_large()
     if name in MERGED_SETS:
         return [*old, *(each for each in patch if each not in old)]
     entries = [each for each in patch if isinstance(each, dict)]
@@ -95,15 +110,55 @@ def _merge_entry(merged: list[Any], key: str, entry: Obj) -> None:
         merged[index] = strategic(merged[index], entry)
 
 
+def applied(patch: Callable[[Obj], Any], target: Obj) -> Any:
+    """Apply any patch. Raises 422 where it does not fit, 413 where it makes something too large."""
+    try:
+        result = patch(target)
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        text = f"the server rejected our request due to an error in our request: {error!r:.300}"
+        raise KubernetesError(422, "Invalid", text) from error
+    _check_size(result)
+    return result
+
+
+def _check_size(value: Any) -> None:
+    """Raise 413 for what would be too large as JSON, or nested too deep: parts that a patch has copied are one part."""
+    left, level = MAX_BYTES, [value]
+    for _ in range(MAX_NESTING):
+        following: list[Any] = []
+        for each in level:
+            left -= len(each) + 2 if isinstance(each, str) else 2
+            if isinstance(each, dict):
+                left -= sum(map(len, each)) + 4 * len(each)
+                following += each.values()
+            elif isinstance(each, list):
+                following += each
+            if left < 2 * len(following):
+                raise too_large()
+        if not following:
+            return
+        level = following
+    raise too_large()
+
+
+def too_large() -> KubernetesError:
+    text = f"Request entity too large: limit is {MAX_BYTES}"
+    return KubernetesError(413, "RequestEntityTooLarge", text)
+
+
 def json_patch(target: Obj, operations: Sequence[Mapping[str, Any]]) -> Any:
-    """Apply a JSON patch (RFC 6902). Raises 422 where it does not fit."""
+    """Apply a JSON patch (RFC 6902)."""
+    if len(operations) > MAX_OPERATIONS:
+        text = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
+        raise KubernetesError(413, "RequestEntityTooLarge", text)
     result: Any = target
+    budget = patterns.Budget(PATCH_S)
     for operation in operations:
         try:
-            result = _operated(result, operation)
-        except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
-            text = f"the server rejected our request due to an error in our request: {operation}: {error}"
-            raise KubernetesError(422, "Invalid", text) from error
+            budget.check()
+        except patterns.TooSlow:
+            raise too_large() from None
+        result = _operated(result, operation)
     return result
 
 
@@ -125,7 +180,10 @@ def _operated(target: Any, operation: Mapping[str, Any]) -> Any:
 
 
 def _steps(pointer: str) -> list[str]:
-    return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    if len(steps) > MAX_NESTING:
+        raise ValueError(f"a path may have {MAX_NESTING} steps")
+    return steps
 
 
 def _at(target: Any, path: Sequence[str]) -> Any:

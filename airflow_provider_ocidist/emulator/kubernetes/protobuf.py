@@ -12,6 +12,7 @@ from typing import Any
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 
+MAX_SHIFT = 70
 MAGIC = b"k8s\0"
 Fields = Mapping[int, tuple[str, Any]]
 """By number, name and type: a scalar, `map`, `bytes_map`, or the fields of a message; in a list: many of them."""
@@ -89,7 +90,7 @@ def decode(data: bytes) -> Obj:
             text = f"the emulator reads {kind} as JSON and YAML only, not as protobuf"
             raise KubernetesError(415, "UnsupportedMediaType", text)
         return {**unknown["type"], **_message(unknown.get("raw", b""), KINDS[kind])}
-    except (ValueError, IndexError, KeyError) as error:
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
         raise KubernetesError(400, "BadRequest", f"the body is no protobuf: {error}") from error
 
 
@@ -143,9 +144,10 @@ def _entries(data: bytes) -> Iterator[tuple[int, Any]]:
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
-    while True:
+    while shift < MAX_SHIFT:
         byte = data[position]
         value |= (byte & 0x7F) << shift
         position, shift = position + 1, shift + 7
         if byte < 0x80:
             return value, position
+    raise ValueError("a number is longer than 64 bits")

@@ -11,6 +11,8 @@ from airflow_provider_ocidist.emulator.kubernetes.statuses import bad_request
 
 Test = Callable[[Mapping[str, str]], bool]
 
+MAX_REQUIREMENTS = 100
+"""Of one selector: all objects are compared with each."""
 SET_BASED = re.compile(r"(?P<key>\S+)\s+(?P<verb>in|notin)\s*\((?P<values>[^()]*)\)")
 EQUALITY = re.compile(r"(?P<key>[^\s=!,()]+)\s*(?P<sign>==|=|!=)\s*(?P<value>[^\s=!,()]*)")
 EXISTENCE = re.compile(r"(?P<absent>!?)\s*(?P<key>[^\s=!,()]+)")
@@ -41,7 +43,18 @@ def labels(text: str) -> Test:
 
 
 def _parts(text: str) -> Sequence[str]:
-    return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
+    """Split at commas that are not between brackets."""
+    found, inside = [""], False
+    for piece in re.split(r"([(),])", text):
+        inside = piece == "(" or (inside and piece != ")")
+        if piece == "," and not inside:
+            found.append("")
+        else:
+            found[-1] += piece
+    parts = [part.strip() for part in found if part.strip()]
+    if len(parts) > MAX_REQUIREMENTS:
+        raise bad_request(f"a selector may have {MAX_REQUIREMENTS} requirements")
+    return parts
 
 
 def _requirement(text: str) -> Test:
@@ -55,7 +68,7 @@ def _requirement(text: str) -> Test:
     if match := EXISTENCE.fullmatch(text):
         key, wanted = match["key"], not match["absent"]
         return lambda found: (key in found) == wanted
-    raise bad_request(f"unable to parse requirement: {text!r} is no selector")
+    raise bad_request(f"unable to parse requirement: {text!r:.200} is no selector")
 
 
 def _in_set(key: str, verb: str, values: set[str]) -> Test:
@@ -85,7 +98,7 @@ def fields(text: str, kind: str) -> Callable[[Obj], bool]:
     for part in _parts(text):
         match = EQUALITY.fullmatch(part)
         if match is None:
-            raise bad_request(f"invalid selector: {part!r}; can't understand {part!r}")
+            raise bad_request(f"invalid selector: {part!r:.200}; can't understand {part!r:.200}")
         if match["key"] not in ("metadata.name", "metadata.namespace", *FIELDS.get(kind, ())):
             raise bad_request(f"field label not supported: {match['key']}")
         tests.append(_field(match["key"].split("."), match["value"], match["sign"] != "!="))

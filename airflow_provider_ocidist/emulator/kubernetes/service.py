@@ -7,6 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 import yaml
@@ -32,6 +33,7 @@ from airflow_provider_ocidist.emulator.kubernetes.kubelet.pod_logs import PodLog
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.pods import Machines
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
 from airflow_provider_ocidist.emulator.kubernetes.operators import Operators
+from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 from airflow_provider_ocidist.emulator.kubernetes.users import User, Users
 from airflow_provider_ocidist.emulator.listening import LOOPBACK, listen
 from airflow_provider_ocidist.emulator.nodes import machine, processes
@@ -63,6 +65,7 @@ class Kubernetes:
             training_operator=settings.training_operator,
             trainer=settings.trainer,
             status_delay_s=settings.status_delay_s,
+            init_tries=settings.init_tries,
             pod_backoff_s=settings.backoff_s,
         )
         self.cluster = Cluster([*core_kinds.KINDS, *self._operators.kinds])
@@ -89,7 +92,9 @@ class Kubernetes:
             raise StartupError(NO_NAMESPACES)
         self._listener = listen(LOOPBACK, port)
         self.url = self.api.url = f"https://{LOOPBACK}:{self._listener.getsockname()[1]}"
-        self._server = uvicorn.Server(config_of(self.api, self._authority.context(LOOPBACK)))
+        self._server = uvicorn.Server(
+            config_of(self.api, self._authority.context(LOOPBACK), refusal=_unreadable)
+        )
         self._serving = asyncio.create_task(self._server.serve([self._listener]))
         while not self._server.started and not self._serving.done():  # noqa: ASYNC110 - uvicorn offers no event
             await asyncio.sleep(0.005)
@@ -188,6 +193,11 @@ class Kubernetes:
         """Return the variables by which a pod finds the API server."""
         host, _, port = self.url.removeprefix("https://").partition(":")
         return {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+
+
+def _unreadable(status: int, message: str) -> dict[str, Any]:
+    """Return the answer to what is no request."""
+    return KubernetesError(status, "BadRequest", message).status()
 
 
 def _way_to_oci(context: Context) -> Mapping[str, str]:

@@ -57,9 +57,9 @@ def _shown(cells: Sequence[str], obj: Obj) -> Obj:
 
 def _event(event: Obj) -> list[str]:
     about = event.get("involvedObject") or {}
-    subject = f"{about.get('kind', '').lower()}/{about.get('name', '')}"
+    subject = f"{(about.get('kind') or '').lower()}/{about.get('name') or ''}"
     since = age(event.get("lastTimestamp") or event["metadata"]["creationTimestamp"])
-    return [since, event["type"], event.get("reason", ""), subject, event.get("message", "")]
+    return [since, event.get("type", ""), event.get("reason", ""), subject, event.get("message", "")]
 
 
 def _at(obj: Obj, path: str) -> Any:
@@ -68,7 +68,10 @@ def _at(obj: Obj, path: str) -> Any:
     for name, last, kind in STEP.findall(path):
         found = found.get(name) if isinstance(found, dict) else None
         if last or kind:
-            fitting = [one for one in found or () if not kind or one.get("type") == kind]
+            members = found if isinstance(found, list) else []
+            fitting = [
+                one for one in members if not kind or (isinstance(one, dict) and one.get("type") == kind)
+            ]
             found = fitting[-1] if fitting else None
     return "<none>" if found is None else found
 
@@ -98,7 +101,10 @@ def _reason(pod: Obj, statuses: Sequence[Obj]) -> str:
 
 
 def age(created: str) -> str:
-    seconds = int((datetime.now(timezone.utc) - moment(created)).total_seconds())
+    try:
+        seconds = int((datetime.now(timezone.utc) - moment(created)).total_seconds())
+    except ValueError:
+        return "<unknown>"
     for unit, length in UNITS:
         if seconds >= 2 * length or unit == "s":
             return f"{seconds // length}{unit}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_ocidist.emulator.runai.refusals import bad_request
+from airflow_provider_ocidist.emulator.wire import whole_number
 
 OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": lambda value, wanted: bool(value == wanted),
@@ -20,6 +21,9 @@ OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 FILTER = re.compile(r"(?P<field>[A-Za-z]+)(?P<operator>==|!=|<=|>=|=@|!@|=\^|=\$)(?P<value>.+)")
 DEFAULT_LIMIT, MAX_LIMIT = 50, 500
+MAX_FILTERS = 100
+MAX_SHOWN = 200
+Test = Callable[[Mapping[str, Any]], bool]
 
 
 def page(
@@ -29,7 +33,8 @@ def page(
 
     Raises the refusal 400 for parameters that the control plane does not know.
     """
-    fitting = [item for item in items if _fits(item, query.get("filterBy", ""), fields)]
+    tests = _tests(query.get("filterBy", ""), fields)
+    fitting = [item for item in items if all(test(item) for test in tests)]
     by = query.get("sortBy")
     if by is not None and by not in fields:
         raise bad_request(f"sortBy must be one of {', '.join(fields)}")
@@ -45,22 +50,30 @@ def page(
     return {name: found, **following}
 
 
-def _fits(item: Mapping[str, Any], text: str, fields: Sequence[str]) -> bool:
-    return all(_fits_one(item, part, fields) for part in text.split(",") if part)
+def _tests(text: str, fields: Sequence[str]) -> list[Test]:
+    parts = [part for part in text.split(",") if part]
+    if len(parts) > MAX_FILTERS:
+        raise bad_request(f"filterBy may have {MAX_FILTERS} filters")
+    return [_test(part, fields) for part in parts]
 
 
-def _fits_one(item: Mapping[str, Any], text: str, fields: Sequence[str]) -> bool:
+def _test(text: str, fields: Sequence[str]) -> Test:
     found = FILTER.fullmatch(text)
     if found is None or found["field"] not in fields:
         raise bad_request(
-            f"filterBy {text!r} must be a field, an operator and a value; fields: {', '.join(fields)}"
+            f"filterBy {text[:MAX_SHOWN]!r} must be a field, an operator and a value; fields: {', '.join(fields)}"
         )
-    value = item.get(found["field"])
-    return value is not None and OPERATORS[found["operator"]](str(value), found["value"])
+    field, operator, wanted = found["field"], OPERATORS[found["operator"]], found["value"]
+
+    def fits(item: Mapping[str, Any]) -> bool:
+        value = item.get(field)
+        return value is not None and operator(str(value), wanted)
+
+    return fits
 
 
 def _number(query: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    text = query.get(name, str(default))
-    if not text.isdecimal() or not low <= int(text) <= high:
+    number = whole_number(query.get(name, str(default)))
+    if number is None or not low <= number <= high:
         raise bad_request(f"{name} must be a number from {low} to {high}")
-    return int(text)
+    return number

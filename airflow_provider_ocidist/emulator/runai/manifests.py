@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_provider_ocidist.emulator.runai.submissions import Submission, gpus_of
@@ -149,10 +149,26 @@ def _volumes(spec: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[s
         mounts.append(
             {"name": f"host-{number}", "mountPath": item["mountPath"], "readOnly": item.get("readOnly", True)}
         )
+    for number, (source, mount) in enumerate(_sources(storage)):
+        volumes.append({"name": f"volume-{number}", **source})
+        mounts.append({"name": f"volume-{number}", **mount})
     if (spec.get("compute") or {}).get("largeShmRequest"):
         volumes.append({"name": SHM, "emptyDir": {"medium": "Memory"}})
         mounts.append({"name": SHM, "mountPath": "/dev/shm"})  # noqa: S108 - where shared memory is
     return volumes, mounts
+
+
+def _sources(storage: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield volumes that are neither claims nor folders of machines, each with where it is mounted."""
+    for item in storage.get("nfs") or ():
+        source = {"server": item["server"], "path": item["path"]}
+        yield {"nfs": source}, {"mountPath": item["mountPath"], "readOnly": bool(item.get("readOnly"))}
+    for item in storage.get("secretVolume") or ():
+        yield {"secret": {"secretName": item["secret"]}}, {"mountPath": item["mountPath"]}
+    for item in storage.get("configMapVolume") or ():
+        yield {"configMap": {"name": item["configMap"]}}, {"mountPath": item["mountPath"]}
+    for item in storage.get("emptyDirVolume") or ():
+        yield {"emptyDir": {}}, {"mountPath": item["path"]}
 
 
 def _toleration(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,14 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from airflow_provider_ocidist.emulator.connections import config_of
 from airflow_provider_ocidist.emulator.faults import Faults
 from airflow_provider_ocidist.emulator.listening import LOOPBACK, listen, url_of
-from airflow_provider_ocidist.emulator.runai.app import Control, ControlPlane, application
+from airflow_provider_ocidist.emulator.runai.app import App, ControlPlane
+from airflow_provider_ocidist.emulator.runai.control import RunaiControl
 from airflow_provider_ocidist.emulator.runai.tokens import Tokens
 from airflow_provider_ocidist.emulator.runai.workloads import Objects, Project, Workloads
 from airflow_provider_ocidist.emulator.runai_settings import Account, RunaiOptions
@@ -98,10 +99,10 @@ class RunaiServer:
             url, cluster_id = url_of(listener), str(uuid.uuid4())
             workloads = Workloads([Project("1", PROJECT), Project("2", "others")], cluster_id, self._cluster)
             tokens = Tokens(self._options.accounts, self._options.token_lifetime_s)
-            control = Control(workloads, tokens, Faults(None))
+            control = RunaiControl(workloads, tokens, Faults(None))
             plane = ControlPlane(workloads, tokens, self._options, cluster_id=cluster_id, url=url)
             self.access = self._access(url, workloads.projects["1"], cluster_id)
-            server = uvicorn.Server(config_of(application(control, plane)))
+            server = uvicorn.Server(config_of(App(control, plane), refusal=_unreadable))
             ended = asyncio.Event()
             self._end = partial(asyncio.get_running_loop().call_soon_threadsafe, ended.set)
             serving = asyncio.create_task(server.serve([listener]))
@@ -133,3 +134,8 @@ async def _ticking(workloads: Workloads, ended: asyncio.Event) -> None:
         workloads.tick()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(ended.wait(), TICK_S)
+
+
+def _unreadable(status: int, message: str) -> dict[str, Any]:
+    """Return the answer to what is no request."""
+    return {"code": status, "message": message}

@@ -4,18 +4,92 @@ from __future__ import annotations
 
 import re
 import secrets
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS
 from airflow_provider_ocidist.emulator.runai.refusals import Refusal, bad_request
 
 Kind = Literal["distributed", "trainings"]
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 """A label of DNS: what is created in the cluster bears the name."""
 SUFFIX = 5
-QUANTITY = re.compile(r"[+]?[0-9.]+[eEinumkKMGTP]*[-+]?[0-9]*")
+QUANTITY = re.compile(r"[+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,2}|[mkMGTPE]i?)?")
+MAX_NUMBER = 2**31 - 1
+MAX_WORKERS = MAX_REPLICAS - 1
+MAX_SHOWN = 200
+"""Of a value in a message, in characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Must:
+    """The type of a field that every object of its place has."""
+
+    type: Any
+
+
+# A type is a class of Python, a tuple of choices, a pattern, a list that holds the type of its members, or the types of
+# an object's fields; where `...` is among these, it may have others, too.
+NAMED: Mapping[Any, Any] = {"name": Must(str), ...: Any}
+LABEL_FIELDS = {"name": Must(str), "value": str, "exclude": bool}
+KEY_OF: Mapping[Any, Any] = {"name": str, "key": str, ...: Any}
+TOLERATION = {
+    **dict.fromkeys(("name", "key", "operator", "value", "effect"), str),
+    "seconds": int,
+    "exclude": bool,
+}
+SECURITY: Mapping[Any, Any] = {"hostNetwork": bool, "hostIpc": bool, ...: Any}
+COMPUTE = {
+    "cpuCoreLimit": float,
+    "cpuCoreRequest": float,
+    "cpuMemoryLimit": QUANTITY,
+    "cpuMemoryRequest": QUANTITY,
+    "extendedResources": [{"resource": Must(str), "quantity": Must(QUANTITY), "exclude": bool}],
+    "gpuDevicesRequest": int,
+    "gpuMemoryLimit": QUANTITY,
+    "gpuMemoryRequest": QUANTITY,
+    "gpuPortionLimit": float,
+    "gpuPortionRequest": float,
+    "gpuRequestType": ("portion", "memory", "migProfile"),
+    "largeShmRequest": bool,
+    "migProfile": str,
+}
+VARIABLE = {
+    "name": Must(str),
+    "value": str,
+    "secret": KEY_OF,
+    "configMap": KEY_OF,
+    "podFieldRef": {"path": Must(str), ...: Any},
+    "userCredential": KEY_OF,
+    "exclude": bool,
+    "description": str,
+}
+PVC = {
+    "name": str,
+    "claimName": Must(str),
+    "existingPvc": bool,
+    "path": Must(str),
+    "readOnly": bool,
+    "ephemeral": bool,
+    "dataSharing": bool,
+    "claimInfo": dict,
+    "exclude": bool,
+}
+HOST_PATH: Mapping[Any, Any] = {"path": Must(str), "mountPath": Must(str), "readOnly": bool, ...: Any}
+STORAGE = {
+    "configMapVolume": [dict],
+    "dataVolume": [dict],
+    "emptyDirVolume": [dict],
+    "git": [dict],
+    "hostPath": [HOST_PATH],
+    "nfs": [dict],
+    "pvc": [PVC],
+    "s3": [dict],
+    "secretVolume": [dict],
+}
 META = {
     "name": str,
     "useGivenNameAsPrefix": bool,
@@ -26,36 +100,36 @@ META = {
 }
 DISTRIBUTED_META = {**META, "masterSpecSameAsWorker": bool, "masterSpec": dict}
 SPEC = {
-    "annotations": list,
+    "annotations": [LABEL_FIELDS],
     "args": str,
     "autoDeletionTimeAfterCompletionSeconds": int,
     "backoffLimit": int,
     "category": str,
     "command": str,
-    "compute": dict,
+    "compute": COMPUTE,
     "createHomeDir": bool,
-    "environmentVariables": list,
-    "exposedUrls": list,
+    "environmentVariables": [VARIABLE],
+    "exposedUrls": [dict],
     "image": str,
     "imagePullPolicy": ("Always", "Never", "IfNotPresent"),
-    "imagePullSecrets": list,
-    "labels": list,
+    "imagePullSecrets": [NAMED],
+    "labels": [LABEL_FIELDS],
     "nodeAffinityRequired": dict,
-    "nodePools": list,
+    "nodePools": [str],
     "nodeType": str,
     "podAffinity": dict,
-    "ports": list,
+    "ports": [dict],
     "preemptibility": ("preemptible", "non-preemptible"),
     "priorityClass": str,
     "probes": dict,
-    "relatedUrls": list,
+    "relatedUrls": [dict],
     "restartPolicy": ("Always", "Never", "OnFailure"),
-    "security": dict,
+    "security": SECURITY,
     "stdin": bool,
-    "storage": dict,
+    "storage": STORAGE,
     "terminateAfterPreemption": bool,
     "terminationGracePeriodSeconds": int,
-    "tolerations": list,
+    "tolerations": [TOLERATION],
     "tty": bool,
     "workingDir": str,
 }
@@ -71,57 +145,7 @@ DISTRIBUTED_SPEC = {
     "sshAuthMountPath": str,
 }
 TRAINING_SPEC = {**SPEC, "completions": int, "parallelism": int}
-COMPUTE = {
-    "cpuCoreLimit": float,
-    "cpuCoreRequest": float,
-    "cpuMemoryLimit": QUANTITY,
-    "cpuMemoryRequest": QUANTITY,
-    "extendedResources": list,
-    "gpuDevicesRequest": int,
-    "gpuMemoryLimit": QUANTITY,
-    "gpuMemoryRequest": QUANTITY,
-    "gpuPortionLimit": float,
-    "gpuPortionRequest": float,
-    "gpuRequestType": ("portion", "memory", "migProfile"),
-    "largeShmRequest": bool,
-    "migProfile": str,
-}
-STORAGE = dict.fromkeys(
-    (
-        "configMapVolume",
-        "dataVolume",
-        "emptyDirVolume",
-        "git",
-        "hostPath",
-        "nfs",
-        "pvc",
-        "s3",
-        "secretVolume",
-    ),
-    list,
-)
-VARIABLE = {
-    "name": str,
-    "value": str,
-    "secret": dict,
-    "configMap": dict,
-    "podFieldRef": dict,
-    "userCredential": dict,
-    "exclude": bool,
-    "description": str,
-}
 SOURCES = ("value", "secret", "configMap", "podFieldRef", "userCredential")
-PVC = {
-    "name": str,
-    "claimName": str,
-    "existingPvc": bool,
-    "path": str,
-    "readOnly": bool,
-    "ephemeral": bool,
-    "dataSharing": bool,
-    "claimInfo": dict,
-    "exclude": bool,
-}
 PRIORITIES = ("very-low", "low", "medium-low", "medium", "medium-high", "high", "very-high")
 LEGACY_PRIORITIES = ("train", "build", "interactive-preemptible", "inference")
 
@@ -207,31 +231,31 @@ def _unused(name: str, taken: Mapping[str, object]) -> str:
     return full
 
 
-def _check_spec(spec: Mapping[str, Any], known: Mapping[str, Any], path: str) -> None:
+def _check_spec(spec: Mapping[str, Any], known: Mapping[Any, Any], path: str) -> None:
     _check(spec, known, path)
     if not spec.get("image") and path == "spec":
         raise bad_request("spec.image is required")
-    if (1 if (workers := spec.get("numWorkers")) is None else workers) < 1:
-        raise bad_request("spec.numWorkers must be at least 1")
+    if not 1 <= (1 if (workers := spec.get("numWorkers")) is None else workers) <= MAX_WORKERS:
+        raise bad_request(f"spec.numWorkers must be from 1 to {MAX_WORKERS}")
     _check_compute(spec.get("compute") or {}, f"{path}.compute")
-    _check(spec.get("storage") or {}, STORAGE, f"{path}.storage")
-    for number, item in enumerate((spec.get("storage") or {}).get("pvc") or ()):
-        _check(item, PVC, f"{path}.storage.pvc[{number}]")
-        if not item.get("path"):
-            raise bad_request(f"{path}.storage.pvc[{number}].path is required")
+    for name in ("command", "args"):
+        _check_words(spec.get(name) or "", f"{path}.{name}")
     for number, item in enumerate(spec.get("environmentVariables") or ()):
-        _check(item, VARIABLE, f"{path}.environmentVariables[{number}]")
-        if not item.get("name") or len([source for source in SOURCES if item.get(source) is not None]) > 1:
-            raise bad_request(
-                f"{path}.environmentVariables[{number}] needs a name, and one of {', '.join(SOURCES)}"
-            )
+        if len([source for source in SOURCES if item.get(source) is not None]) > 1:
+            raise bad_request(f"{path}.environmentVariables[{number}] needs one of {', '.join(SOURCES)}")
     priority = spec.get("priorityClass")
     if priority is not None and priority not in (*PRIORITIES, *LEGACY_PRIORITIES):
         raise _noncompliant(f"{path}.priorityClass", f"must be one of {', '.join(PRIORITIES)}")
 
 
+def _check_words(text: str, path: str) -> None:
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise bad_request(f"{path} is no line of a shell: {error}") from error
+
+
 def _check_compute(compute: Mapping[str, Any], path: str) -> None:
-    _check(compute, COMPUTE, path)
     devices, kind = compute.get("gpuDevicesRequest"), compute.get("gpuRequestType")
     if kind == "portion" and compute.get("gpuPortionRequest") is None:
         raise bad_request(f"{path}.gpuPortionRequest is required where gpuRequestType is portion")
@@ -250,19 +274,41 @@ def _noncompliant(field: str, details: str) -> Refusal:
     return Refusal(400, message, complianceIssues=[issue])
 
 
-def _check(value: Any, known: Mapping[str, Any], path: str) -> None:
-    if not isinstance(value, Mapping):
-        raise bad_request(f"{path or 'the body'} must be an object")
-    for problem in _problems(value, known, f"{path}." if path else ""):
+def _check(value: Any, known: Mapping[Any, Any], path: str) -> None:
+    for problem in _problems(value, known, path):
         raise bad_request(problem)
 
 
-def _problems(value: Mapping[str, Any], known: Mapping[str, Any], path: str) -> Iterator[str]:
+def _problems(value: Any, wanted: Any, path: str) -> Iterator[str]:
+    """Yield what in a value is not of its type; null stands for a field that is not there."""
+    if isinstance(wanted, Must):
+        yield from _problems(value, wanted.type, path)
+    elif isinstance(wanted, Mapping):
+        yield from _of_fields(value, wanted, path)
+    elif isinstance(wanted, list):
+        if not isinstance(value, list):
+            yield f"{path} must be a list"
+            return
+        for number, each in enumerate(value):
+            yield from _problems(each, wanted[0], f"{path}[{number}]")
+    elif not _fits(value, wanted):
+        yield f"{path} cannot be {repr(value)[:MAX_SHOWN]}"
+
+
+def _of_fields(value: Any, known: Mapping[Any, Any], path: str) -> Iterator[str]:
+    if not isinstance(value, Mapping):
+        yield f"{path or 'the body'} must be an object"
+        return
+    before = f"{path}." if path else ""
+    for name, wanted in known.items():
+        if isinstance(wanted, Must) and value.get(name) in (None, ""):
+            yield f"{before}{name} is required"
     for name, item in value.items():
-        if name not in known:
-            yield f"unknown field {path}{name}"
-        elif item is not None and not _fits(item, known[name]):
-            yield f"{path}{name} cannot be {item!r}"
+        if name in known:
+            if item is not None:
+                yield from _problems(item, known[name], f"{before}{name}")
+        elif ... not in known:
+            yield f"unknown field {before}{name[:MAX_SHOWN]}"
 
 
 def _fits(item: Any, wanted: Any) -> bool:
@@ -270,6 +316,6 @@ def _fits(item: Any, wanted: Any) -> bool:
         return item in wanted
     if isinstance(wanted, re.Pattern):
         return isinstance(item, str) and wanted.fullmatch(item) is not None
-    if wanted is float:
-        return type(item) in (int, float)
+    if wanted in (int, float):
+        return type(item) in (int, wanted) and 0 <= item <= MAX_NUMBER
     return type(item) is wanted

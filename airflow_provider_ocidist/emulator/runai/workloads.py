@@ -7,14 +7,20 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError
 from airflow_provider_ocidist.emulator.runai.manifests import LABEL, manifest_of
 from airflow_provider_ocidist.emulator.runai.phases import FINAL, Beneath, Desired, Phase, phase_of
 from airflow_provider_ocidist.emulator.runai.quotas import Demand, Held, Quota, held
 from airflow_provider_ocidist.emulator.runai.refusals import bad_request, exists, not_found
 from airflow_provider_ocidist.emulator.runai.submissions import Submission
+
+MAX_CHANGES = 1_000
+"""Of the phase of one workload; older ones are forgotten."""
+MAX_DELETED = 1_000
+"""Workloads that were deleted, and can still be listed."""
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +70,7 @@ class Workload:
     created_at: float
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     desired: Desired = "Running"
-    history: deque[Change] = field(default_factory=deque)
+    history: deque[Change] = field(default_factory=lambda: deque(maxlen=MAX_CHANGES))
     pods: Sequence[Mapping[str, Any]] = ()
     """As they were seen last."""
     is_admitted: bool = False
@@ -167,8 +173,18 @@ class Workloads:
         for workload in list(self.living()):
             try:
                 self._move(workload)
-            except Exception:
+            except KubernetesError as error:
+                # A conflict passes: what has the same name may still be ending.
+                if error.code != 409:
+                    self._give_up(workload, error)
+            except Exception as error:
                 logger.exception("workload %s cannot be moved on", workload.submission.name)
+                self._give_up(workload, error)
+
+    def _give_up(self, workload: Workload, error: Exception) -> None:
+        """End a workload that the cluster does not take: to try it again would change nothing."""
+        if workload.phase.name not in FINAL:
+            workload.enter(Phase("Failed", f"The workload cannot be created: {error}"), self._clock())
 
     def _move(self, workload: Workload) -> None:
         beneath = self._beneath(workload)
@@ -188,6 +204,12 @@ class Workloads:
             workload.desired == "Deleted" or (workload.desired == "Running" and vanished)
         ):
             workload.deleted_at = self._clock()
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        gone = sorted(self.deleted(), key=lambda each: each.deleted_at or 0)
+        for workload in gone[:-MAX_DELETED]:
+            del self._all[workload.id]
 
     def _admit(self, workload: Workload) -> Held | None:
         if workload.desired != "Running" or workload.is_admitted or workload.phase.name in FINAL:
@@ -225,11 +247,19 @@ class Workloads:
     def _end(self, workload: Workload, beneath: Beneath | None = None) -> None:
         beneath = beneath or self._beneath(workload)
         if beneath.job is not None and not _is_ending(beneath.job):
-            self._objects.delete("PyTorchJob", workload.project.namespace, workload.submission.name)
+            self._delete("PyTorchJob", workload, workload.submission.name)
         if workload.submission.kind == "trainings":
             for pod in beneath.pods:
                 if not _is_ending(pod):
-                    self._objects.delete("Pod", workload.project.namespace, pod["metadata"]["name"])
+                    self._delete("Pod", workload, pod["metadata"]["name"])
+
+    def _delete(self, kind: str, workload: Workload, name: str) -> None:
+        try:
+            self._objects.delete(kind, workload.project.namespace, name)
+        except KubernetesError as error:
+            # Controllers are at work meanwhile: it may have gone since it was seen.
+            if error.code != 404:
+                raise
 
 
 def _belongs(obj: Mapping[str, Any], workload: Workload) -> bool:
@@ -239,8 +269,3 @@ def _belongs(obj: Mapping[str, Any], workload: Workload) -> bool:
 
 def _is_ending(obj: Mapping[str, Any]) -> bool:
     return "deletionTimestamp" in obj["metadata"]
-
-
-def with_quota(project: Project, **changes: float | None) -> None:
-    """Change the quota of a project: `gpus`, `limit`."""
-    project.quota = replace(project.quota, **changes)

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from airflow_provider_ocidist.emulator.control import BASE
 from airflow_provider_ocidist.emulator.errors import ApiError
+from airflow_provider_ocidist.emulator.listening import is_own_user
 from airflow_provider_ocidist.emulator.wire import Call
 
 PAGE = "/"
@@ -33,6 +34,12 @@ OBJECT_HEADERS = {
     "content-security-policy": "sandbox; default-src 'none'; img-src 'self'; style-src 'unsafe-inline'",
     "cache-control": "no-store",
 }
+
+
+def check_user(call: Call) -> None:
+    """Raise 403 for a request of another user of the machine to the emulator itself."""
+    if is_ours(call.raw_path) and not is_own_user(call.request.scope):
+        raise ApiError(403, "Forbidden", "Only programs of the user who runs the emulator may control it.")
 
 
 def check(call: Call) -> None:

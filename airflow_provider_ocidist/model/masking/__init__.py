@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 from airflow_provider_ocidist.model.masking.names import Weight, is_secret_name, weight_of
 from airflow_provider_ocidist.model.masking.patterns import lazily
-from airflow_provider_ocidist.model.masking.texts import query_of, spans_in
+from airflow_provider_ocidist.model.masking.texts import flags_of_programs, query_of, spans_in
 from airflow_provider_ocidist.model.masking.values import MASK, is_ordinary, is_secret, is_secret_of
 
 __all__ = ["MASK", "SHORTEST", "is_secret_name", "masked", "masked_text", "secrets_in", "shown", "without"]
@@ -23,6 +23,8 @@ _SHORTEST_LINE = 12
 _FLAG = lazily(r"^(?:--?|\+{1,2})([A-Za-z][\w.@/-]*)(=(.*))?$", re.DOTALL)
 _PAIR = lazily(r"^([A-Za-z_][\w.@/-]*)=(.*)$", re.DOTALL)
 _USER_FLAGS = frozenset({"-u", "--user", "--proxy-user"})
+_COMMAND = 200
+"""Characters before an argument in which the program that takes it is looked for."""
 _SHELL_FLAG = lazily(r"^-[a-z]*c$")
 
 
@@ -164,10 +166,25 @@ def _holds_secrets(name: Any, item: Any) -> bool:
 
 def _arguments(values: Sequence[Any]) -> Iterator[tuple[Any, str | None]]:
     """Yield each item of a list with its replacement, if it is an argument that is, or holds, a secret by name."""
-    before = ""
+    before, command = "", ""
     for item in values:
-        yield item, _hidden(before, item) if isinstance(item, str) else None
+        hidden = _hidden(before, item) if isinstance(item, str) else None
+        if hidden is None and isinstance(item, str) and item.strip():
+            hidden = _hidden_by_command(command, item)
+        yield item, hidden
         before = item if isinstance(item, str) else ""
+        # As a shell would have it: what a flag means depends on the program.
+        command = f"{command[-_COMMAND:]} {before}" if before else ""
+
+
+def _hidden_by_command(command: str, item: str) -> str | None:
+    """Return what to show of an argument that is a password with the program before it, as `sshpass -p` has one."""
+    if not command or any(map(str.isspace, item)):
+        return None
+    line = f"{command} {item}"
+    start = len(line) - len(item)
+    found = [span for span in flags_of_programs(line) if span[0] >= start]
+    return f"{line[start : found[0][0]]}{MASK}" if found else None
 
 
 def _hidden(before: str, item: str) -> str | None:

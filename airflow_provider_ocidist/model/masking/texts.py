@@ -38,6 +38,15 @@ _PLACES = lazily(
     r"|(?<!\S)(?:-u|--(?:proxy-)?user)[ =][\"']?[^\s:\"']+:(?!\d+\b)([^\s\"']+)",
     re.IGNORECASE,
 )
+_OF_PROGRAMS = lazily(
+    r"\bsshpass\s+(?:-v\s+)?-p\s*[\"']?([^\s\"']+)"
+    r"|\b(?:docker|podman|nerdctl|skopeo|buildah|helm|oras)\s[^|;&\n]{0,40}?\blogin\s"
+    r"(?:[^|;&\n]{0,200}?\s)?-p[ =]?[\"']?([^\s\"'-][^\s\"']*)"
+    r"|\b(?:mysql|mariadb)(?:-?(?:dump|admin|import))?\s(?:[^|;&\n]{0,200}?\s)?-p[\"']?([^\s\"']+)"
+    r"|\bredis-cli\s(?:[^|;&\n]{0,200}?\s)?-a[ ]+[\"']?([^\s\"']+)",
+    re.IGNORECASE,
+)
+"""Flags that are a password's with these programs alone."""
 _BEARER = lazily(r"\b(?:bearer|basic)\s+([A-Za-z0-9._~+/=-]{12,})", re.IGNORECASE)
 _STEMS = r"pass|pwd|pw|secret|token|key|auth|cred|bearer|dsn|jwt|pat|sig|sas|cookie|conn|webhook_url|service_account"
 _ASSIGNMENT = lazily(
@@ -55,7 +64,8 @@ _HINTS = tuple(
     word_set(
         """
         pass pw secret token key auth cred bearer dsn jwt pat sig sas cookie conn webhook_url service_account wandb
-        login :// /p/ -u --user private basic akia asia abia acca ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt-
+        login :// /p/ -u --user mysql mariadb redis-cli
+        private basic akia asia abia acca ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt-
         glrt- glptt- pypi- hf_ api_org_ sk- sk_ rk_ xox xapp aiza ya29 gocspx eyj npm_ dapi hvs. nvapi r8_ sg.
         """
     )
@@ -101,9 +111,17 @@ def _places(text: str) -> Iterator[Span]:
     for match in _PLACES().finditer(text):
         if not is_ordinary(match[match.lastindex or 0]):
             yield match.span(match.lastindex or 0)
+    yield from flags_of_programs(text)
     for match in _BEARER().finditer(text):
         if looks_made(match[1]):
             yield match.span(1)
+
+
+def flags_of_programs(text: str) -> Iterator[Span]:
+    """Yield where the passwords are that programs take by flags of other names."""
+    for match in _OF_PROGRAMS().finditer(text):
+        if not is_ordinary(match[match.lastindex or 0]):
+            yield match.span(match.lastindex or 0)
 
 
 def _assigned(text: str, *, of_a_log: bool) -> Iterator[Span]:

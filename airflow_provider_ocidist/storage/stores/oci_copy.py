@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage.stores.base import CannotTake, Entry
 from airflow_provider_ocidist.storage.stores.oci_download import head_of
-
-if TYPE_CHECKING:
-    from airflow_provider_ocidist.storage.stores.oci import OciStore
+from airflow_provider_ocidist.storage.stores.oci_http import BucketFolder
 
 _FIRST_LOOK_S, _LONGEST_PAUSE_S = 0.1, 3.0
 _DIGESTS = ("content-md5", "opc-multipart-md5")
 
 
 def copy_object(
-    source: OciStore, entry: Entry, target: OciStore, name: str, stop: threading.Event
+    source: BucketFolder, entry: Entry, target: BucketFolder, name: str, stop: threading.Event
 ) -> str | None:
     """Have an object copied and return the copy's etag. Raises CannotTake when the service refuses."""
     place = target.uri_of(name)
@@ -34,7 +32,7 @@ def copy_object(
     return str(after["etag"])
 
 
-def _ask(source: OciStore, entry: Entry, target: OciStore, name: str) -> str:
+def _ask(source: BucketFolder, entry: Entry, target: BucketFolder, name: str) -> str:
     from oci.object_storage.models import CopyObjectDetails
 
     namespace, bucket = target.bucket
@@ -60,12 +58,12 @@ def _ask(source: OciStore, entry: Entry, target: OciStore, name: str) -> str:
     return str(headers["opc-work-request-id"])
 
 
-def _changed(source: OciStore, entry: Entry) -> StorageError:
+def _changed(source: BucketFolder, entry: Entry) -> StorageError:
     place = source.uri_of(entry.name)
     return StorageError(f"{place} changed while it was copied", uri=place)
 
 
-def _wait(target: OciStore, request: str, place: str, stop: threading.Event) -> None:
+def _wait(target: BucketFolder, request: str, place: str, stop: threading.Event) -> None:
     pause = _FIRST_LOOK_S
     while True:
         with oci_errors(f"waiting for the copy to {place}"):
@@ -81,7 +79,7 @@ def _wait(target: OciStore, request: str, place: str, stop: threading.Event) -> 
         pause = min(pause * 1.5, _LONGEST_PAUSE_S)
 
 
-def _reason(target: OciStore, request: str) -> str:
+def _reason(target: BucketFolder, request: str) -> str:
     errors: list[Any] = []
     with contextlib.suppress(BackendError), oci_errors("asking why a copy failed"):
         errors = list(target.client.list_work_request_errors(request).data)

@@ -7,16 +7,13 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage.stores import checksums
 from airflow_provider_ocidist.storage.stores.base import Checksum, Download, Entry, not_the_promised_size
-from airflow_provider_ocidist.storage.stores.oci_http import reading, storage_errors
-
-if TYPE_CHECKING:
-    from airflow_provider_ocidist.storage.stores.oci import OciStore
+from airflow_provider_ocidist.storage.stores.oci_http import BucketFolder, reading, storage_errors
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +30,7 @@ _PIECE = 512 << 10
 class OciDownload(Download):
     """One object being read."""
 
-    def __init__(self, store: OciStore, entry: Entry, part_size: int) -> None:
+    def __init__(self, store: BucketFolder, entry: Entry, part_size: int) -> None:
         self.store = store
         self.entry = entry
         self.place = store.uri_of(entry.name)
@@ -41,7 +38,7 @@ class OciDownload(Download):
         self.headers: Mapping[str, str] = {}
 
     @classmethod
-    def begin(cls, store: OciStore, entry: Entry, part_size: int) -> OciDownload:
+    def begin(cls, store: BucketFolder, entry: Entry, part_size: int) -> OciDownload:
         """Ask once for the checksums of an object that will be read in several ranges."""
         made = cls(store, entry, min(part_size, LARGEST_RANGE))
         if entry.size is None or entry.size <= made.part_size:
@@ -107,7 +104,7 @@ class OciDownload(Download):
         return answer
 
 
-def head_of(store: OciStore, name: str) -> Mapping[str, str]:
+def head_of(store: BucketFolder, name: str) -> Mapping[str, str]:
     """Return the headers of an object. Raises FileNotFoundError when it is not there."""
     place = store.uri_of(name)
     try:

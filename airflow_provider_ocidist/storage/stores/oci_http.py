@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import IncompleteRead
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
@@ -141,6 +141,24 @@ class Body:
         self._answer.close()
 
     release_conn = close
+
+
+class BucketFolder(Protocol):
+    """A folder of a bucket as uploads, downloads and copies see it."""
+
+    client: Any
+    http: ObjectHttp
+    bucket: tuple[str, str]
+    """Namespace and name."""
+
+    @property
+    def region(self) -> str: ...
+
+    def object_name(self, name: str) -> str:
+        """Return the whole name of an object in the folder."""
+
+    def uri_of(self, name: str) -> str:
+        """Return its URI, for messages."""
 
 
 def http_of(client: Any, namespace: str, bucket: str) -> ObjectHttp:

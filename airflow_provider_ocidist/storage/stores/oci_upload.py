@@ -6,7 +6,7 @@ import base64
 import logging
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
 from airflow_provider_ocidist.oci_client.errors import oci_errors
@@ -14,10 +14,7 @@ from airflow_provider_ocidist.storage.stores import checksums
 from airflow_provider_ocidist.storage.stores.base import Buffer, Origin, Upload
 from airflow_provider_ocidist.storage.stores.journal import Journal, cache_folder, digest_of
 from airflow_provider_ocidist.storage.stores.oci_download import PART_SIZE_KEY
-from airflow_provider_ocidist.storage.stores.oci_http import storage_errors
-
-if TYPE_CHECKING:
-    from airflow_provider_ocidist.storage.stores.oci import OciStore
+from airflow_provider_ocidist.storage.stores.oci_http import BucketFolder, storage_errors
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +29,7 @@ class OciUpload(Upload):
     With an origin, a journal in the user's cache folder keeps the upload's id; the service lists its parts.
     """
 
-    def __init__(self, store: OciStore, name: str, part_size: int, origin: Origin | None = None) -> None:
+    def __init__(self, store: BucketFolder, name: str, part_size: int, origin: Origin | None = None) -> None:
         self.store = store
         self.object_name = store.object_name(name)
         self.place = store.uri_of(name)

@@ -121,6 +121,39 @@ def test_what_may_pass_is_waited_for_and_then_is_no_more(reason: str) -> None:
     assert (late.state, late.cause) == (NodeState.FAILED, Cause.CONFIG)
 
 
+def with_init(state: Any, name: str = "fetch", phase: str = "Failed") -> dict[str, Any]:
+    return pod(
+        phase, state=waiting("PodInitializing"), initContainerStatuses=[{"name": name, "state": state}]
+    )
+
+
+def test_an_init_container_that_fails_says_which_and_with_which_exit_code() -> None:
+    node = looked_at(with_init(ended(7, message="no such bucket")))
+    assert (node.state, node.cause) == (NodeState.FAILED, Cause.USER)
+    assert node.details == "its init container fetch has failed: exit code 7: no such bucket"
+    again = with_init(waiting("CrashLoopBackOff", "back-off 10s"), phase="Pending")
+    again["status"]["initContainerStatuses"][0]["lastState"] = ended(7)
+    node = looked_at(again)
+    assert node.state is NodeState.PENDING
+    assert node.details == "its init container fetch has failed: exit code 7; CrashLoopBackOff: back-off 10s"
+
+
+def test_a_worker_that_looked_in_vain_for_its_master_has_found_no_capacity() -> None:
+    node = looked_at(with_init(ended(1), name="init-pytorch"))
+    assert (node.state, node.cause) == (NodeState.FAILED, Cause.CAPACITY)
+    assert "node 0 had not begun" in str(node.details)
+
+
+def test_the_patience_with_a_registry_begins_when_the_init_containers_have_ended() -> None:
+    late = "2026-11-23T00:03:20Z"
+    found = pod("Pending", state=waiting("ErrImagePull", "i/o timeout"))
+    done = {"terminated": {"exitCode": 0, "finishedAt": late}}
+    found["status"]["initContainerStatuses"] = [{"name": "init-pytorch", "state": done}]
+    began = unix_time(late) or 0.0
+    assert looked_at(found, now=began + IMAGE_PATIENCE - 1).state is NodeState.PENDING
+    assert looked_at(found, now=began + IMAGE_PATIENCE + 1).state is NodeState.FAILED
+
+
 def test_a_pod_that_is_being_deleted_is_ending_until_its_container_has_ended() -> None:
     dying = pod(state={"running": {}})
     dying["metadata"]["deletionTimestamp"] = START
@@ -321,6 +354,17 @@ def test_a_program_without_an_agent_is_remembered_by_the_exit_code_that_was_seen
         assert (node.state, node.exit_code) == (NodeState.FAILED, 7)
         assert "exit code 7" in str(node.details)
     assert looked_at(None, gang, last=pod("Succeeded", state=ended(0))).state is NodeState.SUCCEEDED
+
+
+@pytest.mark.parametrize("phase", ["Running", "Pending"])
+def test_a_program_without_an_agent_that_is_started_again_has_begun(phase: str) -> None:
+    restarted = pod(phase, state=waiting("CrashLoopBackOff", "back-off 20s"))
+    restarted["spec"]["restartPolicy"] = "OnFailure"
+    restarted["status"]["containerStatuses"][1] |= {"lastState": ended(1), "restartCount": 2}
+    node = looked_at(restarted)
+    assert node.state is NodeState.RUNNING
+    assert "CrashLoopBackOff" in str(node.details)
+    assert "exit code 1" in str(node.details)
 
 
 def test_what_is_deleted_with_its_gang_is_missing_whatever_was_seen_of_it() -> None:

@@ -140,7 +140,7 @@ def test_a_name_that_is_taken_is_adopted_whichever_way_the_platform_says_so(
 ) -> None:
     plan = backend.plan(a_job(), a_key())
     first = backend.submit(plan)
-    found = backend._created(plan) if status == 409 else backend.submit(plan)
+    found = backend._created(plan, None) if status == 409 else backend.submit(plan)
     assert found.job_id == first.job_id
 
 

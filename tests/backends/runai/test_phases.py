@@ -98,6 +98,11 @@ def test_reports_refine_a_running_workload_and_nothing_else_of_what_lives() -> N
             assert node_states(state, [first, second], 2) == [state] * 2
 
 
+def test_without_an_agent_the_phase_of_the_workload_is_that_of_its_nodes() -> None:
+    for state in NodeState:
+        assert node_states(state, [None, None], 2, has_agent=False) == [state] * 2
+
+
 def test_of_a_failed_workload_only_a_node_that_reports_its_success_has_succeeded() -> None:
     for each in SAID:
         (state,) = node_states(NodeState.FAILED, [each], 1)
@@ -133,3 +138,7 @@ def test_an_answer_is_read_with_its_times() -> None:
     assert found.completed_at is not None
     assert found.completed_at - found.created_at == pytest.approx(9.5)
     assert unix_time(None) is None
+    # Go leaves out zeros at the end.
+    for text, seconds in (("00:00:00.5Z", 0.5), ("00:00:00.123456789Z", 0.123456), ("00:00:01+00:00", 1.0)):
+        begin = unix_time("2026-11-23T00:00:00Z") or 0.0
+        assert (unix_time(f"2026-11-23T{text}") or 0.0) - begin == pytest.approx(seconds, abs=1e-5)

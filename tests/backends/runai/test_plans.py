@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_ocidist.backends.runai import command_lines, names
 from airflow_provider_ocidist.backends.runai.options import Fields, fields_of
 from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, make_plan
+from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import expand
 from airflow_provider_ocidist.emulator.runai.submissions import Submission, submission_of
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.job_file import parsing
@@ -198,11 +199,11 @@ def test_project_and_work_dir_come_from_the_job_or_the_connection() -> None:
         make_plan(a_job(), a_key(), Fields())
     assert [problem.path for problem in caught.value.problems] == ["backend.project", "work_dir"]
     plan = make_plan(
-        a_job(2, {"project": "7", "cluster_id": "uuid"}, work_dir="/mnt/shared"), a_key(), Fields()
+        a_job(2, {"project": "7", "cluster_id": "uuid"}, work_dir="s3://other/ocidist"), a_key(), Fields()
     )
     assert plan.requests[0].body["projectId"] == "7"
     assert plan.requests[0].body["clusterId"] == "uuid"
-    assert plan.run_dir.startswith("/mnt/shared/")
+    assert plan.run_dir.startswith("s3://other/ocidist/")
     assert planned(a_job()).requests[0].body["clusterId"] == CLUSTER_ID
 
 
@@ -276,3 +277,73 @@ def test_a_command_line_names_what_it_cannot_say() -> None:
         words, _, note = line.partition("  # without ")
         assert {"HF_TOKEN", "priorityClass", "preemptibility"} <= set(note.split(", "))
         assert "HF_TOKEN" not in words
+
+
+def test_every_value_is_in_the_pod_what_it_is_in_the_job_whatever_looks_like_a_reference() -> None:
+    dice = random.Random(SEED)
+    for _ in range(100):
+        text = "".join(dice.choice(["$", "$", "(", ")", "A", "RANK", " "]) for _ in range(8))
+        plan = planned(
+            a_job(env={"A": "a", "B": text}, program={"script": "/app/train.py", "args": [text, "$(A)"]})
+        )
+        variables = taken(plan).spec["environmentVariables"]
+        seen = {
+            each["name"]: expand(each["value"], {"A": '"', "RANK": "0"})
+            for each in variables
+            if "value" in each
+        }
+        assert seen["B"] == text
+        assert names.config_in(seen).program.args == (text, "$(A)")
+        assert names.key_in(seen) == plan.key
+
+
+def test_a_tag_that_no_label_can_hold_is_an_annotation() -> None:
+    tags = {"team": "nlp", "owner": "Jane Doe <jane@acme.example>"}
+    spec = taken(planned(a_job(tags=tags))).spec
+    assert {"name": "team", "value": "nlp"} in spec["labels"]
+    assert [each["name"] for each in spec["labels"]] == ["team"]
+    assert {"name": "owner", "value": tags["owner"]} in spec["annotations"]
+
+
+@pytest.mark.parametrize(
+    "changes, path, words",
+    [
+        ({"backend": {"labels": {"k": "v v"}}}, "backend.labels.k", "no value of a label"),
+        ({"tags": {"a b": "x"}}, "tags.a b", "is no key"),
+        ({"backend": {"labels": {"ocidist/x": "y"}}}, "backend.labels.ocidist/x", "are ours"),
+        (
+            {"container": {"entrypoint": ["run"]}, "program": {}, "main_env": {"A": "1"}},
+            "main_env",
+            "are alike",
+        ),
+        (
+            {"container": {"entrypoint": ["run"]}, "program": {}, "worker_env": {"A": "1"}},
+            "worker_env",
+            "are alike",
+        ),
+        ({"work_dir": "/mnt/shared/x", "backend": {}}, "work_dir", "backend.volumes"),
+    ],
+)
+def test_what_would_be_refused_or_lost_is_reported_with_its_path(changes: Any, path: str, words: str) -> None:
+    with pytest.raises(JobFileError) as caught:
+        a_job(**changes)
+    found = {problem.path: problem.message for problem in caught.value.problems}
+    assert words in found[path]
+
+
+def test_a_secret_in_plain_variables_is_named_in_the_plan_with_the_remedy() -> None:
+    plan = planned(a_job(env={"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwxyz012345", "PLAIN": "1"}))
+    assert "HF_TOKEN" in plan.reason
+    assert "PLAIN" not in plan.reason
+    assert "backend.secrets" in plan.reason
+    assert "backend.secrets" not in planned(a_job(env={"PLAIN": "1"})).reason
+
+
+def test_a_claim_among_the_mounts_is_mounted_whole() -> None:
+    spec = taken(planned(a_job(mounts=[{"source": "pvc://data", "path": "/data"}]))).spec
+    assert spec["storage"]["pvc"] == [
+        {"claimName": "data", "existingPvc": True, "path": "/data", "readOnly": False}
+    ]
+    for source, words in (("pvc://data/train", "mounts a claim whole"), ("pvc://A_b", "must name a claim")):
+        with pytest.raises(JobFileError, match=words):
+            a_job(mounts=[{"source": source, "path": "/data"}])

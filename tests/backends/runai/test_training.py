@@ -16,9 +16,10 @@ from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.runai_settings import RunaiOptions
 from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.gangs.decisions import Succeed, Wait, decide
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob
-from airflow_provider_ocidist.model.run import NodeState, RunRef
+from airflow_provider_ocidist.model.run import NodeState, RunRecord, RunRef
 from tests.training_jobs import PROGRAMS, a_key, wait_until
 
 OPTIONS = Options(
@@ -137,15 +138,40 @@ def test_a_secret_reaches_the_program_and_nothing_else(
         namespace, {"metadata": {"name": "hugging-face"}, "stringData": {"token": "hf_very_secret"}}
     )
     (tmp_path / "reads.py").write_text(
-        "import os\nassert os.environ['HF_TOKEN'] == 'hf_very_secret'\nprint('read')\n"
+        "import os, pathlib\nassert os.environ['HF_TOKEN'] == 'hf_very_secret'\n"
+        f"assert pathlib.Path('{tmp_path}/keys/token').read_text() == 'hf_very_secret'\n"
     )
     program = {"source": str(tmp_path / "reads.py"), "script": "reads.py"}
-    section = {"secrets": {"HF_TOKEN": {"name": "hugging-face", "key": "token"}}}
+    section = {
+        "secrets": {"HF_TOKEN": {"name": "hugging-face", "key": "token"}},
+        "secret_files": {f"{tmp_path}/keys": "hugging-face"},
+    }
     plan = backend.plan(a_job(1, backend=section, program=program, checkpoints=None), a_key())
     assert "hf_very_secret" not in str(plan)
     ref = ends(backend.submit(plan))
     status = wait_until(backend, ref, lambda found: found.ended)
     assert [node.state for node in status.nodes] == [NodeState.SUCCEEDED], status
+
+
+def test_an_image_that_starts_itself_runs_beyond_the_time_to_start(
+    backend: Runai, ends: Callable[[RunRef], RunRef], tmp_path: Path
+) -> None:
+    wait = f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+    own = {
+        "container": {"entrypoint": ["sh", "-c", wait]},
+        "program": {},
+        "launcher": {},
+        "checkpoints": None,
+    }
+    job = a_job(**own, limits={"start_timeout": "1s"})
+    plan = backend.plan(job, a_key())
+    ref = ends(backend.submit(plan))
+    status = wait_until(backend, ref, lambda found: found.nodes[0].state is NodeState.RUNNING)
+    record = RunRecord.of(ref, job, plan.expects)
+    assert decide(record, status, ref.submitted_at + 2) == Wait()
+    (tmp_path / "go").touch()
+    status = wait_until(backend, ref, lambda found: found.ended)
+    assert isinstance(decide(record, status, ref.submitted_at + 3), Succeed)
 
 
 def test_a_cancel_ends_every_process(

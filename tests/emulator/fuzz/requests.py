@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.emulator import body_models
-from tests.emulator.fuzz import values
+from tests.emulator.fuzz import rule_bodies, values
+from tests.emulator.fuzz.api import Door, Request, request
 
 QUERY_NAMES = (
     *(
@@ -127,15 +128,6 @@ QUERIES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
-    """A route of the emulator, as `wire.Route` has it."""
-
-    method: str
-    template: str
-    signed: bool
-
-
 @dataclass(slots=True)
 class Known:
     """What exists: identifiers that requests may name."""
@@ -147,22 +139,9 @@ class Known:
     key: RSAPrivateKey = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Bytes for one connection, and what their answer must be like."""
-
-    method: str
-    path: str
-    sent: bytes
-    framed: bool
-    """Whether it is HTTP, so that there must be an answer."""
-    proxy: bool = False
-
-
 def request_of(doors: Sequence[Door], known: Known, dice: random.Random) -> Request:
     """Return a request to any door."""
-    chance = dice.random()
-    if chance < 0.02:
+    if dice.random() < 0.02:
         return _to_the_proxy(dice)
     door = dice.choice(doors)
     method = door.method if dice.random() < 0.97 else dice.choice(VERBS)
@@ -173,16 +152,10 @@ def request_of(doors: Sequence[Door], known: Known, dice: random.Random) -> Requ
     headers = _headers(known, dice)
     chunked = dice.random() < 0.1
     if door.signed and dice.random() < 0.97:
-        headers += _signed(method, target, body, known)
+        headers += signed_headers(method, target, body, known)
     elif dice.random() < 0.3:
         headers += [("authorization", _no_signature(known, dice))]
-    head = "".join(f"{name}: {value}\r\n" for name, value in headers)
-    content = _chunks(body, dice) if chunked else body
-    length = "transfer-encoding: chunked\r\n" if chunked else f"content-length: {len(body)}\r\n"
-    raw = f"{method} {target} HTTP/1.1\r\n{head}{length}\r\n".encode("latin-1", "replace") + content
-    if chance < 0.07:
-        return Request(method, target, values.spoilt(raw, dice), framed=False)
-    return Request(method, target, raw, framed=not chunked)
+    return request(method, target, headers, body, dice, chunked=chunked)
 
 
 def _path(door: Door, known: Known, dice: random.Random) -> str:
@@ -243,6 +216,9 @@ def _headers(known: Known, dice: random.Random) -> list[tuple[str, str]]:
 
 
 def _body(door: Door, known: Known, dice: random.Random) -> bytes:
+    rule = rule_bodies.body(door, dice)
+    if rule is not None and dice.random() < 0.9:
+        return values.json_bytes(rule, dice)
     model = values.MODELS["bodies"].get(body_models.operation(door.method, door.template))
     if model is None and dice.random() < 0.5:
         return dice.choice(
@@ -273,21 +249,7 @@ def _body(door: Door, known: Known, dice: random.Random) -> bytes:
     return values.json_bytes(body, dice)
 
 
-def _chunks(body: bytes, dice: random.Random) -> bytes:
-    """Return a body in chunks, whose form is sometimes not what it should be."""
-    raw = b""
-    while body:
-        size = dice.choice((1, 10, 1_000, 100_000))
-        piece, body = body[:size], body[size:]
-        raw += f"{len(piece):x}".encode() + dice.choice((b"", b"", b";a=b", b" ")) + b"\r\n" + piece + b"\r\n"
-        if len(raw) > 50_000:
-            raw += f"{len(body):x}\r\n".encode() + body + b"\r\n" if body else b""
-            break
-    raw += b"0\r\n" + dice.choice((b"", b"", b"x-trailer: a\r\n", b"content-length: 5\r\n")) + b"\r\n"
-    return values.spoilt(raw, dice) if dice.random() < 0.2 else raw
-
-
-def _signed(method: str, target: str, body: bytes, known: Known) -> list[tuple[str, str]]:
+def signed_headers(method: str, target: str, body: bytes, known: Known) -> list[tuple[str, str]]:
     """Return the headers by which a client of OCI says who it is."""
     date = format_datetime(datetime.now(UTC), usegmt=True)
     found = [("date", date)]
@@ -342,4 +304,4 @@ def _to_the_proxy(dice: random.Random) -> Request:
         "utf-8", "surrogatepass"
     )
     sent = values.spoilt(raw, dice) if dice.random() < 0.5 else raw
-    return Request("CONNECT", host, sent, framed=False, proxy=True)
+    return Request("CONNECT", host, sent, framed=False, to="proxy_url")

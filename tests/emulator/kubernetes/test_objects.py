@@ -224,3 +224,21 @@ def test_selectors_find_what_their_words_say(cluster):
         assert found == wanted, text
     with refused(400, "BadRequest"):
         cluster.list("ConfigMap", None, "a=(b")
+
+
+@pytest.mark.parametrize(
+    "value, taken", [("", True), ("a.b_c-1", True), ("a b", False), ("-a", False), ("a" * 64, False)]
+)
+def test_a_label_has_the_values_that_kubernetes_takes(cluster, value, taken):
+    made = config("labelled", labels={"k": value})
+    if taken:
+        cluster.create(made)
+        return
+    with refused(422, "Invalid"):
+        cluster.create(made)
+
+
+def test_a_subscription_may_be_ended_twice(cluster):
+    end = cluster.subscribe("ConfigMap", print)
+    end()
+    end()

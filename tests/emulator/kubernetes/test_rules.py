@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from fractions import Fraction
+from functools import partial
 
 import pytest
 from kubernetes.utils.quantity import parse_quantity
@@ -118,7 +119,7 @@ def test_a_json_patch_does_what_its_standard_shows():
         assert patches.json_patch(target, [operation]) == wanted
     for operation in REFUSED:
         with pytest.raises(KubernetesError, match="rejected our request"):
-            patches.json_patch({"foo": "bar", "list": []}, [operation])
+            patches.applied(partial(patches.json_patch, operations=[operation]), {"foo": "bar", "list": []})
 
 
 def test_a_strategic_patch_merges_what_has_names_and_replaces_what_has_none():

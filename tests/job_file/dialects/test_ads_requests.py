@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_ocidist.agent.prepare.packages import _words
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.ads_variables import with_main_run
 from airflow_provider_ocidist.job_file import parsing
@@ -187,3 +188,28 @@ def test_every_listed_difference_is_there() -> None:
     found = {path for pair in PAIRS for path in differences(*pair)}
     found |= {path for pair in WITHOUT_SUBNET for path in differences(*pair, subnet_id=SUBNET)}
     assert [pattern for pattern in listed() if not fnmatch.filter(found, pattern)] == []
+
+
+def test_a_list_of_packages_with_an_index_among_them_goes_to_pip_word_by_word() -> None:
+    # As in the YAML of Llama 2 in Oracle's documentation and samples.
+    text = (GOLDEN / "pytorch_full.yaml").read_text()
+    old, new = (
+        "'\"fire==0.4.0\" loguru'",
+        (
+            ">-\n          --extra-index-url https://example.com/whl/nightly/cu118 torch==2.1.0\n"
+            "          'accelerate>=0.21.0' bitsandbytes==0.39.1 'black[jupyter]'\n"
+            "          'git+https://example.com/peft.git' optimum"
+        ),
+    )
+    assert old in text
+    packages = parsing.parse(text.replace(old, new)).dependencies.packages
+    assert [word for package in packages for word in _words(package)] == [
+        "--extra-index-url",
+        "https://example.com/whl/nightly/cu118",
+        "torch==2.1.0",
+        "accelerate>=0.21.0",
+        "bitsandbytes==0.39.1",
+        "black[jupyter]",
+        "git+https://example.com/peft.git",
+        "optimum",
+    ]

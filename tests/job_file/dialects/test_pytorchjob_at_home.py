@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from airflow_provider_ocidist.backends.kubernetes.pods import SAVING_TIME
 from airflow_provider_ocidist.backends.pytorchjob import PyTorchJob
 from airflow_provider_ocidist.errors import JobFileError
 from airflow_provider_ocidist.job_file import parsing
+from tests.backends.kubernetes.test_names import drawn
 from tests.job_file.dialects.test_pytorchjob import CPU, GPU, SPEC, manifest
 from tests.training_jobs import a_key
 
@@ -44,6 +46,10 @@ IN_CONTAINER: Mapping[str, Callable[[random.Random], Any]] = {
     "livenessProbe": lambda _: {"tcpSocket": {"port": 23456}},
     "env": lambda _: [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
 }
+
+
+SAID_IN_JOB = {"workingDir", "args"}
+"""What the agent does where there is a command."""
 
 
 def created(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -202,3 +208,62 @@ def test_workers_alone_with_an_elastic_policy_arrive() -> None:
     made = created(mapping)
     assert made["spec"]["elasticPolicy"] == mapping["spec"]["elasticPolicy"]
     assert list(made["spec"]["pytorchReplicaSpecs"]) == ["Worker"]
+
+
+@pytest.mark.parametrize("command", [None, ["torchrun", "train.py"]])
+def test_workers_alone_arrive_in_the_pods_of_all_nodes_also_in_that_of_the_master_made_of_one(
+    command: Any,
+) -> None:
+    draw = drawn()
+    for _ in range(20):
+        pod = {name: TO_CHOOSE[name](draw) for name in draw.sample(sorted(TO_CHOOSE), 4)}
+        container = {
+            name: IN_CONTAINER[name](draw) for name in draw.sample(sorted({*IN_CONTAINER} - SAID_IN_JOB), 4)
+        }
+        mapping = manifest({}, {"command": command, **container}, pod=pod)
+        roles = mapping["spec"]["pytorchReplicaSpecs"]
+        del roles["Master"]
+        roles["Worker"]["restartPolicy"] = "OnFailure" if command is None else "Never"
+        # A pod has the time of `limits.stop_grace` and what saving takes.
+        roles["Worker"]["template"]["spec"].pop("terminationGracePeriodSeconds", None)
+        given = roles["Worker"]["template"]
+        if command:
+            given = copy.deepcopy(given)
+            del given["spec"]["containers"][0]["command"]
+        made = created(mapping)["spec"]["pytorchReplicaSpecs"]
+        assert sum(role["replicas"] for role in made.values()) == roles["Worker"]["replicas"]
+        for name, role in made.items():
+            assert lacking(given, role["template"]) == [], name
+
+
+def test_the_folders_of_roles_that_a_command_starts_in_are_one_or_are_refused() -> None:
+    own = {"command": ["torchrun", "train.py"]}
+    with pytest.raises(JobFileError, match=r"Worker.*workingDir is not that of"):
+        parsing.build(manifest({**own, "workingDir": "/a"}, {**own, "workingDir": "/b"}))
+    assert parsing.build(manifest({**own, "workingDir": "/a"})).program.working_dir == "/a"
+
+
+def test_a_grace_period_is_the_programs_and_its_pod_has_what_saving_takes_besides() -> None:
+    mapping = manifest({"command": ["torchrun", "train.py"]}, pod={"terminationGracePeriodSeconds": 60})
+    assert parsing.build(mapping).limits.stop_grace == 60
+    for role in created(mapping)["spec"]["pytorchReplicaSpecs"].values():
+        assert role["template"]["spec"]["terminationGracePeriodSeconds"] == 60 + SAVING_TIME
+
+
+def test_dollars_are_read_as_kubernetes_reads_them() -> None:
+    env = [{"name": "A", "value": "a$$b"}, {"name": "B", "value": "$$(A)"}, {"name": "C", "value": "$5"}]
+    mapping = manifest({"command": ["torchrun", "train.py"], "env": env})
+    assert dict(parsing.build(mapping).env) == {"A": "a$b", "B": "$(A)", "C": "$5"}
+
+
+def test_every_key_of_an_elastic_policy_arrives() -> None:
+    policy = {
+        "rdzvBackend": "c10d",
+        "rdzvHost": "head",
+        "standalone": False,
+        "nProcPerNode": 2,
+        "metrics": [],
+    }
+    mapping = manifest({"command": None}, elasticPolicy=policy)
+    del mapping["spec"]["pytorchReplicaSpecs"]["Master"]
+    assert created(mapping)["spec"]["elasticPolicy"] == policy

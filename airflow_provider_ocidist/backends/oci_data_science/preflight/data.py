@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 
 from airflow_provider_ocidist.backends.capabilities import Finding
 from airflow_provider_ocidist.backends.oci_data_science.preflight.target import Target
+from airflow_provider_ocidist.backends.place_probe import writable
 from airflow_provider_ocidist.errors import StorageError
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage import checkpoints as checkpoint_files
@@ -48,21 +48,7 @@ def inputs(target: Target) -> Iterator[Finding]:
 
 
 def _writable(subject: str, uri: str, access: OciAccess) -> Finding:
-    """Write a small file, read it back and remove it."""
-    name, content = f"ocidist-preflight-{secrets.token_hex(8)}", b"ocidist preflight"
-    try:
-        store = open_store(uri, access)
-        store.write(name, content)
-        try:
-            found = store.read(name)
-        finally:
-            store.delete(name)
-    except (StorageError, OSError) as error:
-        return Finding.failed(subject, str(error), WRITE_POLICY)
-    if found != content:
-        message = f"{uri}: what was written is not what is read"
-        return Finding.failed(subject, message, "name another place")
-    return Finding.passed(subject, f"{uri} can be written, read and cleaned")
+    return writable(subject, uri, lambda place: open_store(place, access), WRITE_POLICY)
 
 
 def _whole(uri: str, access: OciAccess) -> Finding:

@@ -9,7 +9,9 @@ from airflow_provider_ocidist.emulator.kubernetes.objects import stamp
 
 
 def is_true(status: Obj, kind: str) -> bool:
-    return any(one["type"] == kind and one["status"] == "True" for one in status.get("conditions", ()))
+    return any(
+        one.get("type") == kind and one.get("status") == "True" for one in status.get("conditions", ())
+    )
 
 
 def set_condition(
@@ -18,13 +20,13 @@ def set_condition(
     """Set a condition; return whether its status, reason or message is another now."""
     conditions = status.setdefault("conditions", [])
     new = {"type": kind, "status": str(truth), "reason": reason, "message": message}
-    before = next((one for one in conditions if one["type"] == kind), None)
+    before = next((one for one in conditions if one.get("type") == kind), None)
     if before is None:
         conditions.append({**new, "lastTransitionTime": stamp(now)})
         return True
-    if all(before[name] == value for name, value in new.items()):
+    if all(before.get(name) == value for name, value in new.items()):
         return False
-    if before["status"] != new["status"]:
+    if before.get("status") != new["status"]:
         before["lastTransitionTime"] = stamp(now)
     before.update(new)
     return True

@@ -18,6 +18,8 @@ from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesErro
 AGAIN_S = 0.05
 """After a conflict: somebody else wrote the object in between."""
 MAX_BACKOFF_S = 5.0
+MAX_WAIT_S = 3600.0
+"""At once: what asks for a look in a thousand years would be too much for a lock."""
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +104,7 @@ class Manager:
         """Wait for the next turn; None when the manager is stopped."""
         with self._wake:
             while not self._stopped:
-                wait = self._heap[0][0] - time.monotonic() if self._heap else None
+                wait = min(self._heap[0][0] - time.monotonic(), MAX_WAIT_S) if self._heap else None
                 if wait is not None and wait <= 0:
                     due, _, index, key = heapq.heappop(self._heap)
                     if self._due.get((index, key)) == due:
@@ -130,4 +132,4 @@ class Manager:
 
     def _backoff(self, index: int, key: Key) -> float:
         count = self._failures[index, key] = self._failures.get((index, key), 0) + 1
-        return min(MAX_BACKOFF_S, AGAIN_S * 2.0**count)
+        return min(MAX_BACKOFF_S, AGAIN_S * 2.0 ** min(count, 10))

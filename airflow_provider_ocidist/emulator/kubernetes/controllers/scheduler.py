@@ -100,8 +100,8 @@ def _refusals(pod: Obj, node: Obj, used: Amounts) -> list[str]:
     if node["spec"].get("unschedulable"):
         return ["node(s) were unschedulable"]
     for taint in node["spec"].get("taints") or ():
-        if taint["effect"] in HARD and not _tolerates(spec.get("tolerations") or (), taint):
-            return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
+        if taint.get("effect") in HARD and not _tolerates(spec.get("tolerations") or (), taint):
+            return [f"node(s) had untolerated taint {{{taint.get('key', '')}: {taint.get('value', '')}}}"]
     if not _selected(spec, node["metadata"].get("labels") or {}):
         return ["node(s) didn't match Pod's node affinity/selector"]
     room = {name: amount(value) for name, value in node["status"].get("allocatable", {}).items()}
@@ -113,7 +113,7 @@ def _refusals(pod: Obj, node: Obj, used: Amounts) -> list[str]:
 def _tolerates(tolerations: Iterable[Mapping[str, str]], taint: Mapping[str, str]) -> bool:
     return any(
         each.get("effect") in (None, "", taint["effect"])
-        and (not each.get("key") or each["key"] == taint["key"])
+        and (not each.get("key") or each["key"] == taint.get("key"))
         and (each.get("operator") == "Exists" or each.get("value", "") == taint.get("value", ""))
         for each in tolerations
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Literal, get_args, get_type_hints
 
 from airflow_provider_ocidist.emulator import patterns
@@ -25,6 +27,12 @@ PREEMPTING = "default-scheduler: preempting to accommodate a higher priority pod
 TAINTED = "Taint manager: deleting due to NoExecute taint"
 TAINT_MANAGER = "taint-eviction-controller"
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+
+
+RULES_S = 0.2
+"""How much of a processor all rules may take to look at one pod."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,15 +58,17 @@ class PodRule:
         if self.effect not in get_args(get_type_hints(PodRule)["effect"]):
             raise TypeError("effect must be kill, oom, evict, preempt, lose_node, image or idle")
 
-    def fits(self, pod: Obj) -> bool:
-        metadata = pod["metadata"]
-        return patterns.all_fit((self.name, self.namespace), (metadata["name"], metadata["namespace"]))
+    def fits(self, budget: patterns.Budget, *, pod: Obj) -> bool:
+        subject = (pod["metadata"]["name"], pod["metadata"]["namespace"])
+        return patterns.all_fit((self.name, self.namespace), subject, budget)
 
 
 @dataclass(slots=True)
 class _Counted:
     rule: PodRule
     left: int | None
+    applied: set[str] = field(default_factory=set)
+    """Uids of pods: each rule happens to a pod once."""
 
 
 class PodFaults:
@@ -68,7 +78,6 @@ class PodFaults:
         self._cluster = cluster
         self._settings = settings
         self._rules: list[_Counted] = []
-        self._applied: set[tuple[int, str]] = set()
         self._kubelet: Kubelet | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._timers: set[asyncio.TimerHandle] = set()
@@ -94,36 +103,55 @@ class PodFaults:
     def forget(self) -> None:
         """Withdraw all rules; nodes that were lost are back."""
         self._rules.clear()
-        self._applied.clear()
         for node in self._cluster.list("Node"):
             if UNREACHABLE in (node["spec"].get("taints") or ()):
                 self._node_is(node["metadata"]["name"], lost=False)
 
     def add(self, rule: PodRule) -> None:
-        self._rules.append(_Counted(rule, rule.times))
+        self._note(rule)
         for pod in self._cluster.list("Pod"):
             self._see(pod)
+
+    def _note(self, rule: PodRule) -> None:
+        self._rules.append(_Counted(rule, rule.times))
 
     def bodies(self) -> list[dict[str, Any]]:
         return [{**asdict(each.rule), "left": each.left} for each in self._rules]
 
     def is_missing(self, image: str) -> bool:
-        rules = [each.rule for each in self._rules if each.rule.effect == "image"]
-        return images.is_missing(image) or any(patterns.all_fit((rule.image,), (image,)) for rule in rules)
+        rules = [each for each in self._rules if each.rule.effect == "image"]
+        found = self._fitting(rules, lambda rule, budget: patterns.all_fit((rule.image,), (image,), budget))
+        return images.is_missing(image) or any(True for _ in found)
 
     def is_idle(self, pod: Obj) -> bool:
-        return any(each.rule.effect == "idle" and each.rule.fits(pod) for each in self._rules)
+        rules = [each for each in self._rules if each.rule.effect == "idle"]
+        return any(True for _ in self._fitting(rules, partial(PodRule.fits, pod=pod)))
+
+    def _fitting(
+        self, rules: Iterable[_Counted], fits: Callable[[PodRule, patterns.Budget], bool]
+    ) -> Iterator[_Counted]:
+        """Yield the rules that fit. Those that are not reached in time do not apply."""
+        budget = patterns.Budget(RULES_S)
+        try:
+            for each in rules:
+                if fits(each.rule, budget):
+                    yield each
+        except patterns.TooSlow as error:
+            logger.warning("not all rules of pods were tried: %s", error)
 
     def _see(self, pod: Obj) -> None:
         if pod["status"].get("phase") != "Running" or "deletionTimestamp" in pod["metadata"]:
             return
-        for index, each in enumerate(self._rules):
-            key = (index, pod["metadata"]["uid"])
-            due = each.rule.effect not in ("image", "idle") and each.left != 0 and key not in self._applied
-            if due and each.rule.fits(pod):
-                self._applied.add(key)
-                each.left = None if each.left is None else each.left - 1
-                self._schedule(each.rule, pod)
+        uid = pod["metadata"]["uid"]
+        due = [
+            each
+            for each in self._rules
+            if each.rule.effect not in ("image", "idle") and each.left != 0 and uid not in each.applied
+        ]
+        for each in self._fitting(due, partial(PodRule.fits, pod=pod)):
+            each.applied.add(uid)
+            each.left = None if each.left is None else each.left - 1
+            self._schedule(each.rule, pod)
 
     def _schedule(self, rule: PodRule, pod: Obj) -> None:
         loop = asyncio.get_running_loop()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from airflow_provider_ocidist.emulator.kubernetes.core_kinds import leads_out
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.environment import expand, field
 from airflow_provider_ocidist.emulator.kubernetes.objects import Cluster
@@ -29,12 +31,18 @@ class Volumes:
 
     def make(self) -> dict[str, Path]:
         """Return the folder (or file) of each volume. Raises MountError for one that is not there yet."""
-        return {volume["name"]: self._made(volume) for volume in self.pod["spec"].get("volumes") or ()}
+        try:
+            return {volume["name"]: self._made(volume) for volume in self.pod["spec"].get("volumes") or ()}
+        except OSError as error:
+            # Such as a name that is too long for this machine's file system.
+            raise MountError(f"MountVolume.SetUp failed: {error.strerror}") from error
 
     def _made(self, volume: Obj) -> Path:
         folder = self.folder / "volumes" / str(volume["name"])
         if "persistentVolumeClaim" in volume:
             return self._claim(str(volume["persistentVolumeClaim"]["claimName"]))
+        if "nfs" in volume:
+            return self._export(volume["nfs"])
         if "hostPath" in volume:
             return _host_path(volume["name"], volume["hostPath"])
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,6 +57,13 @@ class Volumes:
         if claim is None:
             raise MountError(f'persistentvolumeclaim "{name}" not found')
         folder = self.claims / str(claim["metadata"]["uid"])
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _export(self, source: Obj) -> Path:
+        """Return the folder of an NFS server, which all pods share."""
+        digest = hashlib.sha256(f"{source['server']}:{source['path']}".encode()).hexdigest()
+        folder = self.claims / f"nfs-{digest[:16]}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -121,6 +136,8 @@ def places(
         source = volumes[mount["name"]]
         part = expand(mount.get("subPathExpr") or mount.get("subPath") or "", environment)
         if part:
+            if leads_out(part):
+                raise MountError(f'failed to prepare subPath for volumeMount "{mount["name"]}": {part[:80]}')
             source = source / part
             if not source.exists():
                 source.mkdir(parents=True)

@@ -9,8 +9,8 @@ from typing import Any
 from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Variable, Variables
 from airflow_provider_ocidist.job_file.schema import shown
 
-REFERENCE = re.compile(r"\$(\$)?\((?P<name>[A-Za-z_][\w.-]*)\)")
-"""`$(NAME)`, as Kubernetes fills it in; `$$(NAME)` stands for itself."""
+REFERENCE = re.compile(r"\$\$|\$\((?P<name>[A-Za-z_][\w.-]*)\)")
+"""`$(NAME)`, as Kubernetes fills it in; `$$` is one `$`."""
 INJECTED = re.compile(r"RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|PET_\w+")
 """Variables that the operator sets in every container."""
 ELSEWHERE = {
@@ -27,7 +27,8 @@ def stays(entry: object) -> bool:
     if not isinstance(entry, Mapping):
         return False
     return "valueFrom" in entry or (
-        isinstance(entry.get("value"), str) and REFERENCE.search(entry["value"]) is not None
+        isinstance(entry.get("value"), str)
+        and any(found["name"] for found in REFERENCE.finditer(entry["value"]))
     )
 
 
@@ -72,8 +73,8 @@ def expanded(text: str, known: Variables) -> str:
     """Return a text with known variables replaced."""
 
     def value(found: re.Match[str]) -> str:
-        if found[1]:
-            return found[0][1:]
+        if not found["name"]:
+            return "$"
         return str(known[found["name"]].value) if found["name"] in known else found[0]
 
     return REFERENCE.sub(value, text)
@@ -83,7 +84,7 @@ def refuse_references(draft: Draft, container: Section, words: Sequence[str]) ->
     """Report references that only the operator could replace, in the created pod."""
     for word in words:
         for found in REFERENCE.finditer(word):
-            if not found[1] and INJECTED.fullmatch(found["name"]):
+            if found["name"] and INJECTED.fullmatch(found["name"]):
                 where = container.at("args" if "args" in container.value else "command")
                 message = f"$({found['name']}) is not filled in here: the program finds it in its environment"
                 draft.complain(where, message)

@@ -10,24 +10,25 @@ from airflow_provider_ocidist.job_file.dialects.pytorchjob import environment
 from airflow_provider_ocidist.job_file.dialects.pytorchjob.roles import CONTAINER, Role
 
 TEMPLATES = {"Master": "backend.main_template", "Worker": "backend.worker_template"}
+OF_ALL = "backend.pod_template"
+"""Of Workers alone: without an elastic policy the first of them becomes the Master."""
 SAID_IN_JOB = ("image", "command", "args", "workingDir")
 
 
 def put(draft: Draft, roles: Sequence[Role]) -> None:
     """Put the template of each role."""
     for role in roles:
-        name = role.section.path.rpartition(".")[2]
-        draft.put(
-            TEMPLATES[name], role.template.path, _template(role, own_start="container" in draft.mapping)
-        )
+        where = OF_ALL if len(roles) == 1 else TEMPLATES[role.section.path.rpartition(".")[2]]
+        draft.put(where, role.template.path, _template(role, own_start="container" in draft.mapping))
 
 
 def _template(role: Role, *, own_start: bool) -> dict[str, Any]:
     metadata = role.template.value.get("metadata")
     marks = metadata if isinstance(metadata, Mapping) else {}
     kept = {name: marks[name] for name in ("labels", "annotations") if marks.get(name)}
-    # The operator sets it from the role's own.
-    spec = {name: value for name, value in role.pod.value.items() if name != "restartPolicy"}
+    # The operator sets a pod's policy from the role's own; an agent's pod has more time than its program.
+    said = ("restartPolicy",) if own_start else ("restartPolicy", "terminationGracePeriodSeconds")
+    spec = {name: value for name, value in role.pod.value.items() if name not in said}
     containers = spec.get("containers")
     if isinstance(containers, list | tuple):
         spec["containers"] = [_container(item, own_start=own_start) for item in containers]

@@ -91,8 +91,9 @@ def put(draft: Draft, roles: list[Role], *, at_home: bool) -> None:
     draft.put("nodes", roles[-1].section.at("replicas"), sum(role.replicas for role in roles))
     draft.put_needed("image", roles[0].container, "image")
     _same(draft, roles, "image", "all nodes run the same image")
-    if not at_home:
+    if not at_home or any(role.container.value.get("command") for role in roles):
         _same(draft, roles, "workingDir", "all nodes run in the same folder")
+    if not at_home:
         _same_gpus(draft, roles)
 
 

@@ -36,7 +36,7 @@ def _reasons(rule: Obj, pod: Obj) -> Iterator[str]:
                 yield f"Container {container['name']} failed with exit code {ended['exitCode']}"
     for pattern in rule.get("onPodConditions") or ():
         for one in status.get("conditions", ()):
-            if one["type"] == pattern["type"] and one["status"] == pattern.get("status", "True"):
+            if one["type"] == pattern.get("type") and one["status"] == pattern.get("status", "True"):
                 yield f"Pod has condition {one['type']}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobs.pods import UIDS, own_labels
 from airflow_provider_ocidist.emulator.kubernetes.core_kinds import pod_defaults, pod_problems
-from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
+from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS, TOO_MANY, Kind, Obj
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 
 FIXED = ("completions", "selector", "template", "completionMode", "podFailurePolicy")
@@ -47,6 +47,9 @@ def _of_spec(spec: Obj) -> Iterator[Problem]:
     for name in COUNTS:
         if (spec.get(name) or 0) < 0:
             yield Problem(f"spec.{name}", f"Invalid value: {spec[name]}: must be greater than or equal to 0")
+    for name in ("parallelism", "completions"):
+        if (spec.get(name) or 0) > MAX_REPLICAS:
+            yield Problem(f"spec.{name}", TOO_MANY)
     if spec["completionMode"] == "Indexed" and spec.get("completions") is None:
         yield Problem("spec.completions", "Required value: when completion mode is Indexed")
     policies = ("OnFailure", "Never")

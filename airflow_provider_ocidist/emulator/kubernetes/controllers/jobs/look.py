@@ -226,7 +226,7 @@ def _backoff_left_s(draft: _Draft) -> float:
     failed = draft.status.get("failed", 0)
     if not ended or not failed:
         return 0.0
-    wait_s: float = min(draft.backoff_s * 2.0 ** (failed - 1), MAX_POD_BACKOFF_S)
+    wait_s: float = min(draft.backoff_s * 2.0 ** min(failed - 1, 100), MAX_POD_BACKOFF_S)
     return wait_s - age_s(max(ended), draft.now)
 
 

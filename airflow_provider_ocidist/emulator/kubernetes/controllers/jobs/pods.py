@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import is_terminating, phase
-from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
+from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS, Obj
 from airflow_provider_ocidist.emulator.kubernetes.objects import owner_reference
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -117,7 +117,8 @@ def read(text: str) -> set[int]:
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
+        # Anybody who may write a status may write any.
+        found.update(range(int(first), min(int(last or first), MAX_REPLICAS) + 1))
     return found
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from airflow_provider_ocidist.emulator.kubernetes.controllers.jobsets.look import look
 from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import Operator
-from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
+from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS, STATUS, TOO_MANY, Kind, Obj
+from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem
 
 
 def _defaults(jobset: Obj) -> None:
@@ -20,6 +23,16 @@ def _defaults(jobset: Obj) -> None:
         replicated["template"]["spec"]["template"]["spec"].setdefault("restartPolicy", "OnFailure")
 
 
+def _problems(spec: Obj) -> Iterator[Problem]:
+    for number, replicated in enumerate(spec["replicatedJobs"]):
+        path = f"spec.replicatedJobs[{number}]"
+        if not replicated.get("name"):
+            yield Problem(f"{path}.name", "Required value")
+        job = replicated["template"]["spec"]
+        if replicated["replicas"] * (job.get("parallelism") or 1) > MAX_REPLICAS:
+            yield Problem(f"{path}.replicas", TOO_MANY)
+
+
 JOBSET = Kind(
     name="JobSet",
     plural="jobsets",
@@ -30,18 +43,27 @@ JOBSET = Kind(
     schema={
         "spec": {
             "network": {"enableDNSHostnames": "bool", "publishNotReadyAddresses": "bool", "subdomain": "str"},
-            "replicatedJobs": "list[object]",
-            "successPolicy": "object",
-            "failurePolicy": "object",
-            "startupPolicy": "object",
+            "replicatedJobs": [
+                {
+                    "name": "str",
+                    "groupName": "str",
+                    "replicas": "int",
+                    "dependsOn": "list[object]",
+                    "template": {"metadata": "V1ObjectMeta", "spec": "V1JobSpec"},
+                }
+            ],
+            "successPolicy": {},
+            "failurePolicy": {},
+            "startupPolicy": {},
             "suspend": "bool",
-            "coordinator": "object",
+            "coordinator": {},
             "managedBy": "str",
             "ttlSecondsAfterFinished": "int",
         },
-        "status": "object",
+        "status": STATUS,
     },
     defaults=_defaults,
+    problems=lambda new, _: list(_problems(new["spec"])),
     columns=(
         ("TerminalState", ".status.terminalState"),
         ("Restarts", ".status.restarts"),

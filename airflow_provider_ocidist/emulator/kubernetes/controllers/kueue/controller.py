@@ -74,7 +74,10 @@ def _follow(cluster: Cluster, job: Obj) -> None:
     elif is_reserved(one) and is_suspended(job):
         _set_suspend(cluster, job, value=False)
         _say(
-            cluster, job, "Started", f"Admitted by clusterQueue {one['status']['admission']['clusterQueue']}"
+            cluster,
+            job,
+            "Started",
+            f"Admitted by clusterQueue {(one['status'].get('admission') or {}).get('clusterQueue')}",
         )
     elif not is_reserved(one) and not is_suspended(job):
         _set_suspend(cluster, job, value=True)
@@ -159,7 +162,7 @@ def _count(cluster: Cluster) -> None:
         own = [
             one
             for one in workloads
-            if one["spec"]["queueName"] == queue["metadata"]["name"]
+            if one["spec"].get("queueName") == queue["metadata"]["name"]
             and one["metadata"]["namespace"] == queue["metadata"]["namespace"]
         ]
         _write_counts(cluster, queue, own)
@@ -167,9 +170,11 @@ def _count(cluster: Cluster) -> None:
         local = {
             (one["metadata"]["namespace"], one["metadata"]["name"])
             for one in cluster.list("LocalQueue")
-            if one["spec"]["clusterQueue"] == queue["metadata"]["name"]
+            if one["spec"].get("clusterQueue") == queue["metadata"]["name"]
         }
-        own = [one for one in workloads if (one["metadata"]["namespace"], one["spec"]["queueName"]) in local]
+        own = [
+            one for one in workloads if (one["metadata"]["namespace"], one["spec"].get("queueName")) in local
+        ]
         _write_counts(cluster, queue, own)
 
 

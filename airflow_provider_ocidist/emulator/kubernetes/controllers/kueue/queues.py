@@ -45,17 +45,18 @@ def places(
     workloads: Sequence[Obj], local_queues: Sequence[Obj], cluster_queues: Sequence[Obj]
 ) -> dict[str, Place]:
     """Return the place of each workload that waits, by uid. All pods of a workload have room, or none."""
-    queues = {queue["metadata"]["name"]: _queue(queue) for queue in cluster_queues}
+    queues = {queue["metadata"]["name"]: queue_of(queue) for queue in cluster_queues}
     for one in workloads:
         if is_reserved(one) and not is_finished(one):
-            queue = queues.get(one["status"]["admission"]["clusterQueue"])
+            queue = queues.get((one["status"].get("admission") or {}).get("clusterQueue", ""))
             if queue is not None:
                 queue.take(total(one))
     waiting = [one for one in workloads if not is_reserved(one) and not is_finished(one)]
     return {one["metadata"]["uid"]: _place(one, local_queues, queues) for one in in_order(waiting)}
 
 
-def _queue(queue: Obj) -> _Queue:
+def queue_of(queue: Obj) -> _Queue:
+    """Return a ClusterQueue of which nothing is used."""
     quota = {}
     for group in queue["spec"].get("resourceGroups") or ():
         for flavor in group["flavors"][:1]:
@@ -67,7 +68,7 @@ def _queue(queue: Obj) -> _Queue:
 
 
 def _place(one: Obj, local_queues: Sequence[Obj], queues: Mapping[str, _Queue]) -> Place:
-    name, namespace = one["spec"]["queueName"], one["metadata"]["namespace"]
+    name, namespace = one["spec"].get("queueName", ""), one["metadata"]["namespace"]
     if not one["spec"].get("active", True):
         return Place(None, "Inadmissible", "The workload is deactivated")
     local = [
@@ -77,9 +78,10 @@ def _place(one: Obj, local_queues: Sequence[Obj], queues: Mapping[str, _Queue]) 
     ]
     if not local:
         return Place(None, "Inadmissible", f"LocalQueue {name} doesn't exist")
-    queue = queues.get(local[0]["spec"]["clusterQueue"])
+    wanted = local[0]["spec"].get("clusterQueue", "")
+    queue = queues.get(wanted)
     if queue is None:
-        return Place(None, "Inadmissible", f"ClusterQueue {local[0]['spec']['clusterQueue']} doesn't exist")
+        return Place(None, "Inadmissible", f"ClusterQueue {wanted} doesn't exist")
     return _place_in(one, queue)
 
 
@@ -97,8 +99,8 @@ def _place_in(one: Obj, queue: _Queue) -> Place:
 
 def _obstacles(one: Obj, queue: _Queue) -> Iterator[str]:
     asked: dict[str, Fraction] = {}
-    for pod_set in one["spec"]["podSets"]:
-        start = f"couldn't assign flavors to pod set {pod_set['name']}: "
+    for pod_set in one["spec"].get("podSets") or ():
+        start = f"couldn't assign flavors to pod set {pod_set.get('name')}: "
         for name, value in requests(pod_set).items():
             if name not in queue.quota:
                 if name != "pods":

@@ -100,7 +100,7 @@ def requests(pod_set: Obj) -> Amounts:
 
 def total(workload_: Obj) -> Amounts:
     found: dict[str, Fraction] = {}
-    for pod_set in workload_["spec"]["podSets"]:
+    for pod_set in workload_["spec"].get("podSets") or ():
         for name, value in requests(pod_set).items():
             found[name] = found.get(name, Fraction(0)) + value
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.defaults import CONTAINER, TYPES
-from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
+from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS, TOO_MANY, Obj
 from airflow_provider_ocidist.emulator.kubernetes.objects import LABEL, LABEL_TEXT, Cluster
 from airflow_provider_ocidist.emulator.kubernetes.statuses import Problem, refused_by_webhook
 
@@ -83,6 +83,8 @@ def _of_replica(kind: str, replica: Obj) -> Iterator[Problem]:
         yield Problem(f"{path}.replicas", "Forbidden: must be 1")
     elif count is not None and count < 1:
         yield Problem(f"{path}.replicas", "Forbidden: must be at least 1")
+    elif count is not None and count > MAX_REPLICAS:
+        yield Problem(f"{path}.replicas", TOO_MANY)
 
 
 def _of_containers(path: str, replica: Obj) -> Iterator[Problem]:

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.admission import changed
+from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.generation import Generation
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.look import Settings, look
 from airflow_provider_ocidist.emulator.kubernetes.controllers.steps import Operator
-from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind
+from airflow_provider_ocidist.emulator.kubernetes.kinds import STATUS, Kind
 
-PYTORCHJOB = Kind(
+SINCE_1_7 = ("nprocPerNode", "suspend", "managedBy")
+
+
+def pytorchjob(generation: Generation) -> Kind:
+    """Return the kind with the fields of one generation of the operator: a strict server refuses others."""
+    if generation.torchrun_environment:
+        return _NEWEST
+    schema: Any = _NEWEST.schema
+    spec = _without(schema["spec"], SINCE_1_7)
+    spec["runPolicy"] = _without(spec["runPolicy"], SINCE_1_7)
+    return replace(_NEWEST, schema={**schema, "spec": spec})
+
+
+def _without(fields: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+_NEWEST = Kind(
     name="PyTorchJob",
     plural="pytorchjobs",
     group="kubeflow.org",
@@ -48,7 +69,7 @@ PYTORCHJOB = Kind(
             "nprocPerNode": "str",
             "pytorchReplicaSpecs": "dict[str, KubeflowV1ReplicaSpec]",
         },
-        "status": "object",
+        "status": STATUS,
     },
     problems=changed,
     columns=(("State", ".status.conditions[-1:].type"),),

@@ -45,6 +45,8 @@ class Settings:
 
     generation: Generation = field(default_factory=Generation)
     init_image: str = "alpine:3.10"
+    init_tries: int = 100
+    """How often a worker looks for its master, every two seconds, before it fails."""
     status_delay_s: float = 0.0
     """The status stays empty for so long after the creation, as a busy operator leaves it."""
 
@@ -227,7 +229,8 @@ def _reconcile_pods(draft: _Draft, kind: str, spec: Obj, settings: Settings) -> 
         each = present.get(index)
         if each is None:
             if index < spec["replicas"]:
-                draft.create.append(pod(draft.job, kind, index, settings.generation, settings.init_image))
+                init = (settings.init_image, settings.init_tries)
+                draft.create.append(pod(draft.job, kind, index, settings.generation, *init))
             continue
         if index >= spec["replicas"]:
             _delete_pod(draft, each)

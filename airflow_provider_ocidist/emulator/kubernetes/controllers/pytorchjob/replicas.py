@@ -8,15 +8,16 @@ from copy import deepcopy
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.defaults import CONTAINER
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.environment import environment
 from airflow_provider_ocidist.emulator.kubernetes.controllers.pytorchjob.generation import Generation
-from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
+from airflow_provider_ocidist.emulator.kubernetes.kinds import MAX_REPLICAS, Obj
 from airflow_provider_ocidist.emulator.kubernetes.objects import owner_reference
+from airflow_provider_ocidist.emulator.wire import whole_number
 
 LABELS = "training.kubeflow.org/"
 INDEX_LABELS = (f"{LABELS}replica-index", "replica-index")
 TYPE_LABELS = (f"{LABELS}replica-type", "replica-type")
 # As the operator's own: a hundred tries, two seconds apart.
 _WAIT = (
-    "err=1;for i in $(seq 100); do if nslookup {master}; then err=0 && break; fi;"
+    "err=1;for i in $(seq {tries}); do if nslookup {master}; then err=0 && break; fi;"
     "echo waiting for master; sleep 2; done; exit $err"
 )
 
@@ -37,7 +38,7 @@ def labels(job: Obj, kind: str, index: int, generation: Generation) -> dict[str,
     return {**(new if generation.new_labels else {}), **(old if generation.old_labels else {})}
 
 
-def pod(job: Obj, kind: str, index: int, generation: Generation, init_image: str) -> Obj:
+def pod(job: Obj, kind: str, index: int, generation: Generation, init_image: str, init_tries: int) -> Obj:
     """Return the pod of a replica; the job has its defaults."""
     replica = job["spec"]["pytorchReplicaSpecs"][kind]
     template = deepcopy(replica["template"])
@@ -45,7 +46,10 @@ def pod(job: Obj, kind: str, index: int, generation: Generation, init_image: str
     for container in spec["containers"]:
         container["env"] = [*(container.get("env") or ()), *environment(job, kind, index, generation)]
     if kind == "Worker" and "Master" in job["spec"]["pytorchReplicaSpecs"]:
-        spec["initContainers"] = [*(spec.get("initContainers") or ()), _init_container(job, init_image)]
+        spec["initContainers"] = [
+            *(spec.get("initContainers") or ()),
+            _init_container(job, init_image, init_tries),
+        ]
     policy = replica["restartPolicy"]
     spec["restartPolicy"] = "Never" if policy == "ExitCode" else policy
     metadata = template.get("metadata") or {}
@@ -100,7 +104,7 @@ def _role(job: Obj, kind: str, index: int, generation: Generation) -> dict[str, 
     return {}
 
 
-def _init_container(job: Obj, image: str) -> Obj:
+def _init_container(job: Obj, image: str, tries: int) -> Obj:
     """Return what holds a worker back until the master's name resolves."""
     return {
         "name": "init-pytorch",
@@ -110,7 +114,7 @@ def _init_container(job: Obj, image: str) -> Obj:
             "limits": {"cpu": "100m", "memory": "20Mi"},
             "requests": {"cpu": "50m", "memory": "10Mi"},
         },
-        "command": ["sh", "-c", _WAIT.format(master=replica_name(job, "Master", 0))],
+        "command": ["sh", "-c", _WAIT.format(master=replica_name(job, "Master", 0), tries=tries)],
     }
 
 
@@ -120,7 +124,9 @@ def of_kind(things: Sequence[Obj], kind: str) -> list[Obj]:
 
 
 def by_index(things: Sequence[Obj]) -> dict[int, Obj]:
-    return {int(_label(thing, INDEX_LABELS)): thing for thing in things}
+    """Return pods or services by their index; others may have labels of any form."""
+    indexes = [(whole_number(_label(thing, INDEX_LABELS)), thing) for thing in things]
+    return {index: thing for index, thing in indexes if index is not None and index < MAX_REPLICAS}
 
 
 def _label(thing: Obj, names: Sequence[str]) -> str:

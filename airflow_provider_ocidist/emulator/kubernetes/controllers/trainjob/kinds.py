@@ -11,7 +11,7 @@ from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.admission
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.look import look
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.release import Release
 from airflow_provider_ocidist.emulator.kubernetes.controllers.trainjob.runtime import CLUSTER_RUNTIME, GROUP
-from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
+from airflow_provider_ocidist.emulator.kubernetes.kinds import STATUS, Kind, Obj
 
 VERSION = "v1alpha1"
 _CONTAINER = {"name": "str", "env": "list[V1EnvVar]", "volumeMounts": "list[V1VolumeMount]"}
@@ -49,9 +49,9 @@ PATCHES: Mapping[str, Mapping[str, Any]] = {
 """What may be changed in a runtime's pods. Source: kubeflow/trainer, trainjob_types.go; of 2.0 only the name."""
 _RUNTIME = {
     "spec": {
-        "mlPolicy": {"numNodes": "int", "torch": "object", "mpi": "object"},
+        "mlPolicy": {"numNodes": "int", "torch": {}, "mpi": {}},
         "podGroupPolicy": "object",
-        "template": {"metadata": "V1ObjectMeta", "spec": "object"},
+        "template": {"metadata": "V1ObjectMeta", "spec": {}},
     }
 }
 
@@ -85,7 +85,7 @@ def kinds(release: Release) -> Sequence[Kind]:
             short_names=("tj",),
             has_status=True,
             is_custom=True,
-            schema={"spec": spec, "status": "object"},
+            schema={"spec": spec, "status": STATUS},
             defaults=_defaults,
             problems=changed,
             columns=(("State", ".status.conditions[-1:].type"),),

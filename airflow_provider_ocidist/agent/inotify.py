@@ -1,0 +1,47 @@
+"""Inotify: what happens in a folder, by the kernel's word."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from pathlib import Path
+
+CREATE, MODIFY = 0x100, 0x2
+MOVED_FROM, MOVED_TO = 0x40, 0x80
+DELETE = 0x200
+OVERFLOW, IGNORED = 0x4000, 0x8000
+_EVENT = struct.Struct("iIII")
+"""Watch, mask, cookie, and how long the name is that follows."""
+_CHUNK = 1 << 16
+
+
+class Inotify:
+    """The events of one folder. Raises OSError where the machine has no instance left."""
+
+    def __init__(self, *, blocks: bool = False) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._queue = self._libc.inotify_init1(os.O_CLOEXEC | (0 if blocks else os.O_NONBLOCK))
+        if self._queue < 0:
+            raise OSError(ctypes.get_errno(), "no inotify instance is left")
+
+    def watch(self, folder: Path, wanted: int) -> bool:
+        """Return whether the folder is there, and is watched from now on."""
+        return bool(self._libc.inotify_add_watch(self._queue, os.fsencode(folder), wanted) >= 0)
+
+    def read(self) -> list[tuple[int, str]]:
+        """Return the next events, as mask and name; where it blocks, wait for one."""
+        try:
+            data = os.read(self._queue, _CHUNK)
+        except BlockingIOError:
+            return []
+        found = []
+        while data:
+            _, mask, _, length = _EVENT.unpack_from(data)
+            name = data[_EVENT.size : _EVENT.size + length].rstrip(b"\0")
+            found.append((mask, os.fsdecode(name)))
+            data = data[_EVENT.size + length :]
+        return found
+
+    def close(self) -> None:
+        os.close(self._queue)

@@ -1,0 +1,75 @@
+"""Far writers: what other nodes that share the checkpoint folder have open for writing there, by their reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness, read_report
+from airflow_provider_ocidist.agent.save.entries import Candidate, Signature
+from airflow_provider_ocidist.agent.save.open_files import inside, open_for_writing
+from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.storage.stores.base import Store
+
+TRAINED = (Phase.SAVING, Phase.DONE)
+BEATS = 2
+"""New reports that a doubt takes to pass: the first may be of a look from before the last write."""
+MOST_NAMES = 16
+
+
+def written_entries(folder: Path) -> tuple[str, ...]:
+    """Return the names of the entries of a folder to which a process of this node's training could still write."""
+    names = {name.split("/")[1] for name in inside(folder, open_for_writing(mapped=False)) if "/" in name}
+    return tuple(sorted(names)[:MOST_NAMES])
+
+
+class FarWriters:
+    """Those of the main node: it publishes for all that share its folder, and sees its own processes only."""
+
+    def __init__(self, store: Store, ranks: Sequence[int], *, patient: Callable[[], bool]) -> None:
+        """`store`: the run directory; `ranks`: of the nodes that share the folder.
+
+        `patient`: whether one that is silent is waited for.
+        """
+        self._store = store
+        self._ranks = tuple(ranks)
+        self._peers = PeerLiveness(store, patient=patient)
+        self._heard: dict[Path, tuple[Signature, dict[int, tuple[float, int]]]] = {}
+        """By entry: its content, and by rank the last beat and how many were new since that content was seen."""
+
+    def doubt(self, item: Candidate) -> str | None:
+        """Return why a node may still write to an entry, None where none does."""
+        content, heard = self._heard.get(item.path, (None, {}))
+        if content != item.signature:
+            heard = {}
+        self._heard[item.path] = (item.signature, heard)
+        # Of each, so that all are heard of in the same time.
+        doubts = [self._doubt_of(rank, item.path.name, heard) for rank in self._ranks]
+        return next((doubt for doubt in doubts if doubt), None)
+
+    def have_trained(self) -> bool:
+        """Whether the program has ended on all of them, as far as can be known."""
+        return all(self._has_trained(rank) for rank in self._ranks)
+
+    def _doubt_of(self, rank: int, name: str, heard: dict[int, tuple[float, int]]) -> str | None:
+        report = read_report(self._store, rank)
+        if report is not None and name in (report.writing or ()):
+            # A program that has ended in any other way than with 0 had it open until then.
+            heard.pop(rank, None)
+            return f"node {rank}, which shares the folder, has a file of it open for writing"
+        if report is not None and report.phase in TRAINED:
+            return None
+        if report is None or report.writing is None or self._beats(report, heard) < BEATS:
+            return (
+                f"node {rank}, which shares the folder, has not reported since that it does not write to it"
+            )
+        return None
+
+    def _beats(self, report: NodeReport, heard: dict[int, tuple[float, int]]) -> int:
+        beat, count = heard.get(report.rank, (report.heartbeat_at, 0))
+        heard[report.rank] = (report.heartbeat_at, count + (beat != report.heartbeat_at))
+        return heard[report.rank][1]
+
+    def _has_trained(self, rank: int) -> bool:
+        report = read_report(self._store, rank)
+        return (report is not None and report.phase in TRAINED) or self._peers.ended(rank)
