@@ -5,12 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from airflow_provider_ocidist.agent.diagnose import outcome
 from airflow_provider_ocidist.agent.diagnose.diagnosis import tail_of
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.drill import Drill, drill_of
-from airflow_provider_ocidist.agent.join.topology import await_others_end, await_others_saved
+from airflow_provider_ocidist.agent.join.topology import (
+    SucceededBefore,
+    await_others_end,
+    await_others_saved,
+)
 from airflow_provider_ocidist.agent.prepare.code import require_same
 from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
 from airflow_provider_ocidist.agent.prepare.mounts import check_mounts
@@ -78,7 +83,10 @@ class Node:
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
         result = self._one_launch(launcher, workspace)
         while result.restarts:
-            self._begin_again(workspace, result)
+            try:
+                self._begin_again(workspace, result)
+            except SucceededBefore as error:
+                return self._not_again(workspace, result, error)
             result = self._one_launch(launcher, workspace)
         return result
 
@@ -126,6 +134,9 @@ class Node:
         self.checkpoints.program_ended()
         self.run_watches.launch_ended()
         self.heartbeat.update(trained_for=round(time.monotonic() - began, 1))
+        if not (ended.stop or ended.exit_code):
+            logs_in = launcher.logs_in(self.config.launcher, self.config.nodes)
+            ended = self.gang_end.agreed(ended, follows=logs_in and self.context.rank != 0)
         if ended.stop or ended.exit_code:
             return self._not_succeeded(self.launch, ended, workspace, uploader)
         self.results.save(workspace, uploader)
@@ -154,6 +165,12 @@ class Node:
             self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout
         )
         self.checkpoints.go_back(workspace, others)
+
+    def _not_again(self, workspace: Workspace, failed: Outcome, why: Exception) -> Outcome:
+        """End with the failure for which the training was to be launched again."""
+        self.heartbeat.update(restarts=failed.restarts[:-1])
+        self.results.save_after_failure(workspace, None, None, is_last=True)
+        return replace(failed, restarts=(), message=f"{failed.message}; not launched again: {why}")
 
     def _failed_ourselves(self, cause: Cause, message: str) -> Outcome:
         self.gang_end.ask_others(cause, message)

@@ -88,6 +88,10 @@ class RecordedGangs:
         except BackendError as error:
             log.warning("%s: its end is not recorded: %s", ref.key.name, error)
 
+    def ends(self, ref: RunRef) -> list[End]:
+        """Return how the attempts of a gang's task and generation have ended. Raises BackendError."""
+        return self.index(work_dir_of(ref.run_dir)).ends(ref.key)
+
     # what exists
 
     def find(self, plan: Plan) -> list[RunRef]:

@@ -66,6 +66,9 @@ class Fail:
     message: str
 
 
+_CONSEQUENCES = (None, Cause.NODE, Cause.HANG)
+"""What nodes report that have lost another one."""
+
 Action = Wait | Cancel | Succeed | Fail
 Finding = tuple[Cause, str]
 
@@ -95,7 +98,9 @@ def _judge(record: RunRecord, status: RunStatus, now: float) -> Action:
         ending = record.ending
         if ending is None and _is_unexplained(record, status) and now < since + REPORT_LIMIT:
             return Wait()
-        return Fail(ending.cause, ending.message) if ending is not None else Fail(*failed)
+        # The service may say of a node that it was preempted when the others have missed it already.
+        explains = failed[0] is Cause.PREEMPTED and ending is not None and ending.cause in _CONSEQUENCES
+        return Fail(*failed) if ending is None or explains else Fail(ending.cause, ending.message)
     match verdict.outcome(record, status):
         case verdict.Success(warning):
             return Succeed(warning)
@@ -184,10 +189,19 @@ def node_of(record: RunRecord, status: RunStatus, message: str) -> NodeStatus | 
     return next((node for node in status.nodes if _diagnose(node, record)[1] == message), None)
 
 
-def _guilt(node: NodeStatus) -> tuple[bool, bool, float]:
-    """Order failed nodes, the root cause first: nodes that were only asked to stop name no cause."""
-    named = node.report is not None and node.report.cause is not None
-    return (not named, node.cause is None, node.finished_at or float("inf"))
+def _guilt(node: NodeStatus) -> tuple[bool, bool, bool, bool, float]:
+    """Order failed nodes, the root cause first: nodes that were only asked to stop name no cause.
+
+    Those that have lost a preempted one say `NODE`, or hang.
+    """
+    said = node.report.cause if node.report is not None else None
+    return (
+        said in _CONSEQUENCES,
+        node.cause is not Cause.PREEMPTED,
+        said is None,
+        node.cause is None,
+        node.finished_at or float("inf"),
+    )
 
 
 def _failed_and_saved(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
@@ -216,6 +230,8 @@ def _is_saving(node: NodeStatus) -> bool:
 
 def _diagnose(node: NodeStatus, record: RunRecord) -> Finding:
     report, its = node.report, words_of(record.ref.backend).node
+    if node.cause is Cause.PREEMPTED and (report is None or report.cause in _CONSEQUENCES):
+        return Cause.PREEMPTED, f"node {node.rank}: {node.details}"
     if report is not None and report.cause is not None:
         code = f" (exit code {report.exit_code})" if report.exit_code is not None else ""
         return report.cause, f"node {node.rank}: {report.message or 'failed'}{code}"

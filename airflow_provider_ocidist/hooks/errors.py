@@ -11,12 +11,21 @@ from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError, T
 from airflow_provider_ocidist.model.causes import MEANINGS
 
 
-def training_failure(cause: Cause, message: str) -> BaseException:
-    """Return the exception that a task raises when its training has failed."""
+def is_final(cause: Cause, *, is_crash_loop: bool = False) -> bool:
+    """Whether Airflow makes no retry after a failure.
+
+    `is_crash_loop`: whether it has failed in the same way at the same step before, in this try. After a lost node a
+    retry has other machines.
+    """
+    return MEANINGS[cause].retry.hopeless or (is_crash_loop and cause is Cause.HANG)
+
+
+def training_failure(cause: Cause, message: str, *, is_crash_loop: bool = False) -> BaseException:
+    """Return the exception that a task raises when its training has failed; `is_crash_loop`: as `is_final`."""
     text = _masked(f"{cause}: {message}")
     if cause is Cause.DEADLINE:
         return AirflowTaskTimeout(text)
-    if MEANINGS[cause].retry.hopeless:
+    if is_final(cause, is_crash_loop=is_crash_loop):
         return AirflowFailException(text)
     return TrainingFailed(text, cause=cause)
 

@@ -91,14 +91,18 @@ def serving(placement: Placement, command: Sequence[str]) -> list[str]:
 
 
 def make_key(folder: Path) -> str:
-    """Make this node's key; return its public half."""
+    """Make this node's key, unless an earlier launch has; return its public half."""
     path = folder / KEY
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
+    if not path.exists():
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
     return path.with_suffix(".pub").read_text().strip()
 
 
 def serve(folder: Path, command: Sequence[str]) -> int:
     """Answer logins until the command, or without one the first session, ends; return its exit code."""
+    for left in ("ended", "session.group"):
+        # Of an earlier launch.
+        (folder / left).unlink(missing_ok=True)
     _write_private(folder / "node.json", json.dumps({"pid": os.getpid(), "environment": dict(os.environ)}))
     signal.signal(signal.SIGTERM, lambda number, _: _pass_on(folder, number))
     if os.geteuid() == 0:

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_provider_ocidist.backports import dataclass
 from airflow_provider_ocidist.model import codec
+from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
 
 
@@ -47,6 +48,8 @@ class End:
     succeeded: bool
     number: int | None = None
     """The try that saw it."""
+    failure: Restart | None = None
+    """What ended it without success, and how far it had come; None also for one that had not trained."""
     final: bool = False
     """Whether Airflow makes no retry after it, whatever `retries` are left."""
 

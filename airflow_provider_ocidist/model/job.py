@@ -276,7 +276,8 @@ class Restarts:
     hang: Annotated[int, AtLeast(0)] = 0
     """After `limits.hang_timeout`."""
     node: Annotated[int, AtLeast(0)] = 0
-    """After an error of a GPU or of the network, of which no node has died."""
+    """After an error of a GPU or of the network, of which no node has died; and how often a try of the task makes the
+    gang anew after it has lost a machine. A preempted machine does not count."""
 
 
 @dataclass(frozen=True, kw_only=True)

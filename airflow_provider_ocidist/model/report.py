@@ -195,6 +195,8 @@ class NodeReport:
     """Whether the platform has started this node again after what ran on it had failed, or ended without a word."""
     restarts: tuple[Restart, ...] = ()
     """Of this run so far, oldest first; how many there are is the number of the launch, from 0."""
+    crash_loop: bool = False
+    """Whether this node has ended the run because the same failure had ended a launch at the same step before."""
     recoveries: tuple[Recovery, ...] = ()
     """What this node has measured of them; of a program that reports no steps, nothing."""
 

@@ -348,6 +348,11 @@ class RunStatus:
         )
 
     @property
+    def is_crash_loop(self) -> bool:
+        """Whether nodes have found that the training fails at the same step again and again."""
+        return any(node.report is not None and node.report.crash_loop for node in self.nodes)
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         return tuple(uri for node in self.nodes if node.report for uri in node.report.outputs)
 

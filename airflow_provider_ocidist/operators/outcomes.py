@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
+from airflow_provider_ocidist.gangs import anew
+from airflow_provider_ocidist.gangs.anew import GangAnew
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
 from airflow_provider_ocidist.hooks import task_context
-from airflow_provider_ocidist.hooks.errors import training_failure
+from airflow_provider_ocidist.hooks.errors import is_final, training_failure
 from airflow_provider_ocidist.hooks.links import CheckpointLink, checkpoint_url, links_of_run
 from airflow_provider_ocidist.model.attempts import End
-from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.fence import Fence
 from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.refusal import CAUSES
+from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 
@@ -50,6 +52,8 @@ class TryOutcome:
         self._log = log
         self.has_another: Callable[[RunRef, Cause, str], bool] = lambda *_: False
         """Remembers that a gang's machines were refused; returns whether the job names others."""
+        self.no_other_gang: Callable[[RunRef, Restart], str | None] = lambda *_: ""
+        """Returns why a gang that has failed is not made anew in this try, empty for no words; None: it is."""
         self.lacks_capacity: Callable[[], bool] = lambda: False
         """Returns whether any machines that the job names may be there later."""
         self.search: CapacitySearch | None = None
@@ -87,7 +91,7 @@ class TryOutcome:
         watch.write_the_rest()
         watch.end_leftovers()
         assert watch.status is not None
-        self._close(watch.record.ref, succeeded=True)
+        self._close(watch.record.ref, End(succeeded=True))
         result: dict[str, Any] = task_context.handed_on(watch.result(warning))
         if warning:
             self._log.warning("SUCCEEDED, BUT %s", warning)
@@ -102,14 +106,19 @@ class TryOutcome:
         task_context.publish_to_outlets(outlets, result, planned[0].name if planned else None, self._context)
 
     def fail(self, watch: Watch, cause: Cause, message: str) -> NoReturn:
-        """Raise what the task fails with, or NoCapacity if there may be machines later and this task has the time."""
+        """Raise what the task fails with, or what this try does instead: NoCapacity, AnotherCandidate, GangAnew."""
         watch.write_the_rest()
         watch.end_leftovers()
         assert watch.status is not None
+        gang = anew.failure_of(cause, masked_text(message), watch.status)
+        why_not = self.no_other_gang(watch.record.ref, gang) if gang and watch.status.ended else ""
         if watch.status.ended:
-            self._close(watch.record.ref, succeeded=False, final=MEANINGS[cause].retry.hopeless)
+            final = is_final(cause, is_crash_loop=watch.status.is_crash_loop)
+            self._close(watch.record.ref, End(succeeded=False, failure=gang, final=final))
             self._abort_uploads(watch.record.ref)
         failure = Failure.of(cause, message, watch.record, watch.status)
+        if why_not:
+            failure = replace(failure, message=f"{failure.message}; no other gang in this try: {why_not}")
         self._spent = watch.spent
         if failure.checkpoint_uri is not None:
             self._hand_on_checkpoint(failure.checkpoint_uri, watch.record.ref)
@@ -120,8 +129,10 @@ class TryOutcome:
             if watch.status.ended and self.has_another(watch.record.ref, cause, message):
                 raise AnotherCandidate(f"{cause}: {failure.message}")
             self._wait_for_machines(cause, failure.sentence)
+        if gang and why_not is None:
+            raise GangAnew(f"{cause}: {failure.message}")
         self.publish_failure(failure)
-        raise training_failure(cause, failure.sentence)
+        raise training_failure(cause, failure.sentence, is_crash_loop=watch.status.is_crash_loop)
 
     @contextlib.contextmanager
     def publishing_failure(self) -> Iterator[None]:
@@ -146,10 +157,10 @@ class TryOutcome:
         self.failure = failure
         self._push("failure", task_context.handed_on({**failure.to_json(), **self._spent}))
 
-    def _close(self, ref: RunRef, *, succeeded: bool, final: bool = False) -> None:
+    def _close(self, ref: RunRef, end: End) -> None:
         """Record the end, so that a later try can detect a clear in between."""
         backend = self._connection.backend(ref.backend)
-        backend.gangs.close(ref, End(succeeded=succeeded, number=self._ti.try_number, final=final))
+        backend.gangs.close(ref, replace(end, number=self._ti.try_number))
 
     def _abort_uploads(self, ref: RunRef) -> None:
         """Abort what the nodes, which have ended, were sending of checkpoints: no retry may follow that does so."""

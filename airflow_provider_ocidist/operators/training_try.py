@@ -12,6 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 
 from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
+from airflow_provider_ocidist.gangs import anew
+from airflow_provider_ocidist.gangs.anew import GangAnew
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
@@ -25,8 +27,9 @@ from airflow_provider_ocidist.hooks.errors import as_airflow_errors
 from airflow_provider_ocidist.hooks.links import JobRunLink, links_of_run
 from airflow_provider_ocidist.hooks.metrics import publish_spending
 from airflow_provider_ocidist.integrations.lineage import lineage_of_training
-from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.job import Restarts, TrainingJob
 from airflow_provider_ocidist.model.refusal import CAUSES
+from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRecord, RunRef
 from airflow_provider_ocidist.operators.gang_ending import GangEnding
 from airflow_provider_ocidist.operators.job_arguments import JobArguments
@@ -78,7 +81,7 @@ class TrainingTry:
     _ref: RunRef | None = field(init=False, default=None)
     _said_why_it_waits: bool = field(init=False, default=False)
     _moved: bool = field(init=False, default=False)
-    """Whether it has asked for another candidate."""
+    """Whether it has asked for another gang: of another candidate, or after a machine was lost."""
 
     def __post_init__(self) -> None:
         self._log = self.operator.log
@@ -87,6 +90,7 @@ class TrainingTry:
         self.outcome = TryOutcome(self.context, self.job, self.connection, self._log)
         self.outcome.has_another = self._has_another
         self.outcome.lacks_capacity = self._lacks_capacity
+        self.outcome.no_other_gang = self._no_other_gang
         self.ending = GangEnding(self._number, self.stop, self.connection, self._log)
 
     # what a process of the task begins with
@@ -150,14 +154,20 @@ class TrainingTry:
                 self._wait_for_capacity(none)
                 work = self._begin
             except AnotherCandidate as refused:
-                # The gang has ended: a kill has nothing more to end.
-                self._ref, self._moved = None, True
-                self._log.warning("%s; asking for another candidate", refused)
-                if self.stop.is_set():
-                    raise AirflowFailException(
-                        "the task was killed between two candidates; nothing runs"
-                    ) from None
+                self._leave_gang(f"{refused}; asking for another candidate")
                 work = self._begin
+            except GangAnew as lost:
+                # It may take as long to find machines as it might at first.
+                self.outcome.search = None
+                self._leave_gang(f"{lost}; asking for another gang in this try, which goes on from there")
+                work = self._begin
+
+    def _leave_gang(self, why: str) -> None:
+        # The gang has ended: a kill has nothing more to end.
+        self._ref, self._moved = None, True
+        self._log.warning("%s", why)
+        if self.stop.is_set():
+            raise AirflowFailException("the task was killed between two gangs; nothing runs")
 
     def _wait_for_capacity(self, none: NoCapacity) -> None:
         # The gang has ended: a kill has nothing more to end.
@@ -191,6 +201,18 @@ class TrainingTry:
         """Return whether any candidate was refused lately for want of capacity."""
         key = task_context.key_of(self.context)
         return self._of_candidates(lambda candidates: candidates.several and candidates.lacks_capacity(key))
+
+    def _no_other_gang(self, ref: RunRef, failure: Restart) -> str | None:
+        """Return why a gang that has failed is not made anew in this try; None: it is."""
+        try:
+            job = self._job()
+            if job.restarts == Restarts() or failure.cause not in anew.MADE_UP_FOR:
+                return ""
+            ends = self.connection.backend(ref.backend).gangs.ends(ref)
+        except (OcidistError, OSError) as error:
+            return f"what has been spent of restarts is not known: {error}"
+        before = [end.failure for end in ends if end.failure and end.number == self._number]
+        return anew.refusal(job.restarts, before, failure)
 
     def _of_candidates(self, ask: Callable[[Candidates], bool]) -> bool:
         try:

@@ -62,6 +62,20 @@ class AttemptIndex:
             records = in_parallel(lambda name: _attempt(store, prefix, name, names), new)
         return sorted(records, key=lambda attempt: attempt.order)
 
+    def ends(self, key: RunKey) -> list[End]:
+        """Return how the attempts of a task's generation have ended, oldest first.
+
+        In one request, and one for each of them. Raises BackendError when they cannot be read.
+        """
+        with _reading():
+            store, prefix = self._folder(key)
+            names = _names(store, prefix)
+            ended = {name: order for name in names if (order := order_in(name)) and end_of(name) in names}
+            wanted = [
+                name for name in sorted(ended, key=ended.__getitem__) if ended[name][0] == key.generation
+            ]
+            return in_parallel(lambda name: _decoded(End, store, prefix + end_of(name)), wanted)
+
     def write(self, attempt: Attempt) -> None:
         """Record an attempt, or what is known of it now. Raises BackendError."""
         self._write(attempt.key, _name(attempt.key, attempt.place), attempt)

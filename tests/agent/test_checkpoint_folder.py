@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
+from airflow_provider_ocidist.agent.save.proofs import Moment
+from airflow_provider_ocidist.agent.save.saving import SAVE_LIMIT, SaveDeadline
 from airflow_provider_ocidist.agent.stages.checkpoint_folder import CheckpointFolder
 from airflow_provider_ocidist.agent.stages.context import NodeContext
-from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.stages.results import Results
+from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.job import Checkpoints, Program, Restarts
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 
@@ -83,3 +87,23 @@ def test_from_a_folder_of_its_own_goes_what_a_node_has_written_itself(
     (own / "last.pt").write_text("a part of the newest")
     another_launch(main, other, place)
     assert entries(own) == ["step-0.pt"]
+
+
+class Uploader:
+    """Records for how long it may go on."""
+
+    limit = 0.0
+
+    def finish(self, _moment: Moment, deadline: SaveDeadline) -> None:
+        self.limit = deadline.limit
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_node_that_was_asked_to_end_takes_its_time_to_send_where_another_launch_follows(
+    tmp_path: Path, node: Node, *, is_last: bool
+) -> None:
+    folder, uploader = node(0, tmp_path / "folder"), Uploader()
+    results, grace = Results(folder.context, folder), folder.context.config.limits.stop_grace
+    asked: Any = uploader, Stop(message="node 1 ended the launch")
+    results.save_after_failure(workspace(tmp_path), *asked, is_last=is_last)
+    assert uploader.limit == (grace if is_last else SAVE_LIMIT)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
+from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.agent.stages.gang_end import GangEnd
+from airflow_provider_ocidist.agent.stopping import StopSwitch
+from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
 from airflow_provider_ocidist.model.causes import exit_code_of
 from airflow_provider_ocidist.model.fence import Fence
-from airflow_provider_ocidist.model.report import StopRequest
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
 from airflow_provider_ocidist.storage.checkpoints import publish
 from tests.agent.gangs import Gang, until
 
@@ -88,6 +93,7 @@ def test_the_same_failure_at_the_same_step_twice_ends_the_run_with_its_step(tmp_
         texts = " ".join(agent.report.message or "" for agent in two.agents)
         assert "not launched again: it is a crash loop: USER at step 5 for the second time" in texts
         assert "always here" in texts
+        assert any(agent.report.crash_loop for agent in two.agents)
         assert len(two.agents[0].report.restarts) == 1
 
 
@@ -131,6 +137,7 @@ def test_the_budget_is_what_the_job_allows(tmp_path: Path) -> None:
         report = one.agents[0].report
         assert [each.step for each in report.restarts] == [0, 1]
         assert "restarts.program is 2, and spent" in (report.message or "")
+        assert not report.crash_loop
 
 
 def test_without_restarts_nothing_is_launched_again_and_nothing_said_of_it(tmp_path: Path) -> None:
@@ -358,6 +365,48 @@ if node == 1:
         mark.touch()
         assert second.wait() == 1
         assert "not launched again: node 0 has ended already" in (second.report.message or "")
+
+
+def test_a_failure_stays_one_though_another_node_succeeds_in_that_moment(tmp_path: Path) -> None:
+    script = "at(1)\nraise ValueError('of the last export')\n"
+    with gang(tmp_path, script, nodes=2) as two:
+        (first,) = two.start(0)
+        first.shows(lambda: first.waits)
+        other, now = two.run_dir / "nodes/1.json", time.time()
+        joined = NodeReport(
+            rank=1,
+            phase=Phase.JOINING,
+            address="127.0.99.2",
+            started_at=now,
+            heartbeat_at=now,
+            starts_from="",
+        )
+        other.write_bytes(joined.to_json())
+        until((two.run_dir / "stop.json").exists)
+        # It had not read the request yet when its program exited with 0.
+        other.write_bytes(replace(joined, phase=Phase.DONE, exit_code=0, heartbeat_at=now + 1).to_json())
+        assert first.wait() == 1
+        assert (first.report.cause, first.report.restarts) == (Cause.USER, ())
+        assert "of the last export; not launched again: node 1 has ended already" in (
+            first.report.message or ""
+        )
+
+
+def test_a_node_that_succeeds_joins_another_launch_for_which_it_was_asked(tmp_path: Path) -> None:
+    failure = Restart(cause=Cause.USER, message="m", rank=0)
+    request = StopRequest(cause=Cause.USER, message="m", rank=0, restarts=(failure,))
+    succeeded = Ended(exit_code=0, output="", stop=None, killed=False, oom_killed=None)
+    with gang(tmp_path, "", nodes=2) as two:
+        end = GangEnd(
+            NodeContext(two.config, {"OCIDIST_NODE_RANK": "1", "HOME": str(tmp_path)}, StopSwitch())
+        )
+        assert end.agreed(succeeded, follows=False) == succeeded
+        assert end.heartbeat.store.read("nodes/1.json") == end.heartbeat.report.to_json()
+        assert end.heartbeat.report.phase is Phase.SAVING
+        (two.run_dir / "stop.json").write_bytes(request.to_json())
+        agreed = end.agreed(succeeded, follows=False)
+        assert agreed.stop is not None
+        assert agreed.stop.restarts == (failure,)
 
 
 def test_both_nodes_failing_at_once_spend_one_restart(tmp_path: Path) -> None:

@@ -148,6 +148,40 @@ def test_one_failed_node_ends_the_others_with_its_cause() -> None:
     )
 
 
+def preempted(**changes: object) -> NodeStatus:
+    details = {"cause": Cause.PREEMPTED, "details": "The instance was preempted."}
+    return node(1, NodeState.FAILED, finished_at=START + 9, **{**details, **changes})
+
+
+@pytest.mark.parametrize("said", [None, Cause.NODE, Cause.HANG])
+@pytest.mark.parametrize("own", [None, Cause.NODE])
+def test_a_preempted_node_explains_what_the_others_have_reported(
+    said: Cause | None, own: Cause | None
+) -> None:
+    survivor = node(
+        0,
+        NodeState.FAILED,
+        finished_at=START + 5,
+        report=report(0, cause=said, exit_code=1, message="lost the connection", phase=Phase.DONE),
+    )
+    gone = preempted(report=report(1, cause=own, message="stopped by SIGTERM", phase=Phase.DONE))
+    expected = Fail(Cause.PREEMPTED, "node 1: The instance was preempted.")
+    assert decide(record(), RunStatus(nodes=(survivor, gone)), START + 10) == expected
+    # The service may call it ended when the gang is being ended for what the survivor has reported.
+    ending = Ending(cause=Cause.NODE, message="node 0: lost the connection", since=START + 6)
+    assert decide(record(ending=ending), RunStatus(nodes=(survivor, gone)), START + 10) == expected
+
+
+def test_a_preemption_does_not_excuse_a_program_that_has_failed() -> None:
+    failed = node(0, NodeState.FAILED, report=report(0, cause=Cause.USER, exit_code=1, message="ValueError"))
+    action = decide(record(), RunStatus(nodes=(failed, preempted())), START + 10)
+    assert isinstance(action, Fail)
+    assert action.cause is Cause.USER
+    late = Ending(cause=Cause.DEADLINE, message="too late", since=START + 6)
+    gone = RunStatus(nodes=(node(0, NodeState.CANCELED), preempted()))
+    assert decide(record(ending=late), gone, START + 10) == Fail(Cause.DEADLINE, "too late")
+
+
 def test_the_node_that_names_a_cause_is_blamed_and_not_the_one_that_ended_first() -> None:
     told = node(0, NodeState.FAILED, report=report(0, exit_code=143), finished_at=START + 1)
     guilty = node(

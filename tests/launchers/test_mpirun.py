@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.job import LauncherOptions, Program
+from airflow_provider_ocidist.job import LauncherOptions, Program, Restarts
 from airflow_provider_ocidist.launchers import ssh
 from airflow_provider_ocidist.launchers.base import Placement, ProcessFailure
 from airflow_provider_ocidist.launchers.mpirun import LAUNCHER
@@ -91,10 +91,13 @@ def test_the_failure_is_read_from_its_report(output: str, code: int) -> None:
     assert LAUNCHER.user_output("step 3") == "step 3"
 
 
-@pytest.mark.skipif(
+needs_mpi = pytest.mark.skipif(
     not (shutil.which("mpirun") and Path(ssh.SERVER).exists()),
     reason="Open MPI and openssh-server are not installed",
 )
+
+
+@needs_mpi
 def test_processes_of_two_nodes_know_their_ranks(tmp_path: Path) -> None:
     script = """
 import os
@@ -106,3 +109,21 @@ os.write(1, (" ".join(os.environ[name] for name in names) + "\\n").encode())
         assert gang.run() == [0, 0], gang.agents[0].stderr.read_text()
         printed = sorted(gang.agents[0].stdout.read_text().splitlines())
     assert printed == [f"{rank} 4 {rank % 2} 2 127.0.99.1" for rank in range(4)]
+
+
+@needs_mpi
+def test_two_nodes_are_launched_again_together(tmp_path: Path) -> None:
+    script = """
+import os, signal
+launch, rank = int(os.environ["OCIDIST_RESTARTS"]), int(os.environ["RANK"])
+if rank == 1 and launch < 2:
+    print("step:", launch + 1, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.write(1, f"launch {launch} rank {rank}\\n".encode())
+"""
+    launcher = LauncherOptions(kind="mpirun", processes_per_node=1)
+    restarts = Restarts(program=2, node=2)
+    with Gang(tmp_path, script, nodes=2, launcher=launcher, restarts=restarts) as gang:
+        assert gang.run() == [0, 0], gang.agents[0].stderr.read_text()
+        printed = gang.agents[0].stdout.read_text().splitlines()
+    assert {"launch 2 rank 0", "launch 2 rank 1"} <= set(printed)

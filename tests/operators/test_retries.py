@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_ocidist.errors import BackendError, Cause, TrainingFailed
 
@@ -13,6 +14,7 @@ pytest.importorskip("airflow.sdk.definitions.retry_policy", reason="retry polici
 from airflow.sdk.definitions.retry_policy import RetryAction
 
 from airflow_provider_ocidist.gangs.capacity import pause_after
+from airflow_provider_ocidist.hooks.errors import training_failure
 from airflow_provider_ocidist.operators.retries import TrainingRetries
 
 AT_ONCE = [Cause.NODE, Cause.PREEMPTED, Cause.ABANDONED]
@@ -76,3 +78,9 @@ def test_the_policy_survives_the_way_through_airflows_database():
     stored = TrainingRetries().serialize()
     assert stored == {}
     assert isinstance(TrainingRetries.deserialize(stored), TrainingRetries)
+
+
+@pytest.mark.parametrize("cause, fails", [(Cause.HANG, True), (Cause.NODE, False), (Cause.USER, True)])
+def test_a_hang_at_the_same_step_for_the_second_time_is_not_tried_again(cause, fails):
+    assert isinstance(training_failure(cause, "m", is_crash_loop=True), AirflowFailException) is fails
+    assert not isinstance(training_failure(Cause.HANG, "m"), AirflowFailException)

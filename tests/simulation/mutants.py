@@ -325,7 +325,7 @@ MUTANTS = (
         "a crash loop goes on",
         "15.1",
         "agent/train/restarts.py",
-        "    if any(_is_the_same(failure, each) for each in before):",
+        "    if is_crash_loop(before, failure):",
         "    if False:",
         "crash loop",
     ),

@@ -56,6 +56,7 @@ class Heartbeat:
         self.written_at = self.began_at
         """When the report was last written; at first, when this node began."""
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
         self._failing = False
@@ -86,6 +87,11 @@ class Heartbeat:
             self._changes.update(changes)
         if now:
             self._wake.set()
+
+    def write(self, **changes: Any) -> None:
+        """Change the report, and write it before this returns, if the store takes it."""
+        self.update(**changes)
+        self._write()
 
     def finish(self, **changes: Any) -> None:
         """Write the last report, with retries."""
@@ -162,10 +168,12 @@ class Heartbeat:
             self.switch.ask(stop_for(request))
 
     def _write(self) -> bool:
-        self.update(heartbeat_at=time.time())
         try:
-            report = self.report
-            self.hasty.write(report_of(report.rank), report.to_json())
+            # One at a time: an older report must not replace a newer one.
+            with self._writing:
+                self.update(heartbeat_at=time.time())
+                report = self.report
+                self.hasty.write(report_of(report.rank), report.to_json())
         except (OcidistError, OSError) as error:
             if not self._failing:
                 logger.warning("the run directory cannot be written, training goes on: %s", error)

@@ -189,6 +189,10 @@ def _plain(address: str) -> str:
         return address.lower()
 
 
+class SucceededBefore(Exception):
+    """Raised where a node has succeeded in the moment in which another one failed: no other launch is possible."""
+
+
 class Gathering:
     """Nodes that have joined."""
 
@@ -291,8 +295,8 @@ def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
 
     Then all restore the same checkpoint.
 
-    A node that saves is waited for as long as it beats. Raises TopologyTimeout for one that has ended or is silent, or
-    whose report cannot be read for `timeout` seconds.
+    A node that saves is waited for as long as it beats. Raises SucceededBefore for one that has succeeded,
+    TopologyTimeout for one that has ended otherwise or is silent, or whose report cannot be read for `timeout` seconds.
     """
     beats = Beats()
     read_at = time.monotonic()
@@ -304,6 +308,9 @@ def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
             read_at = time.monotonic()
             if not behind:
                 return known
+        for report in behind:
+            if report.phase is Phase.DONE and report.exit_code == 0:
+                raise SucceededBefore(f"node {report.rank} has ended already")
         lost = [report.rank for report in behind if not _at_work(report, beats)]
         if lost or time.monotonic() - read_at > timeout:
             names = ", ".join(map(str, lost)) or "of which no report can be read"

@@ -11,13 +11,18 @@ from airflow_provider_ocidist.agent.diagnose import outcome
 from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagnose, tail_of
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.diagnose.stacks import odd_ones
-from airflow_provider_ocidist.agent.join.heartbeat import describe
-from airflow_provider_ocidist.agent.join.peer_reports import furthest_step, read_others
+from airflow_provider_ocidist.agent.join.heartbeat import describe, stop_for
+from airflow_provider_ocidist.agent.join.peer_reports import (
+    PeerLiveness,
+    furthest_step,
+    read_others,
+    read_report,
+)
 from airflow_provider_ocidist.agent.monitor.peers import silent_nodes
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
 from airflow_provider_ocidist.agent.stopping import Stop
-from airflow_provider_ocidist.agent.train.restarts import refusal
+from airflow_provider_ocidist.agent.train.restarts import is_crash_loop, refusal
 from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.job import Restarts
@@ -47,6 +52,23 @@ class GangEnd:
         message = f"{message}; {why_not}" if why_not else message
         asked = self.ask_others(cause, message, restarts, hang=stop.stacks)
         self.context.switch.ask(replace(stop, message=message, restarts=asked))
+
+    def agreed(self, ended: Ended, *, follows: bool) -> Ended:
+        """Return how a launch that has succeeded here ends: another node may just have asked for another launch.
+
+        `follows`: whether the first node decides, since an exit with 0 says nothing here.
+        """
+        if self.config.restarts == Restarts() or self.config.nodes == 1:
+            return ended
+        if follows:
+            self._await_first()
+        # Before the question: a node that fails from now on reads that this one has ended.
+        self.heartbeat.write(phase=Phase.SAVING)
+        request = self.heartbeat.read_stop_request()
+        if request and request.restarts:
+            self.context.switch.ask(stop_for(request))
+        stop = self.context.switch.stop
+        return replace(ended, stop=stop) if stop and stop.restarts else ended
 
     def outcome_of(self, launch: ProgramLaunch, ended: Ended) -> Outcome:
         """Return how a launch without success ended; ask the others to end where it failed by itself."""
@@ -118,6 +140,8 @@ class GangEnd:
             step=furthest_step(others, self.heartbeat.launch) if own_step is None else own_step,
             checkpoint=_newest_checkpoint([self.heartbeat.report, *others]),
         )
+        if is_crash_loop(before, failure):
+            self.heartbeat.update(crash_loop=True)
         why_not = refusal(budgets, before, failure) or self._ended_before(others)
         return ((), f"not launched again: {why_not}") if why_not else ((*before, failure), None)
 
@@ -131,6 +155,15 @@ class GangEnd:
             ):
                 return f"node {report.rank} has ended already"
         return None
+
+    def _await_first(self) -> None:
+        """Wait until the first node's part of this launch has ended, or it is gone, or there is a reason to end."""
+        liveness, switch = PeerLiveness(self.heartbeat.store), self.context.switch
+        while switch.stop is None and not liveness.ended(0):
+            first = read_report(self.heartbeat.store, 0)
+            if first and first.phase is Phase.SAVING and len(first.restarts) == self.heartbeat.launch:
+                return
+            switch.event.wait(0.25)
 
     def _explanation(self) -> StopRequest | None:
         """Return the first failed node's stop request, if it arrives within some seconds."""

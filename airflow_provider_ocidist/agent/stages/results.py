@@ -50,7 +50,8 @@ class Results:
         """Save what a launch has left; `is_last`: whether no other follows, so that outputs are copied too."""
         context = self.context
         context.heartbeat.update(phase=Phase.SAVING, now=True)
-        in_a_hurry = stop is not None and stop.cause is None and stop.hurried
+        # Where another launch follows, no machine goes away, and what is not sent is lost to it.
+        in_a_hurry = is_last and stop is not None and stop.cause is None and stop.hurried
         limit = context.config.limits.stop_grace if in_a_hurry else SAVE_LIMIT
         if uploader:
             undelivered = uploader.finish(Moment.CUT_OFF, SaveDeadline(limit))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.job import Restarts
 from airflow_provider_ocidist.model.report import Restart
@@ -12,17 +13,27 @@ from airflow_provider_ocidist.model.report import Restart
 def refusal(budgets: Restarts, before: Sequence[Restart], failure: Restart) -> str | None:
     """Return why the training is not launched again after a failure; None: it is. `before`: the restarts so far."""
     budget = MEANINGS[failure.cause].restart
-    if budget is None:
+    if budget is None and failure.cause is not Cause.PREEMPTED:
         return f"{failure.cause} is not mended by another launch"
-    allowed = int(getattr(budgets, budget))
-    if not allowed:
+    if budgets == Restarts():
+        return "the job has no restarts"
+    # A preemption is no fault of anybody's, and so costs nothing.
+    allowed = int(getattr(budgets, budget)) if budget else None
+    if allowed == 0:
         return f"restarts.{budget} is 0"
-    if any(_is_the_same(failure, each) for each in before):
+    if is_crash_loop(before, failure):
         at = f" at step {failure.step}" if failure.step is not None else ""
         since = "" if at else ", with no step and no newer checkpoint since the first"
         return f"it is a crash loop: {failure.cause}{at} for the second time{since}"
+    if allowed is None:
+        return None
     spent = sum(MEANINGS[each.cause].restart == budget for each in before)
     return f"restarts.{budget} is {allowed}, and spent" if spent >= allowed else None
+
+
+def is_crash_loop(before: Sequence[Restart], failure: Restart) -> bool:
+    """Whether the same failure has ended a launch at the same step before."""
+    return any(_is_the_same(failure, each) for each in before)
 
 
 def _is_the_same(one: Restart, other: Restart) -> bool:
