@@ -38,7 +38,7 @@ class Busy:
 def test_a_try_that_has_a_gang_already_writes_nothing(store: Store) -> None:
     assert claim(store, PREFIX, 2) == 2
     busy = Busy(store, [])
-    assert claim(busy, PREFIX, 2) == 2  # type: ignore[arg-type]
+    assert claim(busy, PREFIX, 2) == 2  # type: ignore[arg-type]  # has what a claim asks of a store
     assert busy.writes == 0
 
 
@@ -49,18 +49,18 @@ def test_an_earlier_try_learns_who_has_the_gang(store: Store) -> None:
 
 
 def test_a_later_try_takes_the_gang_from_one_that_writes_at_the_same_time(store: Store) -> None:
-    assert claim(Busy(store, [2, 3]), PREFIX, 4) == 4  # type: ignore[arg-type]
+    assert claim(Busy(store, [2, 3]), PREFIX, 4) == 4  # type: ignore[arg-type]  # has what a claim asks of a store
     assert claimed_by(store, PREFIX) == 4
 
 
 def test_a_try_that_is_overtaken_as_it_writes_says_so(store: Store) -> None:
-    assert claim(Busy(store, [5]), PREFIX, 4) == 5  # type: ignore[arg-type]
+    assert claim(Busy(store, [5]), PREFIX, 4) == 5  # type: ignore[arg-type]  # has what a claim asks of a store
     assert claimed_by(store, PREFIX) == 5
 
 
 def test_a_claim_that_changes_all_the_time_may_be_tried_again(store: Store) -> None:
     with pytest.raises(StorageError) as raised:
-        claim(Busy(store, list(range(1, 60))), PREFIX, 100)  # type: ignore[arg-type]
+        claim(Busy(store, list(range(1, 60))), PREFIX, 100)  # type: ignore[arg-type]  # has what a claim asks of a store
     assert raised.value.retryable is True
     assert raised.value.uri == store.uri
     assert str(raised.value).startswith(f"{store.uri_of(PREFIX + CLAIM)} changes all the time")

@@ -176,7 +176,7 @@ def test_a_metric_that_is_not_taken_ends_no_gang(caplog: pytest.LogCaptureFixtur
     watch.on_spending = refuse
     status = service.status([ref])[0]
     started = tuple(replace(node, started_at=NOW - 3600.0, finished_at=None) for node in status.nodes)
-    action = watch.observe(replace(status, nodes=started, at=NOW), None, NOW)
+    action = watch.observe(replace(status, nodes=started, at=NOW), None, NOW, NOW)
     assert isinstance(action, Wait)
     assert "no route to the metrics" in caplog.text
     assert "used so far: 2.0" in caplog.text

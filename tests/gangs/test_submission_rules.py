@@ -486,7 +486,7 @@ def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
     runs = f"{ref.run_ids[0]} (RUNNING), {ref.run_ids[2]} (PENDING)"
     said = str(caught.value)
     assert f"cancelled nodes have not ended within 1800 s: {runs}; end them" in said
-    assert f"ocidist cancel {ref.job_id}, or delete the job" in said
+    assert f"ocidist cancel {ref.job_id}, or delete the run" in said
     assert ended.job_id not in said
     assert caught.value.retryable
     assert len(model.done("status")) > 20
@@ -576,7 +576,7 @@ def test_a_job_that_cannot_be_removed_is_named_at_the_end(
         ender(model).end([ref], "it is old", within=60)
     said = str(caught.value)
     assert (
-        f"{ref.key.name} was never complete, and its job {ref.job_id} could not be deleted within 60 s"
+        f"{ref.key.name} was never complete, and its run {ref.job_id} could not be deleted within 60 s"
         in said
     )
     assert caught.value.retryable

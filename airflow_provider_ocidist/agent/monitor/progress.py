@@ -298,6 +298,8 @@ class ProgressMeter:
         # Without an instance of inotify the lines are read at each beat.
         with contextlib.suppress(OSError), contextlib.closing(Inotify(blocks=True)) as events:
             there = events.watch(self.file.parent, MODIFY)
+            # What was written before it was watched.
+            self._read_file()
             while there:
                 found = events.read()
                 there = not any(mask & IGNORED for mask, _ in found)

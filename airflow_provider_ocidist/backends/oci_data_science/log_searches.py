@@ -25,6 +25,8 @@ OLDER_SEARCHES = 40
 """In one poll, for runs that were read before; the others follow in the next polls."""
 CROWDED_FOR = 600.0
 """Seconds during which a log that holds many lines of others is searched run by run."""
+AHEAD = 2.0
+"""Seconds beyond the present to which is searched: it is known by answers' dates, which are whole seconds."""
 LONGEST = 13.9 * 86400
 """Seconds; the service searches 14 days at most."""
 
@@ -112,7 +114,7 @@ class LogSearches:
         search = {
             "timeStart": datetime.fromtimestamp(start, UTC),
             # A clock that is behind the service's must not make the time span end before it begins.
-            "timeEnd": datetime.fromtimestamp(max(now, start + 1), UTC),
+            "timeEnd": datetime.fromtimestamp(max(now + AHEAD, start + 1), UTC),
             "searchQuery": f'SEARCH "{place}" |{f" WHERE {sources} |" if sources else ""} SORT BY datetime ASC',
             "isReturnFieldInfo": False,
         }
