@@ -21,7 +21,7 @@ print(f"rank {rank} of {world}, from step {begun}", flush=True)
 def wait(place: pathlib.Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
     (place / str(rank)).write_text(str(os.getpid()))
-    for _ in range(1200):
+    for _ in range(2400):
         if (place / "go").exists():
             return
         time.sleep(0.1)
