@@ -1,4 +1,4 @@
-"""A claim: which try has a gang, whoever writes beside it."""
+"""A claim: which try has a gang, also when another try writes at the same time."""
 
 from __future__ import annotations
 
