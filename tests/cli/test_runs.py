@@ -229,11 +229,11 @@ def test_a_signal_before_the_note_is_complete_ends_what_was_created(
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM, told
+    _, shown = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, shown
     assert "jobId" not in (ocidist.folder / "info.yaml").read_text()
-    assert {run.lifecycle_state for run in runs_named(backend, name)} <= {"CANCELING", "CANCELED"}, told
-    assert "cancelled" in told
+    assert {run.lifecycle_state for run in runs_named(backend, name)} <= {"CANCELING", "CANCELED"}, shown
+    assert "cancelled" in shown
 
 
 def test_output_that_nobody_reads_ends_a_run_that_is_waited_for(

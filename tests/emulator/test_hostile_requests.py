@@ -135,6 +135,5 @@ def test_a_failure_is_logged_without_the_secret_of_a_url(emulator, monkeypatch, 
 
     monkeypatch.setattr("airflow_provider_ocidist.emulator.wire.Router.find", fail)
     assert HTTP.get(f"{emulator.url}/p/the-secret/n/x/b/ocidist/o/y").status_code == 500
-    # Airflow's masker writes stars, where another test of this process has shown it that word as a secret.
-    assert re.search(r"/p/(\(hidden\)|\*\*\*)/n/x", caplog.text)
+    assert "/p/(hidden)/n/x" in caplog.text
     assert "the-secret" not in caplog.text
