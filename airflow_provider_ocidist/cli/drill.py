@@ -44,16 +44,19 @@ def add_drill(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FAULT",
-        help="kill-node@training:node=1,step=30 and the like; may be repeated (default: a dozen of all kinds)",
+        help="fault to inject, such as kill-node@training:node=1,step=30; may be repeated (default: about a dozen, "
+        "of all kinds)",
     )
-    parser.add_argument("--campaign", type=int, metavar="N", help="N faults by chance")
-    parser.add_argument("--seed", type=int, default=1, help="of that chance (default: %(default)s)")
+    parser.add_argument("--campaign", type=int, metavar="N", help="inject N random faults")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the random faults (default: %(default)s)"
+    )
     parser.add_argument(
         "--tries",
         type=int,
         default=TRIES,
         metavar="N",
-        help="of one training, as Airflow's retries + 1 (default: %(default)s)",
+        help="tries of each training, like Airflow's retries + 1 (default: %(default)s)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the faults; train nothing")
     add_connection(parser)

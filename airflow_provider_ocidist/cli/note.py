@@ -30,8 +30,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=INFO,
         metavar="RUN",
-        help="note of `ocidist run`, OCID of a job or of any of its runs, or with --backend what `ocidist list` "
-        "prints (default: %(default)s)",
+        help="file that `ocidist run` wrote; OCID of a job or of one of its job runs; or, with --backend, the id that "
+        "`ocidist list` prints (default: %(default)s)",
     )
     complete_with(target, _offered)
     add_connection(parser)
@@ -45,7 +45,7 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
         "--backend",
         default=OCI,
         metavar="KIND",
-        help="whose id RUN is (default: %(default)s)",
+        help="backend to ask, unless a file that `ocidist run` wrote names it (default: %(default)s)",
     )
     complete_with(backend, kinds_of("backends"))
 

@@ -52,9 +52,11 @@ def add_show_config(parser: argparse.ArgumentParser) -> None:
 
 def add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", nargs="?", default="", metavar="NAME", help="only those whose name holds this text"
+        "name", nargs="?", default="", metavar="NAME", help="list only runs whose name contains this text"
     )
-    parser.add_argument("--limit", type=int, default=10, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--limit", type=int, default=10, metavar="N", help="list at most N runs (default: %(default)s)"
+    )
     note.add_backend(parser)
     add_connection(parser)
     add_json(parser)

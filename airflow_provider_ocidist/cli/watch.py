@@ -35,7 +35,7 @@ def add_interval(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=2.0,
         metavar="SECONDS",
-        help="between two looks (default: %(default)s)",
+        help="time between two requests for the state (default: %(default)s)",
     )
 
 

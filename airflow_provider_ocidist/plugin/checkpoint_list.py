@@ -60,7 +60,9 @@ class CheckpointList:
             found = [self._checkpoint(store, entry) for entry in manifests[:SHOWN]]
         except (OcidistError, OSError) as error:
             return FoundCheckpoints(
-                items=self._last.items, older=self._last.older, problem=f"they cannot be read now: {error}"
+                items=self._last.items,
+                older=self._last.older,
+                problem=f"the checkpoints cannot be read now: {error}",
             )
         read = sorted((each for each in found if each), key=lambda each: each[0], reverse=True)
         items = tuple(checkpoint for _, checkpoint in read)

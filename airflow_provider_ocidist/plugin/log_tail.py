@@ -44,8 +44,8 @@ def tail_of(backend: Backend, ref: RunRef, rank: int, until: float) -> LogTail:
     lines, reached = _newest(read, until - earliest)
     if not lines and reached < until - earliest:
         return LogTail(
-            problem=f"this node wrote nothing in the last {reached:.0f} s, and the others too much to search further "
-            "back here: see the log of the task"
+            problem=f"this node printed nothing in the last {reached:.0f} s, and the other nodes printed too much to "
+            "search further back here: see the log of the task"
         )
     return LogTail(lines=tuple(lines[-LINES:]))
 

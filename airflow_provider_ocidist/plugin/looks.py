@@ -133,7 +133,7 @@ class Looks:
         try:
             return await answer.get(FRESH, self._threads, lambda: self._tail(conn_id, ref, rank, ended_at))
         except asyncio.TimeoutError:
-            problem = f"the logs have not answered for {PATIENCE:.0f} s; the task's own log has them"
+            problem = f"no lines were read within {PATIENCE:.0f} s; see the log of the task"
             return replace(answer.value, problem=problem)
 
     def _look(self, conn_id: str, ref: RunRef, watched: _Watched) -> Look:

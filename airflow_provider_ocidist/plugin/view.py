@@ -159,9 +159,11 @@ def failure_of(record: TaskRecord, look: Look, now: float) -> Json | None:
         return _failure(found.to_json(), look.status)
     if record.state == "failed" and record.ref is not None:
         seen = (
-            "every node has done its part" if look.status and look.status.ended else "its nodes were not seen"
+            "all its nodes have ended without an error"
+            if look.status and look.status.ended
+            else "the state of its nodes is not known"
         )
-        return _failure({"message": f"the task has failed, though {seen}: its log says why"}, None)
+        return _failure({"message": f"the task has failed, but {seen}: see the log of the task"}, None)
     return None
 
 

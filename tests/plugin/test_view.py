@@ -107,7 +107,7 @@ def test_a_failed_task_whose_nodes_did_their_part_points_to_its_log():
     )
     failure = task_view(record(state="failed"), Look(at=NOW, status=done), NOW)["failure"]
     assert failure["cause"] is None
-    assert "its log says why" in failure["message"]
+    assert "see the log of the task" in failure["message"]
 
 
 def test_without_a_look_the_result_of_the_task_is_shown():

@@ -43,7 +43,7 @@ export function nodes() {
   }
 
   function table(shown, { now, going_on: goingOn }) {
-    if (!shown.length) return h("p", { class: "box empty" }, view.nodes.length ? "No node fits this filter." : "Nothing is known of the nodes.");
+    if (!shown.length) return h("p", { class: "box empty" }, view.nodes.length ? "No node matches this filter." : "Nothing is known about the nodes.");
     const uses = ["cores", "memory", "gpu"].filter((name) => shown.some((node) => node[name] !== null && node[name] !== undefined));
     const head = [["Rank", "number"], ["State"], ["Phase"], ["Host"], ["Heartbeat"], ...uses.map((name) => [{ cores: "Cores", memory: "Memory", gpu: "GPU" }[name], "number"]), ["Exit", "number"], [""]];
     return h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Nodes" }, h("table", { class: "nodes" },
@@ -106,10 +106,10 @@ function use(node, name) {
 }
 
 function detail(node, columns) {
-  const facts = [["Service says", node.details], ["Message", node.message], ["Machine", node.health], ["Slow", node.slow], ["Step", node.step], ["Ran for", node.started_at && node.finished_at ? duration(node.finished_at - node.started_at) : null]]
+  const facts = [["Platform", node.details], ["Message", node.message], ["Machine", node.health], ["Slow", node.slow], ["Step", node.step], ["Ran for", node.started_at && node.finished_at ? duration(node.finished_at - node.started_at) : null]]
     .filter(([, value]) => value !== null && value !== undefined);
   return h("tr", { class: "detail" }, h("td", { colspan: columns },
     h("dl", {}, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
-      node.run_id && h("div", {}, h("dt", {}, "Job run"), h("dd", { class: "place" }, h("code", {}, node.run_id), copyButton(node.run_id, `the OCID of node ${node.rank}'s run`)))),
+      node.run_id && h("div", {}, h("dt", {}, "Run id"), h("dd", { class: "place" }, h("code", {}, node.run_id), copyButton(node.run_id, `the run id of node ${node.rank}`)))),
     node.tail && h("pre", { tabindex: 0, "aria-label": `Last lines of node ${node.rank}` }, node.tail)));
 }
