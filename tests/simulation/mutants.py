@@ -408,7 +408,7 @@ MUTANTS = (
         "a budget is not held",
         "9",
         "model/budget.py",
-        "        if spent < self.node_seconds:",
+        "        if not by_hours and not by_cost:",
         "        if True:",
         "guard.*node-seconds",
     ),
