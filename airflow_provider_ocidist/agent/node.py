@@ -16,6 +16,7 @@ from airflow_provider_ocidist.agent.join.topology import (
     await_others_end,
     await_others_saved,
 )
+from airflow_provider_ocidist.agent.monitor.spent import counted_in
 from airflow_provider_ocidist.agent.prepare.code import require_same
 from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
 from airflow_provider_ocidist.agent.prepare.mounts import check_mounts
@@ -115,7 +116,7 @@ class Node:
     def _train(self, launcher: Launcher, workspace: Workspace) -> Outcome:
         """Join the other nodes, train with them, and save; return how that ended."""
         reports = meet_others(self.context, launcher)
-        self.run_watches.note_spent(reports[0].spent_before)
+        self.run_watches.note_spent(counted_in(reports[0], self.config.price))
         placement = take_place(self.context, launcher, reports)
         self.checkpoints.compare(workspace)
         if self.context.rank != 0:

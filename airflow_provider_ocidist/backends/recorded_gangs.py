@@ -103,17 +103,6 @@ class RecordedGangs:
         refs = in_parallel(self._look, known)
         return by_age(ref for some in refs for ref in some if ref.key.task_digest == key.task_digest)
 
-    def of(self, keys: Sequence[RunKey], run_dir: str | None = None) -> list[RunRef]:
-        """Return the gangs of these tasks that may live, and the newest of each, as far as they are recorded.
-
-        `run_dir` is that of any of these gangs; None: they are looked for in the connection's work directory.
-        """
-        work_dir = work_dir_of(run_dir) if run_dir else self._work_dir()
-        if work_dir is None:
-            return []
-        index = self.index(work_dir)
-        return by_age(ref for key in keys for ref in self.found(key, index.read(key)))
-
     # begin
 
     def begin(self, plan: Plan, known: Sequence[Attempt] | None = None) -> list[RunRef]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs import unchanged, verdict
-from airflow_provider_ocidist.gangs.spending import node_seconds
+from airflow_provider_ocidist.gangs.spending import spent_of
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.report import OVER_THE_LONGEST, NodeReport, Phase
@@ -297,10 +297,10 @@ def _over_budget(record: RunRecord, status: RunStatus, now: float) -> Finding | 
     if record.budget is None:
         return None
     late = BUDGET_MARGIN * len(status.nodes) if record.expects.reports else 0.0
-    spent = node_seconds(status, now)
-    if spent - late < record.budget.node_seconds:
+    spent = spent_of(status, now, record.ref.price)
+    if record.budget.left(spent, record.ref.price) + late > 0:
         return None
-    finding = record.budget.finding(spent, record.ref.price)
+    finding = record.budget.finding(spent)
     return None if finding is None else (Cause.BUDGET, finding)
 
 

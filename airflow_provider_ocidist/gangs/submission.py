@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import queue
@@ -23,7 +24,7 @@ from airflow_provider_ocidist.errors import (
     Overtaken,
     StillAlive,
 )
-from airflow_provider_ocidist.gangs.calling_off import call_off
+from airflow_provider_ocidist.gangs.calling_off import Homes, Reach, call_off
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Fail, decide
 from airflow_provider_ocidist.gangs.watch import TaskLog
@@ -158,13 +159,18 @@ class GangSubmitter:
         stop: threading.Event,
         *,
         plans: Iterable[Plan] = (),
+        reach: Reach | None = None,
     ) -> None:
-        """`plans`: those that the backend has made of this job already, in the order of its choices."""
+        """`plans`: those that the backend has made of this job already, in the order of its choices.
+
+        `reach` connects the homes that the job has named before; None: they cannot be reached.
+        """
         self._backend = backend
         self._job = job
         self._log = log
         self._notes = notes
         self._stop = stop
+        self._reach = reach
         self._canceller = Canceller(backend, log, stop)
         self._candidates = Candidates(backend, job, log, plans)
         self._chosen: dict[RunKey, int] = {}
@@ -263,17 +269,24 @@ class GangSubmitter:
 
     def call_off(self, key: RunKey, number: int, why: BaseException) -> list[str]:
         """End gangs that earlier tries may have left: this try gives up, and is the last (`calling_off.call_off`)."""
-        return self.calling_off(key, number, why)()
+        return self._calling_off(key, number, why)()
 
     def calling_off(self, key: RunKey, number: int, why: BaseException) -> Callable[[], list[str]]:
         """Return what does so later, also while this try waits for an answer; it asks nothing of Airflow."""
+        return self._calling_off(key, number, why, prepared=True)
+
+    def _calling_off(
+        self, key: RunKey, number: int, why: BaseException, *, prepared: bool = False
+    ) -> Callable[[], list[str]]:
         try:
             draft = self._plan(key, Tries(number=number, max_tries=key.generation))
         except JobFileError:
             draft = None
         noted, ending = noted_in(self._notes, draft, self._log), _given_up(why)
-        place = Place.of(draft) if draft else None
-        return lambda: call_off(self._backend, key, place, noted, ending, number)
+        place, homes = Place.of(draft) if draft else None, Homes(self._backend, self._reach, self._log)
+        if prepared:
+            homes.prepare(each.place.backend for each in noted)
+        return lambda: call_off(homes, key, place, noted, ending, number)
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
         """Return the newest gang of the plan's generation if it is worth waiting for."""
@@ -435,10 +448,28 @@ def _attempts_in(noted: Mapping[str, Any], draft: Plan | None) -> list[Attempt]:
 
 
 def call_off_noted(
-    backend: Backend, key: RunKey, number: int, why: BaseException, notes: TaskStateStore | None, log: TaskLog
+    reach: Callable[[str | None], Backend],
+    key: RunKey,
+    number: int,
+    why: BaseException,
+    notes: TaskStateStore | None,
+    log: TaskLog,
 ) -> list[str]:
-    """Do what `GangSubmitter.call_off` does, for a task whose job cannot be read: by its noted attempts."""
-    return call_off(backend, key, None, noted_in(notes, None, log), _given_up(why), number)
+    """Do what `GangSubmitter.call_off` does, for a task whose job cannot be read: by its noted attempts.
+
+    `reach` returns the backend of a kind; of None, the usual one.
+    """
+    noted = noted_in(notes, None, log)
+    homes = Homes(_first_of([each.place.backend for each in noted], reach), reach, log)
+    return call_off(homes, key, None, noted, _given_up(why), number)
+
+
+def _first_of(kinds: Iterable[str], reach: Callable[[str | None], Backend]) -> Backend:
+    """Return the first backend of these kinds that can be connected, else the usual one."""
+    for kind in kinds:
+        with contextlib.suppress(Exception):
+            return reach(kind)
+    return reach(None)
 
 
 def _given_up(why: BaseException) -> Ending:

@@ -328,7 +328,7 @@ class Watch:
         self.spending = Spending.of(
             status, at, self.record.ref.price, None if status.ended else self._pace.remaining(status)
         )
-        if self.spending.node_seconds <= 0:
+        if self.spending.spent.node_seconds <= 0:
             return
         now = self._clock()
         due_at = self._spending_noted_at + (0.0 if status.ended else SPENDING_EVERY)

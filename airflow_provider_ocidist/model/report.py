@@ -144,6 +144,16 @@ class Recovery:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sending:
+    """A file that a node is sending in parts to a place that keeps them until somebody aborts the upload."""
+
+    folder: str
+    """The URI that the name is relative to."""
+    name: str
+    upload_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeReport:
     """The state of one node, rewritten whole at every heartbeat. Times are Unix times, in seconds."""
 
@@ -187,8 +197,14 @@ class NodeReport:
     """Digest of the checkpoint that this node goes on from, empty for none; None before it has looked."""
     outputs: tuple[str, ...] = ()
     """URIs of the outputs that were copied."""
+    sending: tuple[Sending, ...] = ()
+    """Files of outputs on their way: after the node was killed, nobody else knows of their uploads."""
+    price: float | None = None
+    """Of this node for an hour; None: not known."""
     spent_before: float | None = None
     """Node-seconds of the task's earlier attempts since its last clear, as node 0 has counted them."""
+    cost_before: float | None = None
+    """What those have cost, each at its own price; None: not known."""
     apart: tuple[int, ...] | None = None
     """On the main node: the nodes whose checkpoint folder is another than its own; None before it has looked."""
     lost: bool = False

@@ -361,6 +361,12 @@ class RunStatus:
         """Node-seconds of the task's earlier attempts since its last clear, as its nodes have counted them."""
         return max((node.report.spent_before or 0.0 for node in self.nodes if node.report), default=0.0)
 
+    @property
+    def cost_before(self) -> float | None:
+        """What those have cost, each attempt at its own price; None where no node says it."""
+        costs = [node.report.cost_before for node in self.nodes if node.report]
+        return max((cost for cost in costs if cost is not None), default=None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:

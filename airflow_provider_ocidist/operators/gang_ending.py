@@ -18,7 +18,7 @@ from airflow_provider_ocidist.gangs.kills import (
     killer_of,
 )
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
-from airflow_provider_ocidist.gangs.submission import GangSubmitter, call_off_noted, noted_in
+from airflow_provider_ocidist.gangs.submission import GangSubmitter, call_off_noted
 from airflow_provider_ocidist.gangs.task_watch import TaskWatch
 from airflow_provider_ocidist.gangs.watch import TaskLog
 from airflow_provider_ocidist.model.run import RunKey, RunRef
@@ -97,8 +97,7 @@ class GangEnding:
         """
 
         def call_off(key: RunKey, number: int, why: BaseException) -> list[str]:
-            kind = next((each.place.backend for each in noted_in(notes, None, self._log)), None)
-            return call_off_noted(self._connection.backend(kind), key, number, why, notes, self._log)
+            return call_off_noted(self._connection.backend, key, number, why, notes, self._log)
 
         return call_off
 

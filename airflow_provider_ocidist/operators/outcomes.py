@@ -25,7 +25,7 @@ from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.masking import masked_text
 from airflow_provider_ocidist.model.refusal import CAUSES
 from airflow_provider_ocidist.model.report import Restart
-from airflow_provider_ocidist.model.run import RunRef
+from airflow_provider_ocidist.model.run import RunRef, RunStatus
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection, TaskJob
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class TryOutcome:
         if watch.status.ended:
             final = is_final(cause, is_crash_loop=watch.status.is_crash_loop)
             self._close(watch.record.ref, End(succeeded=False, failure=gang, final=final))
-            self._abort_uploads(watch.record.ref)
+            self._abort_uploads(watch.record.ref, watch.status)
         failure = Failure.of(cause, message, watch.record, watch.status)
         if why_not:
             failure = replace(failure, message=f"{failure.message}; no other gang in this try: {why_not}")
@@ -162,17 +162,20 @@ class TryOutcome:
         backend = self._connection.backend(ref.backend)
         backend.gangs.close(ref, replace(end, number=self._ti.try_number))
 
-    def _abort_uploads(self, ref: RunRef) -> None:
-        """Abort what the nodes, which have ended, were sending of checkpoints: no retry may follow that does so."""
-        if ref.checkpoints_uri is None:
+    def _abort_uploads(self, ref: RunRef, status: RunStatus) -> None:
+        """Abort what the nodes, which have ended, were sending: no retry may follow that does so."""
+        sending = [each for node in status.nodes if node.report for each in node.report.sending]
+        if ref.checkpoints_uri is None and not sending:
             return
-        from airflow_provider_ocidist.storage.open_uploads import abort_left_behind
+        from airflow_provider_ocidist.storage.open_uploads import abort_left_behind, abort_reported
 
         access = self._connection.access(ref.backend)
-        fence = Fence(generation=ref.key.generation, attempt=ref.key.attempt + 1)
         # A task that fails does not wait for a store that is down.
         hasty = replace(access, max_attempts=1, read_timeout=UPLOADS_LIMIT)
-        abort_left_behind(ref.checkpoints_uri, fence, hasty)
+        if ref.checkpoints_uri is not None:
+            fence = Fence(generation=ref.key.generation, attempt=ref.key.attempt + 1)
+            abort_left_behind(ref.checkpoints_uri, fence, hasty)
+        abort_reported(sending, hasty)
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
         if self.search is None or cause not in CAUSES:

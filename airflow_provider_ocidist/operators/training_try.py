@@ -247,7 +247,15 @@ class TrainingTry:
                 deadline = self._prepared(job)
             with self.job.with_code(job) as complete:
                 plans = self.job.plans(complete)
-                gang = GangSubmitter(backend, complete, self._log, notes, self.stop, plans=plans)
+                gang = GangSubmitter(
+                    backend,
+                    complete,
+                    self._log,
+                    notes,
+                    self.stop,
+                    plans=plans,
+                    reach=self.connection.backend,
+                )
                 record = self._brought_about(gang, key, deadline)
         return self._supervise(record, announced=False)
 

@@ -289,7 +289,7 @@ def spent(look: Look, record: TaskRecord, now: float) -> Json | None:
     price = record.ref.price if record.ref else None
     at = now if look.status.at is None else look.status.at
     used = Spending.of(look.status, at, price, look.remaining)
-    return used.to_json() if used.node_seconds else None
+    return used.to_json() if used.spent.node_seconds else None
 
 
 def nowhere(task: TaskId) -> Json:

@@ -14,6 +14,7 @@ from airflow_provider_ocidist.storage.copying.budget import Budget
 from airflow_provider_ocidist.storage.copying.changes import delete, extra, proven, unchanged, verdicts
 from airflow_provider_ocidist.storage.copying.destination import Destination, Landing, destination, landing
 from airflow_provider_ocidist.storage.copying.engine import Engine
+from airflow_provider_ocidist.storage.copying.in_flight import InFlight
 from airflow_provider_ocidist.storage.copying.meter import Meter, TransferProgress
 from airflow_provider_ocidist.storage.copying.open_file import Copied
 from airflow_provider_ocidist.storage.copying.selection import (
@@ -100,6 +101,7 @@ def copy(
     cancel: threading.Event | None = None,
     part_size: int = PART_SIZE,
     threads: int = THREADS,
+    in_flight: InFlight | None = None,
 ) -> CopyReport:
     """Copy a file or a tree; the target appears whole or not at all, the source stays as it is.
 
@@ -112,7 +114,8 @@ def copy(
     already. `verify` compares all files once more at the end, `delete_extra` deletes what only the target has.
     With `resume`, a copy that was killed, or that the network ended, resumes when it is called
     again. `target_access` is for a target that has other credentials than the source. `part_size` is in bytes,
-    `threads` the most at a time. Raises StorageError, also when `cancel` was set.
+    `threads` the most at a time. `in_flight` learns which uploads are open. Raises StorageError, also when `cancel` was
+    set.
     """
     rules = CopyRules(
         include=tuple(include), exclude=tuple(exclude), mode=mode, verify=verify, delete_extra=delete_extra
@@ -128,6 +131,7 @@ def copy(
         on_progress=on_progress,
         cancel=cancel,
         part_size=part_size,
+        in_flight=in_flight,
     )
 
 
@@ -142,6 +146,7 @@ def copy_selection(
     on_progress: Callable[[TransferProgress], None] | None = None,
     cancel: threading.Event | None = None,
     part_size: int = PART_SIZE,
+    in_flight: InFlight | None = None,
 ) -> CopyReport:
     """Copy what was found to where it will lie. See `copy` for the rest.
 
@@ -171,6 +176,7 @@ def copy_selection(
             budget=budget,
             resume=resume,
             on_arrival=place.note,
+            in_flight=in_flight,
         )
         copied = engine.run(rest, place.rename)
         unverified = _verified(found.store, wanted, place) if rules.verify else ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from airflow_provider_ocidist.emulator.context import Options
 from airflow_provider_ocidist.emulator.server import Emulator
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.gangs.decisions import Fail
+from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.job_file import parsing
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import NodeState, RunRef, RunStatus
@@ -205,6 +208,26 @@ def test_a_gang_that_kueue_evicts_was_preempted(home: Home) -> None:
         assert {node.cause for node in status.nodes} == {Cause.PREEMPTED}
         backend.delete(ref)
         wait_until(backend, ref, lambda _: not home.pods())
+
+
+def test_a_gang_that_a_quota_refuses_becomes_the_next_candidate_and_trains(home: Home) -> None:
+    cluster, backend = home.emulator.kubernetes.cluster, connected(home)
+    none = {f"count/{backend.operator.plural}.{backend.operator.group}": "0"}
+    metadata = {"name": "none", "namespace": home.namespace}
+    cluster.create({"kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": none}})
+    try:
+        job, log = home.job(backend={"candidates": [{"namespace": "default"}]}), logging.getLogger("gang")
+        gang = GangSubmitter(backend, job, log, None, threading.Event())
+        ref = gang.adopt_or_submit(a_key(), None).ref
+        assert (ref.candidate, ref.compartment_id, ref.key.attempt) == ("namespace default", "default", 2)
+        assert well(wait_until(backend, ref, ended))
+        backend.delete(ref)
+        # What was refused is remembered, for all tasks of the work directory.
+        other = GangSubmitter(backend, job, log, None, threading.Event()).adopt_or_submit(a_key(), None).ref
+        assert (other.candidate, other.key.attempt) == ("namespace default", 1)
+        backend.delete(other)
+    finally:
+        cluster.delete("ResourceQuota", home.namespace, "none")
 
 
 @contextmanager

@@ -28,6 +28,7 @@ LINES = {"rank": 0, "lines": [{"id": "1", "time": NOW, "text": HOSTILE}], "probl
 ANSWERS = {
     "large": (200, task_view(record(ref(1000)), running(1000), NOW)),
     "failed": (200, task_view(record(state="failed"), failed(), NOW)),
+    "moved": (200, task_view(record(ref(candidate=f"shape {HOSTILE}")), running(), NOW)),
     "restarted": (200, task_view(record(), restarted(), NOW)),
     "elsewhere": (200, task_view(record(ref(backend="local", topology="processes")), running(), NOW)),
     "unreachable": (200, task_view(record(), Look(problem="no route to the region"), NOW)),
@@ -149,6 +150,11 @@ def test_only_a_gang_on_oci_is_said_to_have_job_runs(pages):
     assert "1,000 nodes, 1,000 job runs (job_runs)" in pages["large"]
     assert "2 nodes (processes)" in pages["elsewhere"]
     assert "job run" not in pages["elsewhere"].lower()
+
+
+def test_what_of_the_candidates_the_gang_has_become_stands_beside_its_attempt(pages):
+    assert f">candidate: shape {SHOWN}</span>" in pages["moved"]
+    assert "candidate: " not in pages["large"]
 
 
 def test_a_failure_stands_on_top_with_its_remedy(pages):

@@ -49,6 +49,13 @@ def test_restarts_are_shown_with_their_number_cause_node_and_how_long_they_took(
     assert task_view(record(), running(), NOW)["restarts"] == []
 
 
+def test_the_candidate_that_a_gang_has_become_is_shown():
+    assert task_view(record(ref(candidate="shape VM.GPU.A10.2")), running(), NOW)["gang"]["candidate"] == (
+        "shape VM.GPU.A10.2"
+    )
+    assert task_view(record(), running(), NOW)["gang"]["candidate"] == ""
+
+
 def test_a_slow_node_and_a_machine_that_is_not_well_are_shown_at_their_nodes():
     slow = Slow(rank=3, node=1, seconds=0.42, median=0.11)
     nodes = (node(0, slow=(slow,)), node(1, health=("GPU 0 is slowed down: it is too hot",)))

@@ -415,7 +415,7 @@ MUTANTS = (
         "the budget of node-hours is ignored",
         "9",
         "model/budget.py",
-        "        if spent < self.node_seconds:",
+        "        if not by_hours and not by_cost:",
         "        if True:",
         "guard.*node-seconds",
     ),

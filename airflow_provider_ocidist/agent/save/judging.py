@@ -37,6 +37,8 @@ class Verdict:
     found: Proof | Unproved
     begun: int
     """Its number in the order in which the program has begun its saves."""
+    step: int | None
+    """The program's step when this version was first seen; None: it had reported none."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,12 @@ class Judge:
         ahead: Callable[[Path], int] = ahead_ns,
         far: Callable[[Candidate], str | None] = lambda _: None,
         begins: Callable[[str], object] = lambda _: None,
+        step: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`announced`: the entries that the program announced, and when, in ns of this machine's clock.
 
         `ahead`: by how many ns the folder's file stamps are ahead of that clock. `far`: why another node may still
-        write to an entry. `begins` takes what is read next.
+        write to an entry. `begins` takes what is read next. `step` returns the program's step.
         """
         self.folder = folder
         self.pattern = pattern
@@ -72,10 +75,13 @@ class Judge:
         self._ahead = ahead
         self._far = far
         self._begins = begins
+        self._step = step
         self._renames = Renames(folder)
         there = candidates(folder, pattern)
         self._beginnings = Beginnings(there)
         self._seen = {item.path: item.signature for item in there}
+        self._steps: dict[Path, int | None] = {}
+        """The program's step when the version of an entry that was last seen was new."""
         self._proved = dict(self._seen)
         self._readings: dict[Path, tuple[tuple[Signature, tuple[int | None, ...]], Reading]] = {}
         self._models: dict[str, Model] = {}
@@ -93,6 +99,11 @@ class Judge:
         found = candidates(self.folder, self.pattern)
         self._beginnings.note(found, self._proved)
         at_rest = [item for item in found if self._seen.get(item.path) == item.signature]
+        step = self._step()
+        self._steps = {
+            item.path: self._steps.get(item.path) if self._seen.get(item.path) == item.signature else step
+            for item in found
+        }
         self._seen = {item.path: item.signature for item in found}
         looked_at = at_rest if moment is Moment.RUNNING else found
         new = [item for item in reversed(looked_at) if self._proved.get(item.path) != item.signature]
@@ -119,7 +130,10 @@ class Judge:
     ) -> Verdict:
         self._begins(str(item.path))
         return Verdict(
-            item, self._found(moment, item, found, written, renamed), self._beginnings.of(item.path)
+            item,
+            self._found(moment, item, found, written, renamed),
+            self._beginnings.of(item.path),
+            self._steps[item.path],
         )
 
     def _found(

@@ -98,8 +98,9 @@ class ShardCollector:
         fence: Fence = LOWEST,
         sequence: int = 1,
         proof: str = "",
+        confirm: Callable[[], object] = lambda: None,
     ) -> CheckpointRef:
-        """Have all nodes upload their files, then publish the checkpoint.
+        """Have all nodes upload their files, then publish the checkpoint, unless `confirm` raises.
 
         Raises IncompleteCheckpoint when a part is missing for good, StorageError when a retry may help.
         """
@@ -117,6 +118,7 @@ class ShardCollector:
         together = read_layout(item.path, {file.path: Stamp(file.size, 0, 0) for file in files})
         if together.says is Says.BROKEN:
             raise IncompleteCheckpoint(f"of what the nodes have sent, {together.why}")
+        confirm()
         return seal(
             request.uri,
             item.path.name,

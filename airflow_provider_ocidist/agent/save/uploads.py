@@ -19,6 +19,7 @@ from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved, 
 from airflow_provider_ocidist.agent.save.saving import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    SAVE_LIMIT,
     Movement,
     SaveDeadline,
     Undelivered,
@@ -115,6 +116,7 @@ class CheckpointUploader:
             elsewhere=shards.may_be_elsewhere if shards else nowhere,
             far=self._far.doubt if self._far else lambda _: None,
             begins=self._movement.further,
+            step=self._current_step,
         )
         self._waiting: dict[Path, Whole] = {}
         self._last_written_ns = 0
@@ -125,7 +127,11 @@ class CheckpointUploader:
         self._first_sequence: int | None = None
         """The number of this process's first checkpoint; None until looked up."""
         self._fenced = False
-        """Whether a later attempt saves to the same place."""
+        """Whether a later attempt or launch saves to the same place."""
+        self._offers = threading.Condition()
+        self._is_offering = False
+        """Whether a checkpoint whose files have all arrived is just being published."""
+        self._abandoned = False
         self._lost: dict[Path, tuple[int, str]] = {}
         """Why entries will never be published, and the numbers of their saves."""
         self._published = 0
@@ -177,6 +183,15 @@ class CheckpointUploader:
             return Undelivered(message, Cause.SERVICE)
         lost = [why for begun, why in sorted(self._lost.values()) if begun > self._newest]
         return Undelivered(lost[-1], Cause.DATA) if lost and self.checkpoints.required else None
+
+    def abandon(self) -> None:
+        """Publish nothing from here on: the nodes are about to choose what another launch goes on from.
+
+        An upload may have outlived `finish`. Returns when what was just being published is there.
+        """
+        with self._offers:
+            self._abandoned = True
+            self._offers.wait_for(lambda: not self._is_offering, SAVE_LIMIT)
 
     def _stands_still(self) -> bool:
         return self._movement.still_for() > self._deadline.limit
@@ -242,12 +257,13 @@ class CheckpointUploader:
         self._movement.further("")
         for verdict in verdicts:
             if isinstance(verdict.found, Proof):
-                self._take(verdict.item, verdict.found, verdict.begun)
+                self._take(verdict, verdict.found)
             elif verdict.found.mixed and self._moment is Moment.RUNNING:
                 self._warn_of_mixture(verdict.item.path.name, verdict.found.why)
         return [verdict for verdict in verdicts if isinstance(verdict.found, Unproved)]
 
-    def _take(self, item: Candidate, proof: Proof, begun: int) -> None:
+    def _take(self, verdict: Verdict, proof: Proof) -> None:
+        item, begun = verdict.item, verdict.begun
         if self.ledger:
             self.ledger.add(item)
         number, written_ns = self._last_of_series.get(item.placed.series, (0, 0))
@@ -258,19 +274,22 @@ class CheckpointUploader:
         # As the last, where the program has written over what waits.
         self._waiting.pop(item.path, None)
         self._last_written_ns = max(self._last_written_ns, item.signature.modified_ns)
-        self._waiting[item.path] = Whole(item, proof, begun, self._step_of(item))
+        self._waiting[item.path] = Whole(item, proof, begun, self._step_of(verdict))
         if self.checkpoints.keep_every is None and self.checkpoints.keep_best is None:
             # When uploads are slower than the program, older ones would be deleted as soon as they had arrived.
             series = [whole for whole in self._waiting.values() if _series(whole) == item.placed.series]
             for older in sorted(series, key=lambda whole: whole.begun)[: -self.checkpoints.keep]:
                 del self._waiting[older.item.path]
 
-    def _step_of(self, item: Candidate) -> int | None:
-        """Return an entry's step: from the program's announcement, its name, or the current progress."""
-        announced = self.program.announced().get(item.path.name)
+    def _current_step(self) -> int | None:
+        return self.program.step()
+
+    def _step_of(self, verdict: Verdict) -> int | None:
+        """Return an entry's step: from the program's announcement, its name, or the progress when it was written."""
+        announced = self.program.announced().get(verdict.item.path.name)
         if announced and announced.step is not None:
             return announced.step
-        return self.program.step() if item.step is None else item.step
+        return verdict.step if verdict.item.step is None else verdict.item.step
 
     def _announced(self) -> dict[str, int]:
         return {name: announced.at_ns for name, announced in self.program.announced().items()}
@@ -291,6 +310,7 @@ class CheckpointUploader:
     def _try(self, whole: Whole) -> bool:
         self._movement.further(str(whole.item.path))
         try:
+            self._refuse_if_abandoned(whole.item)
             self._require_unchanged(whole.item)
             self._publish(whole)
         except Fenced as error:
@@ -312,6 +332,14 @@ class CheckpointUploader:
         return True
 
     def _publish(self, whole: Whole) -> None:
+        try:
+            self._succeeded(whole, self._sent(whole))
+        finally:
+            with self._offers:
+                self._is_offering = False
+                self._offers.notify_all()
+
+    def _sent(self, whole: Whole) -> CheckpointRef:
         from airflow_provider_ocidist.storage.checkpoints import next_sequence, publish
 
         item, uri = whole.item, self.checkpoints.uri
@@ -321,7 +349,7 @@ class CheckpointUploader:
         sequence = self._first_sequence + whole.begun - 1
         loss = None if whole.step is None else self.program.loss_at(whole.step)
         if self.shards and self.shards.needs_others(item.path):
-            reference = self.shards.publish(
+            return self.shards.publish(
                 item,
                 uri,
                 step=whole.step,
@@ -329,21 +357,31 @@ class CheckpointUploader:
                 fence=self.fence,
                 sequence=sequence,
                 proof=whole.proof.by,
+                confirm=lambda: self._begin_offer(item),
             )
-        else:
-            reference = publish(
-                item.path,
-                uri,
-                step=whole.step,
-                fence=self.fence,
-                sequence=sequence,
-                proof=whole.proof.by,
-                loss=loss,
-                metrics=item.placed.metrics,
-                confirm=lambda: self._require_unchanged(item),
-                access=self.access,
-            )
-        self._succeeded(whole, reference)
+        return publish(
+            item.path,
+            uri,
+            step=whole.step,
+            fence=self.fence,
+            sequence=sequence,
+            proof=whole.proof.by,
+            loss=loss,
+            metrics=item.placed.metrics,
+            confirm=lambda: self._begin_offer(item),
+            access=self.access,
+        )
+
+    def _begin_offer(self, item: Candidate) -> None:
+        """Raise _Changed where it is not what was proved, Fenced where the next launch looks for what to go on from."""
+        self._require_unchanged(item)
+        with self._offers:
+            self._refuse_if_abandoned(item)
+            self._is_offering = True
+
+    def _refuse_if_abandoned(self, item: Candidate) -> None:
+        if self._abandoned:
+            raise Fenced(f"{item.path.name} is not published: the training is launched again from before it")
 
     def _require_unchanged(self, item: Candidate) -> None:
         """Raise _Changed if the program has changed an entry since it was proved."""

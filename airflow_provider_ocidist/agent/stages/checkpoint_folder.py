@@ -98,6 +98,11 @@ class CheckpointFolder:
         if isinstance(self._uploader, CheckpointUploader):
             self._uploader.program_ended()
 
+    def abandon_uploads(self) -> None:
+        """Publish nothing more of this launch: another one follows."""
+        if isinstance(self._uploader, CheckpointUploader):
+            self._uploader.abandon()
+
     def require_checkpoint(self, workspace: Workspace) -> None:
         """Raise AgentError where the job requires a checkpoint and none was published."""
         checkpoints, report = self.settings, self.context.heartbeat.report

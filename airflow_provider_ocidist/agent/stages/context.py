@@ -70,6 +70,7 @@ class NodeContext:
             address="",
             started_at=now,
             heartbeat_at=now,
+            price=self.config.price,
         )
         try:
             return Heartbeat.open(self.config.run_dir, self.access, report, self.switch)

@@ -12,7 +12,7 @@ from airflow_provider_ocidist.agent.prepare.code import fetch_errors
 from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.stopping import Stop
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.model.budget import budget_of
+from airflow_provider_ocidist.model.budget import Spent, budget_of
 from airflow_provider_ocidist.model.report import Phase
 
 
@@ -39,10 +39,12 @@ class RunWatches:
         if context.rank == 0 and context.config.attempt > 1:
             context.patiently(self._count_earlier_attempts)
 
-    def note_spent(self, before: float | None) -> None:
-        """Take over the node-seconds of earlier attempts; None where they were not counted."""
-        self.context.heartbeat.update(spent_before=before)
-        if self._budget is not None and before is not None:
+    def note_spent(self, before: Spent | None) -> None:
+        """Take over what earlier attempts have used; None where that was not counted."""
+        if before is None:
+            return
+        self.context.heartbeat.update(spent_before=before.node_seconds, cost_before=before.cost)
+        if self._budget is not None:
             self._budget.before = before
 
     def launched(self) -> None:
@@ -65,7 +67,7 @@ class RunWatches:
     def _count_earlier_attempts(self) -> None:
         config = self.context.config
         with fetch_errors("the run directories of earlier attempts", self.context.folder):
-            spent = spent_before(config.run_dir, config.attempt, self.context.access)
+            spent = spent_before(config.run_dir, config.attempt, self.context.access, config.price)
         self.note_spent(spent)
 
     def _budget_watch(self) -> BudgetWatch | None:

@@ -83,6 +83,8 @@ class Upload(ABC):
     """Whether parts must be written one after the other."""
     streams: bool = False
     """Whether a part may come in pieces of any size, and can be read back."""
+    upload_id: str | None = None
+    """At a place that keeps, and bills, the parts of what is neither committed nor aborted."""
 
     def missing(self, offset: int, length: int) -> Sequence[tuple[int, int]]:
         """Return offsets and lengths of what an earlier attempt has not written of this part."""

@@ -29,6 +29,8 @@ class OciUpload(Upload):
     With an origin, a journal in the user's cache folder keeps the upload's id; the service lists its parts.
     """
 
+    upload_id: str
+
     def __init__(self, store: BucketFolder, name: str, part_size: int, origin: Origin | None = None) -> None:
         self.store = store
         self.object_name = store.object_name(name)
