@@ -48,7 +48,7 @@ GROUPS = {
         ),
     },
     "look": {
-        "list": ("status", "list the gangs of the connection's compartment, newest first"),
+        "list": ("status", "list the gangs at the connection's place, newest first"),
         "status": ("status", "print the state of a run"),
         "logs": ("status", "print the output of the nodes of a run"),
         "show-config": ("status", "print what was created, from the note of a run"),
@@ -62,7 +62,7 @@ GROUPS = {
         "emulator": ("emulator", "run a local OCI that runs the nodes"),
     },
 }
-"""The commands for the help: module in this package, one line. The module has a function `add_<command>`."""
+"""Commands for the help: module in this package, one line. The module has a function `add_<command>`."""
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 EXIT_CODES = """\
 exit codes:
@@ -121,7 +121,7 @@ class _Main(argparse.ArgumentParser):
 
 def _parser(wanted: str | None) -> argparse.ArgumentParser:
     """Return the parser; only the wanted command has its arguments and its module loaded."""
-    parser = _Main(prog="ocidist", description="Multi-node PyTorch training on OCI, from a terminal.")
+    parser = _Main(prog="ocidist", description="Multi-node PyTorch training, from a terminal.")
     parser.add_argument("--version", action="version", version=f"ocidist {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=argparse.ArgumentParser)
     for name, (module, text) in COMMANDS.items():

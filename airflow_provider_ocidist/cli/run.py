@@ -26,7 +26,7 @@ from airflow_provider_ocidist.cli.terminal import (
 from airflow_provider_ocidist.errors import BackendError
 
 LEASE = 7200.0
-"""Seconds that nodes run on after the waiting process, or its machine, has died."""
+"""Seconds that nodes go on after the waiting process, or its machine, has died."""
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 def add_run(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument(
-        "--info", type=Path, default=Path(note.INFO), metavar="FILE", help="default: %(default)s"
+        "--info",
+        type=Path,
+        default=Path(note.INFO),
+        metavar="FILE",
+        help="note of the run to write (default: %(default)s)",
     )
     parser.add_argument(
         "--wait", action="store_true", help="follow it to its end; Ctrl-C, SIGTERM and SIGHUP end the run too"

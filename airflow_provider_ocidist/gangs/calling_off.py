@@ -15,17 +15,18 @@ from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
 
 Item = TypeVar("Item")
 Said = list[str]
-"""What may still live, and why its state is unknown or its cancel failed; one message each."""
+"""Messages that name each gang which may still be running, and why it is not known or its cancel failed."""
 
 
 def call_off(
     backend: Backend, key: RunKey, place: Place | None, noted: Sequence[Attempt], ending: Ending, number: int
 ) -> list[str]:
-    """Cancel what may live of a task, except gangs of later tries: try `number` gives up, and none follows.
+    """Cancel the gangs of a task that may be running, except those of later tries: try `number` is the last, and fails.
 
-    By the service or a stop request, whichever can be reached. `place`: where the task's job puts its gangs; None where
-    the job cannot be read: then as the connection says. `noted`: the attempts that Airflow's task state names. Returns
-    what may live all the same, each with the way to end it. Raises no BackendError.
+    Each gang is cancelled at the service or by a stop request, whichever can be reached. `place`: where the task's job
+    creates its gangs; None if the job cannot be read: then the place of the connection. `noted`: the attempts that
+    Airflow's task state names. Returns a message for each gang that may still be running, with the way to end it.
+    Raises no BackendError.
     """
     stop = StopRequest(cause=ending.cause, message=ending.message)
     places = [place, *(each.place for each in noted)]
@@ -64,10 +65,10 @@ class CallingOff:
         refs = {each.ref.job_id: each.ref for each in noted if each.ref and _may_live(each, number)}
         for ref in refs.values():
             said += self._ended(ref, number)
-        known = merged(noted, _asked(self._recorded, "what else earlier tries have begun is not known", said))
+        known = merged(noted, _asked(self._recorded, "the attempts of earlier tries cannot be listed", said))
         theirs = {each.key for each in known if _is_of_a_later_try(each, number)}
         mine = [each for each in known if _may_live(each, number)]
-        live = _asked(self._live, "what else of this task lives is not known", said)
+        live = _asked(self._live, "the running gangs of this task cannot be listed", said)
         for ref in (*(each.ref for each in mine if each.ref), *live):
             if ref.job_id not in refs and ref.key not in theirs:
                 refs[ref.job_id] = ref
@@ -97,14 +98,14 @@ def _asked(look: Callable[[], Sequence[Item]], otherwise: str, said: Said) -> Se
 
 def _alive(ref: RunRef, error: BackendError) -> str:
     runs = ", ".join(dict.fromkeys(run_id for run_id in ref.run_ids if run_id)) or "no run known"
-    return f"{ref.key.name} may live ({runs}; {error}): end it with ocidist cancel {ref.job_id}"
+    return f"{ref.key.name} may still be running ({runs}; {error}): end it with ocidist cancel {ref.job_id}"
 
 
 def _begun(attempt: Attempt) -> str:
     words = words_of(attempt.place.backend)
     return (
-        f"attempt {attempt.key.name} was begun, and no stop request could be written to {attempt.place.run_dir}: "
-        f"look for a {words.gang} of this name, and delete it {words.where}"
+        f"attempt {attempt.key.name} may still be running, and no stop request could be written to "
+        f"{attempt.place.run_dir}: look for a {words.gang} of this name, and delete it {words.where}"
     )
 
 

@@ -11,7 +11,7 @@ from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import NodeStatus, RunStatus
 
 Span = tuple[float | None, float | None]
-"""When a node began and ended, Unix times; None: it has not."""
+"""Unix times at which a node began and ended; None: it has not."""
 
 
 def seconds_of(spans: Iterable[Span], now: float) -> float | None:
@@ -30,7 +30,7 @@ def spans_of(status: RunStatus) -> list[Span]:
 
 
 def _end(node: NodeStatus) -> float | None:
-    """Return when a node ended; where nobody says, its last sign of life, so that what is over costs no more."""
+    """Return when a node ended; if the service gives no time, that of its last heartbeat."""
     if node.finished_at is not None or not node.state.terminal:
         return node.finished_at
     report = node.report
@@ -58,7 +58,7 @@ class Spending:
 
     node_seconds: float
     price: float | None = None
-    """Of a node for an hour; None: not known."""
+    """Price of a node for an hour; None: not known."""
     ahead: float | None = None
     """Node-seconds that the rest of the training takes at its present pace; None: not known."""
     ended: bool = False
@@ -73,7 +73,7 @@ class Spending:
         return cls(node_seconds(status, now), price, ahead, status.ended)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for XCom and the page; `forecast_...`: of the whole run."""
+        """Return the values for XCom and the page; `forecast_...`: of the whole run."""
         cost = cost_of(self.node_seconds, self.price)
         known: dict[str, Any] = {"node_hours": round(self.node_seconds / HOUR, 4)}
         known |= {} if cost is None else {"cost": round(cost, 4)}

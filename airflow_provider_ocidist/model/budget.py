@@ -14,10 +14,10 @@ class Budget:
 
     node_seconds: float
     limit: str
-    """The limit that it comes from, for people: `limits.max_node_hours 8`."""
+    """Limit that the budget comes from, for people: `limits.max_node_hours 8`."""
 
     def finding(self, spent: float, price: float | None) -> str | None:
-        """Return why a run is to end that has used so many node-seconds; None: it may go on."""
+        """Return why a run that has used so many node-seconds must end; None: it may go on."""
         if spent < self.node_seconds:
             return None
         return f"{described(spent, price)} used: all that {self.limit} allows, earlier attempts included"
@@ -26,7 +26,7 @@ class Budget:
 def budget_of(limits: Limits, price: float | None) -> Budget | None:
     """Return the narrower of a job's limits; None where it has none. `price`: of a node for an hour.
 
-    `limits.max_cost` needs a price: who plans refuses a job without one.
+    `limits.max_cost` needs a price: the backend's plan refuses a job without one.
     """
     found = []
     if limits.max_node_hours is not None:

@@ -20,7 +20,7 @@ from airflow_provider_ocidist.hooks.oci import OciHook
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef
 
 SETTLED_AFTER = 15.0
-"""Seconds: the process of a failed or cleared task may live for ten more, and create nodes in them."""
+"""Seconds after which nothing is created any more: the process of a failed or cleared task may run for ten more."""
 
 
 class GangCleanup:
@@ -52,9 +52,9 @@ class GangCleanup:
             self._stop.wait(pause)
 
     def _ended_now(self, keys: Sequence[RunKey]) -> tuple[list[RunRef], list[RunRef]]:
-        """End what lives; return all gangs that were found, and those that had to be ended.
+        """End the gangs that run; return all gangs that were found, and those that had to be ended.
 
-        Whatever the service answers is asked again until it is evidence: its nodes may live.
+        Errors of the service are retried until they are conclusive, since nodes may be running.
         """
         backoff = Backoff(self._stop, self._log)
         ender, begun = Canceller(self._backend, self._log, self._stop), time.monotonic()
@@ -65,7 +65,7 @@ class GangCleanup:
                 living = _living(self._backend, found)
                 ended |= {ref.job_id: ref for ref in living}
                 left = max(0.0, begun + self._patience - time.monotonic())
-                ender.end(living, "for its task has ended", within=left)
+                ender.end(living, "because its task has ended", within=left)
                 return found, list(ended.values())
             except BackendError as error:
                 if not may_pass(error):

@@ -29,6 +29,7 @@ ANSWERS = {
     "large": (200, task_view(record(ref(1000)), running(1000), NOW)),
     "failed": (200, task_view(record(state="failed"), failed(), NOW)),
     "restarted": (200, task_view(record(), restarted(), NOW)),
+    "of-pods": (200, task_view(record(ref(backend="pytorchjob")), Look(), NOW)),
     "unreachable": (200, task_view(record(), Look(problem="no route to the region"), NOW)),
     "not-ours": (200, task_view(replace(record(), operator="BashOperator", ref=None), Look(), NOW)),
     "nothing-yet": (200, task_view(replace(record(), ref=None, state="queued"), Look(), NOW)),
@@ -142,6 +143,13 @@ def test_restarts_stand_in_a_table_with_cause_node_and_the_time_they_took(pages)
     row = page[page.index("Launched again") :].partition("<tbody>")[2].partition("</tbody>")[0]
     assert re.sub(r"<[^>]+>", "|", row).replace("||", "|").strip("|") == f"1|NODE|1|40|10 s|{SHOWN}"
     assert "Launched again" not in pages["failed"]
+
+
+def test_a_gang_is_spoken_of_in_the_words_of_its_home(pages):
+    assert "2 nodes, each a pod" in pages["of-pods"]
+    assert "Copy the id of the main pod" in pages["of-pods"]
+    assert "each a job run" in pages["large"]
+    assert "Copy the OCID of the main job run" in pages["large"]
 
 
 def test_a_failure_stands_on_top_with_its_remedy(pages):
