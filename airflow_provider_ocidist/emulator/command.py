@@ -32,11 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default %(default)s)")
     parser.add_argument(
-        "--expose", action="store_true", help="yes, also on an address that other machines can reach"
+        "--expose", action="store_true", help="allow an address that other machines can reach"
     )
-    parser.add_argument("--port", type=int, default=0, help="0, the default, picks a free one")
     parser.add_argument(
-        "--proxy-port", type=int, default=0, help="of the proxy that stands in for OCI's hosts (a free one)"
+        "--port", type=int, default=0, help="port to serve on (0, the default, picks a free one)"
+    )
+    parser.add_argument(
+        "--proxy-port",
+        type=int,
+        default=0,
+        help="port of the proxy that stands in for OCI's hosts (a free one)",
     )
     parser.add_argument(
         "--proxy-pass-through", action="store_true", help="the proxy connects to all other hosts, too"
@@ -48,16 +53,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ready", type=Path, metavar="FILE", help="write how to reach it to FILE once it serves"
     )
     parser.add_argument(
-        "--grace", type=_seconds, default=30.0, metavar="S", help="from SIGTERM to SIGKILL (%(default)s)"
+        "--grace",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="seconds from SIGTERM to SIGKILL (%(default)s)",
     )
     parser.add_argument(
-        "--provisioning", type=_seconds, default=0.0, metavar="S", help="before a node starts (0)"
+        "--provisioning", type=_seconds, default=0.0, metavar="S", help="seconds before a node starts (0)"
     )
     parser.add_argument(
-        "--log-lag", type=_seconds, default=0.0, metavar="S", help="until a log line can be searched (0)"
+        "--log-lag",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="seconds until a log line can be searched (0)",
     )
     parser.add_argument(
-        "--seed", type=int, metavar="N", help="of the dice for faults with a probability (a new one)"
+        "--seed", type=int, metavar="N", help="seed for faults with a probability (a random one)"
     )
     parser.add_argument("--no-signatures", action="store_true", help="do not verify request signatures")
     parser.add_argument(
@@ -86,10 +99,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="export that jobs can mount by address and path (10.0.0.1:/export is always there)",
     )
     parser.add_argument(
-        "--kubernetes", action="store_true", help="a Kubernetes cluster, too, with Kubeflow's operators"
+        "--kubernetes", action="store_true", help="start a Kubernetes cluster, too, with Kubeflow's operators"
     )
     parser.add_argument(
-        "--runai", action="store_true", help="a control plane of Run:ai, too, over such a cluster"
+        "--runai", action="store_true", help="start a control plane of Run:ai, too, over such a cluster"
     )
     parser.add_argument(
         "--kubernetes-gpus", type=int, default=0, metavar="N", help="GPUs that each of its 4 nodes offers (0)"
@@ -99,14 +112,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_training_operator,
         default="1.9.4",
         metavar="VERSION",
-        help="of Kubeflow's training operator in that cluster, 1.3 to 1.9.4, or none (1.9.4)",
+        help="version of Kubeflow's training operator in that cluster, 1.3 to 1.9.4, or none (1.9.4)",
     )
     parser.add_argument(
         "--kubernetes-trainer",
         type=_trainer,
         default="2.3",
         metavar="VERSION",
-        help="of Kubeflow Trainer in that cluster, 2.0 to 2.3, or none (2.3)",
+        help="version of Kubeflow Trainer in that cluster, 2.0 to 2.3, or none (2.3)",
     )
     parser.add_argument("--keep-node-files", action="store_true", help="leave the folders of ended nodes")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -266,7 +279,7 @@ def guide(access: Access, seed: int | None) -> str:
   compartment {access.compartment_id}
   project     {access.project_id}
   log         {access.log_id}
-  dice        --seed {seed} rolls them so again, for faults with a probability
+  seed        --seed {seed} repeats this run's faults with a probability
 """
 
 
