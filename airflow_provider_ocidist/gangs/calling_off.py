@@ -99,7 +99,10 @@ class CallingOff:
         mine = [each for each in known if _may_live(each, number)]
         homes = self._connected(known)
         live = _asked(
-            homes, lambda home: self._live(home, noted), "the running gangs of this task cannot be listed", said
+            homes,
+            lambda home: self._live(home, noted),
+            "the running gangs of this task cannot be listed",
+            said,
         )
         for ref in (*(each.ref for each in mine if each.ref), *live):
             if ref.job_id not in refs and ref.key not in theirs:
