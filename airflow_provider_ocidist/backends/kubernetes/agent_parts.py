@@ -29,6 +29,16 @@ zipfile.ZipFile(os.path.join(os.path.dirname(os.path.abspath(__file__)), "{ARCHI
 os.execv(sys.executable, [sys.executable, os.path.join(folder, "ocidist", "node.py")])
 """
 COMMAND = ("python3", f"{FOLDER}/{START}")
+WAIT = """\
+import socket, sys, time
+while True:
+    try:
+        socket.getaddrinfo(sys.argv[1], None)
+        break
+    except OSError:
+        time.sleep(2)
+"""
+"""Ends as soon as a name resolves; runs in an image with any Python 3."""
 
 
 @functools.cache

@@ -18,7 +18,9 @@ from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
 from airflow_provider_ocidist.errors import BackendError, Cause
 
 PAGE = 500
-"""Objects in one answer to a list, as many as the API server's own clients ask for."""
+"""Objects of one answer to a list; the API server's own clients ask for as many."""
+CHANGES_WITHIN = 1
+"""Seconds, the fewest that a server takes, for which it is asked to send changes: those of before come at once."""
 CONNECT_TIMEOUT = 5.0
 READ_TIMEOUT = 60.0
 """Seconds for a connection, and for each piece of an answer."""
@@ -71,14 +73,25 @@ class Api:
 
     def list(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
         """Yield the objects of a list, page by page."""
+        for page in self.pages(path, **query):
+            yield from page.get("items") or ()
+
+    def pages(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Yield the pages of a list."""
         asked = {"limit": PAGE, **query}
         while True:
             page = self.get(path, **asked)
-            yield from page.get("items") or ()
+            yield page
             token = (page.get("metadata") or {}).get("continue")
             if not token:
                 return
             asked["continue"] = token
+
+    def changes(self, path: str, version: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Yield what has happened to the objects of a list since a version, as events of a watch; takes a second."""
+        asked = {"watch": "true", "resourceVersion": version, "timeoutSeconds": CHANGES_WITHIN}
+        content = self.text(path, **asked, allowWatchBookmarks="true", **query)
+        yield from (json.loads(line) for line in content.splitlines() if line)
 
     def spec_fields(self, api: str, kind: str) -> frozenset[str]:
         """Return the fields that a kind's `spec` may have, as the server publishes them; `api`: as `/apis/group/v1`.

@@ -31,7 +31,8 @@ from airflow_provider_ocidist.backends.kubernetes.gang_objects import GangObject
 from airflow_provider_ocidist.backends.kubernetes.operator import Operator
 from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
 from airflow_provider_ocidist.backends.kubernetes.plans import make_plan
-from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLines, PodLog
+from airflow_provider_ocidist.backends.kubernetes.pod_logs import PodLines, PodLog, Turns
+from airflow_provider_ocidist.backends.kubernetes.pods import SAVING_TIME
 from airflow_provider_ocidist.backends.kubernetes.states import (
     Gang,
     GangState,
@@ -110,6 +111,7 @@ class KubernetesBackend(
         """Pods of each gang as last seen, by its id and by rank: their logs can be read."""
         self._last: dict[str, dict[int, Obj]] = {}
         """Pods of each gang as last seen, with those that are deleted by now."""
+        self._turns = Turns()
         self._last_words: dict[str, dict[int, tuple[str, str]]] = {}
         """End and last output of nodes without an agent, by the gang's id and by rank."""
 
@@ -198,10 +200,10 @@ class KubernetesBackend(
     ) -> Mapping[int, Reported] | None:
         """Leave out the reports of nodes that began after their pods were listed: the next look has both."""
         name, namespace = _name_of(ref), str(ref.compartment_id)
-        pods, objects = seen.namespaces[namespace].pods, seen.namespaces[namespace].objects
+        pods, gangs = seen.namespaces[namespace].pods, seen.namespaces[namespace].gangs
         known = {*pods.get(name, ()), *self._last.get(ref.job_id, ())}
         unseen = {rank for rank, each in (reported or {}).items() if _lives(each) and rank not in known}
-        if not unseen or name not in objects:
+        if not unseen or name not in gangs:
             return reported
         begun = unseen & self._objects.pods(namespace, name).keys()
         return {rank: each for rank, each in (reported or {}).items() if rank not in begun}
@@ -215,10 +217,9 @@ class KubernetesBackend(
         self, ref: RunRef, seen: Seen, reported: Mapping[int, Reported] | None, look: Look
     ) -> tuple[NodeStatus, ...]:
         name = _name_of(ref)
-        obj, pods = seen.objects.get(name), seen.pods.get(name, {})
+        gang, pods = seen.gangs.get(name, GONE), seen.pods.get(name, {})
         self._pods[ref.job_id] = pods
         pods, last = self._first_pods(ref, pods, reported or {})
-        gang = GONE if obj is None else self.operator.read(obj)
         of_all = _about_all(self.operator, name, gang, seen)
 
         def node(rank: int) -> NodeStatus:
@@ -305,10 +306,14 @@ class KubernetesBackend(
         self, wanted: Sequence[tuple[RunRef, Sequence[float]]], most: int = LOG_LINES
     ) -> list[LogPart]:
         parts = [(ref, rank, since[rank]) for ref, since in wanted for rank in range(ref.nodes)]
-        limit = pod_logs.bytes_of(most, len(parts))
-        read = in_parallel(lambda part: self._lines(*part, limit), parts)
+        turn = self._turns.of([(ref.job_id, rank) for ref, rank, _ in parts], gangs=len(wanted))
+        limit = pod_logs.bytes_of(most, len(turn))
+        due = [part for part in parts if (part[0].job_id, part[1]) in turn]
+        read = in_parallel(lambda part: self._lines(*part, limit), due, pod_logs.at_a_time(len(wanted)))
+        found = {(ref.job_id, rank): lines for (ref, rank, _), lines in zip(due, read, strict=True)}
         by_gang: dict[str, list[tuple[int, PodLines]]] = {}
-        for (ref, rank, _), lines in zip(parts, read, strict=True):
+        for ref, rank, since in parts:
+            lines = found.get((ref.job_id, rank), PodLines.later(since))
             by_gang.setdefault(ref.job_id, []).append((rank, lines))
         return [pod_logs.part_of(by_gang.get(ref.job_id, [])) for ref, _ in wanted]
 
@@ -398,7 +403,12 @@ class KubernetesBackend(
             signed_in,
             preflight.operators(self._api, self.operator),
             preflight.may(self._api, self.operator, namespace),
-            *preflight.needed(self._api, self.operator.needs(body)),
+            *preflight.needed(
+                self._api,
+                self.operator,
+                self.operator.needs(body),
+                round(job.limits.stop_grace) + SAVING_TIME,
+            ),
             *preflight.named(self._api, namespace, self.operator.pods_in(body), made),
             writable("work_dir", place, self._open, preflight.WRITE_RIGHT),
         ]
@@ -429,10 +439,15 @@ class KubernetesBackend(
             obj = self._urgent_objects.get(namespace, name)
             if obj is None or (self._is_over(obj) and self.operator.cleans_up(obj)):
                 return None
-            self._urgent_objects.delete(namespace, name)
+            self._urgent_objects.delete(namespace, name, self._grace_for(obj))
         except BackendError as error:
             return error
         return None
+
+    def _grace_for(self, obj: Obj) -> int | None:
+        """Return the seconds in which nodes end, where their pods, which a runtime describes, do not say it."""
+        config = None if self.operator.sets_grace else _config_in(self.operator.variables_in(obj))
+        return None if config is None else round(config.limits.stop_grace) + SAVING_TIME
 
     def _is_over(self, obj: Obj) -> bool:
         return self.operator.read(obj).state in (GangState.SUCCEEDED, GangState.FAILED)
@@ -478,9 +493,15 @@ def _about_all(operator: Operator, name: str, gang: Gang, seen: Seen) -> list[st
 
 def _record(ref: RunRef, variables: Sequence[Mapping[str, Any]]) -> RunRecord:
     """Return the record of a gang by the configuration of its nodes, as far as that is not in a Secret."""
-    entry = next((each for each in variables if each["name"] == CONFIG_VARIABLE), None)
-    if entry is None or "value" not in entry:
-        unknown = AgentConfig(run_name=ref.key.name, nodes=ref.nodes, run_dir=ref.run_dir, program=Program())
-        return RunRecord.of(ref, unknown, Expectations(reports=entry is not None))
-    config = AgentConfig.from_env({CONFIG_VARIABLE: entry["value"]})
-    return RunRecord.of(ref, config, expectations(config))
+    config = _config_in(variables)
+    if config is not None:
+        return RunRecord.of(ref, config, expectations(config))
+    has_config = any(each["name"] == CONFIG_VARIABLE for each in variables)
+    unknown = AgentConfig(run_name=ref.key.name, nodes=ref.nodes, run_dir=ref.run_dir, program=Program())
+    return RunRecord.of(ref, unknown, Expectations(reports=has_config))
+
+
+def _config_in(variables: Sequence[Mapping[str, Any]]) -> AgentConfig | None:
+    """Return the configuration of nodes; None where it is in a Secret, or they have none."""
+    entry = next((each for each in variables if each["name"] == CONFIG_VARIABLE), {})
+    return AgentConfig.from_env({CONFIG_VARIABLE: entry["value"]}) if "value" in entry else None

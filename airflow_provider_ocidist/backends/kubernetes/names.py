@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_provider_ocidist.model import codec
@@ -26,6 +26,11 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 """Label by which Kueue holds an object back."""
 SELECTOR = f"{MANAGER}={OURS}"
 """Label selector of every object that a gang has."""
+
+
+def any_of(label: str, values: Iterable[str]) -> str:
+    """Return the selector of what has one of these values."""
+    return f"{label} in ({','.join(sorted(values))})"
 
 
 def gang_name(key: RunKey, longest_suffix: str) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_ocidist.backends.base import LogLine, LogPart
 from airflow_provider_ocidist.backends.kubernetes.api import Api
 from airflow_provider_ocidist.backends.kubernetes.log_lines import last_time, lines_of, since_time
+from airflow_provider_ocidist.backports import Self
 from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.work_dir.parallel import PARALLEL
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +24,11 @@ LEAST_BYTES = 65_536
 MOST_BYTES = 16 << 20
 """Most bytes read of one second of one pod; what it wrote beyond that is left out."""
 WIDER = 4
+FEW_PODS = 64
+"""So many logs are read at each look, however many gangs they are of."""
+READS_PER_S, MOST_AT_ONCE = 10.0, 100.0
+"""Logs of more pods than that."""
+READS_AT_A_TIME = 8
 UNREADABLE = (400, 404)
 """Statuses for the log of a container that has not started, and of a pod that is deleted."""
 
@@ -46,6 +55,40 @@ class PodLines:
     lines: tuple[LogLine, ...] = ()
     unread_from: float | None = None
     """Unix time of the first unread line; None: all were read."""
+
+    @classmethod
+    def later(cls, since: float) -> Self:
+        """Return what was read where the next look reads it."""
+        return cls(unread_from=None if since == math.inf else since)
+
+
+class Turns:
+    """Whose log is read now: each pod has its own, and no request returns those of several. Safe to share."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._saved, self._at = MOST_AT_ONCE, clock()
+        self._read_at: dict[Hashable, float] = {}
+
+    def of(self, pods: Sequence[Hashable], gangs: int) -> Collection[Hashable]:
+        """Return whose turn it is: everybody's in one gang, or in few; else that of those who have waited longest."""
+        with self._lock:
+            now = self._clock()
+            self._saved = min(MOST_AT_ONCE, self._saved + READS_PER_S * (now - self._at))
+            self._at = now
+            if gangs == 1 or len(pods) <= FEW_PODS:
+                return set(pods)
+            due = sorted(pods, key=lambda pod: self._read_at.get(pod, -math.inf))[: int(self._saved)]
+            self._saved -= len(due)
+            before = self._read_at
+            self._read_at = {**{pod: before[pod] for pod in pods if pod in before}, **dict.fromkeys(due, now)}
+            return set(due)
+
+
+def at_a_time(gangs: int) -> int:
+    """Return how many logs are read side by side: a loop that waits for many gangs shares their interpreter."""
+    return PARALLEL if gangs == 1 else READS_AT_A_TIME
 
 
 def bytes_of(lines: int, pods: int) -> int:

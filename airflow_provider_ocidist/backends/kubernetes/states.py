@@ -33,6 +33,8 @@ DISRUPTIONS = {
     "TerminationByKubelet": Cause.NODE,
 }
 """Reasons of a pod's condition DisruptionTarget (Kubernetes' documentation, Disruptions)."""
+CONDITIONS = ("PodScheduled", "DisruptionTarget")
+"""Those of a pod that say why it waits, or ends."""
 POD_REASONS = {
     "Evicted": Cause.PREEMPTED,
     "Preempting": Cause.PREEMPTED,
@@ -236,6 +238,30 @@ def _of_pod(pod: Obj, container: str, events: Sequence[str], now: float) -> _Fou
     return _pending(status, states.get("waiting") or {}, events, now)
 
 
+def essence(pod: Obj) -> Obj:
+    """Return what this module, and who names it, reads of a pod: those of a thousand gangs are kept between looks."""
+    metadata, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
+    conditions = [each for each in status.get("conditions") or () if each.get("type") in CONDITIONS]
+    volumes = [{"name": VOLUME}] if runs_agent(pod) else []
+    return {
+        "metadata": _some(metadata, ("name", "uid", "creationTimestamp", "deletionTimestamp")),
+        "spec": {**_some(spec, ("restartPolicy",)), **({"volumes": volumes} if volumes else {})},
+        "status": {
+            **_some(status, ("phase", "reason", "message", "startTime")),
+            **({"conditions": conditions} if conditions else {}),
+            **{
+                name: [_some(each, ("name", "state", "lastState", "restartCount")) for each in status[name]]
+                for name in ("initContainerStatuses", "containerStatuses")
+                if status.get(name)
+            },
+        },
+    }
+
+
+def _some(values: Obj, wanted: Sequence[str]) -> dict[str, Any]:
+    return {name: values[name] for name in wanted if values.get(name)}
+
+
 def runs_agent(pod: Obj) -> bool:
     """Whether a pod holds a node of ours, and no program with a start of its own."""
     return any(each.get("name") == VOLUME for each in (pod.get("spec") or {}).get("volumes") or ())
@@ -408,6 +434,15 @@ def _is_final(fault: Obj, said: Sequence[str], started: float | None, now: float
 
 def _cause_of_events(events: Sequence[str]) -> Cause | None:
     return Cause.QUOTA if any("exceeded quota" in text for text in events) else None
+
+
+def words_of(event: Obj) -> Obj:
+    """Return what is read of an event."""
+    wanted = ("type", "reason", "message", "lastTimestamp", "eventTime", "firstTimestamp")
+    return {
+        **_some(event, wanted),
+        "involvedObject": _some(event.get("involvedObject") or {}, ("kind", "name")),
+    }
 
 
 def warnings_by_object(events: Iterable[Obj]) -> dict[tuple[str, str], list[str]]:

@@ -64,6 +64,8 @@ class Workload:
     completed_at: float | None = None
     namespace: str = ""
     """Namespace of the pods."""
+    project: str = ""
+    """Id of the project."""
     waits: bool = False
     """Whether a suspension is a pause, and not the end."""
     has_agent: bool | None = None
@@ -81,6 +83,7 @@ class Workload:
             created_at=unix_time(answer.get("createdAt")) or 0.0,
             completed_at=unix_time(answer.get("completedAt")),
             namespace=str(answer.get("namespace") or ""),
+            project=str(answer.get("projectId") or ""),
             waits=environment.get(SUSPENSION_VARIABLE) == "wait",
             has_agent=START_VARIABLE in environment if KEY_VARIABLE in environment else None,
         )

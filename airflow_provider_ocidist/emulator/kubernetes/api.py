@@ -185,6 +185,10 @@ class Api(FaultyApp[Call]):
         self.cut.set()
         self.cut = asyncio.Event()
 
+    def end_watches(self) -> None:
+        """End all watches, and those that begin from now on at once."""
+        self.cut.set()
+
     def come_back(self) -> None:
         self._away_until = 0.0
 

@@ -383,6 +383,8 @@ class Cluster:
         if finalizer := {"Foreground": FOREGROUND, "Orphan": ORPHAN}.get(propagation):
             present = metadata.setdefault("finalizers", [])
             present += [finalizer] if finalizer not in present else []
+        if grace is None:
+            grace = metadata.get("deletionGracePeriodSeconds")  # who asks for no time changes none
         seconds = _grace(shelf.kind, old, grace)
         lasting = seconds > 0 or metadata.get("finalizers") or (new.get("spec") or {}).get("finalizers")
         if not lasting:

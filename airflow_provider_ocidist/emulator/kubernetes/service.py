@@ -152,7 +152,7 @@ class Kubernetes:
         if self._serving is None or self._server is None or self._listener is None:
             return
         await self._end()
-        self.api.cut_watches()
+        self.api.end_watches()
         self._server.should_exit = True
         await self._serving
         self._listener.close()

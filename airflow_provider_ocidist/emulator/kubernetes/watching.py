@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,10 +107,8 @@ async def _next(queue: asyncio.Queue[Event], cutting: asyncio.Future[Any], secon
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         return getting.result() if getting.done() else None
     finally:
-        if not getting.done():
-            getting.cancel()
-            with suppress(asyncio.CancelledError):
-                await getting
+        # Not awaited: a cancel of this very task would end that wait, and be lost. An event stays in the queue.
+        getting.cancel()
 
 
 def _seen_by_client(watch: Watch, event: Event) -> bytes | None:

@@ -117,14 +117,17 @@ class PodLife:
         await asyncio.gather(*(container.stop(grace_s) for container in self.containers))
 
     async def _live(self) -> None:
-        spec = self.pod["spec"]
-        volumes = await self._mounted()
+        spec, is_idle = self.pod["spec"], self._machines.is_idle(self.pod)
+        volumes = {} if is_idle else await self._mounted()
         if volumes is None:
             return
-        around = await asyncio.to_thread(self._surroundings, volumes)
+        around = await asyncio.to_thread(self._surroundings, volumes, is_idle=is_idle)
+        if self._stop.is_set():
+            return  # what ends its containers has found none yet
         policy = spec["restartPolicy"]
         of_inits = "Never" if policy == "Never" else "OnFailure"
-        self._inits = [ContainerLife(each, around, of_inits) for each in spec.get("initContainers") or ()]
+        inits = [] if is_idle else spec.get("initContainers") or []
+        self._inits = [ContainerLife(each, around, of_inits) for each in inits]
         self._mains = [ContainerLife(each, around, policy) for each in spec["containers"]]
         if self._inits:
             for main in self._mains:
@@ -168,19 +171,25 @@ class PodLife:
                 await asyncio.wait_for(self._stop.wait(), self._settings.mount_retry_s)
         return None
 
-    def _surroundings(self, volumes: Mapping[str, Path]) -> Surroundings:
+    def _files(self) -> Mapping[str, Path]:
+        """Write what all containers see."""
         machines, names = self._machines, self._folder / "hosts"
-        self.pod["status"].update(podIP=self._address, hostIP=HOST_ADDRESS)
         machines.hosts.add(self.pod, names)
         account = self._folder / "account"
         account.mkdir(exist_ok=True)
         for name, content in machines.credentials(self.pod).items():
             (account / name).write_bytes(content)
+        return {"/etc/hosts": names, TOKEN_PLACE: account}
+
+    def _surroundings(self, volumes: Mapping[str, Path], *, is_idle: bool) -> Surroundings:
+        """Lay out what the containers share; nobody reads the files of idle ones, which thousands would rewrite."""
+        machines = self._machines
+        self.pod["status"].update(podIP=self._address, hostIP=HOST_ADDRESS)
         return Surroundings(
             cluster=machines.cluster,
             pod=self.pod,
             folder=self._folder,
-            mounts={"/etc/hosts": names, TOKEN_PLACE: account},
+            mounts={} if is_idle else self._files(),
             volumes=volumes,
             hostname=hostname(self.pod),
             environment=machines.environment,
@@ -190,7 +199,7 @@ class PodLife:
             say=self._say,
             report=self._report,
             is_missing=machines.is_missing,
-            is_idle=machines.is_idle(self.pod),
+            is_idle=is_idle,
         )
 
     def _say(self, reason: str, message: str, warning: bool) -> None:
