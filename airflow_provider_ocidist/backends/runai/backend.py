@@ -121,6 +121,7 @@ class Runai(
     @staticmethod
     def equivalents(plan: Plan) -> dict[str, str]:
         return command_lines.equivalents(plan)
+
     # beforehand
 
     def preflight(self, job: TrainingJob) -> list[Finding]:
