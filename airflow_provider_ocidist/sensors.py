@@ -335,7 +335,7 @@ class CheckpointSensor(Waiting):
 
     def _awaited(self) -> str:
         after = f" after step {self.after_step}" if int(self.after_step) >= 0 else ""
-        return f"there is no whole checkpoint{after} below {self.uri}"
+        return f"no whole checkpoint{after} found below {self.uri}"
 
     def _trigger(self) -> Any:
         from airflow_provider_ocidist.triggers.storage import CheckpointTrigger

@@ -93,8 +93,8 @@ async def _until_all_are_known(records: Sequence[Mapping[str, Any]], *, reports:
     from airflow_provider_ocidist.triggers.connections import location_of, shared_connection
 
     ref = records[0]["ref"]
-    place = location_of(ref["job_id"], ref.get("compartment_id"))
-    poller = await shared_connection("oci_default", "oci_data_science", place).open()
+    place = location_of(ref["backend"], ref["job_id"], ref.get("compartment_id"))
+    poller = await shared_connection("oci_default", ref["backend"], place).open()
     known = 0
     while known < len(records):
         await asyncio.sleep(1.0)

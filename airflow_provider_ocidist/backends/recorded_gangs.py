@@ -64,7 +64,7 @@ class RecordedGangs:
         return merged(noted, *(gangs.index(work_dir).read(key) for (_, work_dir), gangs in indexes.items()))
 
     def at(self, place: Place) -> RecordedGangs:
-        """Return the one that reaches a place: itself, where there is one region only."""
+        """Return the finder for a place: itself, or at OCI that of another region."""
         del place
         return self
 
@@ -192,12 +192,12 @@ class RecordedGangs:
         return late
 
     def stop_unseen(self, attempt: Attempt) -> None:
-        """Write a stop request for what nobody sees of an attempt. Raises BackendError: without it nodes may go on."""
+        """Write a stop request for nodes that no list shows. Raises BackendError: without it they may go on."""
         place = attempt.place
         if not self.at(place).leave_stop_request(place.run_dir, attempt.key):
             raise BackendError(
-                f"{attempt.key.name}, an earlier attempt of this task, may live, and no stop request could be written "
-                f"to {place.run_dir}; a retry tries again",
+                f"{attempt.key.name}, an earlier attempt of this task, may still be running, and no stop request could "
+                f"be written to {place.run_dir}; a retry tries again",
                 retryable=True,
             )
 

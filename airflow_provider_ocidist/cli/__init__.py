@@ -68,7 +68,7 @@ GROUPS = {
         "emulator": ("emulator", "run an emulator of OCI on this machine"),
     },
 }
-"""The commands for the help: module in this package, one line. The module has a function `add_<command>`."""
+"""Commands for the help: module in this package, one line. The module has a function `add_<command>`."""
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 EXIT_CODES = """\
 exit codes:

@@ -350,7 +350,7 @@ def _one(options: argparse.Namespace) -> str:
     ]
     wanted = [each for each in whole if options.step in (None, each["step"])]
     if not wanted:
-        raise Unusable(f"{uri}: there is no whole checkpoint" + _of_step(options))
+        raise Unusable(f"{uri}: no whole checkpoint{_of_step(options)} found")
     if len({each["uri"].rpartition("/")[0] for each in wanted}) > 1:
         raise Unusable(
             f"{uri}: several trainings have saved below it; name one of `ocidist checkpoints list`"

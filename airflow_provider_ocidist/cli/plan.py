@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 EXAMPLE_NETWORK = "10.0.0."
 SHOWN_NODES = 4
-"""Nodes whose environment is printed; the others differ only by their rank."""
+"""Most nodes whose environment is printed; the others differ only by their rank."""
 OWN_START = "the image's own start"
 LATER = "<known when Airflow has rendered launcher.kind>"
 LONGEST_TEXT = 400
-"""Characters of a text that are shown to a person."""
+"""Most characters of a text that are shown to a person."""
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -160,11 +160,11 @@ def _plan_report(job: TrainingJob, plan: Plan, earlier: Earlier | None) -> dict[
 
 def _equivalents(plan: Plan) -> dict[str, str]:
     """Return the command lines of the platform's own tools that say the same; none where it has none for it."""
-    if plan.backend != "runai":
-        return {}
-    from airflow_provider_ocidist.backends.runai.command_lines import equivalents
+    from airflow_provider_ocidist import kinds
+    from airflow_provider_ocidist.backends.capabilities import HasCommandLine
 
-    return equivalents(plan)
+    backend = kinds.load("backends", plan.backend).BACKEND
+    return backend.equivalents(plan) if issubclass(backend, HasCommandLine) else {}
 
 
 def _topology(job: TrainingJob, rank: int) -> Placement:

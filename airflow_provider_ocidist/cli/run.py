@@ -26,7 +26,7 @@ from airflow_provider_ocidist.cli.terminal import (
 from airflow_provider_ocidist.errors import BackendError
 
 LEASE = 7200.0
-"""Seconds that nodes run on after the waiting process, or its machine, has died."""
+"""Seconds that nodes go on after the waiting process, or its machine, has died."""
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend

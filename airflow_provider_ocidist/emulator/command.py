@@ -289,7 +289,7 @@ def guide(access: Access, seed: int | None) -> str:
   compartment {access.compartment_id}
   project     {access.project_id}
   log         {access.log_id}
-  dice        --seed {seed} rolls them so again, for faults with a probability
+  seed        --seed {seed} repeats this run's faults with a probability
 """
 
 

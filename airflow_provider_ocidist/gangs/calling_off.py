@@ -16,7 +16,7 @@ from airflow_provider_ocidist.model.run import Ending, RunKey, RunRef
 
 Item = TypeVar("Item")
 Said = list[str]
-"""What may still live, and why its state is unknown or its cancel failed; one message each."""
+"""Messages that name each gang which may still be running, and why it is not known or its cancel failed."""
 Reach = Callable[[str], Backend]
 """Returns the backend of a kind. Raises whatever keeps it from being connected."""
 
@@ -60,11 +60,12 @@ class Homes:
 def call_off(
     homes: Homes, key: RunKey, place: Place | None, noted: Sequence[Attempt], ending: Ending, number: int
 ) -> list[str]:
-    """Cancel what may live of a task, except gangs of later tries: try `number` gives up, and none follows.
+    """Cancel the gangs of a task that may be running, except those of later tries: try `number` is the last, and fails.
 
-    By the service or a stop request, whichever can be reached. `place`: where the task's job puts its gangs; None where
-    the job cannot be read: then as the connection says. `noted`: the attempts that Airflow's task state names. Returns
-    what may live all the same, each with the way to end it. Raises no BackendError.
+    Each gang is cancelled at the service or by a stop request, whichever can be reached. `place`: where the task's job
+    creates its gangs; None if the job cannot be read: then the place of the connection. `noted`: the attempts that
+    Airflow's task state names. Returns a message for each gang that may still be running, with the way to end it.
+    Raises no BackendError.
     """
     return CallingOff(homes, key, place, ending).end(noted, number)
 
@@ -90,7 +91,7 @@ class CallingOff:
         begun = _asked(
             homes,
             lambda home: self._recorded(home, noted),
-            "what else earlier tries have begun is not known",
+            "the attempts of earlier tries cannot be listed",
             said,
         )
         known = merged(noted, begun)
@@ -98,7 +99,10 @@ class CallingOff:
         mine = [each for each in known if _may_live(each, number)]
         homes = self._connected(known)
         live = _asked(
-            homes, lambda home: self._live(home, noted), "what else of this task lives is not known", said
+            homes,
+            lambda home: self._live(home, noted),
+            "the running gangs of this task cannot be listed",
+            said,
         )
         for ref in (*(each.ref for each in mine if each.ref), *live):
             if ref.job_id not in refs and ref.key not in theirs:
@@ -182,8 +186,8 @@ def _alive(ref: RunRef, why: str) -> str:
 def _begun(attempt: Attempt) -> str:
     words = words_of(attempt.place.backend)
     return (
-        f"attempt {attempt.key.name} was begun, and no stop request could be written to {attempt.place.run_dir}: "
-        f"look for a {words.gang} of this name, and delete it {words.where}"
+        f"attempt {attempt.key.name} may still be running, and no stop request could be written to "
+        f"{attempt.place.run_dir}: look for a {words.gang} of this name, and delete it {words.where}"
     )
 
 

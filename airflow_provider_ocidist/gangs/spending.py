@@ -11,7 +11,7 @@ from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunStatus
 
 Span = tuple[float | None, float | None]
-"""When a node began and ended, Unix times; None: it has not."""
+"""Unix times at which a node began and ended; None: it has not."""
 
 
 def seconds_of(spans: Iterable[Span], now: float) -> float | None:
@@ -35,7 +35,7 @@ def spans_of(status: RunStatus) -> list[Span]:
 
 
 def _end(node: NodeStatus) -> float | None:
-    """Return when a node ended; where nobody says, its last sign of life, so that what is over costs no more."""
+    """Return when a node ended; if the service gives no time, that of its last heartbeat."""
     if node.finished_at is not None or not node.state.terminal:
         return node.finished_at
     report = node.report
@@ -82,7 +82,7 @@ class Spending:
 
     spent: Spent
     price: float | None = None
-    """Of a node for an hour from here on; None: not known."""
+    """Price of a node for an hour from here on; None: not known."""
     ahead: float | None = None
     """Node-seconds that the rest of the training takes at its present pace; None: not known."""
     ended: bool = False

@@ -48,16 +48,16 @@ from airflow_provider_ocidist.model.run import (
 )
 
 NOTE = "ocidist_run"
-"""Key in the task state store of the attempt begun last."""
+"""Key of the newest attempt in Airflow's task state store."""
 LONGEST_NOTE = 60_000
-"""Characters; Airflow's task state store is made for values of up to 64 KB."""
+"""Most characters of a note; Airflow's task state store is made for values of up to 64 KB."""
 END_WITHIN = 1800.0
 """Seconds that a left-over gang has to end, including `limits.stop_grace` and its last checkpoint."""
 LONGEST_PAUSE = 10.0
 """Seconds between two looks at a gang that is to end."""
 CLAIM_PATIENCE = 1.5
-"""Seconds of the five that Airflow leaves a process which it kills; a gang must not live on because no answer
-comes."""
+"""Seconds to wait for the claims, of the five that Airflow leaves a killed process; without an answer the gang is
+ended."""
 LEFT_OVER = "left over from before this task was cleared or retried"
 
 
@@ -69,10 +69,10 @@ class Canceller:
         self._log = log
         self._stop = stop
         self._begun: dict[str, float] = {}
-        """By job: when its end was begun, on the clock `time.monotonic`; an error amid it grants no more time."""
+        """Time at which the end of each job was begun, by `time.monotonic`; an error meanwhile grants no more time."""
 
     def end(self, refs: Sequence[RunRef], why: str, *, within: float = END_WITHIN) -> None:
-        """End the live ones. Raises BackendError, also when stopped, or if nodes still live after `within` seconds."""
+        """End the gangs that run. Raises BackendError, also when stopped, or if nodes run on after `within` seconds."""
         now = time.monotonic()
         deadline = max((self._begun.setdefault(ref.job_id, now) for ref in refs), default=now) + within
         cancelled_at: dict[str, float] = {}
@@ -149,9 +149,9 @@ def _not_removed(ref: RunRef, after: float) -> BackendError:
 
 
 class GangSubmitter:
-    """Brings about the one gang of a task, whatever happened to those who tried before and whichever settings changed.
+    """Adopts or creates the one gang of a task, whatever earlier tries did and whichever settings have changed.
 
-    The records in the work directory and in Airflow name the gangs that may live; the service says which do.
+    The records in the work directory and in Airflow name the gangs that may be running; the service reports which are.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class GangSubmitter:
         self._candidates = Candidates(backend, job, log, plans)
         self._chosen: dict[RunKey, int] = {}
         self._asked: Plan | None = None
-        """What this try has last asked the service for."""
+        """Plan that this try has last asked the service for."""
 
     def adopt_or_submit(
         self, key: RunKey, task_deadline: float | None, number: int = 1, retries: int | None = None
@@ -205,7 +205,7 @@ class GangSubmitter:
                 self._log.warning("%s; asking for another candidate", error)
 
     def submit_or_end(self, key: RunKey, number: int = 1, retries: int | None = None) -> RunRecord:
-        """Do what `adopt_or_submit` does, for a caller that nobody follows: whatever this raises, no node runs on."""
+        """Do what `adopt_or_submit` does for a caller without a later try: whatever this raises, no node runs on."""
         try:
             return self.adopt_or_submit(key, None, number, retries)
         except BaseException as error:
@@ -215,7 +215,7 @@ class GangSubmitter:
             raise
 
     def _has_another(self, error: BackendError) -> bool:
-        """Remember what the service has just refused; return whether the job has another candidate."""
+        """Record what the service has just refused; return whether the job has another candidate."""
         plan = self._asked
         if plan is None or not self._candidates.several or isinstance(error, StillAlive | LeftRuns):
             return False
@@ -225,7 +225,11 @@ class GangSubmitter:
         try:
             self._backend.gangs.write_off(plan)
         except BackendError as problem:
-            self._log.warning("%s: no other candidate: its end is not recorded: %s", plan.key.name, problem)
+            self._log.warning(
+                "%s: no other candidate is asked for, since its end could not be recorded: %s",
+                plan.key.name,
+                problem,
+            )
             return False
         return self._candidates.refuse(plan.key, plan.candidate, error.cause, str(error))
 
@@ -262,7 +266,7 @@ class GangSubmitter:
         return self._submit(self._plan(key, tries, self._choice(key, known)), task_deadline, [], number)
 
     def _choice(self, key: RunKey, known: Sequence[Attempt]) -> int:
-        """Return which of the job's choices an attempt is of: that which it was begun with, else the one to ask now."""
+        """Return the choice of machines for an attempt: the one that it was begun with, else the one to ask for now."""
         begun = next((each for each in known if each.key == key), None)
         number = self._candidates.number_of(begun.candidate) if begun else None
         if number is not None:
@@ -314,7 +318,7 @@ class GangSubmitter:
         return RunRecord.of(ref, self._job, plan.expects, self._at_the_service(task_deadline))
 
     def _stop_earlier(self, known: Sequence[Attempt], generation: int, number: int) -> None:
-        """Leave stop requests for gangs from before a clear: they end also while the service does not answer."""
+        """Write stop requests for gangs from before a clear: they end also if the service does not answer."""
         for attempt in known:
             is_of_a_later_try = attempt.tries is not None and attempt.tries.number > number
             if attempt.end is None and attempt.key.generation < generation and not is_of_a_later_try:
@@ -343,12 +347,12 @@ class GangSubmitter:
             raise _given_way(latest, living, number)
 
     def _left(self, attempt: Attempt, draft: Plan) -> Attempt:
-        """Stop what may live of an attempt where the job no longer runs: this backend cannot see another's gangs."""
+        """Request a stop of an attempt's gang at another backend, since this backend cannot see it."""
         backend = attempt.place.backend
         if attempt.end is not None or backend == draft.backend:
             return attempt
         self._log.warning(
-            "%s may run on backend %s, and the job now names %s: its nodes are asked to end, at once and on their own",
+            "%s may be running on backend %s, and the job now names %s: its nodes get a stop request",
             attempt.key.name,
             backend,
             draft.backend,
@@ -398,8 +402,7 @@ class GangSubmitter:
         action = decide(RunRecord.of(ref, self._job, plan.expects), status, at)
         if isinstance(action, Fail):
             seen = any(attempt.key == ref.key and attempt.end is not None for attempt in known)
-            # Nobody waited for this failure yet. If another gang would fail in the same way, the task fails with
-            # it.
+            # No try has seen this failure yet. If another gang would fail in the same way, the task fails with it.
             if seen or not status.ended or MEANINGS[action.cause].retry is not Retry.NEVER:
                 return False
         elif status.ended and any(state is not NodeState.SUCCEEDED for state in states):
@@ -419,7 +422,7 @@ class GangSubmitter:
             raise
 
     def _note(self, attempts: Sequence[Attempt]) -> None:
-        """Save where to find the gangs of this task: the newest, and those to be ended first."""
+        """Save where the gangs of this task are: the newest, and those to end first."""
         if self._notes is None:
             return
         value = {"attempts": [attempt.to_json() for attempt in attempts]}
@@ -446,7 +449,7 @@ def _attempts_in(noted: Mapping[str, Any], draft: Plan | None) -> list[Attempt]:
         return [Attempt.from_json(each) for each in noted["attempts"]]
     if draft is None:
         raise ValueError("it is of an earlier version, which has noted no place")
-    # As the version before this one has noted it.
+    # A note of the version before this one.
     key = replace(draft.key, generation=int(noted["generation"]), attempt=int(noted["attempt"]))
     return [Attempt.of(replace(draft, key=key, run_dir=_run_dir(draft, key), tries=None))]
 
@@ -522,7 +525,7 @@ def _can_complete(ref: RunRef, plan: Plan) -> bool:
 
 
 def _was_called_off(attempt: Attempt, plan: Plan) -> bool:
-    """Return whether a stop request was written before its nodes were found: its creation was never answered."""
+    """Return whether a stop was requested before the gang's nodes were found: its creation was not answered."""
     return attempt.ref is None and not attempt.place.is_that_of(plan)
 
 
@@ -533,7 +536,7 @@ def _run_dir(draft: Plan, key: RunKey) -> str:
 def end_unless_claimed(backend: Backend, ref: RunRef, number: int, log: TaskLog) -> None:
     """End the gang of a killed try, unless a later try waits for it."""
     if (later := _claimed_by(backend, ref)) > number:
-        log.info("%s continues: try %d of its task waits for it", ref.key.name, later)
+        log.info("%s is left running: try %d of its task owns it", ref.key.name, later)
         return
     backend.cancel(ref)
     log.info("%s: cancelled because its task was killed", ref.key.name)

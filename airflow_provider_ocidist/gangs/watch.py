@@ -47,9 +47,9 @@ NEAR_THE_END_INTERVAL = 1.0
 SAME_WARNING_AFTER = 60.0
 """Seconds after which the same warning is logged again."""
 UNFORESEEN = 3
-"""Consecutive looks with an unforeseen error before the caller gets it."""
+"""Number of consecutive looks with an unforeseen error after which the caller gets it."""
 LAST_LINES_AFTER = 2.0
-"""Seconds; the last lines of a run can be found shortly after its end."""
+"""Seconds after the end of a run in which its last lines can be found."""
 LAST_LINES_PATIENCE = 60.0
 """Seconds for which a failing service is asked for the last lines."""
 SPENDING_EVERY = 600.0
@@ -89,7 +89,7 @@ class Watch:
         self._observed_at: float | None = None
         self._near_the_end_since: float | None = None
         self.reconnect: Callable[[], object] | None = None
-        """Reads the connection again after a refusal; None: the poller does that for all its watches."""
+        """Function that reads the connection again after a refusal; None: the poller does that for all its watches."""
         self.status: RunStatus | None = None
         self._log = logger
         self.follower = LogFollower(record.logs_since)
@@ -100,15 +100,15 @@ class Watch:
         self._warned = ("", 0.0)
         self._unforeseen = 0
         self.refusal: BackendError | None = None
-        """The refusal that the service returned to the last request, if any."""
+        """Refusal that the service returned to the last request, if any."""
         self._asked_at: float | None = None
-        """When the last unanswered request was made, by `clock`; None: the service has answered since."""
+        """Time of the last unanswered request, by `clock`; None: the service has answered since."""
         self._renewed_at = -RENEW_EVERY
         self._pace = Pace()
         self.spending: Spending | None = None
-        """What the run has used up to the last look."""
+        """Node-hours and cost of the run up to the last look."""
         self.on_spending: Callable[[Spending], object] = lambda _: None
-        """Takes it whenever it is logged."""
+        """Function that takes them whenever they are logged."""
         self._spending_noted_at = clock()
 
     def go_on_after(self, kept: Kept, seconds: float) -> None:
@@ -304,14 +304,14 @@ class Watch:
         return True
 
     def end_leftovers(self) -> None:
-        """End what runs on beside nodes that have all ended, where there may be something. Raises nothing."""
+        """End what may still run of a gang whose nodes have all ended. Raises nothing."""
         backend = near(self.backend, self.record.ref)
         if self.status is None or not self.status.ended or not isinstance(backend, EndsLeftovers):
             return
         try:
             backend.end_leftovers(self.record.ref)
         except BackendError as error:
-            self._log.warning("what the nodes have left could not be ended: %s", error)
+            self._log.warning("what still runs of the gang could not be ended: %s", error)
 
     def pause(self, interval: float) -> float:
         """Return the seconds until the next look: fewer when nodes are saving, more without an answer."""
@@ -352,7 +352,7 @@ class Watch:
             try:
                 self.on_spending(self.spending)
             except Exception as error:  # noqa: BLE001 - a metric is no reason to end a gang
-                self._log.warning("what the run has used is published in no metric: %s", error)
+                self._log.warning("the metrics of what the run has used could not be published: %s", error)
 
     def write_status(self, status: RunStatus, said: str) -> None:
         """Log that the gang's state has changed; `said` is one line for a person."""
@@ -386,9 +386,9 @@ class PollResult:
     """What a look at several gangs has found."""
 
     outcomes: tuple[Action | Exception, ...]
-    """In the order of the gangs; an exception if asking again cannot help."""
+    """Outcomes in the order of the gangs; an exception if another request cannot help."""
     trouble: BackendError | None = None
-    """Error of the service: a reason to ask less often if it may pass or concerns the states."""
+    """Error of the service; it slows the poller down if it may pass or concerns the states."""
     unanswered: bool = False
     """Whether the service did not return the state of some gangs."""
 

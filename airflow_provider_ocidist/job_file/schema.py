@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails, SchemaValidator
 
 T = TypeVar("T")
-DEFAULT_BACKEND = "oci_data_science"
 PLACEHOLDER = "{{ }}"
-"""Replaces invalid text; like every Jinja placeholder it is not checked further."""
+"""Text in place of an invalid one; like every Jinja placeholder it is not checked further."""
 
 _VALIDATORS: dict[type[Any], SchemaValidator] = {}
-"""Creating one takes longer than all checks with it."""
+"""Validators by class; creating one takes longer than all checks with it."""
 
 
 def check(

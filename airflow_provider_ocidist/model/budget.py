@@ -77,7 +77,7 @@ class Budget:
 def budget_of(limits: Limits, price: float | None) -> Budget | None:
     """Return a job's limits; None where it has none. `price`: of a node for an hour.
 
-    `limits.max_cost` needs a price: who plans refuses a job without one.
+    `limits.max_cost` needs a price: the backend's plan refuses a job without one.
     """
     hours, cost = limits.max_node_hours, limits.max_cost if price else None
     if hours is None and cost is None:

@@ -24,7 +24,7 @@ from airflow_provider_ocidist.model.report import NodeReport, Progress, Restart
 
 @dataclass(frozen=True, kw_only=True)
 class RunKey:
-    """Whose gang it is: one task of one DAG run, cleared so many times, tried so many times.
+    """The key of a gang: one task of one DAG run, with the numbers of its generation and its attempt.
 
     The same key never creates twice: every name, tag and retry token is derived from it.
     """
@@ -34,13 +34,13 @@ class RunKey:
     task_id: str
     map_index: int = -1
     generation: int = 0
-    """Grows when the task is cleared (Airflow's `max_tries`); a retry keeps it."""
+    """Number that grows when the task is cleared (Airflow's `max_tries`); a retry keeps it."""
     attempt: int = 1
-    """Grows when a gang of this generation has ended without success and another is wanted."""
+    """Number that grows when a gang of this generation has ended without success and another is wanted."""
 
     @property
     def task_digest(self) -> str:
-        """Names the task, whatever its generation and attempt: 16 hexadecimal digits."""
+        """The name of the task, whatever its generation and attempt: 16 hexadecimal digits."""
         return _digest(self.dag_id, self.run_id, self.task_id, self.map_index)
 
     @property
@@ -88,10 +88,10 @@ class Tries:
     """Which try of its task asks for a gang, in Airflow's numbers."""
 
     number: int
-    """From 1; it grows with every retry and every clear."""
+    """Number of the try, from 1; it grows with every retry and every clear."""
     max_tries: int
     retries: int | None = None
-    """The task's current value; None: not known."""
+    """Retries that the task has at present; None: not known."""
 
     @property
     def cleared_after(self) -> int | None:
@@ -110,7 +110,7 @@ class Request:
     """One literal request of a plan."""
 
     verb: str
-    """As the service names it, `CreateJob`."""
+    """Name of the request at the service, `CreateJob`."""
     body: Mapping[str, Any]
     count: int = 1
 
@@ -125,7 +125,7 @@ class Expectations:
     reports: bool = True
     """Whether every node has an agent that reports; where not, a node's silence means nothing."""
     training: bool = False
-    """Whether something has to show that there was a training: a step, loss, checkpoint or output."""
+    """Whether a step, loss, checkpoint or output has to show that there was a training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +136,9 @@ class Plan:
     backend: str
     nodes: int
     topology: str
-    """How the backend lays out the nodes, in its own term."""
+    """Layout of the nodes, in the backend's own term."""
     reason: str
-    """Which topology it is, and why."""
+    """Sentence that names the topology and why it was chosen."""
     requests: tuple[Request, ...]
     run_dir: str
     checkpoints_uri: str | None = None
@@ -149,15 +149,16 @@ class Plan:
     """Seconds without a lease renewal after which the nodes end a run; None: never."""
     compartment_id: str | None = None
     region: str | None = None
-    """The connection's; None if only its profile names one."""
+    """Region of the connection; None if only its profile names one."""
     tries: Tries | None = None
-    """Which try of the task asks; None where no Airflow task does."""
+    """Try of the task that asks; None where no Airflow task does."""
     machine: Mapping[str, str] = field(default_factory=dict)
-    """Which machines are asked for, and where: what a lack of capacity is remembered by. Empty: it cannot lack."""
+    """Machines that are asked for, and where; a lack of capacity is recorded under them. Empty: capacity cannot
+    lack."""
     candidate: str = ""
-    """What of `backend.candidates` it was made of, for people; empty: the section as it is."""
+    """Part of `backend.candidates` that the plan uses, for people; empty: the section as it is."""
     price: float | None = None
-    """Of a node for an hour; None: not known."""
+    """Price of a node for an hour; None: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,24 +170,25 @@ class RunRef:
     nodes: int
     job_id: str
     run_ids: tuple[str, ...]
-    """By rank; rank 0 is the main run. Empty text for a node that was never created. Nodes may share a run."""
+    """Ids of the runs by rank; rank 0 is the main run. Empty text for a node that was never created. Nodes may share a
+    run."""
     run_dir: str
     submitted_at: float
-    """Unix time, by the service's clock: when the first node was asked for."""
+    """Unix time, by the service's clock, of the request for the first node."""
     checkpoints_uri: str | None = None
     compartment_id: str | None = None
     log_group_id: str | None = None
     log_id: str | None = None
     has_own_log: bool = False
-    """Whether the backend keeps its nodes' lines itself, without a log group."""
+    """Whether the backend can read the nodes' lines without `log_group_id`."""
     topology: str = "job_runs"
-    """As in the plan; the default is for records of older versions."""
+    """Layout of the nodes, as in the plan; the default is for records of older versions."""
     lease: float | None = None
     """Seconds without a lease renewal after which its nodes end a run, as configured; None: never."""
     candidate: str = ""
-    """As in the plan."""
+    """Part of `backend.candidates` that the gang uses, as in the plan."""
     price: float | None = None
-    """Of a node for an hour; None: not known."""
+    """Price of a node for an hour; None: not known."""
 
     @classmethod
     def of(cls, plan: Plan, job_id: str, run_ids: tuple[str, ...], **own: Any) -> RunRef:
@@ -251,7 +253,7 @@ class NodeState(StrEnum):
     MISSING = "MISSING"
     """The service no longer has it."""
     UNKNOWN = "UNKNOWN"
-    """A state that this version does not know: wait, and log it."""
+    """The state is one that this version does not know: wait, and log it."""
 
     @property
     def terminal(self) -> bool:
@@ -269,20 +271,22 @@ class NodeStatus:
     run_id: str
     state: NodeState
     details: str | None = None
-    """The service's own words."""
+    """Message of the service, as it is."""
     cause: Cause | None = None
-    """The cause that those words imply, where the backend knows it."""
+    """Cause that the message implies, where the backend knows it."""
     started_at: float | None = None
     finished_at: float | None = None
     report: NodeReport | None = None
     report_is_newest: bool = True
-    """False where the node has written a newer one: of many gangs, not every report is always read."""
+    """Whether the report is the newest that the node has written; of many gangs, not every report is read at each
+    look."""
     sign: str | None = None
-    """Changes with each write of the report, whether that was read or not; None: compare the report itself."""
+    """Mark that changes with each write of the report, whether that was read or not; None: compare the report
+    itself."""
     exited: int | None = None
-    """The exit code of its container, where the service shows that; its agent reports that of the training."""
+    """Exit code of its container, where the service shows that; its agent reports that of the training."""
     tail: str | None = None
-    """What a program without an agent has printed last, once it has failed."""
+    """Last output of a failed program without an agent."""
 
     @property
     def beat(self) -> str | None:
@@ -301,13 +305,13 @@ class RunStatus:
 
     nodes: tuple[NodeStatus, ...]
     reports_readable: bool = True
-    """False when the run directory could not be read just now: then absence of a report means nothing."""
+    """Whether the run directory could be read just now; if not, the absence of a report means nothing."""
     checkpoint_problem: str | None = None
-    """Why the newest checkpoint is not to be trusted, or not known; looked at when the gang has ended."""
+    """Reason why the newest checkpoint cannot be used, or is not known; looked at when the gang has ended."""
     checkpoint_readable: bool = True
-    """False when the place of the checkpoints could not be read just now."""
+    """Whether the place of the checkpoints could be read just now."""
     stored: CheckpointRef | None = None
-    """The newest whole checkpoint at its place, of any attempt; read where the reports are incomplete."""
+    """Newest whole checkpoint at its place, of any attempt; read where the reports are incomplete."""
     at: float | None = None
     """Unix time of this look by the service's clock, which all times of a record use; None: it gave none."""
 
@@ -390,16 +394,16 @@ class Unchanged:
 
     of: str
     mark: str
-    """Digest of how it looks."""
+    """Digest of the observed state."""
     seconds: float = 0.0
     unread: float = 0.0
-    """The last of these seconds, in which it may have changed without being read."""
+    """Last of these seconds, in which the state may have changed without being read."""
 
 
 ENDING_LIMIT = 1800.0
 """Seconds that nodes get to end, beyond the grace of their own."""
 CARRIED = 5.0
-"""Minimum seconds that one watcher's measurement needs to be recorded for the next."""
+"""Least seconds of one watcher's measurement that are recorded for the next."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,18 +424,19 @@ class RunRecord:
     lost_timeout: float | None = None
     save_timeout: float = 3600.0
     lease: float | None = None
-    """Set for a process that may end the run, and so renews its lease; None for mere watchers."""
+    """Seconds without a renewal after which the nodes end the run; set for a process that renews it, None for
+    others."""
     ending: Ending | None = None
     unread_since: float | None = None
-    """Since when the run has ended, and what its nodes reported, or their checkpoint, cannot be read."""
+    """Time since which the run has ended while its nodes' reports, or their checkpoint, cannot be read."""
     unanswered: Unanswered = ANSWERED
     """Failed status requests since the service's last answer."""
     logs_since: tuple[float, ...] = ()
-    """By rank: log lines up to this time are in the task log already."""
+    """Times up to which log lines are in the task log already, by rank."""
     ending_limit: float = ENDING_LIMIT
-    """Seconds for which nodes that are to end are waited for."""
+    """Seconds for which to wait for nodes that are to end."""
     budget: Budget | None = None
-    """What all attempts of the task together may use; None: it is not limited."""
+    """Budget of all attempts of the task together; None: it is not limited."""
     unchanged: tuple[Unchanged, ...] = ()
 
     @classmethod
@@ -481,15 +486,15 @@ class TrainingResult:
     run_ids: tuple[str, ...]
     run_dir: str
     nodes: tuple[Mapping[str, Any], ...]
-    """By rank: run id, state, exit code, start and end."""
+    """Run id, state, exit code, start and end of each node, by rank."""
     outputs: tuple[str, ...] = ()
     progress: Progress | None = None
     warning: str | None = None
-    """Why the success is doubtful, if it is."""
+    """Reason why the success is doubtful, if it is."""
     restarts: tuple[Restart, ...] = ()
-    """Why the nodes have launched the training again meanwhile."""
+    """Restarts of the training on its nodes, oldest first."""
     candidate: str = ""
-    """Which of `backend.candidates` it has become; empty: the section as it is."""
+    """Candidate of `backend.candidates` that the gang ran on; empty: the section as it is."""
 
     @classmethod
     def of(cls, record: RunRecord, status: RunStatus, warning: str | None = None) -> TrainingResult:

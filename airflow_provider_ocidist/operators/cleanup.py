@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OVER = {"success", "failed", "skipped", "upstream_failed", "removed"}
 """Final states of a task."""
 WITHOUT_FAILURES = {"all_success", "none_failed", "none_failed_min_one_success"}
-"""Rules by which no task runs after a failed one."""
+"""Trigger rules under which no task runs after a failed one."""
 
 
 class EndTrainingOperator(BaseOperator):

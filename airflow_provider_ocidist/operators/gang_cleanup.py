@@ -25,7 +25,7 @@ from airflow_provider_ocidist.operators.task_jobs import TaskConnection
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
 
 SETTLED_AFTER = 15.0
-"""Seconds: the process of a failed or cleared task may live for ten more, and create nodes in them."""
+"""Seconds after which nothing is created any more: the process of a failed or cleared task may run for ten more."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class GangCleanup:
             self._stop.wait(pause)
 
     def _ended_now(self, keys: Sequence[RunKey]) -> tuple[list[RunRef], list[RunRef]]:
-        """End what lives; return all gangs that were found, and those that had to be ended.
+        """End the gangs that run; return all gangs that were found, and those that had to be ended.
 
-        Whatever the service answers is asked again until it is evidence: its nodes may live.
+        Errors of the service are retried until they are conclusive, since nodes may be running.
         """
         backoff = Backoff(self._stop, self._log)
         enders: dict[str, Canceller] = {}

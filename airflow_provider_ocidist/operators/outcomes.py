@@ -36,7 +36,7 @@ UPLOADS_LIMIT = 10.0
 
 
 class ErrorLog(TaskLog, Protocol):
-    """A task's log, with what went wrong on the nodes."""
+    """A task's log, with a level for errors."""
 
     def error(self, msg: Any, /, *args: Any) -> object: ...
 
@@ -51,13 +51,14 @@ class TryOutcome:
         self._connection = connection
         self._log = log
         self.has_another: Callable[[RunRef, Cause, str], bool] = lambda *_: False
-        """Remembers that a gang's machines were refused; returns whether the job names others."""
+        """Function that records the refusal of a gang's machines, and returns whether the job names others."""
         self.no_other_gang: Callable[[RunRef, Restart], str | None] = lambda *_: ""
-        """Returns why a gang that has failed is not made anew in this try, empty for no words; None: it is."""
+        """Function that returns why a failed gang is not made anew in this try, empty for no message; None: it is made
+        anew."""
         self.lacks_capacity: Callable[[], bool] = lambda: False
-        """Returns whether any machines that the job names may be there later."""
+        """Function that returns whether any machines that the job names may be free later."""
         self.search: CapacitySearch | None = None
-        """The search for machines; None where the task does not ask again."""
+        """Search for machines; None if the task does not ask again."""
         self._spent: dict[str, Any] = {}
         """Node-hours, and their cost, of a gang that has failed."""
         self.result: dict[str, Any] | None = None
@@ -78,10 +79,7 @@ class TryOutcome:
         if ref.candidate:
             self._log.info("gang %s runs on a candidate: %s", ref.key.name, ref.candidate)
         if not ref.has_log:
-            self._log.warning(
-                "the nodes' output is not kept, and so not shown here: name a log group in the connection "
-                "or the job (log_group_id)"
-            )
+            self._log.warning("the nodes' output is not kept, and so not shown here: %s", words.keep_log)
         self._push("run", ref.to_json())
         for key, url in links_of_run(ref, self._connection.access(ref.backend)).items():
             self._push(key, url)

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
 SHOWN = 100
-"""Most checkpoints that are read: the newest."""
+"""Most checkpoints that are read, the newest of all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,7 @@ class Checkpoint:
     step: int | None
     loss: float | None
     size: int
-    """Bytes, of all its files."""
+    """Bytes of all its files."""
     files: int
     created_at: float
     """Unix time, in seconds."""
@@ -36,7 +36,7 @@ class FoundCheckpoints:
 
     items: tuple[Checkpoint, ...] = ()
     older: int = 0
-    """The number of older checkpoints."""
+    """Number of older checkpoints."""
     problem: str | None = None
 
 

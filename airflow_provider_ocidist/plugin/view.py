@@ -11,6 +11,7 @@ from airflow_provider_ocidist.gangs.failure import Failure
 from airflow_provider_ocidist.gangs.spending import Spending, seconds_of, spans_of
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.causes import MEANINGS
+from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.run import (
     Expectations,
     NodeState,
@@ -28,7 +29,7 @@ OURS = ("DistributedTraining", "distributed_training")
 """Words in the class names of operators, and of the decorator, that start gangs."""
 ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 TAILS = 20
-"""Nodes whose last lines are sent along, those that failed first; the log of the others is asked for."""
+"""Most nodes whose last lines are sent along, those that failed first; the log of the others is requested."""
 
 
 def task_view(record: TaskRecord, look: Look, now: float) -> Json:
@@ -96,9 +97,12 @@ def _task(record: TaskRecord) -> Json:
 
 
 def _gang(ref: RunRef, look: Look, record: TaskRecord) -> Json:
+    words = words_of(ref.backend)
     return {
         "name": ref.key.name,
         "backend": ref.backend,
+        "node_noun": words.node,
+        "identifier": words.identifier,
         "topology": ref.topology,
         "nodes": ref.nodes,
         "job_id": ref.job_id,

@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 PART_SIZE = 8 << 20
-"""Bytes. Eight of them are in memory at a time during an upload; larger gained nothing when measured."""
+"""Bytes of a part. Eight parts are in memory at a time during an upload; larger ones gained nothing when measured."""
 THREADS = 64
-"""At most; the number at a time is adapted (see `copying.lanes`)."""
+"""Most threads; the number at a time is adapted (see `copying.lanes`)."""
 Mode = Literal["all", "changed"]
 MODES: tuple[Mode, ...] = ("all", "changed")
 
@@ -57,9 +57,9 @@ class CopyRules:
     exclude: tuple[str, ...] = ()
     mode: Mode = "all"
     verify: bool = False
-    """Compare all files with their source once more at the end."""
+    """Whether to compare all files with their source once more at the end."""
     delete_extra: bool = False
-    """Delete at the target, at the end, what the source does not have; what is excluded stays."""
+    """Whether to delete at the target, at the end, what the source does not have; what is excluded stays."""
 
     def wants(self, name: str) -> bool:
         return is_wanted(name, self.include, self.exclude)
@@ -70,19 +70,19 @@ class CopyReport:
     """What a copy has done."""
 
     files: int
-    """Copied to the target, including those that an interrupted attempt had copied."""
+    """Number of files copied to the target, including those that an interrupted attempt had copied."""
     bytes: int
     seconds: float
     skipped: tuple[str, ...] = ()
     """Names in the source that cannot be copied: links that lead out of the tree, sockets, pipes."""
     unchanged: tuple[str, ...] = ()
-    """With mode `changed`: names that were at the target already."""
+    """Names that were at the target already, with mode `changed`."""
     resumed_bytes: int = 0
-    """Of `bytes`: not moved again, because an interrupted attempt had moved them."""
+    """Bytes of `bytes` that were not moved again, because an interrupted attempt had moved them."""
     deleted: tuple[str, ...] = ()
-    """With `delete_extra`: names that only the target had."""
+    """Names that only the target had, with `delete_extra`."""
     unverified: tuple[str, ...] = ()
-    """With `verify`: names of which size alone could be compared, for a place knows no checksum."""
+    """Names of which only the size could be compared, with `verify`, if a place knows no checksum."""
 
 
 def copy(

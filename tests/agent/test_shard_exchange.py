@@ -432,7 +432,7 @@ def test_a_node_that_has_no_part_is_named_with_the_remedy(nodes: Nodes) -> None:
     (nodes.folders[1] / "step-5" / "rng_state_1.pth").write_text("no part of the weights")
     nodes.start()
     with pytest.raises(
-        IncompleteCheckpoint, match=r"node 1 had no part of it after 2 s; let checkpoints\.path be"
+        IncompleteCheckpoint, match=r"node 1 sent no shard of it within 2 s; let checkpoints\.path be"
     ):
         nodes.publish()
 

@@ -722,7 +722,7 @@ def test_a_mixture_of_two_saves_is_warned_of_once_while_the_training_runs(
     watched.step(4)
     said = [record.getMessage() for record in caplog.records if "is not published yet" in record.getMessage()]
     assert len(said) == 1
-    assert said[0].startswith("step-5 is not published yet: its file b.bin is of an earlier save")
+    assert said[0].startswith("step-5 is not published yet: its file b.bin belongs to an earlier save")
     assert "Remedy: " in said[0]
 
 

@@ -265,7 +265,7 @@ def test_a_run_without_a_log_group_has_no_logs_and_says_so(ocidist: Terminal, em
     extra.pop("log_id", None)
     ocidist.env["AIRFLOW_CONN_OCI_DEFAULT"] = json.dumps({"conn_type": "oci", "extra": extra})
     ocidist("run", "job.yaml", "--set", "nodes=1")
-    assert "has no log group" in ocidist("logs", code=2)
+    assert "output is not kept; for the next run name a log group in" in ocidist("logs", code=2)
     note = yaml.safe_load((ocidist.folder / "info.yaml").read_text())
     assert RunRecord.from_json(note["record"]).lease is None, "nobody waits for it"
     ocidist("cancel")

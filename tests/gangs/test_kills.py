@@ -455,7 +455,7 @@ def test_a_try_after_which_none_comes_ends_what_earlier_ones_have_left_and_no_ot
     status = dice.choice([400, 401, 404, 403])
     overtaken = dice.random() < 0.2
     error = Overtaken("overtaken", 9) if overtaken else BackendError("not now", status_code=status)
-    left = Left(error, dice.choice([(), ("g0-a1 may live: end it with ocidist cancel OCID",)]))
+    left = Left(error, dice.choice([(), ("g0-a1 may still be running: end it with ocidist cancel OCID",)]))
     with pytest.raises(BackendError) as caught:
         try_of(task(conn_id), number)._brought_about(left, replace(a_key(), generation=max_tries), None)
     # What is refused for good is not tried again by Airflow; what was waited out is.

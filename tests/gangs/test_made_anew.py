@@ -104,7 +104,7 @@ def test_only_the_loss_of_a_machine_is_made_up_for(cause: Cause) -> None:
 def test_each_lost_machine_costs_one_of_the_budget() -> None:
     before = [replace(LOST, step=step) for step in (1, 2)]
     assert anew.refusal(BUDGETS, before[:1], LOST) is None
-    assert anew.refusal(BUDGETS, before, LOST) == "restarts.node is 2, and spent"
+    assert anew.refusal(BUDGETS, before, LOST) == "all 2 of restarts.node are used"
 
 
 def test_a_preemption_costs_nothing() -> None:

@@ -663,7 +663,9 @@ def test_a_killed_try_ends_its_gang_unless_a_later_one_waits_for_it(
         end_unless_claimed(model, ref, number, LOG)
     assert model.done("cancel") == ([ref.job_id] if ends else [])
     expected = (
-        "cancelled because its task was killed" if ends else f"continues: try {claimed} of its task waits"
+        "cancelled because its task was killed"
+        if ends
+        else f"is left running: try {claimed} of its task owns it"
     )
     assert expected in caplog.text
     assert caplog.messages[-1].startswith(ref.key.name)

@@ -30,7 +30,7 @@ ANSWERS = {
     "failed": (200, task_view(record(state="failed"), failed(), NOW)),
     "moved": (200, task_view(record(ref(candidate=f"shape {HOSTILE}")), running(), NOW)),
     "restarted": (200, task_view(record(), restarted(), NOW)),
-    "elsewhere": (200, task_view(record(ref(backend="local", topology="processes")), running(), NOW)),
+    "of-pods": (200, task_view(record(ref(backend="pytorchjob")), Look(), NOW)),
     "unreachable": (200, task_view(record(), Look(problem="no route to the region"), NOW)),
     "not-ours": (200, task_view(replace(record(), operator="BashOperator", ref=None), Look(), NOW)),
     "nothing-yet": (200, task_view(replace(record(), ref=None, state="queued"), Look(), NOW)),
@@ -146,10 +146,11 @@ def test_restarts_stand_in_a_table_with_cause_node_and_the_time_they_took(pages)
     assert "Launched again" not in pages["failed"]
 
 
-def test_only_a_gang_on_oci_is_said_to_have_job_runs(pages):
-    assert "1,000 nodes, 1,000 job runs (job_runs)" in pages["large"]
-    assert "2 nodes (processes)" in pages["elsewhere"]
-    assert "job run" not in pages["elsewhere"].lower()
+def test_a_gang_is_spoken_of_in_the_words_of_its_home(pages):
+    assert "2 nodes, each a pod" in pages["of-pods"]
+    assert "Copy the id of the main pod" in pages["of-pods"]
+    assert "each a job run" in pages["large"]
+    assert "Copy the OCID of the main job run" in pages["large"]
 
 
 def test_what_of_the_candidates_the_gang_has_become_stands_beside_its_attempt(pages):

@@ -30,6 +30,14 @@ def test_a_running_gang_shows_progress_nodes_and_checkpoints():
     json.dumps(view, allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    "kind, nouns", [("oci_data_science", ("job run", "OCID")), ("runai", ("pod", "id"))], ids=["oci", "runai"]
+)
+def test_the_page_gets_the_nouns_of_the_gangs_home(kind: str, nouns: tuple[str, str]) -> None:
+    gang = task_view(record(ref(backend=kind)), Look(), NOW)["gang"]
+    assert (gang["node_noun"], gang["identifier"]) == nouns
+
+
 def test_restarts_are_shown_with_their_number_cause_node_and_how_long_they_took():
     why = Restart(cause=Cause.NODE, message="its machine is gone", rank=1, step=40)
     again = Restart(cause=Cause.USER, message=HOSTILE, rank=0)

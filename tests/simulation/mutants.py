@@ -330,7 +330,7 @@ MUTANTS = (
         "the budget of restarts is ignored",
         "15.1",
         "agent/train/restarts.py",
-        '    return f"restarts.{budget} is {allowed}, and spent" if spent >= allowed else None',
+        '    return f"all {allowed} of restarts.{budget} are used" if spent >= allowed else None',
         "    return None",
         "budget",
     ),

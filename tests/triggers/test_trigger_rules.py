@@ -286,7 +286,7 @@ def test_a_trigger_that_only_moved_ends_nothing(
     with caplog.at_level(logging.INFO):
         run(trigger.on_kill())
     assert trigger.shared.model.done("cancel") == []
-    assert f"{ref.key.name} continues: its task waits for it elsewhere" in caplog.text
+    assert f"{ref.key.name} is left running: its task waits for it elsewhere" in caplog.text
 
 
 @pytest.mark.parametrize("by_user", [True, False])

@@ -192,7 +192,7 @@ def _plain(address: str) -> str:
 
 
 class SucceededBefore(Exception):
-    """Raised where a node has succeeded in the moment in which another one failed: no other launch is possible."""
+    """A node has succeeded while another one failed: no other launch is possible."""
 
 
 class Gathering:
@@ -206,11 +206,11 @@ class Gathering:
         self.ready: dict[int, NodeReport] = {}
         self.fetching: dict[int, NodeReport] = {}
         self.seen_at: dict[int, float] = {}
-        """By rank: when a new heartbeat was seen, on this node's clock."""
+        """Time of the newest heartbeat of each node, by rank, on this node's clock."""
         self.moved_at: dict[int, float] = {}
-        """The same for its progress."""
+        """Time of the newest progress of each node, by rank, on this node's clock."""
         self.sighted_since = time.monotonic()
-        """Since when this node has been able to look: before, nobody's silence was heard."""
+        """Time since which the run directory can be read; silence is counted from then."""
 
     def look(self) -> bool:
         """Read what is new; return whether all are ready."""
@@ -238,16 +238,16 @@ class Gathering:
         return f"{kind} {names} of {self.nodes}{note}"
 
     def standstill(self, timeout: float) -> str:
-        """Return for how long the known nodes without progress for `timeout` have had none."""
+        """Return which known nodes have made no progress for `timeout`, and for how long; empty for none."""
         return "".join(
-            f"; node {rank} has not got any further for {time.monotonic() - self.moved_at[rank]:.0f} s "
+            f"; node {rank} made no progress for {time.monotonic() - self.moved_at[rank]:.0f} s "
             "(code, packages, data or checkpoint: its log says which)"
             for rank in self.stuck(timeout)
         )
 
     def _take(self, report: NodeReport) -> None:
         if report.phase is Phase.DONE and len(report.restarts) < self.launch:
-            raise TopologyTimeout(f"node {report.rank} has ended, and does not come to another launch")
+            raise TopologyTimeout(f"node {report.rank} has exited, so the training cannot be launched again")
         if report.phase in JOINED and len(report.restarts) >= self.launch:
             self.ready[report.rank] = report
             self.awaited.discard(report.rank)
@@ -316,8 +316,9 @@ def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
                 raise SucceededBefore(f"node {report.rank} has ended already")
         lost = [report.rank for report in behind if not _at_work(report, beats)]
         if lost or time.monotonic() - read_at > timeout:
-            names = ", ".join(map(str, lost)) or "of which no report can be read"
-            raise TopologyTimeout(f"node {names} does not come to another launch")
+            names = ", ".join(map(str, lost))
+            why = f"node {names} has exited or is silent" if lost else "the reports of a node cannot be read"
+            raise TopologyTimeout(f"{why}, so the training cannot be launched again")
         heartbeat.switch.pause(pause_after(time.monotonic() - began, LAST_LOOK, LONGEST_PAUSE))
 
 
@@ -330,7 +331,7 @@ def placement_of(
 ) -> Placement:
     """Return this node's placement among all the nodes."""
     address = reports[place.rank].address
-    # Another for each launch: what is left of the one before must not join.
+    # Each launch has its own id: processes that the launch before has left must not join.
     restarts = len(reports[place.rank].restarts)
     rendezvous = f"{config.run_name}-restart-{restarts}" if restarts else config.run_name
     master = place.master or reports[0].address

@@ -19,15 +19,16 @@ LOOK_INTERVAL = 3.0
 SILENCE = 15.0
 """Seconds without any answer after which a node is lost. torch alone takes 925 s for a silent partition."""
 STUCK = 30.0
-"""The same if its machine answers: its agent may be gone, or wait for the store."""
+"""Seconds without a report after which a node is lost though its machine answers: its agent may be gone, or wait for
+the store."""
 OWN_TROUBLE = 6.0
-"""Seconds since our own last report was written, after which others are not judged: the store may be at fault."""
+"""Seconds since this node's own last report after which it judges no others: the store may be at fault."""
 PROBED_PORT = 9
-"""A port without a server (discard): a refusal is an answer, and disturbs no server."""
+"""Port without a server (discard): a refusal is an answer, and disturbs no server."""
 PROBE_LIMIT = 3.0
 TRAINED = (Phase.SAVING, Phase.DONE)
 PROBED = 4
-"""Nodes that are probed before this one counts as cut off."""
+"""Number of nodes that are probed before this one counts as cut off."""
 
 
 class PeerWatch:
@@ -58,9 +59,9 @@ class PeerWatch:
         self._done: set[int] = set()
         """Ranks of nodes that have trained; their machines are given back."""
         self._heard: tuple[int, float, float] | None = None
-        """Rank, its last heartbeat, and when we first saw that."""
+        """Rank of the watched node, its last heartbeat, and the time at which this node first saw that."""
         self._answered: tuple[int, float] | None = None
-        """Rank, and when its machine last answered."""
+        """Rank of the watched node, and the time at which its machine last answered."""
         self._anybody_answers = False
         """Whether any machine has ever answered: a firewall may drop all probes."""
         self._closing = threading.Event()

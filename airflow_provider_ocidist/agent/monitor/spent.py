@@ -93,14 +93,14 @@ class BudgetWatch:
         self._clock = clock
         self._began = clock()
         self._known: dict[int, NodeReport] = {}
-        """By rank: the others' newest reports that could be read."""
+        """Newest readable report of each other node, by rank."""
         self._due = 0.0
-        """On this node's own time, when the budget may be used up at the earliest."""
+        """Earliest time, by this node's clock, at which the budget may be used up."""
         self._declared = False
 
     def look(self) -> None:
         own = self._clock() - self._began
-        # No node is older than the oldest, which so never looks too late; the others' reports are read near the end.
+        # The oldest node bounds the total, so its estimate is never too low; it reads the others' reports near the end.
         left = self.budget.left(self.before, self._price)
         if self._declared or own < self._due or own * self._nodes < left:
             return

@@ -34,7 +34,7 @@ class Stamp:
 
 
 Files = Mapping[str, Stamp]
-"""The files of an entry by their path relative to it, with `/`; a file alone by its own name."""
+"""Stamps of an entry's files by their path relative to it, with `/`; of a file alone by its own name."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Candidate:
     placed: Placed
     signature: Signature
     begun_ns: int
-    """The earliest time at which its save can have begun, by its files."""
+    """Earliest time at which its save can have begun, by its files."""
 
     @property
     def step(self) -> int | None:

@@ -26,7 +26,7 @@ from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, 
 from airflow_provider_ocidist.agent.save.renames import Renames
 
 ALONE = ""
-"""The name of a file that is a checkpoint by itself, among those of a checkpoint's files."""
+"""Name, among a checkpoint's files, of a file that is a checkpoint by itself."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Verdict:
     item: Candidate
     found: Proof | Unproved
     begun: int
-    """Its number in the order in which the program has begun its saves."""
+    """Number of the save in the order in which the program has begun its saves."""
     step: int | None
     """The program's step when this version was first seen; None: it had reported none."""
 
@@ -87,7 +87,7 @@ class Judge:
         self._models: dict[str, Model] = {}
         self._open: dict[Path, tuple[str, ...]] = {}
         self._read: dict[Path, tuple[Candidate, Reading]] = {}
-        """The entry as it was last judged."""
+        """Entries as they were last judged."""
 
     def look(self, moment: Moment) -> list[Verdict]:
         """Return a verdict on each new entry, in the order of writing.

@@ -22,7 +22,7 @@ from airflow_provider_ocidist.storage.locations import join, shown, shown_in
 logger = logging.getLogger(__name__)
 
 VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|(?P<bare>[A-Za-z_]\w*)|\{(?P<braced>[^{}]*)\})")
-"""A variable in the URI of an output, or `$$` for a dollar sign."""
+"""Variable in the URI of an output, or `$$` for a dollar sign."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,8 +41,8 @@ LOOK_INTERVAL = 1.0
 IDLE_INTERVAL = 10.0
 """Seconds between looks at the board on a node that has no shards, or has sent all of them."""
 QUIET = 10.0
-"""Seconds without a change before a node uploads parts of which no list gives the number: ZeRO pauses between
-files. Each file is also checked."""
+"""Seconds without a change after which a node uploads parts whose number no list gives: ZeRO pauses between files. Each
+file is also checked."""
 
 
 class ShardUploader:

@@ -52,7 +52,8 @@ class Whole:
     item: Candidate
     proof: Proof
     begun: int
-    """Its number in the order in which the program has begun its saves, from 1: what is proved late is not newer."""
+    """Number of the save, from 1, in the order in which the program has begun its saves; a late proof makes no save
+    newer."""
     step: int | None
 
 
@@ -64,7 +65,7 @@ class ProgramState:
     """Current step."""
     loss_at: Callable[[int], float | None] = lambda _step: None
     announced: Callable[[], Mapping[str, Announced]] = dict
-    """The entries it has named as complete."""
+    """Entries that the program has named as complete."""
 
 
 class CheckpointUploader:
@@ -84,11 +85,10 @@ class CheckpointUploader:
         fetched: Collection[str] = (),
         restarts: bool = False,
     ) -> None:
-        """`fence`: this node's attempt; `shards`: where there are other nodes, which may hold parts of an entry.
+        """`fence`: of this node's attempt. `shards`: collects the parts of an entry that other nodes hold.
 
-        `sharing`: those of them that write to the same folder.
-        `fetched`: the names of the entries that this attempt has fetched to resume from. `restarts`: whether the
-        program may be launched again in this folder.
+        `sharing`: the nodes that write to the same folder. `fetched`: the names of the entries that this attempt has
+        fetched to resume from. `restarts`: whether the program may be launched again in this folder.
         """
         self.folder = folder
         self.checkpoints = checkpoints
@@ -101,7 +101,7 @@ class CheckpointUploader:
             FarWriters(shards.store, sharing, patient=self._is_patient) if shards and sharing else None
         )
         self.error: Exception | None = None
-        """Why the last upload failed; None when it did not."""
+        """Error of the last upload; None if it succeeded."""
         # A relative folder is deleted with the node.
         lasts = restarts or Path(checkpoints.path).is_absolute()
         self.ledger = Ledger(folder, checkpoints.pattern) if lasts else None
@@ -120,12 +120,12 @@ class CheckpointUploader:
         )
         self._waiting: dict[Path, Whole] = {}
         self._last_written_ns = 0
-        """When the newest of what has become whole was."""
+        """Modification time of the newest complete entry, in ns."""
         self._last_of_series: dict[str, tuple[int, int]] = {}
-        """The same for each kind of entry, after the number of its save."""
+        """Number and modification time of the newest complete save of each series."""
         self._clock = WallClock()
         self._first_sequence: int | None = None
-        """The number of this process's first checkpoint; None until looked up."""
+        """Sequence number of this process's first checkpoint; None until looked up."""
         self._fenced = False
         """Whether a later attempt or launch saves to the same place."""
         self._offers = threading.Condition()
@@ -133,11 +133,11 @@ class CheckpointUploader:
         """Whether a checkpoint whose files have all arrived is just being published."""
         self._abandoned = False
         self._lost: dict[Path, tuple[int, str]] = {}
-        """Why entries will never be published, and the numbers of their saves."""
+        """Entries that cannot be published: the number of each save, and the reason."""
         self._published = 0
-        """How many are published."""
+        """Count of published checkpoints."""
         self._newest = 0
-        """The number of the newest save that is."""
+        """Number of the newest published save."""
         self._names: set[str] = set()
         """What lay in the folder at the last look: all of it was looked at."""
         self._warned: set[object] = set()
@@ -157,7 +157,7 @@ class CheckpointUploader:
         self._thread.start()
 
     def program_ended(self) -> None:
-        """Judge nothing more before `finish` says how it has ended: a death closes the files of a half save too."""
+        """Judge no entry until `finish` has the program's end: a death also closes the files of half a save."""
         self._program_ended.set()
 
     def finish(self, moment: Moment, deadline: SaveDeadline) -> Undelivered | None:
@@ -253,7 +253,7 @@ class CheckpointUploader:
         """Queue what has become complete; return what is new and unproved."""
         self._warn_of_names()
         if self._clock.went_back():
-            # What is written from here on is stamped earlier, and is newer all the same.
+            # The clock was set back: later files get earlier stamps, and are newer all the same.
             self._last_written_ns, self._last_of_series = 0, {}
         verdicts = self.judge.look(self._moment)
         self._movement.further("")
@@ -270,10 +270,10 @@ class CheckpointUploader:
             self.ledger.add(item)
         number, written_ns = self._last_of_series.get(item.placed.series, (0, 0))
         if begun < number or item.signature.modified_ns < written_ns:
-            logger.info("%s is not published: a later one was whole before it", item.path.name)
+            logger.info("%s is not published: a newer checkpoint was complete before it", item.path.name)
             return
         self._last_of_series[item.placed.series] = begun, item.signature.modified_ns
-        # As the last, where the program has written over what waits.
+        # The newest goes to the end, also where the program has overwritten an entry that waits.
         self._waiting.pop(item.path, None)
         self._last_written_ns = max(self._last_written_ns, item.signature.modified_ns)
         self._waiting[item.path] = Whole(item, proof, begun, self._step_of(verdict))
@@ -320,7 +320,7 @@ class CheckpointUploader:
             logger.error("%s", error)
             return False
         except Unpublishable as error:
-            # The others do not wait behind it.
+            # The other checkpoints do not wait for it.
             self._give_up(whole, error)
         except _Changed:
             # The next scan judges it again.
@@ -406,7 +406,7 @@ class CheckpointUploader:
         # Unless the program has deleted it meanwhile, as one that keeps only the last.
         if whole.item.path.exists():
             is_half = isinstance(error, IncompleteCheckpoint)
-            fault = "is not whole and is not published" if is_half else "is not published and never can be"
+            fault = "is not whole and is not published" if is_half else "cannot be published"
             why = f"the checkpoint {whole.item.path.name} {fault}: {error}"
             self._lost[whole.item.path] = (whole.begun, why)
             logger.warning("%s", why)
@@ -434,8 +434,8 @@ class CheckpointUploader:
             if name not in self._warned and is_unplaced(name, self.checkpoints.pattern):
                 self._warned.add(name)
                 logger.warning(
-                    "%s in the checkpoint folder is not published: its name is none of a checkpoint; "
-                    "say in checkpoints.pattern which names are",
+                    "%s in the checkpoint folder is not published: its name is not that of a checkpoint; "
+                    "set checkpoints.pattern to match it",
                     name,
                 )
 
@@ -481,7 +481,7 @@ class CheckpointUploader:
 
 
 class _Changed(StorageError):
-    """The program has written to it, or deleted it."""
+    """The program has written to the entry, or deleted it."""
 
 
 def _is_unchanged(item: Candidate) -> bool:

@@ -36,7 +36,7 @@ class NodeContext:
         self.identity = identity_of(environ, config.nodes)
         self.rank = self.identity.rank
         self.main_rank = 0
-        """The node on which the process of global rank 0 runs, once the nodes have joined."""
+        """Rank of the node on which the process of global rank 0 runs, once the nodes have joined."""
         self.environ = {**environ, **(config.worker_env if self.rank else config.main_env)}
         if config.one_run:
             mark_own_lines(self.rank)

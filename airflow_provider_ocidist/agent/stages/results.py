@@ -20,7 +20,7 @@ logger = logging.getLogger("ocidist")
 
 
 class Results:
-    """Of a training that succeeded, all that the job requires; of another, what can be saved in time."""
+    """Saves all that the job requires after a success, and what can be saved in time after a failure."""
 
     def __init__(self, context: NodeContext, checkpoints: CheckpointFolder) -> None:
         self.context = context

@@ -1,4 +1,4 @@
-"""Run watches: what may end a run from the agent's start on, whatever the stage: budget, lease, a standstill."""
+"""Run watches: what may end a run in any stage: budget, lease, a download without progress."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunWatches:
         self._recovery = RecoveryClock()
         watches = context.heartbeat.watches
         watches.append(self._report_progress)
-        # These two from the start: fetching terabytes costs as much as training on them.
+        # Both begin with the agent: fetching terabytes costs as much as training on them.
         if self._budget:
             watches.append(self._budget.look)
         lease = context.config.limits.lease
@@ -53,12 +53,12 @@ class RunWatches:
             self._recovery.launched(self.context.heartbeat.launch)
 
     def launch_ended(self) -> None:
-        """Measure from now on how long the training takes to come back."""
+        """Begin to measure how long the training takes to its first new step."""
         self.note_recovery()
         self._recovery.ended()
 
     def note_recovery(self) -> None:
-        """Report how long the training took to come back, once it has."""
+        """Report how long the training took to its first new step, once it has one."""
         heartbeat = self.context.heartbeat
         recovery = self._recovery.look(self.context.meter.first_step_at())
         if recovery:
@@ -107,7 +107,7 @@ class RunWatches:
         still = self.context.activity.still_for()
         if still > limit and self.context.switch.stop is None:
             message = (
-                f"fetching code, packages, data or checkpoint has not got any further for {still:.0f} s "
-                "(limits.join_timeout); the log lines above name what was being fetched"
+                f"the download of code, packages, data or checkpoint made no progress for {still:.0f} s "
+                "(limits.join_timeout); the log lines above name what was being downloaded"
             )
             self.end_gang(Stop(cause=Cause.NODE, message=message))

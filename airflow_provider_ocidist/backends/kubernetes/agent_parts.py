@@ -12,11 +12,11 @@ from airflow_provider_ocidist.backends.bundle import OLDEST_PYTHON, agent_bundle
 from airflow_provider_ocidist.backends.kubernetes.names import MANAGER, OURS
 
 FOLDER = "/ocidist"
-"""Where a node finds the ConfigMap's files."""
+"""Folder with the ConfigMap's files on a node."""
 VOLUME = "ocidist-agent"
 ARCHIVE, START = "agent.zip", "start.py"
 LARGEST = 1_000_000
-"""Bytes of a ConfigMap, base64 included: Kubernetes takes 1 MiB in all (its documentation, ConfigMaps)."""
+"""Most bytes of a ConfigMap, base64 included: Kubernetes takes 1 MiB in all (its documentation, ConfigMaps)."""
 START_SCRIPT = f"""\
 import sys
 if sys.version_info < {OLDEST_PYTHON}:

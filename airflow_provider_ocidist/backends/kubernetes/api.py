@@ -18,7 +18,7 @@ from airflow_provider_ocidist.backends.kubernetes.options import ClusterFields
 from airflow_provider_ocidist.errors import BackendError, Cause
 
 PAGE = 500
-"""Objects of one answer to a list; the API server's own clients ask for as many."""
+"""Objects in one answer to a list, as many as the API server's own clients ask for."""
 CONNECT_TIMEOUT = 5.0
 READ_TIMEOUT = 60.0
 """Seconds for a connection, and for each piece of an answer."""
@@ -27,9 +27,9 @@ URGENT_TIMEOUT = 2.0
 RETRIES = 3
 RETRIED = (429, 502, 503, 504)
 LONGEST_PAUSE = 8.0
-"""Seconds between two attempts, whatever `Retry-After` says: all gangs of a connection wait for one answer."""
+"""Longest seconds between two attempts, whatever `Retry-After` says: all gangs of a connection wait for one answer."""
 NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-"""Of the pod that this process runs in."""
+"""File with the namespace of the pod that this process runs in."""
 
 
 def truth(value: Any) -> bool:
@@ -155,7 +155,7 @@ class Api:
             return self._client
 
     def namespace(self) -> str:
-        """Return where objects go when nobody says: the connection's, the kubeconfig's, that of this pod."""
+        """Return the default namespace: the connection's, the kubeconfig's, or that of this pod."""
         if self._fields.namespace:
             return self._fields.namespace
         return _own_namespace(self._fields)
@@ -175,7 +175,7 @@ def _client_of(fields: ClusterFields, *, urgent: bool) -> Any:
 
 
 def _retries(total: int) -> Any:
-    """Return what urllib3 does after an answer that is none; it would wait for hours where it is asked to."""
+    """Return the rules by which urllib3 sends a request again; its own would wait for hours if a server asks so."""
     from urllib3 import Retry
 
     class Retries(Retry):

@@ -69,10 +69,10 @@ from airflow_provider_ocidist.work_dir.parallel import both, in_parallel
 from airflow_provider_ocidist.work_dir.reports import Reported
 
 WORKLOAD = "Workload"
-"""Kueue has one for each gang in a queue; why it waits is in events of it."""
+"""Kind of Kueue's object for a gang in a queue; its events explain the wait."""
 GONE = Gang(GangState.GONE)
 LAST_LINES = 20
-"""Of a program without an agent."""
+"""Lines that are kept of a program without an agent."""
 log = logging.getLogger(__name__)
 
 
@@ -84,7 +84,7 @@ class Look:
     at: float
     """Unix time, by the API server's clock."""
     preempted: Callable[[str], Mapping[str, str]]
-    """Asks, once for a namespace, which of its pods were preempted."""
+    """Function that returns which pods of a namespace were preempted; it asks once for each namespace."""
 
 
 class KubernetesBackend(
@@ -107,11 +107,11 @@ class KubernetesBackend(
     def __init__(self, fields: Mapping[str, Any]) -> None:
         super().__init__(fields)
         self._pods: dict[str, Mapping[int, Obj]] = {}
-        """By the gang's id, as last seen: whose logs can be read."""
+        """Pods of each gang as last seen, by its id and by rank: their logs can be read."""
         self._last: dict[str, dict[int, Obj]] = {}
-        """The same with those that are gone."""
+        """Pods of each gang as last seen, with those that are deleted by now."""
         self._last_words: dict[str, dict[int, tuple[str, str]]] = {}
-        """By the gang's id and by rank, of nodes without an agent: when they had ended, and what they had printed."""
+        """End and last output of nodes without an agent, by the gang's id and by rank."""
 
     def _take(self, fields: Mapping[str, Any]) -> None:
         super()._take(fields)
@@ -128,7 +128,7 @@ class KubernetesBackend(
 
     @classmethod
     def connect(cls, fields: Mapping[str, Any]) -> Self:
-        """Without any field: in a pod as that, elsewhere by the kubeconfig of this machine."""
+        """Without a field: in a pod with that pod's credentials, elsewhere with this machine's kubeconfig."""
         return cls(fields)
 
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
@@ -145,7 +145,7 @@ class KubernetesBackend(
     # submit
 
     def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:
-        """Where its object is gone, somebody has deleted it: the same key never creates a second one."""
+        """Return the recorded gang, also if its object is deleted: the same key never creates a second one."""
         del found
         known = [each.ref for each in self.gangs.attempts(plan) if each.is_that_of(plan)]
         return next((ref for ref in known if ref is not None), None)
@@ -175,7 +175,7 @@ class KubernetesBackend(
             submitted_at=unix_time(metadata.get("creationTimestamp")) or self._api.now(),
             checkpoints_uri=said.get(names.CHECKPOINTS),
             compartment_id=metadata["namespace"],
-            # Where the lines of its log are.
+            # The namespace of its pods, whose logs hold its lines.
             log_group_id=metadata["namespace"],
             topology=topology,
             lease=float(said[names.LEASE]) if names.LEASE in said else None,
@@ -277,7 +277,7 @@ class KubernetesBackend(
     # last words of programs without an agent
 
     def _note_last_words(self, ref: RunRef, pods: Mapping[int, Obj]) -> None:
-        """Read what programs without an agent have printed last, once they have failed: their pods may go with it."""
+        """Read the last output of failed programs without an agent, before it is deleted with their pods."""
         noted = self._last_words.setdefault(ref.job_id, {})
         for rank, pod in pods.items():
             ended = None if runs_agent(pod) else exit_of(pod, self.operator.container)
@@ -423,7 +423,7 @@ class KubernetesBackend(
             raise CancelFailed(error, stop_requested=stop_requested) from error
 
     def _end(self, ref: RunRef) -> BackendError | None:
-        """Delete a gang that may live; one that has ended keeps its logs until it is deleted after its `ttl`."""
+        """Delete a gang that may be running; one that has ended keeps its logs until it is deleted after its `ttl`."""
         namespace, name = str(ref.compartment_id), _name_of(ref)
         try:
             obj = self._urgent_objects.get(namespace, name)
@@ -438,7 +438,7 @@ class KubernetesBackend(
         return self.operator.read(obj).state in (GangState.SUCCEEDED, GangState.FAILED)
 
     def end_leftovers(self, ref: RunRef) -> None:
-        """Delete a gang with containers that run on beside its nodes: its operator never calls it over."""
+        """Delete a gang whose containers outlive its nodes, since its operator never counts it as ended."""
         namespace, name = str(ref.compartment_id), _name_of(ref)
         obj = self._objects.get(namespace, name)
         if obj is None:
@@ -466,7 +466,7 @@ def _about_all(operator: Operator, name: str, gang: Gang, seen: Seen) -> list[st
     found = [text for subject in operator.subjects(name) for text in seen.warnings.get(subject, ())]
     if not gang.queued:
         return found
-    # The name of its workload goes on with letters that nobody knows beforehand.
+    # The name of its workload ends in random letters.
     start = f"{operator.kind.lower()}-{name}-"
     whys = (
         texts

@@ -31,11 +31,11 @@ class Seen:
     """What one look at a namespace has found."""
 
     objects: Mapping[str, Obj] = field(default_factory=dict)
-    """By name."""
+    """Objects by name."""
     pods: Mapping[str, Mapping[int, Obj]] = field(default_factory=dict)
-    """By gang, by rank."""
+    """Pods by gang and by rank."""
     warnings: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
-    """By kind and name of what they are about."""
+    """Warnings by the kind and the name of their object."""
 
 
 class GangObjects:
@@ -98,7 +98,7 @@ class GangObjects:
         found = self._api.get(f"{collection}/{name}")
         if not names.is_of(key, found):
             raise BackendError(
-                f"{self._operator.kind} {name} is there already, and no gang of {key.name}: delete it, or use another "
+                f"{self._operator.kind} {name} exists already, and is no gang of {key.name}: delete it, or use another "
                 "namespace",
                 cause=Cause.CONFIG,
             )
@@ -202,7 +202,7 @@ class GangObjects:
         return list(self._api.list(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector))
 
     def _chosen(self, before: Obj | None, pod: Obj) -> Obj:
-        """Return which of two pods a node is: where the operator makes another by itself, that which has begun."""
+        """Return which of two pods is a node: the one that has begun, if the operator replaces pods by itself."""
         if before is None:
             return pod
         if self._operator.replaces_pods:
@@ -212,7 +212,7 @@ class GangObjects:
         return max(before, pod, key=_created)
 
     def preempted(self, namespace: str) -> dict[str, str]:
-        """Return what the scheduler has said of the pods that it has preempted, by name."""
+        """Return the scheduler's messages about the pods that it has preempted, by name."""
         return sentences_by_pod(self._events(namespace, f"reason={PREEMPTED}"))
 
     def _events(self, namespace: str, selector: str) -> list[Obj]:

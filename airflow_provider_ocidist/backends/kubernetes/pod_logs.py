@@ -15,13 +15,13 @@ from airflow_provider_ocidist.errors import BackendError
 log = logging.getLogger(__name__)
 
 BYTES_OF_A_LINE = 200
-"""About: by it a number of lines becomes a limit that the API server takes."""
+"""Assumed bytes of a line, to turn a number of lines into a limit that the API server takes."""
 LEAST_BYTES = 65_536
 MOST_BYTES = 16 << 20
-"""Of one second of one pod; what it has written beyond that is left out."""
+"""Most bytes read of one second of one pod; what it wrote beyond that is left out."""
 WIDER = 4
 UNREADABLE = (400, 404)
-"""Of a container that has not started; of a pod that is gone, and its log with it."""
+"""Statuses for the log of a container that has not started, and of a pod that is deleted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,11 +32,11 @@ class PodLog:
     pod: str
     rank: int
     since: float
-    """Unix time; infinity: nothing."""
+    """Unix time of the first line to read; infinity: none."""
     container: str | None = None
-    """None: the only one."""
+    """Name of the container; None: the only one."""
     previous: bool = False
-    """Whether it is that of the container's start before this one."""
+    """Whether to read the log of the container's start before this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class PodLines:
 
     lines: tuple[LogLine, ...] = ()
     unread_from: float | None = None
-    """The Unix time from which on there is more; None: that is all."""
+    """Unix time of the first unread line; None: all were read."""
 
 
 def bytes_of(lines: int, pods: int) -> int:

@@ -132,7 +132,7 @@ REFERENCES = {
     "Secret": ("secretKeyRef", "secretRef", "secret"),
     "ConfigMap": ("configMapKeyRef", "configMapRef", "configMap"),
 }
-"""Keys under which a pod names objects of a kind."""
+"""Keys by which a pod names objects of each kind."""
 
 
 def _names(value: Any, kind: str) -> Iterator[str]:

@@ -29,7 +29,7 @@ from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
 from airflow_provider_ocidist.model.job import TrainingJob
 
 INDEX = "training.kubeflow.org/replica-index"
-"""Label of a pod: its number within its role."""
+"""Label with a pod's number within its role."""
 RESTARTS = 3
 MASTER, WORKERS = "master_and_workers", "workers"
 

@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.backends import run_dir_files
 from airflow_provider_ocidist.backends.base import LOG_LINES, LogLine, LogPart
-from airflow_provider_ocidist.backends.capabilities import ListsGangs, NamesSecrets, OpensById, Suspends
+from airflow_provider_ocidist.backends.capabilities import (
+    HasCommandLine,
+    ListsGangs,
+    NamesSecrets,
+    OpensById,
+    Suspends,
+)
 from airflow_provider_ocidist.backends.node_config import expectations, secrets_of
-from airflow_provider_ocidist.backends.runai import names, pod_logs
+from airflow_provider_ocidist.backends.runai import command_lines, names, pod_logs
 from airflow_provider_ocidist.backends.runai.options import KIND, Fields
 from airflow_provider_ocidist.backends.runai.phases import Workload, node_states
 from airflow_provider_ocidist.backends.runai.plans import CLUSTER_ID, PATHS, id_of_project, make_plan
@@ -52,15 +58,17 @@ log = logging.getLogger(__name__)
 WORKLOADS = "/api/v1/workloads"
 PROJECTS, CLUSTERS = "/api/v1/org-unit/projects", "/api/v1/clusters"
 FEW = 4
-"""Gangs: so many are asked for one by one, more of them by a list of all since the oldest."""
+"""Most gangs that are requested one by one; more of them take a list of all since the oldest."""
 EARLIER = 3600.0
-"""Seconds by which that list begins before the oldest gang: the clocks of two machines differ."""
+"""Seconds by which that list begins before the oldest gang, since the clocks of two machines differ."""
 LOOKS, BETWEEN_LOOKS = 10, 1.0
-"""How often, and every how many seconds, lists are asked for a workload whose name is taken: they may lag."""
+"""Number of looks at a list, and seconds between them, for a workload whose name is taken: lists may lag."""
 FINAL = ("Completed", "Failed")
 
 
-class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mapping[str, Workload]]):
+class Runai(
+    OpensById, ListsGangs, HasCommandLine, NamesSecrets, Suspends, WorkDirBackend[Mapping[str, Workload]]
+):
     """Creates workloads in a project and watches them; all that concerns single nodes is in their reports."""
 
     kind = KIND
@@ -71,7 +79,7 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
         self._absent: dict[str, Absent] = {}
         self._paused: set[str] = set()
         self._reporting: dict[str, bool] = {}
-        """By the workload's id, where the service shows its variables only with what was submitted."""
+        """Whether the nodes of a workload report, by its id; the service shows that only with what was submitted."""
         self._namespaces: dict[str, str] = {}
 
     def _take(self, fields: Mapping[str, Any]) -> None:
@@ -96,6 +104,10 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
     def plan(self, job: TrainingJob, key: RunKey) -> Plan:
         return make_plan(job, key, self._fields)
 
+    @staticmethod
+    def equivalents(plan: Plan) -> dict[str, str]:
+        return command_lines.equivalents(plan)
+
     # submit
 
     def _adopted(self, plan: Plan, found: Sequence[RunRef]) -> RunRef | None:
@@ -111,8 +123,8 @@ class Runai(OpensById, ListsGangs, NamesSecrets, Suspends, WorkDirBackend[Mappin
             if found is None or found.key == plan.key:
                 place = f"the nodes meet in {found.run_dir}" if found else "ocidist has not made it"
                 raise BackendError(
-                    f"a workload named {workload['name']} is there already, and it is another: {place}; delete it, or "
-                    "name the work_dir that it has",
+                    f"a workload named {workload['name']} exists already and belongs to another run: {place}; "
+                    "delete it, or name the work_dir that it has",
                     cause=Cause.CONFIG,
                 )
         return None

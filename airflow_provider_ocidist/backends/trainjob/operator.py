@@ -30,11 +30,11 @@ from airflow_provider_ocidist.model.job import TrainingJob
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
 REPLICATED = "jobset.sigs.k8s.io/replicatedjob-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
-"""Labels of pods, which every release of Trainer has."""
+"""Labels of pods that every release of Trainer has."""
 NO_RUNTIME = "must be created before the TrainJob is created"
-"""In the webhook's refusal."""
+"""Text in the webhook's refusal."""
 CAUSES = {"DeadlineExceeded": Cause.DEADLINE, "TrainingRuntimeNotSupported": Cause.CONFIG}
-"""Reasons of the condition Failed."""
+"""Causes by the reason of the condition Failed."""
 
 
 class TrainJobs(Operator):

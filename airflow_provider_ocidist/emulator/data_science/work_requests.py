@@ -52,9 +52,9 @@ class Work:
     """What one kind of work request does to its resource."""
 
     do: Callable[[str], None]
-    """May raise ApiError: the work request has then failed."""
+    """Function that does the work; if it raises ApiError, the work request has failed."""
     undo: Callable[[str], None]
-    """Restores the resource, because the work was canceled or has failed."""
+    """Function that restores the resource after the work was canceled or has failed."""
 
 
 class WorkRequests(AcceptedWork[WorkRequest]):

@@ -53,7 +53,7 @@ from airflow_provider_ocidist.emulator.wire import (
 )
 
 WATCH_S = (1800.0, 3600.0)
-"""How long a watch lasts that names no time."""
+"""Least and most seconds of a watch that names no time."""
 MERGE, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
 STRATEGIC, APPLY = "application/strategic-merge-patch+json", "application/apply-patch+yaml"
 REASONS = {
@@ -92,7 +92,7 @@ DELETE_OPTIONS: Mapping[str, Any] = {
     "dryRun": "list[str]",
 }
 MIN_TOKEN_S, MAX_TOKEN_S = 1, 2**32
-"""Of a token's life, in seconds."""
+"""Least and most seconds of a token's life."""
 MAX_WARNINGS = 20
 MAX_WARNING_CHARS = 500
 NOT_SERVED = ("exec", "attach", "portforward", "proxy")

@@ -19,10 +19,10 @@ from airflow_provider_ocidist.emulator.kubernetes.kinds import Kind, Obj
 from airflow_provider_ocidist.emulator.kubernetes.statuses import KubernetesError, Problem
 
 SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""Of generated names, as apimachinery's `rand.SafeEncodeString` has them."""
+"""Letters of generated names, as apimachinery's `rand.SafeEncodeString` has them."""
 MAX_GENERATED_BASE = 58
 HISTORY = 4_096
-"""Changes of each kind that watches can begin at; older ones are compacted."""
+"""Number of changes of each kind that watches can begin at; older ones are compacted."""
 SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 SUBDOMAIN_TEXT = (
@@ -42,13 +42,14 @@ LABEL_TEXT = (
     " is '[a-z]([-a-z0-9]*[a-z0-9])?')"
 )
 MAX_GRACE_S = 10**9
-"""A generation; a time that is much later could not be written."""
+"""Most seconds of grace, a generation; a time that is much later could not be written."""
 logger = logging.getLogger(__name__)
 Propagation = Literal["Foreground", "Background", "Orphan"]
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 """Finalizers that the garbage collector takes away."""
 Admission = Callable[["Cluster", Obj, "Obj | None"], None]
-"""Looks at an object before it is written, and at what it was; may change it. Raises KubernetesError."""
+"""Function that looks at an object before it is written, and at what it was; it may change it. Raises
+KubernetesError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class _Shelf:
     objects: dict[Key, Obj] = field(default_factory=dict)
     history: deque[Event] = field(default_factory=lambda: deque(maxlen=HISTORY))
     compacted: int = 0
-    """Changes up to this version are forgotten."""
+    """Version up to which changes are forgotten."""
     callbacks: list[Callback] = field(default_factory=list)
 
 
@@ -92,11 +93,11 @@ class Cluster:
         self._shelves = {kind.name: _Shelf(kind) for kind in kinds}
         self._version = 1
         self.compactions = 0
-        """How often the history was forgotten: lists that go on from before are refused."""
+        """Number of times that the history was forgotten: lists that go on from before are refused."""
         self._places: dict[str, tuple[str, Key]] = {}
         """Kind and key of each object, by its uid."""
         self._dependents: dict[str, dict[str, None]] = {}
-        """By an owner's uid, the uids of what names it as owner, in the order in which they came."""
+        """Uids of the objects that name an owner, by the owner's uid, in the order in which they came."""
         self._admissions: dict[str, list[Admission]] = {}
 
     @property
@@ -105,7 +106,7 @@ class Cluster:
 
     @property
     def version(self) -> int:
-        """Of the newest change."""
+        """The version of the newest change."""
         return self._version
 
     def kind(self, name: str) -> Kind:

@@ -83,7 +83,7 @@ class Kubernetes:
 
     @property
     def kubeconfig(self) -> Path:
-        """Of the administrator, for whom nothing is forbidden."""
+        """The kubeconfig of the administrator, for whom nothing is forbidden."""
         return self._folder / "kubeconfig"
 
     async def start(self, port: int = 0) -> None:

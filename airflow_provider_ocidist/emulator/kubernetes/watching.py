@@ -24,7 +24,7 @@ class Watch:
     kind: str
     namespace: str
     version: int | None
-    """From after this version on; None: all that is there first."""
+    """Version after which changes are sent; None: all that is there first."""
     fits: Callable[[Obj], bool]
     bookmarks: bool
     marks_initial: bool
@@ -32,7 +32,7 @@ class Watch:
     timeout_s: float
     bookmark_s: float
     shown: Callable[[Obj], Obj]
-    """Returns an object as the client wants it: as it is, or as a table."""
+    """Function that returns an object as the client wants it: as it is, or as a table."""
 
 
 async def lines(cluster: Cluster, watch: Watch, cut: asyncio.Event) -> AsyncIterator[bytes]:

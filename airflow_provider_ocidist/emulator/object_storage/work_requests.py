@@ -49,7 +49,7 @@ class WorkRequest(Accepted):
 
 
 Work = Callable[[Mapping[str, Any]], None]
-"""Carries out a work request by its details. Raises ApiError."""
+"""Function that carries out a work request by its details. Raises ApiError."""
 
 
 class WorkRequests(AcceptedWork[WorkRequest]):

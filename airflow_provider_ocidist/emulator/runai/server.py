@@ -56,7 +56,7 @@ class RunaiServer:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self.access: RunaiAccess
-        """Set by `start`."""
+        """Access to the control plane, set by `start`."""
 
     def __enter__(self) -> RunaiAccess:
         self.start()

@@ -82,13 +82,12 @@ const inAirflow = (path, text) => outside(new URL(`../${path}`, location.href.sp
 const badge = (state, of, before = "") => h("span", { class: `badge state-${state.toUpperCase()}`, title: `state of the ${of}` }, `${before}${state.toLowerCase().replaceAll("_", " ")}`);
 
 function identity({ gang }) {
-  // Only OCI has job runs.
-  const layout = { multi_node: ", one job run for all", job_runs: `, ${plural(gang.nodes, "job run")}` }[gang.topology] ?? "";
+  const layout = gang.topology === "multi_node" ? `one ${gang.node_noun} for all` : `each a ${gang.node_noun}`;
   return h("div", { class: "identity" },
     h("span", {}, `${plural(gang.nodes, "node")}${layout} (${gang.topology})`),
     h("span", {}, `attempt ${gang.attempt}`),
-    gang.candidate && h("span", { title: "one of backend.candidates: the platform refused other machines" }, `candidate: ${gang.candidate}`),
-    h("span", { class: "id" }, "main run ", h("code", { title: gang.main_run_id }, shortened(gang.main_run_id)), copyButton(gang.main_run_id, "the id of the main run")),
+    gang.candidate && h("span", { title: "from backend.candidates: other machines were refused" }, `candidate: ${gang.candidate}`),
+    h("span", { class: "id" }, `main ${gang.node_noun} `, h("code", { title: gang.main_run_id }, shortened(gang.main_run_id)), copyButton(gang.main_run_id, `the ${gang.identifier} of the main ${gang.node_noun}`)),
     gang.console_url && outside(gang.console_url, { target: "_blank", class: "button" }, gang.console_url.startsWith("https:") ? "Open in the OCI console" : "Open at the emulator"));
 }
 

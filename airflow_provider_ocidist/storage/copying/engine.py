@@ -21,9 +21,9 @@ from airflow_provider_ocidist.storage.stores.base import CannotTake, Entry, Orig
 log = logging.getLogger(__name__)
 
 _LEAST_CHARGE = 16 << 10
-"""The smallest file's charge to the memory budget; bounds the queue."""
+"""Bytes that the smallest file is charged to the memory budget, which bounds the queue."""
 _STREAM_CHARGE = 1 << 20
-"""The charge of a part that is written piece by piece."""
+"""Bytes that a part which is written piece by piece is charged."""
 _TICK_S = 0.1
 
 

@@ -17,13 +17,13 @@ from airflow_provider_ocidist.storage.stores.oci_http import BucketFolder, readi
 log = logging.getLogger(__name__)
 
 PART_SIZE_KEY = "opc-meta-ocidist-part-size"
-"""The size of the parts, with which a reader can check the digest of the digests."""
+"""Header with the size of the parts, with which a reader can check the digest of the digests."""
 LARGEST_RANGE = 64 << 20
 _BODY_ATTEMPTS = 5
 _PIECE_WAITED_FOR = 64 << 10
-"""Bytes of a read that returns no less: a broken connection loses them."""
+"""Fewest bytes that a read returns before the end; a broken connection loses less than that."""
 _PIECE = 512 << 10
-"""Bytes written at a time, at most; on a slow link only those received, so that a kill loses little."""
+"""Most bytes written at a time; on a slow link only those received, so that a kill loses little."""
 
 
 class OciDownload(Download):

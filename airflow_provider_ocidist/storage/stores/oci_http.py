@@ -105,7 +105,7 @@ class ObjectHttp:
 
 
 class RestHttp(ObjectHttp):
-    """The same requests where the SDK is missing."""
+    """Requests in one bucket where the SDK is missing."""
 
     def __init__(self, client: ObjectStorageClient, namespace: str, bucket: str) -> None:
         self._caller = client.caller
@@ -149,7 +149,7 @@ class BucketFolder(Protocol):
     client: Any
     http: ObjectHttp
     bucket: tuple[str, str]
-    """Namespace and name."""
+    """Namespace and name of the bucket."""
 
     @property
     def region(self) -> str: ...

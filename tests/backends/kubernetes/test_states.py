@@ -103,7 +103,7 @@ DISRUPTED = [
             None,
             'secret "hf" not found',
         ),
-        (pod("Unknown"), NodeState.UNKNOWN, None, "lost sight"),
+        (pod("Unknown"), NodeState.UNKNOWN, None, "lost contact"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

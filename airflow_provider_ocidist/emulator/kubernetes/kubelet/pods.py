@@ -42,14 +42,14 @@ class Machines:
     logs: PodLogs
     settings: ClusterSettings
     default_commands: Mapping[str, Sequence[str]]
-    """By image, what it runs."""
+    """Command that each image runs."""
     environment: Mapping[str, str]
-    """What each container gets besides its own."""
+    """Variables that each container gets besides its own."""
     credentials: Callable[[Obj], Mapping[str, bytes]]
-    """Returns the files of a pod's service account."""
+    """Function that returns the files of a pod's service account."""
     is_missing: Callable[[str], bool]
     is_idle: Callable[[Obj], bool]
-    """Whether a pod's containers are to run without a process."""
+    """Function that returns whether a pod's containers are to run without a process."""
 
 
 class PodLife:
@@ -103,7 +103,7 @@ class PodLife:
         self.end(0)
 
     def vanish(self) -> None:
-        """End all processes, of which nobody hears any more: the node is lost."""
+        """End all processes and report nothing any more, as on a machine that is lost."""
         self.is_silent = True
         self.end(0)
 

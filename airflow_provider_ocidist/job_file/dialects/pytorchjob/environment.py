@@ -10,7 +10,7 @@ from airflow_provider_ocidist.job_file.dialects.base import Draft, Section, Vari
 from airflow_provider_ocidist.job_file.schema import shown
 
 REFERENCE = re.compile(r"\$\$|\$\((?P<name>[A-Za-z_][\w.-]*)\)")
-"""`$(NAME)`, as Kubernetes fills it in; `$$` is one `$`."""
+"""References `$(NAME)`, as Kubernetes fills them in; `$$` is one `$`."""
 INJECTED = re.compile(r"RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|PET_\w+")
 """Variables that the operator sets in every container."""
 ELSEWHERE = {

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.launchers import command_line
 from airflow_provider_ocidist.launchers.command_line import CommandLine
 
 PORT = "23456"
-"""The operator's own."""
+"""Port of the operator."""
 TOPOLOGY_FLAGS = {
     "nnodes",
     "nproc-per-node",
