@@ -99,7 +99,10 @@ def deleted(found: dict[str, Any]) -> dict[str, Any]:
             pod("Failed", reason="NodeShutdown", conditions=DISRUPTED),
             (NodeState.FAILED, "NodeShutdown", Cause.NODE),
         ),
-        (pod("Unknown"), (NodeState.UNKNOWN, "the cluster has lost sight of its machine", None)),
+        (
+            pod("Unknown"),
+            (NodeState.UNKNOWN, "Kubernetes has lost contact with its machine (phase Unknown)", None),
+        ),
         (deleted(pod(state={"running": {}})), (NodeState.ENDING, "its pod is being deleted", None)),
         (
             deleted(pod(state={"running": {}}, conditions=DISRUPTED)),
