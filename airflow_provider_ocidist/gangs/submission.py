@@ -34,6 +34,7 @@ from airflow_provider_ocidist.model.homes import words_of
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import TaskStateStore
 from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.pauses import pause_after
 from airflow_provider_ocidist.model.refusal import CAUSES
 from airflow_provider_ocidist.model.run import (
     Ending,
@@ -52,6 +53,8 @@ LONGEST_NOTE = 60_000
 """Most characters of a note; Airflow's task state store is made for values of up to 64 KB."""
 END_WITHIN = 1800.0
 """Seconds that a left-over gang has to end, including `limits.stop_grace` and its last checkpoint."""
+LONGEST_PAUSE = 10.0
+"""Seconds between two looks at a gang that is to end."""
 CLAIM_PATIENCE = 1.5
 """Seconds to wait for the claims, of the five that Airflow leaves a killed process; without an answer the gang is
 ended."""
@@ -74,14 +77,15 @@ class Canceller:
         deadline = max((self._begun.setdefault(ref.job_id, now) for ref in refs), default=now) + within
         cancelled_at: dict[str, float] = {}
         while live := self._living(refs):
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > deadline:
                 raise _still_alive(live, within)
             for ref, _ in live:
-                if time.monotonic() - cancelled_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
+                if now - cancelled_at.get(ref.job_id, -math.inf) >= CANCEL_AGAIN_AFTER:
                     self._log.warning("ending %s, %s", ref.key.name, why)
                     if self._cancel(ref):
-                        cancelled_at[ref.job_id] = time.monotonic()
-            self._pause()
+                        cancelled_at[ref.job_id] = now
+            self._pause(now - deadline + within)
         for ref in refs:
             if not ref.complete:
                 self._remove(ref, deadline, within)
@@ -112,8 +116,8 @@ class Canceller:
             return False
         return True
 
-    def _pause(self) -> None:
-        if self._stop.wait(1.0):
+    def _pause(self, waited: float = 0.0) -> None:
+        if self._stop.wait(pause_after(waited, 1.0, LONGEST_PAUSE)):
             raise BackendError("stopped while an earlier gang was ending", cause=Cause.CANCELED)
 
     def _living(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, RunStatus]]:

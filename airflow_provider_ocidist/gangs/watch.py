@@ -28,6 +28,7 @@ from airflow_provider_ocidist.gangs.unchanged import observe
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept
 from airflow_provider_ocidist.model.masking import masked_text
+from airflow_provider_ocidist.model.pauses import pause_after
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import (
     Ending,
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 
 NEAR_THE_END = (Phase.SAVING, Phase.DONE)
 NEAR_THE_END_INTERVAL = 1.0
+"""Seconds between two looks at nodes that save or have ended, at first; it grows with the time that this takes."""
 SAME_WARNING_AFTER = 60.0
 """Seconds after which the same warning is logged again."""
 UNFORESEEN = 3
@@ -85,6 +87,7 @@ class Watch:
         self.leaves_the_end = leaves_the_end
         self._clock = clock
         self._observed_at: float | None = None
+        self._near_the_end_since: float | None = None
         self.reconnect: Callable[[], object] | None = None
         """Function that reads the connection again after a refusal; None: the poller does that for all its watches."""
         self.status: RunStatus | None = None
@@ -154,6 +157,7 @@ class Watch:
         self._unforeseen = 0
         self._note_answer()
         self.record = observe(self.record, status, self._elapsed())
+        self._note_phases(status)
         at = now if status.at is None else status.at
         self._note_unread(status, at)
         action = decide(self.record, status, at)
@@ -172,6 +176,15 @@ class Watch:
         """Return the seconds since the look before, 0 at the first."""
         before, self._observed_at = self._observed_at, self._clock()
         return 0.0 if before is None else self._observed_at - before
+
+    def _note_phases(self, status: RunStatus) -> None:
+        near_the_end = any(
+            node.report is not None and node.report.phase in NEAR_THE_END for node in status.nodes
+        )
+        if not near_the_end:
+            self._near_the_end_since = None
+        elif self._near_the_end_since is None:
+            self._near_the_end_since = self._clock()
 
     def _note_unread(self, status: RunStatus, now: float) -> None:
         is_unread = status.ended and not (status.reports_readable and status.checkpoint_readable)
@@ -304,9 +317,10 @@ class Watch:
         """Return the seconds until the next look: fewer when nodes are saving, more without an answer."""
         if self.record.unanswered.questions:
             return self.record.unanswered.pause(interval)
-        nodes = self.status.nodes if self.status is not None else ()
-        saving = any(node.report is not None and node.report.phase in NEAR_THE_END for node in nodes)
-        return min(interval, NEAR_THE_END_INTERVAL) if saving else interval
+        if self._near_the_end_since is None:
+            return interval
+        waited = self._clock() - self._near_the_end_since
+        return pause_after(waited, NEAR_THE_END_INTERVAL, interval)
 
     @property
     def spent(self) -> dict[str, Any]:

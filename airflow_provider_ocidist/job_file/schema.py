@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -81,7 +82,8 @@ def shown(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def section_homes(cls: type[Any]) -> dict[str, str]:
+@functools.cache
+def section_homes(cls: type[Any]) -> Mapping[str, str]:
     """Return the section that each key of a dataclass and of the sections in it belongs to; the top wins."""
     sections = {name: plain_of(hint) for name, hint in hints_of(cls).items()}
     inner = {

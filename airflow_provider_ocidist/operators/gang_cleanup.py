@@ -18,7 +18,7 @@ from airflow_provider_ocidist.gangs.search import gangs_of, recorded_of
 from airflow_provider_ocidist.gangs.stop_flag import StopFlag
 from airflow_provider_ocidist.gangs.submission import Canceller
 from airflow_provider_ocidist.gangs.watch import TaskLog
-from airflow_provider_ocidist.job_file.schema import DEFAULT_BACKEND
+from airflow_provider_ocidist.kinds import DEFAULT_BACKEND
 from airflow_provider_ocidist.model.attempts import Attempt, Place
 from airflow_provider_ocidist.model.run import NodeState, RunKey, RunRef, RunStatus
 from airflow_provider_ocidist.operators.task_jobs import TaskConnection

@@ -164,6 +164,7 @@ def test_a_launch_forgets_the_reason_and_the_listeners_of_the_one_before() -> No
     switch, heard = StopSwitch(), []
     switch.listen(lambda: heard.append("of the launch before"))
     switch.ask(Stop(message="again", restarts=(Restart(cause=Cause.USER, message="m"),)))
+    assert heard == ["of the launch before"]
     switch.rearm(1)
     assert not switch.event.is_set()
     switch.listen(lambda: heard.append("of this one"))

@@ -24,14 +24,15 @@ from airflow_provider_ocidist.agent.join.peer_reports import Beats, read_others,
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError, TopologyTimeout
 from airflow_provider_ocidist.launchers.base import MASTER_PORT, Placement
 from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.pauses import pause_after
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, report_of
 from airflow_provider_ocidist.storage.stores.base import Store
 
 logger = logging.getLogger(__name__)
 
-FIRST_LOOK, LAST_LOOK = 0.1, 0.4
-"""Seconds between looks; they bound how long a complete gang waits, so they stay small."""
+FIRST_LOOK, LAST_LOOK, LONGEST_PAUSE = 0.1, 0.4, 2.0
+"""Seconds between looks; they bound how long a complete gang waits, so they stay small, beside what it has waited."""
 SAY_INTERVAL = 30.0
 JOINED = (Phase.JOINING, Phase.TRAINING, Phase.SAVING, Phase.DONE)
 SHARED_PORTS = range(20000, 29000)
@@ -141,8 +142,9 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
     sends heartbeats, and makes progress at least once in `timeout`.
     """
     gathering = Gathering(store, heartbeat.report.rank, nodes, heartbeat.launch)
-    deadline = (time.monotonic() if heartbeat.launch else heartbeat.began_at) + timeout
-    pause, say_at = FIRST_LOOK, time.monotonic() + SAY_INTERVAL
+    began = time.monotonic()
+    deadline = (began if heartbeat.launch else heartbeat.began_at) + timeout
+    pause, say_at = FIRST_LOOK, began + SAY_INTERVAL
     while not gathering.look():
         now = time.monotonic()
         if now > deadline and gathering.overdue(timeout):
@@ -153,7 +155,7 @@ def meet(store: Store, heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
             logger.info("waiting for the others: %s not here yet", gathering.missing())
             say_at += SAY_INTERVAL
         heartbeat.switch.pause(pause)
-        pause = min(LAST_LOOK, pause * 1.5)
+        pause = pause_after(now - began, min(LAST_LOOK, pause * 1.5), LONGEST_PAUSE)
     return [
         heartbeat.report if rank == heartbeat.report.rank else gathering.ready[rank] for rank in range(nodes)
     ]
@@ -283,10 +285,11 @@ def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalle
     Where all nodes are one run of the service, a failed node's exit ends the run for all, and the others would lose
     what they are still saving. A signal means that the run is being ended already.
     """
-    deadline = time.monotonic() + limit
+    began = time.monotonic()
     beats = Beats()
     while any(_at_work(report, beats) for report in read_others(store, rank, nodes)):
-        if signalled.wait(LAST_LOOK) or time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > limit or signalled.wait(pause_after(waited, LAST_LOOK, LONGEST_PAUSE)):
             return
 
 
@@ -299,7 +302,7 @@ def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
     TopologyTimeout for one that has ended otherwise or is silent, or whose report cannot be read for `timeout` seconds.
     """
     beats = Beats()
-    read_at = time.monotonic()
+    began = read_at = time.monotonic()
     while True:
         others = read_others(heartbeat.store, heartbeat.report.rank, nodes)
         known = [report for report in others if report]
@@ -316,7 +319,7 @@ def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
             names = ", ".join(map(str, lost))
             why = f"node {names} has exited or is silent" if lost else "the reports of a node cannot be read"
             raise TopologyTimeout(f"{why}, so the training cannot be launched again")
-        heartbeat.switch.pause(LAST_LOOK)
+        heartbeat.switch.pause(pause_after(time.monotonic() - began, LAST_LOOK, LONGEST_PAUSE))
 
 
 def _at_work(report: NodeReport | None, beats: Beats) -> bool:

@@ -63,7 +63,7 @@ class HangWatch:
             idle=self.meter.idle,
             by_steps=self.meter.by_steps,
             longest_step=self.meter.longest_step,
-            step=self.meter.progress.step,
+            step=self.meter.step,
         )
         if not (is_hung([own], self.timeout) or self._may_be_mere_talk(own)):
             return []

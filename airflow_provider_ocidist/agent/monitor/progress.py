@@ -141,6 +141,8 @@ class ProgressMeter:
         """`folder` is the meter's own; it is removed at the end."""
         self.file = folder / "progress.jsonl"
         self._offset = 0
+        self._known_by = (0, 0, 0)
+        """Inode, size and time of the progress file when it was last read; the size may be less than what was read."""
         self._read_ns = 0
         """Modification time of the progress file at its last reading; what is read next is not older."""
         self._follows = False
@@ -184,10 +186,15 @@ class ProgressMeter:
             for rank, times in sorted(self._own_times.items())
         )
 
+    @property
+    def step(self) -> int | None:
+        """The step that the program was last seen to report."""
+        return self._progress.step
+
     def step_now(self) -> int | None:
         """Return the step that the program has reported last, also since the last beat."""
         self._read_file()
-        return self.progress.step
+        return self.step
 
     @property
     def idle(self) -> float:
@@ -224,6 +231,7 @@ class ProgressMeter:
         with self._reading, self._lock:
             self.file.unlink(missing_ok=True)
             self._offset = self._read_ns = 0
+            self._known_by = (0, 0, 0)
             self._announced, self._readers = {}, {}
             self._epochs, self._unplaced = EpochCounter(), Unplaced()
             self._progress = Progress(updated_at=time.time())
@@ -272,13 +280,19 @@ class ProgressMeter:
     def _read_file(self) -> None:
         with self._reading:
             try:
+                # Several times a beat, and mostly there is nothing new.
+                now = self.file.stat()
+                if (now.st_ino, now.st_size, now.st_mtime_ns) == self._known_by:
+                    return
                 with self.file.open("rb") as file:
                     # Before what is read: a line that comes meanwhile is later than that.
-                    written_ns = os.fstat(file.fileno()).st_mtime_ns
+                    now = os.fstat(file.fileno())
+                    written_ns = now.st_mtime_ns
                     file.seek(self._offset)
                     lines, _, rest = file.read().rpartition(b"\n")
             except OSError:
                 return
+            self._known_by = (now.st_ino, now.st_size, now.st_mtime_ns)
             earlier_ns, self._read_ns = self._read_ns, written_ns
             if lines:
                 self._offset += len(lines) + 1

@@ -183,6 +183,6 @@ class Watches:
         self.heartbeat.update(usage=usage)
 
     def _gpu_at_work(self) -> None:
-        if self.meter.progress.step is None:
+        if self.meter.step is None:
             # Steps are better evidence of activity, where a program reports them.
             self.meter.touch()

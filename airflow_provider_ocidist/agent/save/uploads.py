@@ -138,6 +138,8 @@ class CheckpointUploader:
         """Count of published checkpoints."""
         self._newest = 0
         """Number of the newest published save."""
+        self._names: set[str] = set()
+        """What lay in the folder at the last look: all of it was looked at."""
         self._warned: set[object] = set()
         self._pause = FIRST_PAUSE
         self._try_again_at = 0.0
@@ -424,10 +426,11 @@ class CheckpointUploader:
 
     def _warn_of_names(self) -> None:
         try:
-            entries = sorted(path.name for path in self.folder.iterdir())
+            names = {path.name for path in self.folder.iterdir()}
         except OSError:
             return
-        for name in entries:
+        new, self._names = names - self._names, names
+        for name in sorted(new):
             if name not in self._warned and is_unplaced(name, self.checkpoints.pattern):
                 self._warned.add(name)
                 logger.warning(

@@ -179,9 +179,7 @@ class CheckpointFolder:
             checkpoints,
             context.access,
             fence=context.config.fence,
-            program=ProgramState(
-                step=lambda: meter.progress.step, loss_at=meter.loss_at, announced=meter.announced
-            ),
+            program=ProgramState(step=lambda: meter.step, loss_at=meter.loss_at, announced=meter.announced),
             on_published=self._report_published,
             shards=shards if context.config.nodes > 1 else None,
             sharing=[rank for rank in range(context.config.nodes) if rank not in (context.rank, *apart)],

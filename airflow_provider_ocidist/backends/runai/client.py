@@ -237,7 +237,7 @@ def _transport_errors(doing: str, address: str) -> Iterator[None]:
                 cause=Cause.CONFIG,
             ) from error
         raise BackendError(
-            f"{doing}: cannot reach {address} ({error or type(error).__name__}); check host and network",
+            f"{doing}: cannot reach {address} ({str(error) or type(error).__name__}); check host and network",
             retryable=True,
         ) from error
     except (httpx.InvalidURL, UnicodeError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Union
 
@@ -173,7 +174,7 @@ class Store(ABC):
 
     def uri_of(self, name: str) -> str:
         """Return the URI of a file, without secrets, for messages."""
-        return locations.shown(locations.join(self.uri, name))
+        return _shown_place(self.uri, name)
 
     @abstractmethod
     def upload(self, name: str, size: int | None, part_size: int, origin: Origin | None = None) -> Upload:
@@ -222,6 +223,12 @@ class Store(ABC):
         """Have the place fetch a file by itself, and return its etag. Raises CannotTake when it refuses."""
         del stop
         raise CannotTake(f"{self.uri} cannot copy {source.uri_of(entry.name)} to {name}")
+
+
+@lru_cache(maxsize=4096)
+def _shown_place(uri: str, name: str) -> str:
+    """Every request names its place, should it fail: a node's few files at each beat."""
+    return locations.shown(locations.join(uri, name))
 
 
 class CannotTake(StorageError):

@@ -77,7 +77,7 @@ class OciStore(Store):
 
     def read(self, name: str) -> bytes:
         with storage_errors(self.uri_of(name)):
-            return b"".join(OciDownload(self, Entry(name=name, size=None), LARGEST_RANGE).all_pieces())
+            return OciDownload(self, Entry(name=name, size=None), LARGEST_RANGE).whole()
 
     def write(self, name: str, data: Buffer) -> str | None:
         with storage_errors(self.uri_of(name)):
