@@ -21,8 +21,8 @@ def seconds_of(spans: Iterable[Span], now: float) -> float | None:
 
 
 def node_seconds(status: RunStatus, now: float) -> float:
-    """Return the time of all nodes up to `now`, the service's, with that of the task's earlier attempts."""
-    return status.spent_before + (seconds_of(spans_of(status), now) or 0.0)
+    """Return the time of all nodes up to `now`, the service's, with the lost ones and the task's earlier attempts."""
+    return status.spent_before + status.lost_seconds + (seconds_of(spans_of(status), now) or 0.0)
 
 
 def spans_of(status: RunStatus) -> list[Span]:

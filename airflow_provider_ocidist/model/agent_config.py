@@ -24,6 +24,8 @@ from airflow_provider_ocidist.model.job import (
 CONFIG_VARIABLE = "OCIDIST_CONFIG"
 RANK_VARIABLE = "OCIDIST_NODE_RANK"
 """Absent where the service itself numbers the nodes, in NODE_RANK."""
+INCARNATION_VARIABLE = "OCIDIST_INCARNATION"
+"""How many nodes of this rank were lost before; absent for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,8 @@ class AgentConfig:
     them."""
     starts_again: bool = False
     """Whether the platform starts a node again by itself, which then does nothing: a gang is retried whole."""
+    replaces: bool = False
+    """Whether those who wait replace a lost node by another: then the others wait for that one."""
     reports: bool = True
     """Whether it is certain that an agent reads this; where not, a node's silence means nothing."""
     require_training: bool = False

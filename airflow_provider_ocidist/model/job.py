@@ -240,6 +240,9 @@ class Limits:
     """The same as a sum of money: node-hours times the price of the shape in `prices`, here or in the connection."""
     start_timeout: Seconds = 1800.0
     """From submission until every node runs; a gang that misses one node is ended then."""
+    replace_timeout: Seconds | None = None
+    """How long the others wait for the machine that takes the place of a lost one (`restarts.node`). None: as long as
+    `start_timeout`."""
     capacity_timeout: SecondsOrZero | None = None
     """How long an Airflow task that finds no machine asks again, before it fails. 0: it fails at once. None: 1 hour."""
     join_timeout: Seconds = 600.0
@@ -261,6 +264,11 @@ class Limits:
     """Without a renewal of the run's lease; then its nodes end it themselves. 0: never. None: the default of the
     submitter, which is 2 hours for an Airflow task and never for the command line."""
 
+    @property
+    def replaced_within(self) -> float:
+        """Seconds in which the machine that takes the place of a lost one has to be there."""
+        return self.start_timeout if self.replace_timeout is None else self.replace_timeout
+
 
 @dataclass(frozen=True, kw_only=True)
 class Restarts:
@@ -276,8 +284,9 @@ class Restarts:
     hang: Annotated[int, AtLeast(0)] = 0
     """After `limits.hang_timeout`."""
     node: Annotated[int, AtLeast(0)] = 0
-    """After an error of a GPU or of the network, of which no node has died; and how often a try of the task makes the
-    gang anew after it has lost a machine. A preempted machine does not count."""
+    """After an error of a GPU or of the network, of which no node has died; how many lost machines of a gang are
+    replaced; and how often a try of the task makes the gang anew where that cannot be. A preempted machine does not
+    count."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -199,6 +199,10 @@ class NodeReport:
     """Whether this node has ended the run because the same failure had ended a launch at the same step before."""
     recoveries: tuple[Recovery, ...] = ()
     """What this node has measured of them; of a program that reports no steps, nothing."""
+    incarnation: int = 0
+    """How many nodes of this rank have been lost before this one was made in their place."""
+    predecessors: float = 0.0
+    """Seconds that those have run, all together."""
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()
@@ -237,6 +241,12 @@ class StopRequest:
     """Where the training is launched again: all so far, the new one last. Empty: the run ends."""
     hang: bool = False
     """Whether nothing got further, whatever the cause: then each node shows where its processes stand."""
+    lost: tuple[int, ...] = ()
+    """Ranks of nodes that have ended at the service, and are replaced: what still runs of one is to end."""
+
+    def restarts_of(self, rank: int) -> tuple[Restart, ...]:
+        """Return the restarts in which a node takes part: none for one that is replaced."""
+        return () if rank in self.lost else self.restarts
 
     def concerns(self, launch: int) -> bool:
         """Whether it ends the launch of this number, from 0."""

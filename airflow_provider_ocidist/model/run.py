@@ -18,7 +18,7 @@ from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.budget import Budget, budget_of
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
-from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.job import Restarts, TrainingJob
 from airflow_provider_ocidist.model.report import NodeReport, Progress, Restart
 
 
@@ -158,6 +158,8 @@ class Plan:
     """What of `backend.candidates` it was made of, for people; empty: the section as it is."""
     price: float | None = None
     """Of a node for an hour; None: not known."""
+    replaces: bool = False
+    """Whether those who wait replace a lost node by another, while the others wait for that one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +189,12 @@ class RunRef:
     """As in the plan."""
     price: float | None = None
     """Of a node for an hour; None: not known."""
+    replaces: bool = False
+    """As in the plan."""
+    replaced: tuple[Restart, ...] = ()
+    """Why nodes were replaced, oldest first; how often the rank of one is among them is its incarnation."""
+    lost_seconds: float = 0.0
+    """Seconds that those have run, all together, by the service's clock."""
 
     @classmethod
     def of(cls, plan: Plan, job_id: str, run_ids: tuple[str, ...], **own: Any) -> RunRef:
@@ -204,9 +212,14 @@ class RunRef:
                 "compartment_id": plan.compartment_id,
                 "topology": plan.topology,
                 "lease": plan.lease,
+                "replaces": plan.replaces,
                 **own,
             }
         )
+
+    def incarnation(self, rank: int) -> int:
+        """Return how many nodes of a rank were lost before the one that has it now."""
+        return sum(each.rank == rank for each in self.replaced)
 
     def sharing_texts(self) -> RunRef:
         """Return an equal reference whose texts are shared with other gangs': a thousand wait in one process."""
@@ -310,6 +323,8 @@ class RunStatus:
     """The newest whole checkpoint at its place, of any attempt; read where the reports are incomplete."""
     at: float | None = None
     """Unix time of this look by the service's clock, which all times of a record use; None: it gave none."""
+    lost_seconds: float = 0.0
+    """Of the nodes that were replaced by these (`RunRef.lost_seconds`)."""
 
     @property
     def ended(self) -> bool:
@@ -427,6 +442,11 @@ class RunRecord:
     budget: Budget | None = None
     """What all attempts of the task together may use; None: it is not limited."""
     unchanged: tuple[Unchanged, ...] = ()
+    restarts: Restarts = Restarts()
+    replace_timeout: float = 1800.0
+    """Seconds in which the machine that takes the place of a lost one has to be there."""
+    irreplaceable: str = ""
+    """Why no lost node of this gang is replaced any more, though the job allows it; empty: it is."""
 
     @classmethod
     def of(
@@ -454,6 +474,8 @@ class RunRecord:
             logs_since=(ref.submitted_at,) * ref.nodes,
             ending_limit=ENDING_LIMIT + limits.stop_grace,
             budget=budget_of(limits, ref.price),
+            restarts=job.restarts,
+            replace_timeout=limits.replaced_within,
         )
 
     def to_json(self) -> dict[str, Any]:

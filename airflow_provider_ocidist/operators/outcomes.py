@@ -82,6 +82,10 @@ class TryOutcome:
                 "the nodes' output is not kept, and so not shown here: name a log group in the connection "
                 "or the job (log_group_id)"
             )
+        self.publish_run(ref)
+
+    def publish_run(self, ref: RunRef) -> None:
+        """Publish of which runs a gang consists now, and their links."""
         self._push("run", ref.to_json())
         for key, url in links_of_run(ref, self._connection.access(ref.backend)).items():
             self._push(key, url)

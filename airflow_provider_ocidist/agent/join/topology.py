@@ -290,16 +290,19 @@ def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalle
             return
 
 
-def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> list[NodeReport]:
+def await_others_saved(
+    heartbeat: Heartbeat, *, nodes: int, timeout: float, patience: float = 0.0
+) -> list[NodeReport]:
     """Return the other nodes' reports once all have saved what the launch before has left.
 
     Then all restore the same checkpoint.
 
     A node that saves is waited for as long as it beats. Raises SucceededBefore for one that has succeeded,
-    TopologyTimeout for one that has ended otherwise or is silent, or whose report cannot be read for `timeout` seconds.
+    TopologyTimeout for one that has ended otherwise or is silent for `patience` seconds, in which another may take its
+    place, or whose report cannot be read for `timeout` seconds.
     """
     beats = Beats()
-    read_at = time.monotonic()
+    read_at = heard_at = time.monotonic()
     while True:
         others = read_others(heartbeat.store, heartbeat.report.rank, nodes)
         known = [report for report in others if report]
@@ -312,7 +315,9 @@ def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
             if report.phase is Phase.DONE and report.exit_code == 0:
                 raise SucceededBefore(f"node {report.rank} has ended already")
         lost = [report.rank for report in behind if not _at_work(report, beats)]
-        if lost or time.monotonic() - read_at > timeout:
+        now = time.monotonic()
+        heard_at = heard_at if lost else now
+        if (lost and now - heard_at >= patience) or now - read_at > timeout:
             names = ", ".join(map(str, lost)) or "of which no report can be read"
             raise TopologyTimeout(f"node {names} does not come to another launch")
         heartbeat.switch.pause(LAST_LOOK)

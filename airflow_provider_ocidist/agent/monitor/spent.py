@@ -20,9 +20,12 @@ LONGEST_PAUSE = 30.0
 
 
 def seconds_in(reports: Iterable[NodeReport | None]) -> float:
-    """Return the time of the nodes together, as far as their reports show it."""
-    ends = ((each.finished_at or each.heartbeat_at) - each.started_at for each in reports if each)
-    return sum(max(0.0, seconds) for seconds in ends)
+    """Return the time of the nodes together, with that of those they replace, as far as their reports show it."""
+    return sum(
+        each.predecessors + max(0.0, (each.finished_at or each.heartbeat_at) - each.started_at)
+        for each in reports
+        if each
+    )
 
 
 def spent_before(run_dir: str, attempt: int, access: OciAccess) -> float:
@@ -70,6 +73,8 @@ class BudgetWatch:
         self.budget = budget
         self.before = 0.0
         """Node-seconds of earlier attempts, once they are known."""
+        self.predecessors = 0.0
+        """Seconds of the lost nodes in whose place this one was made."""
         self._price = price
         self._nodes = nodes
         self._others = others
@@ -87,7 +92,7 @@ class BudgetWatch:
         # No node is older than the oldest, which so never looks too late; the others' reports are read near the end.
         if self._declared or own < self._due or self.before + own * self._nodes < self.budget.node_seconds:
             return
-        spent = self.before + own + self._of_others()
+        spent = self.before + self.predecessors + own + self._of_others()
         finding = self.budget.finding(spent, self._price)
         if finding:
             self._declared = True

@@ -39,6 +39,11 @@ class RunWatches:
         if context.rank == 0 and context.config.attempt > 1:
             context.patiently(self._count_earlier_attempts)
 
+    def count_predecessors(self) -> None:
+        """Count what the nodes have used in whose place this one was made."""
+        if self._budget is not None:
+            self._budget.predecessors = self.context.heartbeat.report.predecessors
+
     def note_spent(self, before: float | None) -> None:
         """Take over the node-seconds of earlier attempts; None where they were not counted."""
         self.context.heartbeat.update(spent_before=before)
