@@ -180,7 +180,8 @@ class DistributedTrainingSensor(Waiting):
         return self._defer_unless_done(context)
 
     def poke(self, context: Context) -> bool:
-        from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed
+        from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Replace, Succeed
+        from airflow_provider_ocidist.gangs.replacements import catch_up
 
         kept = self._kept(context)
         if self._watched is None:
@@ -199,6 +200,8 @@ class DistributedTrainingSensor(Waiting):
             case Fail(cause, message):
                 self._watched.write_the_rest()
                 raise _failed(cause, message)
+            case Replace():
+                catch_up(self._watched, self.log)
             case Cancel(ending):
                 # A node has failed; the owner ends the others, and the outcome is certain.
                 raise _failed(ending.cause, ending.message)
@@ -219,6 +222,7 @@ class DistributedTrainingSensor(Waiting):
         )
 
     def _record(self) -> RunRecord:
+        from airflow_provider_ocidist.model.job import Restarts
         from airflow_provider_ocidist.model.run import Expectations, RunRecord
 
         # No limits and no lease: this task only watches, and the run's owner ends it.
@@ -227,6 +231,8 @@ class DistributedTrainingSensor(Waiting):
             ref=ref,
             expects=Expectations(checkpoint=self.require_checkpoint, reports=self._has_agents(ref)),
             logs_since=(time.time(),) * ref.nodes,
+            # How often its owner replaces a node is for the owner to know.
+            restarts=Restarts(node=1_000_000),
         )
 
     def _has_agents(self, ref: RunRef) -> bool:

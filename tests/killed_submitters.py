@@ -1,7 +1,9 @@
-"""Submits a gang, and dies of SIGKILL at one of its requests; run by gangs/test_killed_submissions.py.
+"""Submits a gang, or replaces a node of one, and dies of SIGKILL at one of its requests; run by
+gangs/test_killed_submissions.py and gangs/test_replacements.py.
 
-Reads a case on each line: fields of a connection, a key, the number of the request, and whether it is killed before it
-is sent or when its answer is there. Every case is a process of its own, forked from one that has imported everything.
+Reads a case on each line: fields of a connection, a key or the record of a gang, the number of the request, and whether
+it is killed before it is sent or when its answer is there. Every case is a process of its own, forked from one that has
+imported everything.
 Prints how it ended: -9, or 0 where the submission took fewer requests.
 """
 
@@ -20,6 +22,7 @@ from typing import Any
 NEEDED = (
     "oci.data_science",
     "airflow_provider_ocidist.backends.oci_data_science",
+    "airflow_provider_ocidist.gangs.replacements",
     "airflow_provider_ocidist.gangs.submission",
     "tests.training_jobs",
 )
@@ -31,7 +34,7 @@ def main() -> None:
         case = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            _submit_and_be_killed(case)
+            (_replace_and_be_killed if "record" in case else _submit_and_be_killed)(case)
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 
@@ -52,6 +55,22 @@ def _submit_and_be_killed(case: dict[str, Any]) -> None:
     job = a_job(nodes=case["nodes"], seconds=60)
     gang = GangSubmitter(backend, job, logging.getLogger("killed"), None, threading.Event())
     gang.adopt_or_submit(RunKey(**case["key"]), None, 1)
+    os._exit(0)
+
+
+def _replace_and_be_killed(case: dict[str, Any]) -> None:
+    from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
+    from airflow_provider_ocidist.gangs import watch
+    from airflow_provider_ocidist.gangs.replacements import replace_lost
+    from airflow_provider_ocidist.model import codec
+    from airflow_provider_ocidist.model.report import Restart
+    from airflow_provider_ocidist.model.run import RunRecord
+
+    watch.LAST_LINES_AFTER = 0.0
+    _kill_at(case["request"], after=case["after"])
+    log, record = logging.getLogger("killed"), RunRecord.from_json(case["record"])
+    failure = codec.decode(Restart, case["failure"])
+    replace_lost(watch.Watch(OciDataScience.connect(case["fields"]), record, log), [failure], log)
     os._exit(0)
 
 

@@ -30,6 +30,7 @@ from airflow_provider_ocidist.agent.stages.preparation import fetch_program
 from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
 from airflow_provider_ocidist.agent.stages.results import Results
 from airflow_provider_ocidist.agent.stages.run_watches import RunWatches
+from airflow_provider_ocidist.agent.stages.taking_over import take_over
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
 from airflow_provider_ocidist.agent.train.abandonable import abandonable
 from airflow_provider_ocidist.agent.train.launch import check_tools, load_launcher
@@ -37,10 +38,12 @@ from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.launchers.base import Launcher
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.report import Phase
+from airflow_provider_ocidist.model.report import NodeReport, Phase
 
 logger = logging.getLogger("ocidist")
 
+REPLACED_LATE = 60.0
+"""Seconds that nodes wait longer for the one that takes the place of a lost one than those who make it."""
 SEEN_LATE = 2.0
 """Seconds before the exit in which Kubernetes records a container's end; a pod without that is deleted with its log."""
 
@@ -63,8 +66,10 @@ class Node:
 
     def run(self) -> int:
         """Run all stages; the report records the outcome in any case."""
-        self.heartbeat.start()
+        self.heartbeat.prepare()
         try:
+            take_over(self.context)
+            self.heartbeat.start()
             ended = self._go()
         except Stopped as stopped:
             ended = outcome.stopped(stopped.stop)
@@ -78,16 +83,24 @@ class Node:
     def _go(self) -> Outcome:
         """Prepare this node once, and launch the training as often as the nodes agree on."""
         context = self.context
+        self.run_watches.count_predecessors()
         self.drill = drill_of(context.environ, self.config, self.heartbeat, context.meter, context.access)
         launcher = load_launcher(self.config.launcher)
         workspace = abandonable(self._prepare, self.switch)
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
+        self.heartbeat.prepared()
         result = self._one_launch(launcher, workspace)
         while result.restarts:
             try:
                 self._begin_again(workspace, result)
             except SucceededBefore as error:
                 return self._not_again(workspace, result, error)
+            except Stopped as stopped:
+                if not stopped.stop.restarts:
+                    raise
+                # A node was lost before all were back.
+                result = outcome.stopped(stopped.stop)
+                continue
             result = self._one_launch(launcher, workspace)
         return result
 
@@ -101,8 +114,17 @@ class Node:
         self.context.activity.enter()
         limit = self.config.limits.join_timeout
         fetch_inputs(self.config.inputs, workspace.working_dir, self.context.access, self.switch, limit)
-        self.checkpoints.restore(workspace)
+        self._restore(workspace)
         return workspace
+
+    def _restore(self, workspace: Workspace) -> None:
+        """Fetch the checkpoint to go on from; in the place of a lost node not before the others have sent theirs."""
+        if self.heartbeat.launch:
+            try:
+                self._await_others_saved()
+            except SucceededBefore as error:
+                raise AgentError(f"nothing is left to take part in: {error}", cause=Cause.NODE) from error
+        self.checkpoints.restore(workspace)
 
     def _one_launch(self, launcher: Launcher, workspace: Workspace) -> Outcome:
         try:
@@ -162,10 +184,16 @@ class Node:
         self.context.meter.begin_again()
         # The steps of the launch before are none of this one's.
         self.heartbeat.update(progress=self.context.meter.progress, now=True)
-        others = await_others_saved(
-            self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout
+        self.checkpoints.go_back(workspace, self._await_others_saved())
+
+    def _await_others_saved(self) -> list[NodeReport]:
+        config = self.config
+        return await_others_saved(
+            self.heartbeat,
+            nodes=config.nodes,
+            timeout=config.limits.join_timeout,
+            patience=config.limits.replaced_within + REPLACED_LATE if config.replaces else 0.0,
         )
-        self.checkpoints.go_back(workspace, others)
 
     def _not_again(self, workspace: Workspace, failed: Outcome, why: Exception) -> Outcome:
         """End with the failure for which the training was to be launched again."""

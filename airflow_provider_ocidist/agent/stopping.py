@@ -26,6 +26,8 @@ class Stop:
     """Whether a node that was asked to stop is awaited by others."""
     restarts: tuple[Restart, ...] = ()
     """Restarts so far with the new one last, if the training is launched again; empty: the run ends."""
+    misses_node: bool = False
+    """Whether another node is lost, in whose place a new one may come."""
 
 
 class Stopped(Exception):
@@ -64,6 +66,11 @@ class StopSwitch:
             self._listeners.append(listener)
         if self.stop is not None:
             listener()
+
+    def take_part_in(self, launch: int) -> None:
+        """Begin with the launch of this number, from 0: requests to end those before it are of the past."""
+        with self._lock:
+            self._launch = launch
 
     def rearm(self, launch: int) -> None:
         """Forget the reason to end the launch before this one, from 0. Raises Stopped after any other, or a signal."""

@@ -13,6 +13,7 @@ from airflow_provider_ocidist.backports import Self, StrEnum
 from airflow_provider_ocidist.errors import BackendError, Cause
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import Missed
+from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import Plan, Request, RunKey, RunRecord, RunRef
 
 
@@ -157,6 +158,23 @@ class Suspends(Capability):
     @abstractmethod
     def resume(self, ref: RunRef) -> None:
         """Let a suspended gang begin. Raises BackendError, RunNotFound where it is gone."""
+
+
+class ReplacesNodes(Capability):
+    """Makes a node in the place of a lost one, while the others go on: where each is a run of its own."""
+
+    cannot = "cannot replace a node"
+
+    @abstractmethod
+    def current(self, ref: RunRef) -> RunRef:
+        """Return a gang with the nodes that it has now, of which others may have replaced some. Raises BackendError."""
+
+    @abstractmethod
+    def replace_nodes(self, ref: RunRef, failures: Sequence[Restart]) -> RunRef:
+        """Make a node in the place of each that has failed, which has ended; return the gang with them.
+
+        The same call by several processes, or again by one that was killed, makes them once. Raises BackendError.
+        """
 
 
 class EndsLeftovers(Capability):

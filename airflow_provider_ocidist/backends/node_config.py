@@ -52,6 +52,11 @@ def node_config(
     )
 
 
+def may_replace(job: TrainingJob) -> bool:
+    """Return whether lost nodes are replaced where each is a run of its own: the job allows it, and somebody waits."""
+    return job.nodes > 1 and job.restarts.node > 0 and bool(job.limits.lease)
+
+
 def in_json(text: str) -> str:
     """Return JSON in which nothing looks like a reference, which platforms fill in: `$` is written as its number."""
     return text.replace("$", "\\u0024")

@@ -80,6 +80,13 @@ class RecordedGangs:
         """Record an attempt, or what is known of it now. Raises BackendError."""
         self.index(work_dir_of(attempt.place.run_dir)).write(attempt)
 
+    def renew(self, ref: RunRef) -> None:
+        """Record what a gang consists of now, where its attempt is recorded. Raises BackendError."""
+        index = self.index(work_dir_of(ref.run_dir))
+        for attempt in index.read(ref.key):
+            if attempt.key == ref.key and attempt.place.run_dir == ref.run_dir:
+                index.write(replace(attempt, ref=ref, end=None))
+
     def close(self, ref: RunRef, end: End) -> None:
         """Record that no node of a gang lives any more; otherwise each later try looks it up."""
         place = Place(backend=ref.backend, run_dir=ref.run_dir, compartment_id=ref.compartment_id)

@@ -19,7 +19,7 @@ from airflow_provider_ocidist.oci_client.credentials import access_of
 from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.storage.stores.opening import Stores
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
-from airflow_provider_ocidist.work_dir.reports import Reported, Reports, signed
+from airflow_provider_ocidist.work_dir.reports import Reported, Reports, of_now, signed
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from airflow_provider_ocidist.work_dir.stored import with_checkpoint
@@ -90,8 +90,14 @@ class WorkDirBackend(Backend, Generic[Seen]):
 
         def found(ref: RunRef) -> RunStatus:
             latest = self._believed(ref, seen, reported.get(ref.run_dir))
+            latest = latest and of_now(latest, ref)
             nodes = (signed(node, (latest or {}).get(node.rank)) for node in self._nodes(ref, seen, latest))
-            status = RunStatus(nodes=tuple(nodes), reports_readable=latest is not None, at=at)
+            status = RunStatus(
+                nodes=tuple(nodes),
+                reports_readable=latest is not None,
+                at=at,
+                lost_seconds=ref.lost_seconds,
+            )
             return with_checkpoint(status, ref, self._access)
 
         return in_parallel(found, refs)

@@ -159,7 +159,7 @@ def _is_well(each: Drilled, undisturbed: Drilled) -> bool:
 def _print(done: Sequence[Drilled]) -> None:
     undisturbed = done[0]
     rows: list[tuple[str, ...]] = [
-        ("fault", "at step", "back after", "lost steps", "tries", "launches", "in all", "outcome")
+        ("fault", "at step", "back after", "lost steps", "tries", "launches", "replaced", "in all", "outcome")
     ]
     rows += [_row(each, undisturbed) for each in done]
     for number, line in enumerate(columns(rows)):
@@ -179,6 +179,7 @@ def _row(each: Drilled, undisturbed: Drilled) -> tuple[str, ...]:
         _or_dash(recovery and recovery.lost_steps),
         str(each.tries),
         str(each.launches),
+        str(each.replaced),
         f"{each.seconds:.1f} s",
         _outcome(each, undisturbed),
     )
@@ -225,6 +226,7 @@ def _as_json(each: Drilled, undisturbed: Drilled) -> dict[str, Any]:
         "lost_steps": recovery.lost_steps if recovery else None,
         "tries": each.tries,
         "launches": each.launches,
+        "replaced": each.replaced,
         "seconds": each.seconds,
         "failure": each.failure,
         "as_undisturbed": _is_well(each, undisturbed),

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import threading
 import uuid
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +33,10 @@ LEASE = 7200.0
 
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
+    from airflow_provider_ocidist.errors import Cause
+    from airflow_provider_ocidist.gangs.watch import Watch
     from airflow_provider_ocidist.model.job import TrainingJob
+    from airflow_provider_ocidist.model.report import Restart
     from airflow_provider_ocidist.model.run import RunKey, RunRecord
 
 
@@ -77,7 +83,7 @@ def _run(options: argparse.Namespace) -> int:
         say(f"not complete; the same command resumes it, from {options.info}", "yellow", stderr=True)
         raise
     if options.wait:
-        return _wait(options, backend, record)
+        return _wait(options, backend, job, record)
     _note_whole(options, record)
     return _say_started(options, record)
 
@@ -112,10 +118,56 @@ class _SubmissionLog:
         say(str(msg) % args, "yellow", stderr=True)
 
 
-def _wait(options: argparse.Namespace, backend: Backend, record: RunRecord) -> int:
+def _wait(options: argparse.Namespace, backend: Backend, job: TrainingJob, record: RunRecord) -> int:
+    from airflow_provider_ocidist.gangs.anew import GangAnew
+
+    before: list[Restart] = []
+    while True:
+        try:
+            return _wait_for_one(
+                options, backend, record, partial(_refuse_or_make_anew, backend, job, before)
+            )
+        except GangAnew as lost:
+            say(f"{lost}; asking for another gang, which goes on from there", "yellow", stderr=True)
+        record = _submit(options, backend, job, record.ref.key)
+
+
+def _refuse_or_make_anew(
+    backend: Backend, job: TrainingJob, before: list[Restart], followed: Watch, cause: Cause, message: str
+) -> None:
+    """Raise GangAnew where the job allows another gang after the loss of a machine. `before`: the earlier losses."""
+    from airflow_provider_ocidist.gangs import anew
+    from airflow_provider_ocidist.model.attempts import End
+
+    status = followed.status
+    failure = anew.failure_of(cause, message, status) if status and status.ended else None
+    if failure is None or anew.refusal(job.restarts, before, failure) is not None:
+        return
+    before.append(failure)
+    backend.gangs.close(followed.record.ref, End(succeeded=False, failure=failure))
+    raise anew.GangAnew(f"{cause}: {message}")
+
+
+def _wait_for_one(
+    options: argparse.Namespace,
+    backend: Backend,
+    record: RunRecord,
+    on_failed: Callable[[Watch, Cause, str], object],
+) -> int:
+    from airflow_provider_ocidist.gangs.anew import GangAnew
+
     try:
         _note_whole(options, record)
-        return watch.to_the_end(options, backend, record, may_end_it=True)
+        return watch.to_the_end(
+            options,
+            backend,
+            record,
+            may_end_it=True,
+            on_replaced=lambda ref: note.write(options.info, replace(record, ref=ref)),
+            on_failed=on_failed,
+        )
+    except GangAnew:
+        raise
     except BaseException as error:
         # Whatever ends this process ends the nodes: nobody else waits for them.
         _cancel_at_once(options, backend, record)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_ocidist.cli import note
@@ -16,8 +18,10 @@ from airflow_provider_ocidist.cli.terminal import FAILED, FINE, say
 if TYPE_CHECKING:
     from airflow_provider_ocidist.backends.base import Backend
     from airflow_provider_ocidist.cli.screen import Screen
+    from airflow_provider_ocidist.errors import Cause
     from airflow_provider_ocidist.gangs.decisions import Action
-    from airflow_provider_ocidist.model.run import RunRecord
+    from airflow_provider_ocidist.gangs.watch import Watch
+    from airflow_provider_ocidist.model.run import RunRecord, RunRef
 
 ATTEMPTS = 3
 """Number of attempts of a request before the command reports that the service does not answer; it then asks again."""
@@ -45,7 +49,14 @@ def run(options: argparse.Namespace) -> int:
     # A run given by its id has a waiting owner, who ends it when necessary.
     may_end_it = not note.is_id(options.target, options.backend)
     try:
-        return to_the_end(options, backend, record, may_end_it=may_end_it, proven=False)
+        return to_the_end(
+            options,
+            backend,
+            record,
+            may_end_it=may_end_it,
+            proven=False,
+            on_replaced=lambda ref: note.write(Path(options.target), replace(record, ref=ref)),
+        )
     except KeyboardInterrupt:
         say(f"the run continues: ocidist watch {options.target}", "yellow", stderr=True)
         raise
@@ -58,14 +69,18 @@ def to_the_end(
     *,
     may_end_it: bool,
     proven: bool = True,
+    on_replaced: Callable[[RunRef], object] = lambda _: None,
+    on_failed: Callable[[Watch, Cause, str], object] = lambda *_: None,
 ) -> int:
     """Show a gang until it has ended; return the exit code. Outages of the service are waited out.
 
     `proven`: the service has accepted these credentials before. Else a refusal of the first look is raised at once.
+    `on_replaced` takes the gang whenever nodes of it were replaced; `on_failed` may raise where another gang follows.
     """
     from airflow_provider_ocidist.cli.screen import screen_for
-    from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
+    from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Replace, Succeed, Wait
     from airflow_provider_ocidist.gangs.leases import LeaseKeeper
+    from airflow_provider_ocidist.gangs.replacements import catch_up, replace_lost
 
     if not may_end_it:
         # Only the owner renews the lease; watching alone does not.
@@ -90,6 +105,7 @@ def to_the_end(
                     return FINE
                 case Fail(cause, message):
                     _finish(watch, may_end_it=may_end_it)
+                    on_failed(watch, cause, message)
                     result = status_json(watch.record, watch.status) if watch.status else None
                     screen.failed(str(cause), message, result)
                     return FAILED
@@ -99,6 +115,11 @@ def to_the_end(
                     screen.warning(
                         "%s: %s; to end it: ocidist cancel %s", ending.cause, ending.message, options.target
                     )
+                case Replace(failures) if may_end_it:
+                    if replace_lost(watch, failures, screen):
+                        on_replaced(watch.record.ref)
+                case Replace():
+                    catch_up(watch, screen)
                 case Wait():
                     pass
             time.sleep(watch.pause(options.interval))

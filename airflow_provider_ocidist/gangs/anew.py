@@ -20,7 +20,8 @@ class GangAnew(Exception):
 
 def failure_of(cause: Cause, message: str, status: RunStatus) -> Restart | None:
     """Return how far a gang that has failed had come; None for one that has not trained."""
-    if not status.has_trained:
+    # A further launch may not have come to a step or a checkpoint yet.
+    if not (status.has_trained or status.restarts):
         return None
     progress, checkpoint = status.progress, status.checkpoint
     return Restart(

@@ -7,15 +7,15 @@ with either.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs import unchanged, verdict
+from airflow_provider_ocidist.gangs import anew, unchanged, verdict
 from airflow_provider_ocidist.gangs.spending import spent_of
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.homes import words_of
-from airflow_provider_ocidist.model.report import OVER_THE_LONGEST, NodeReport, Phase
+from airflow_provider_ocidist.model.report import OVER_THE_LONGEST, NodeReport, Phase, Restart
 from airflow_provider_ocidist.model.run import (
     Ending,
     NodeState,
@@ -51,6 +51,14 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Replace:
+    """Make a node in the place of each one that is lost: the others wait for it."""
+
+    failures: tuple[Restart, ...]
+    """Why each is lost, with its rank."""
+
+
+@dataclass(frozen=True, slots=True)
 class Succeed:
     """Every node succeeded, and the promised checkpoint and outputs exist."""
 
@@ -69,7 +77,7 @@ class Fail:
 _CONSEQUENCES = (None, Cause.NODE, Cause.HANG)
 """Causes that nodes report when another one was lost."""
 
-Action = Wait | Cancel | Succeed | Fail
+Action = Wait | Cancel | Replace | Succeed | Fail
 Finding = tuple[Cause, str]
 
 
@@ -83,12 +91,66 @@ def decide(record: RunRecord, status: RunStatus, now: float) -> Action:
         return _judge(record, status, now)
     if record.ending is not None:
         return _insist(record, record.ending, status, now)
-    for look in _LOOKS:
+    replacement = _replacement(record, status)
+    for look in _LOOKS if replacement is None else (_past_deadline, _over_budget):
         finding = look(record, status, now)
         if finding is not None:
             cause, message = finding
             return Cancel(Ending(cause=cause, message=message, since=now))
-    return Wait()
+    return replacement or Wait()
+
+
+def _replacement(record: RunRecord, status: RunStatus) -> Replace | None:
+    """Return what replaces the nodes that have ended, where each is lost with its machine, and the others go on."""
+    lost = [node for node in status.nodes if node.state.terminal]
+    if not (lost and record.ref.replaces and status.reports_readable) or record.irreplaceable:
+        return None
+    if not all(_is_lost(node, record) for node in lost) or not _go_on(status):
+        return None
+    if unchanged.seconds(record, unchanged.FAILURE) >= record.replace_timeout:
+        return None
+    failures = [_loss(node, record, status) for node in lost]
+    return Replace(tuple(failures)) if _may_replace(record, status, failures) else None
+
+
+def _is_lost(node: NodeStatus, record: RunRecord) -> bool:
+    """Whether a node has ended for a reason that lies outside of what runs on it."""
+    report = node.report
+    if node.state is not NodeState.FAILED or (report is not None and report.cause is not None):
+        return False
+    has_succeeded = report is not None and report.phase is Phase.DONE and report.exit_code == 0
+    return not has_succeeded and _diagnose(node, record)[0] in anew.MADE_UP_FOR
+
+
+def _go_on(status: RunStatus) -> bool:
+    """Whether the nodes that live have trained, and are able to train on."""
+    living = [node for node in status.nodes if not node.state.terminal]
+    leaving = any(
+        node.state is NodeState.ENDING or (node.report is not None and node.report.phase is Phase.DONE)
+        for node in living
+    )
+    begun = any(node.state is NodeState.RUNNING for node in living)
+    return begun and not leaving and (status.has_trained or bool(status.restarts))
+
+
+def _loss(node: NodeStatus, record: RunRecord, status: RunStatus) -> Restart:
+    cause, message = _diagnose(node, record)
+    known = anew.failure_of(cause, message, status) or Restart(cause=cause, message=message)
+    return replace(known, rank=node.rank)
+
+
+def _may_replace(record: RunRecord, status: RunStatus, failures: Sequence[Restart]) -> bool:
+    """Whether the budget allows it, for the machines and for the launches, which the nodes may have agreed on."""
+    ended = [node.report for node in status.nodes if node.report and node.state.terminal]
+    launch = max((len(report.restarts) for report in ended), default=-1)
+    if len(status.restarts) <= launch and anew.refusal(record.restarts, status.restarts, failures[0]):
+        return False
+    for number, failure in enumerate(failures):
+        # Those that are lost at once are no crash loop, and each costs one of the budget.
+        at_once = [replace(each, step=-1) for each in failures[:number]]
+        if anew.refusal(record.restarts, [*record.ref.replaced, *at_once], failure) is not None:
+            return False
+    return True
 
 
 def _judge(record: RunRecord, status: RunStatus, now: float) -> Action:
@@ -152,7 +214,16 @@ def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | 
     # The node that names the cause may be the last one that the service reports as ended.
     named = [node for node in status.nodes if node.report is not None and node.report.cause is not None]
     guilty = min([*failed, *named], key=_guilt)
-    return _waited_in_vain(guilty, status) or _diagnose(guilty, record)
+    return _waited_in_vain(guilty, status) or _not_replaced(guilty, record) or _diagnose(guilty, record)
+
+
+def _not_replaced(node: NodeStatus, record: RunRecord) -> Finding | None:
+    """Return the finding for a node in whose place no machine has come: it was lost for another reason."""
+    cause, message = _diagnose(node, record)
+    before = [each for each in record.ref.replaced if each.rank == node.rank]
+    if not before or node.report is not None or not MEANINGS[cause].no_machine:
+        return None
+    return before[-1].cause, f"{before[-1].message}; no machine has taken its place: {message}"
 
 
 def _waited_in_vain(node: NodeStatus, status: RunStatus) -> Finding | None:
@@ -277,7 +348,8 @@ def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding 
     waiting = [node for node in status.nodes if node.state is NodeState.PENDING]
     if record.start_deadline is None or not waiting:
         return None
-    limit = record.start_deadline - record.ref.submitted_at
+    replaced = [each for each in record.ref.replaced if each.rank in {node.rank for node in waiting}]
+    limit = record.replace_timeout if replaced else record.start_deadline - record.ref.submitted_at
     # A gang that had begun, and was paused or restarted, gets that time once more.
     begun = unchanged.has_begun(record)
     if unchanged.seconds(record, unchanged.WAITING) < limit if begun else now < record.start_deadline:
@@ -291,6 +363,12 @@ def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding 
         if node.cause is not None and node.details is not None:
             cause, why = node.cause, node.details
             break
+    if replaced:
+        lost = replaced[-1]
+        return (
+            lost.cause,
+            f"{lost.message}; no machine has taken its place within {limit:.0f} s (limits.replace_timeout): {why}",
+        )
     return cause, f"node {ranks} did not start within {limit:.0f} s (limits.start_timeout): {why}"
 
 

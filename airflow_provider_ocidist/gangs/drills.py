@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_ocidist.backends.base import Backend
-from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed
+from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Replace, Succeed
 from airflow_provider_ocidist.gangs.leases import LeaseKeeper
+from airflow_provider_ocidist.gangs.replacements import replace_lost
 from airflow_provider_ocidist.gangs.submission import GangSubmitter
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
 from airflow_provider_ocidist.model.attempts import End
@@ -49,6 +50,8 @@ class Try:
     """Digest of the numbers in the newest checkpoint; None if there is none."""
     step: int | None
     """Last step that was reported."""
+    replaced: int = 0
+    """Nodes in whose place others were made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +79,8 @@ class Drilled:
     step: int | None
     recovery: Recovery | None
     """Recovery from the fault; None if it did not happen, because the training was over before its moment."""
+    replaced: int = 0
+    """Nodes in whose place others were made, in all tries."""
 
 
 def carry_out(
@@ -100,6 +105,7 @@ def carry_out(
         weights=done[-1].weights,
         step=done[-1].step,
         recovery=recovery_of(done) if has_happened(fault, done) else None,
+        replaced=sum(each.replaced for each in done),
     )
 
 
@@ -110,15 +116,15 @@ def _one_try(
     record = submitter.submit_or_end(key, number, tries - 1)
     watch = Watch(backend, record, log)
     try:
-        failure = _ended(watch)
+        failure = _ended(watch, log)
     except BaseException:
-        backend.cancel(record.ref)
+        backend.cancel(watch.record.ref)
         raise
     backend.gangs.close(record.ref, End(succeeded=failure is None))
     return _seen(watch, failure)
 
 
-def _ended(watch: Watch) -> str | None:
+def _ended(watch: Watch, log: TaskLog) -> str | None:
     """Wait until a gang has ended; return why it failed, None for a success."""
     with LeaseKeeper().keeping(watch):
         while True:
@@ -129,6 +135,8 @@ def _ended(watch: Watch) -> str | None:
                     return f"{cause}: {message}"
                 case Cancel(ending):
                     watch.end(ending)
+                case Replace(failures):
+                    replace_lost(watch, failures, log)
                 case _:
                     pass
             time.sleep(watch.pause(LOOK_INTERVAL))
@@ -144,6 +152,7 @@ def _seen(watch: Watch, failure: str | None) -> Try:
         failure=failure,
         weights=watch.backend.directories.weights_of(checkpoint.uri) if checkpoint and not failure else None,
         step=progress.step if progress else None,
+        replaced=len(record.ref.replaced),
     )
 
 

@@ -21,13 +21,13 @@ def seconds_of(spans: Iterable[Span], now: float) -> float | None:
 
 
 def spent_of(status: RunStatus, now: float, price: float | None) -> Spent:
-    """Return what all nodes have used up to `now`, the service's, with the task's earlier attempts.
+    """Return what all nodes have used up to `now`, the service's, with the lost ones and the task's earlier attempts.
 
     `price`: of a node of this attempt for an hour, and of those before it where their nodes name none.
     """
     before, cost = status.spent_before, status.cost_before
     known = Spent(node_seconds=before, cost=cost_of(before, price) if cost is None else cost)
-    return known.plus(seconds_of(spans_of(status), now) or 0.0, price)
+    return known.plus(status.lost_seconds + (seconds_of(spans_of(status), now) or 0.0), price)
 
 
 def spans_of(status: RunStatus) -> list[Span]:

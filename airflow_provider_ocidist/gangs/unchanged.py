@@ -45,7 +45,7 @@ def seconds(record: RunRecord, of: str) -> float:
 
 def has_begun(record: RunRecord) -> bool:
     """Whether all nodes of a gang have ever run at once, as far as a watcher has seen it."""
-    return any(each.of == BEGUN for each in record.unchanged)
+    return bool(record.ref.replaced) or any(each.of == BEGUN for each in record.unchanged)
 
 
 def node(rank: int) -> str:

@@ -29,6 +29,10 @@ Render = Callable[[str], Any]
 __all__ = ["build", "folder_of", "load", "parse", "read", "shown", "dump"]
 
 DIALECTS = "job_file.dialects"
+NO_RANGE = (
+    "is a range, and a gang ends with as many nodes as it began with: write one number; `restarts.node` replaces "
+    "machines that are lost"
+)
 BESIDE_A_QUERY = (
     "is relative to the job file, but an address with a query opens that one file alone: write a whole URI"
 )
@@ -261,6 +265,8 @@ def _fields(mapping: dict[str, Any], *, templates: bool) -> tuple[TrainingJob, l
     # The rules need the real options, which replace this one if they can be found.
     stand_in = {"kind": schema.PLACEHOLDER} if isinstance(backend, dict) else backend
     job, found = schema.check(TrainingJob, {**mapping, "backend": stand_in}, homes=homes, templates=templates)
+    if isinstance(mapping.get("nodes"), Mapping):
+        found = [replace(item, message=NO_RANGE) if item.path == "nodes" else item for item in found]
     if not isinstance(backend, dict) or problems:
         return job, [*found, *problems]
     # A wrong kind would be reported twice.

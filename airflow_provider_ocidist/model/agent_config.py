@@ -24,6 +24,8 @@ from airflow_provider_ocidist.model.job import (
 CONFIG_VARIABLE = "OCIDIST_CONFIG"
 RANK_VARIABLE = "OCIDIST_NODE_RANK"
 """Variable with the node's rank; absent where the service itself numbers the nodes, in NODE_RANK."""
+INCARNATION_VARIABLE = "OCIDIST_INCARNATION"
+"""Variable with the number of nodes of this rank that were lost before; absent for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,8 @@ class AgentConfig:
     starts_again: bool = False
     """Whether the platform restarts a node's container by itself; the node then does nothing: a gang is retried
     whole."""
+    replaces: bool = False
+    """Whether the waiting side replaces a lost node; then the other nodes wait for the new one."""
     reports: bool = True
     """Whether an agent certainly reads this configuration; where not, a node's silence means nothing."""
     require_training: bool = False

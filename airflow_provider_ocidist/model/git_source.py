@@ -43,6 +43,12 @@ class Repository:
         return f"{parts.scheme}://{parts.netloc}"
 
 
+def at_commit(source: str, commit: str) -> str:
+    """Return the source of a job at a commit; one that is no Git URL as it is."""
+    found = GIT_URL.fullmatch(source)
+    return f"{found['url']}#{commit}" if found else source
+
+
 def parse(source: str) -> Repository | None:
     """Return the repository that a job's source names; None when it is no Git URL."""
     found = GIT_URL.fullmatch(source)

@@ -244,6 +244,9 @@ class Limits:
     """Most money for these hours: node-hours times the price of the shape in `prices`, here or in the connection."""
     start_timeout: Seconds = 1800.0
     """Longest time from submission until every node runs; a gang that misses one node is ended then."""
+    replace_timeout: Seconds | None = None
+    """Longest time for which the others wait for the machine that takes the place of a lost one (`restarts.node`).
+    None: `start_timeout`."""
     capacity_timeout: SecondsOrZero | None = None
     """Time for which an Airflow task that finds no machine asks again, before it fails. 0: it fails at once. None: 1
     hour."""
@@ -267,6 +270,11 @@ class Limits:
     """Longest time without a renewal of the run's lease; then its nodes end it themselves. 0: never. None: the default
     of the submitter, which is 2 hours for an Airflow task and never for the command line."""
 
+    @property
+    def replaced_within(self) -> float:
+        """Seconds in which the machine that takes the place of a lost one has to be there."""
+        return self.start_timeout if self.replace_timeout is None else self.replace_timeout
+
 
 @dataclass(frozen=True, kw_only=True)
 class Restarts:
@@ -282,8 +290,9 @@ class Restarts:
     hang: Annotated[int, AtLeast(0)] = 0
     """Launches after `limits.hang_timeout`."""
     node: Annotated[int, AtLeast(0)] = 0
-    """Launches after an error of a GPU or of the network of which no node has died; also the number of times that a try
-    of the task makes the gang anew after it has lost a machine. A preempted machine does not count."""
+    """Launches after an error of a GPU or of the network of which no node has died; also the number of lost machines of
+    a gang that are replaced, and the number of times that a try of the task makes the gang anew if they cannot be. A
+    preempted machine does not count."""
 
 
 @dataclass(frozen=True, kw_only=True)

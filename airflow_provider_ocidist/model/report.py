@@ -218,6 +218,10 @@ class NodeReport:
     """Whether this node has ended the run because the same failure had ended a launch at the same step before."""
     recoveries: tuple[Recovery, ...] = ()
     """Recoveries that this node has measured; none of a program that reports no steps."""
+    incarnation: int = 0
+    """Number of nodes of this rank that were lost before this one was made in their place."""
+    predecessors: float = 0.0
+    """Seconds that those nodes have run, all together."""
 
     def to_json(self) -> bytes:
         return json.dumps(codec.encode(self)).encode()
@@ -256,6 +260,12 @@ class StopRequest:
     """Restarts so far with the new one last, if the training is launched again; empty: the run ends."""
     hang: bool = False
     """Whether no node made progress, whatever the cause; then each node records the stacks of its processes."""
+    lost: tuple[int, ...] = ()
+    """Ranks of nodes that have ended at the service, and are replaced: what still runs of one is to end."""
+
+    def restarts_of(self, rank: int) -> tuple[Restart, ...]:
+        """Return the restarts in which a node takes part: none for one that is replaced."""
+        return () if rank in self.lost else self.restarts
 
     def concerns(self, launch: int) -> bool:
         """Whether it ends the launch of this number, from 0."""

@@ -18,7 +18,7 @@ from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.budget import Budget, budget_of
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.model.evidence import ANSWERED, Unanswered
-from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.job import Restarts, TrainingJob
 from airflow_provider_ocidist.model.report import NodeReport, Progress, Restart
 
 
@@ -159,6 +159,8 @@ class Plan:
     """Part of `backend.candidates` that the plan uses, for people; empty: the section as it is."""
     price: float | None = None
     """Price of a node for an hour; None: not known."""
+    replaces: bool = False
+    """Whether the waiting side replaces a lost node, while the others wait for the new one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +191,12 @@ class RunRef:
     """Part of `backend.candidates` that the gang uses, as in the plan."""
     price: float | None = None
     """Price of a node for an hour; None: not known."""
+    replaces: bool = False
+    """Whether the waiting side replaces a lost node, as in the plan."""
+    replaced: tuple[Restart, ...] = ()
+    """Reasons why nodes were replaced, oldest first; how often a rank is among them is its incarnation."""
+    lost_seconds: float = 0.0
+    """Seconds that the lost nodes have run, all together, by the service's clock."""
 
     @classmethod
     def of(cls, plan: Plan, job_id: str, run_ids: tuple[str, ...], **own: Any) -> RunRef:
@@ -206,9 +214,14 @@ class RunRef:
                 "compartment_id": plan.compartment_id,
                 "topology": plan.topology,
                 "lease": plan.lease,
+                "replaces": plan.replaces,
                 **own,
             }
         )
+
+    def incarnation(self, rank: int) -> int:
+        """Return how many nodes of a rank were lost before the one that has it now."""
+        return sum(each.rank == rank for each in self.replaced)
 
     def sharing_texts(self) -> RunRef:
         """Return an equal reference whose texts are shared with other gangs': a thousand wait in one process."""
@@ -314,6 +327,8 @@ class RunStatus:
     """Newest whole checkpoint at its place, of any attempt; read where the reports are incomplete."""
     at: float | None = None
     """Unix time of this look by the service's clock, which all times of a record use; None: it gave none."""
+    lost_seconds: float = 0.0
+    """Seconds of the nodes that were replaced by these (`RunRef.lost_seconds`)."""
 
     @property
     def ended(self) -> bool:
@@ -438,6 +453,11 @@ class RunRecord:
     budget: Budget | None = None
     """Budget of all attempts of the task together; None: it is not limited."""
     unchanged: tuple[Unchanged, ...] = ()
+    restarts: Restarts = Restarts()
+    replace_timeout: float = 1800.0
+    """Seconds in which the machine that takes the place of a lost one has to be there."""
+    irreplaceable: str = ""
+    """Why no lost node of this gang is replaced any more, though the job allows it; empty: it is."""
 
     @classmethod
     def of(
@@ -465,6 +485,8 @@ class RunRecord:
             logs_since=(ref.submitted_at,) * ref.nodes,
             ending_limit=ENDING_LIMIT + limits.stop_grace,
             budget=budget_of(limits, ref.price),
+            restarts=job.restarts,
+            replace_timeout=limits.replaced_within,
         )
 
     def to_json(self) -> dict[str, Any]:

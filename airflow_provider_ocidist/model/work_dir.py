@@ -14,6 +14,7 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | `copies/<dag>/<run>/<task>/...` | the node of a copy: `report.json` | the task of the copy |
 | `<run>/code.zip`, `<run>/agent.zip` | the try that creates the gang | containers, as they start |
 | `<run>/nodes/0.json` | each node, every two seconds | the waiting process; the other nodes |
+| `<run>/lost/0.0.json` | the node that takes the place of a lost one: the last report of that | people |
 | `<run>/lease.json` | the waiting process, six times in a lease | nodes |
 | `<run>/stop.json` | the process that ends the gang; a node that has failed | nodes, with each heartbeat |
 | `<run>/claim` | the try that waits for the gang now | an earlier try that is being killed |
@@ -25,8 +26,9 @@ the attempt (`RunKey.name`), so that nothing in it is older than the attempt.
 | `<run>/shards/0/0.json` | each other node, when it has sent its files of that request | the main node |
 | `<run>/drill/0.json` | each node of a drill | a node that takes its place; `ocidist drill` |
 | `<run>/local/gang.json`, `<run>/local/grace.json` | the try that starts processes here | those who look, or cancel |
+| `<run>/local/agent.zip` | the same | those who replace a node |
 | `<run>/local/lock` | the same, while it starts them | another submitter of the gang |
-| `<run>/local/0/...` | the process beside each such node | those who look, or cancel |
+| `<run>/local/0/...`, `<run>/local/0.1/...` | the process beside each such node | those who look, or cancel |
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ COPIES = "copies"
 CODE_ARCHIVE = "code.zip"
 AGENT_ARCHIVE = "agent.zip"
 NODES_FOLDER = "nodes"
+LOST_FOLDER = "lost"
 LEASE_FILE = "lease.json"
 STOP_FILE = "stop.json"
 CLAIM = "claim"
@@ -77,6 +80,11 @@ def order_in(name: str) -> tuple[int, int] | None:
 def report_of(rank: int) -> str:
     """Return the file of a node's report."""
     return f"{NODES_FOLDER}/{rank}.json"
+
+
+def lost_report_of(rank: int, incarnation: int) -> str:
+    """Return the file for the last report of a node in whose place another was made."""
+    return f"{LOST_FOLDER}/{rank}.{incarnation}.json"
 
 
 def drill_journal_of(rank: int) -> str:

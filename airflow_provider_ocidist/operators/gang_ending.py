@@ -45,7 +45,9 @@ class GangEnding:
 
     def arm(self, backend: Backend, ref: RunRef) -> None:
         """Let a kill end this gang from now on."""
-        self._killer = killer_of(backend, ref, self._try_number, self._log)
+        before, self._killer = self._killer, killer_of(backend, ref, self._try_number, self._log)
+        if before is not None:
+            before.close()
 
     @contextlib.contextmanager
     def of_all_tries_when_killed(self, gang: GangSubmitter, key: RunKey) -> Iterator[None]:

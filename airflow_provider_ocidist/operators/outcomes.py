@@ -80,6 +80,10 @@ class TryOutcome:
             self._log.info("gang %s runs on a candidate: %s", ref.key.name, ref.candidate)
         if not ref.has_log:
             self._log.warning("the nodes' output is not kept, and so not shown here: %s", words.keep_log)
+        self.publish_run(ref)
+
+    def publish_run(self, ref: RunRef) -> None:
+        """Publish of which runs a gang consists now, and their links."""
         self._push("run", ref.to_json())
         for key, url in links_of_run(ref, self._connection.access(ref.backend)).items():
             self._push(key, url)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_provider_ocidist.errors import BackendError, StorageError
 from airflow_provider_ocidist.model.report import NodeReport
-from airflow_provider_ocidist.model.run import NodeStatus
+from airflow_provider_ocidist.model.run import NodeStatus, RunRef
 from airflow_provider_ocidist.model.work_dir import NODES_FOLDER, rank_of
 from airflow_provider_ocidist.storage.stores.base import Entry, Store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
@@ -47,6 +47,20 @@ class Reported:
     """Whether the report is still the newest, by the last list."""
     sign: str | None = None
     """Mark that changes whenever the node writes, whether that was read or not."""
+
+
+def of_now(reported: Mapping[int, Reported], ref: RunRef) -> Mapping[int, Reported]:
+    """Return what the nodes of now have reported, and of lost ones in whose place they are only that they have."""
+    if not ref.replaced:
+        return reported
+    return {
+        rank: replace(each, report=None) if _is_stale(each.report, ref.incarnation(rank)) else each
+        for rank, each in reported.items()
+    }
+
+
+def _is_stale(report: NodeReport | None, incarnation: int) -> bool:
+    return report is not None and report.incarnation < incarnation
 
 
 def signed(node: NodeStatus, reported: Reported | None) -> NodeStatus:

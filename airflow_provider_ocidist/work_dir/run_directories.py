@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 
-from airflow_provider_ocidist.errors import BackendError, CheckpointError, StorageError
+from airflow_provider_ocidist.errors import BackendError, Cause, CheckpointError, StorageError
 from airflow_provider_ocidist.model import codec
 from airflow_provider_ocidist.model.drill import Journal
 from airflow_provider_ocidist.model.log_cursor import LogCursor
-from airflow_provider_ocidist.model.report import Renewal, StopRequest
+from airflow_provider_ocidist.model.report import NodeReport, Renewal, Restart, StopRequest
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef
-from airflow_provider_ocidist.model.work_dir import LEASE_FILE, LOG_CURSOR, STOP_FILE, drill_journal_of
+from airflow_provider_ocidist.model.work_dir import (
+    LEASE_FILE,
+    LOG_CURSOR,
+    STOP_FILE,
+    drill_journal_of,
+    report_of,
+)
 from airflow_provider_ocidist.storage import weights
+from airflow_provider_ocidist.storage.stores.base import Store
 from airflow_provider_ocidist.work_dir import claims
 from airflow_provider_ocidist.work_dir.refusals import Refusals
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 
 log = logging.getLogger(__name__)
+
+WRITERS = 20
+"""Stop requests that may be written at a time."""
 
 
 class RunDirectories:
@@ -96,6 +108,36 @@ class RunDirectories:
         except (StorageError, OSError) as error:
             raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
 
+    def launch_again(self, ref: RunRef, failures: Sequence[Restart]) -> bool:
+        """Have the nodes that live end this launch, and wait for those that take the place of lost ones.
+
+        Return whether they do: what was requested first counts, by a node or here. Raises BackendError.
+        """
+        try:
+            store, prefix = self._run_dirs.at(ref.run_dir)
+            for _ in range(WRITERS):
+                etag, request = _stop_request(store, prefix)
+                if request is not None and not request.restarts:
+                    return False
+                agreed = request.restarts if request else ()
+                launch = max(_launch_of(store, prefix, rank) for rank in _ranks(failures))
+                if request is not None and len(agreed) > launch:
+                    restarts = _explained(agreed, failures)
+                    wanted = replace(request, restarts=restarts, lost=_ranks(failures))
+                else:
+                    failure = _unspoken(failures)
+                    wanted = StopRequest(
+                        cause=failure.cause,
+                        message=failure.message,
+                        restarts=(*agreed, failure),
+                        lost=_ranks(failures),
+                    )
+                if wanted == request or store.write_if(prefix + STOP_FILE, wanted.to_json(), etag):
+                    return True
+        except (StorageError, OSError, ValueError, TypeError) as error:
+            raise BackendError(f"{ref.key.name}: {error}", retryable=True) from error
+        raise BackendError(f"{ref.key.name}: its stop request is written all the time", retryable=True)
+
     def drill_journal(self, ref: RunRef, rank: int) -> Journal | None:
         """Return what a node has recorded of a drill; None where it has not. Raises BackendError."""
         try:
@@ -114,3 +156,38 @@ class RunDirectories:
             return weights.digest_of(*self._run_dirs.at(checkpoint_uri))
         except (StorageError, CheckpointError, OSError) as error:
             raise BackendError(f"{checkpoint_uri} cannot be compared: {error}") from error
+
+
+def _stop_request(store: Store, prefix: str) -> tuple[str | None, StopRequest | None]:
+    """Return the stop request, if there is one, and what is to be replaced by another."""
+    try:
+        # In this order: one that is written in between is not replaced.
+        etag = store.stat(prefix + STOP_FILE).etag
+        return etag, StopRequest.from_json(store.read(prefix + STOP_FILE))
+    except FileNotFoundError:
+        return None, None
+
+
+def _ranks(failures: Sequence[Restart]) -> tuple[int, ...]:
+    return tuple(each.rank for each in failures if each.rank is not None)
+
+
+def _launch_of(store: Store, prefix: str, rank: int) -> int:
+    """Return the last launch, from 0, in which a lost node has taken part."""
+    try:
+        return len(NodeReport.from_json(store.read(prefix + report_of(rank))).restarts)
+    except FileNotFoundError:
+        return 0
+
+
+def _explained(agreed: tuple[Restart, ...], failures: Sequence[Restart]) -> tuple[Restart, ...]:
+    """Return the restarts with the last one's cause where only the service knows it: a preemption costs nothing."""
+    last, preempted = agreed[-1], [each for each in failures if each.cause is Cause.PREEMPTED]
+    if last.cause is not Cause.NODE or not preempted:
+        return agreed
+    return (*agreed[:-1], replace(last, cause=Cause.PREEMPTED, message=preempted[0].message))
+
+
+def _unspoken(failures: Sequence[Restart]) -> Restart:
+    """Return one restart for all that are lost at once."""
+    return replace(failures[0], message="; ".join(each.message for each in failures))

@@ -18,7 +18,7 @@ from airflow_provider_ocidist.agent.stopping import StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.job import Program
 from airflow_provider_ocidist.model.agent_config import AgentConfig
-from airflow_provider_ocidist.model.git_source import GIT_URL
+from airflow_provider_ocidist.model.git_source import GIT_URL, at_commit
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
 from airflow_provider_ocidist.storage.stores.opening import open_store
 
@@ -244,3 +244,19 @@ def test_nodes_that_have_different_commits_do_not_train(tmp_path: Path) -> None:
     require_same(None, store)
     with pytest.raises(AgentError, match="at bbbbbbbbbbbb, node 0 at aaaaaaaaaaaa: its branch moved"):
         require_same("b" * 40, store)
+
+
+@pytest.mark.parametrize(
+    "source, expected",
+    [
+        ("https://host/team/code.git", "https://host/team/code.git#abc1234"),
+        ("git+https://host/team/code.git@main", "git+https://host/team/code.git#abc1234"),
+        ("git@host:team/code.git#feature/x", "git@host:team/code.git#abc1234"),
+        ("oci://bucket@namespace/code.zip", "oci://bucket@namespace/code.zip"),
+        ("/srv/code", "/srv/code"),
+    ],
+)
+def test_a_node_in_the_place_of_a_lost_one_fetches_the_commit_of_the_others(
+    source: str, expected: str
+) -> None:
+    assert at_commit(source, "abc1234") == expected

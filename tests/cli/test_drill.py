@@ -67,3 +67,12 @@ def test_a_drill_of_nothing_is_refused_and_not_called_well(
     assert done.returncode == 2
     assert says in done.stderr
     assert not (folder / "work").exists()
+
+
+def test_a_killed_node_is_replaced_and_costs_no_try(folder: Path) -> None:
+    path = a_file(folder, restarts={"node": 2})
+    # Node 1 counts no steps: it sees this one in a report of node 0.
+    undisturbed, hurt = drilled(path, "kill-node@training:node=1,step=10")
+    assert undisturbed["replaced"] == 0
+    assert (hurt["tries"], hurt["launches"], hurt["replaced"]) == (1, 2, 1)
+    assert hurt["as_undisturbed"]

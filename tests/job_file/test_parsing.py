@@ -189,8 +189,8 @@ SECONDS = "must be a number of seconds above 0, or as 90s, 15m, 2h, 1d"
 TRUE = "true (YAML reads yes and on so too)"
 PLACE = "must be a URI, as oci://bucket@namespace/path, or an absolute path"
 LIMITS = (
-    "max_runtime, max_node_hours, max_cost, start_timeout, capacity_timeout, join_timeout, hang_timeout, idle, "
-    "lost_timeout, stop_grace"
+    "max_runtime, max_node_hours, max_cost, start_timeout, replace_timeout, capacity_timeout, join_timeout, "
+    "hang_timeout, idle, lost_timeout, stop_grace"
 )
 NO_YAML = "is not valid YAML:"
 
@@ -206,6 +206,9 @@ WRONG = {
     "nodes: 1.0": [f"line 3: nodes: {WHOLE}, not 1.0"],
     "nodes: '2'": [f"line 3: nodes: {WHOLE}, not '2': remove the quotes"],
     "nodes: yes": [f"line 3: nodes: {WHOLE}, not {TRUE}"],
+    "nodes: {min: 2, max: 4}": [
+        f"line 3: nodes: {parsing.NO_RANGE}",
+    ],
     "nodes: [2]": [f"line 3: nodes: {WHOLE}, not a list"],
     "nodes:": [f"line 3: nodes: is empty, and {WHOLE}"],
     "launcher: {processes_per_node: 0}": [f"line 3: launcher.processes_per_node: {WHOLE}, not 0"],

@@ -30,7 +30,8 @@ class Machine:
         self.process = Process(world, f"node {gang.number}.{rank}", skew)
         self.process.machine = self
         self.address = f"10.0.{gang.number % 250}.{rank + 1}"
-        self.home = machines.scratch / f"{gang.number}.{rank}"
+        # Another machine in the place of a lost one has none of its files.
+        self.home = machines.scratch / f"{gang.number}.{rank}.{environment.get('OCIDIST_INCARNATION', '0')}"
         self.switch: Any = None
         self.program: Program | None = None
         self.unreachable = False

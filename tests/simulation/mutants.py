@@ -346,10 +346,8 @@ MUTANTS = (
         "a node restores before the others have saved",
         "15.1",
         "agent/node.py",
-        """await_others_saved(
-            self.heartbeat, nodes=self.config.nodes, timeout=self.config.limits.join_timeout
-        )""",
-        "[]",
+        "go_back(workspace, self._await_others_saved())",
+        "go_back(workspace, [])",
         "restore|order|healthy gang ended|not launched again",
     ),
     _one(

@@ -229,7 +229,8 @@ class Rules:
         """Whether a node may not deliver its part any more."""
         if gang.number in self.told or gang.exits.get(rank, 0) != 0:
             return True
-        machine = next((each for each in self.machines.all if (each.gang, each.rank) == (gang, rank)), None)
+        of_rank = [each for each in self.machines.all if (each.gang, each.rank) == (gang, rank)]
+        machine = of_rank[-1] if of_rank else None
         return machine is None or machine.process.dead or machine.is_over or machine.unreachable
 
     def _is_whole(self, save: Save) -> bool:
@@ -292,6 +293,15 @@ class Rules:
             self._check_shape(shape_of(self.service.jobs[job_id]))
         if self.world.current is not None:
             self.creators.setdefault(job_id, self.world.current.process)
+        rank = run.tags.get("ocidist-rank")
+        for other in self.service.runs.values():
+            is_same = (
+                other is not run and other.body["jobId"] == job_id and other.tags.get("ocidist-rank") == rank
+            )
+            if is_same and other.state not in TERMINAL:
+                self.violate(
+                    "two nodes of one rank", f"a run was created for rank {rank}, whose last is {other.state}"
+                )
         for other in self.service.runs.values():
             if other is not run and other.body["jobId"] != job_id and other.state in LIVE:
                 self.violate("two gangs", "a run was created while another gang of the task lived")
@@ -753,7 +763,8 @@ class Rules:
         before, where = gang.programs.get(rank), f"launch {number} on node {rank} of gang {gang.number}"
         self.world.note("RULE", "%s", where)
         expected = before.launch + 1 if before is not None else 0
-        if number != expected:
+        # One that was never launched: another node was lost while the last was replaced.
+        if number < expected or (number > expected and not self._is_replaced(gang)):
             self.violate("launches", f"{where} is not number {expected}")
         earlier = [each for each in gang.programs.values() if each.launch < number and each.exit_code is None]
         if earlier:
@@ -766,6 +777,9 @@ class Rules:
             )
         if number > gang.launch:
             self._check_budgets(gang, number, where)
+
+    def _is_replaced(self, gang: Gang) -> bool:
+        return any("ocidist-incarnation" in run.tags for run in self.runs_of(gang))
 
     def _check_budgets(self, gang: Gang, number: int, where: str) -> None:
         known = self._faults_before(gang, number)

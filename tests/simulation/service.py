@@ -207,7 +207,10 @@ class DataScience:
         return self._shown(run)
 
     def get_run(self, run_id: str) -> Any:
-        return self._shown(self._there(self.runs, run_id))
+        run = self._there(self.runs, run_id)
+        shown = self._shown(run)
+        shown.as_sent = run.body
+        return shown
 
     def _is_hidden(self, run: Resource) -> bool:
         """Whether the service has forgotten a run for a while."""
@@ -350,7 +353,7 @@ class DataScienceClient:
             config=config,
             session=SimpleNamespace(mount=lambda *_: None, hooks={"response": []}),
             timeout=timeout,
-            sanitize_for_serialization=lambda value: value,
+            sanitize_for_serialization=lambda value: getattr(value, "as_sent", value),
         )
 
     def _ask(self, operation: str, work: Any, *args: Any, **options: Any) -> Any:

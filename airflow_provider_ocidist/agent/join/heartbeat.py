@@ -60,6 +60,7 @@ class Heartbeat:
         self._wake = threading.Event()
         self._closing = False
         self._failing = False
+        self._is_preparing = False
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     @classmethod
@@ -71,6 +72,27 @@ class Heartbeat:
 
     def start(self) -> None:
         self._thread.start()
+
+    def prepare(self) -> None:
+        """Take part, until `prepared`, in whichever launch the other nodes wait with: there was none here yet."""
+        with self._lock:
+            self._is_preparing = True
+
+    def prepared(self) -> None:
+        with self._lock:
+            self._is_preparing = False
+
+    def heed(self, request: StopRequest) -> None:
+        """End for a request; while this node prepares, take part in the launch that it asks for."""
+        rank = self.report.rank
+        with self._lock:
+            takes_part = self._is_preparing and bool(request.restarts)
+            if takes_part:
+                self._changes["restarts"] = request.restarts
+        if takes_part:
+            self.switch.take_part_in(len(request.restarts))
+        else:
+            self.switch.ask(replace(stop_for(request), restarts=request.restarts_of(rank)))
 
     @property
     def report(self) -> NodeReport:
@@ -165,7 +187,7 @@ class Heartbeat:
         self._write()
         request = self.read_stop_request()
         if request is not None:
-            self.switch.ask(stop_for(request))
+            self.heed(request)
 
     def _write(self) -> bool:
         try:

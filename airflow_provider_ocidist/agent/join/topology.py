@@ -293,16 +293,19 @@ def await_others_end(store: Store, rank: int, nodes: int, limit: float, signalle
             return
 
 
-def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> list[NodeReport]:
+def await_others_saved(
+    heartbeat: Heartbeat, *, nodes: int, timeout: float, patience: float = 0.0
+) -> list[NodeReport]:
     """Return the other nodes' reports once all have saved what the launch before has left.
 
     Then all restore the same checkpoint.
 
     A node that saves is waited for as long as it beats. Raises SucceededBefore for one that has succeeded,
-    TopologyTimeout for one that has ended otherwise or is silent, or whose report cannot be read for `timeout` seconds.
+    TopologyTimeout for one that has ended otherwise or is silent for `patience` seconds, in which another may take its
+    place, or whose report cannot be read for `timeout` seconds.
     """
     beats = Beats()
-    began = read_at = time.monotonic()
+    began = read_at = heard_at = time.monotonic()
     while True:
         others = read_others(heartbeat.store, heartbeat.report.rank, nodes)
         known = [report for report in others if report]
@@ -315,11 +318,13 @@ def await_others_saved(heartbeat: Heartbeat, *, nodes: int, timeout: float) -> l
             if report.phase is Phase.DONE and report.exit_code == 0:
                 raise SucceededBefore(f"node {report.rank} has ended already")
         lost = [report.rank for report in behind if not _at_work(report, beats)]
-        if lost or time.monotonic() - read_at > timeout:
+        now = time.monotonic()
+        heard_at = heard_at if lost else now
+        if (lost and now - heard_at >= patience) or now - read_at > timeout:
             names = ", ".join(map(str, lost))
             why = f"node {names} has exited or is silent" if lost else "the reports of a node cannot be read"
             raise TopologyTimeout(f"{why}, so the training cannot be launched again")
-        heartbeat.switch.pause(pause_after(time.monotonic() - began, LAST_LOOK, LONGEST_PAUSE))
+        heartbeat.switch.pause(pause_after(now - began, LAST_LOOK, LONGEST_PAUSE))
 
 
 def _at_work(report: NodeReport | None, beats: Beats) -> bool:

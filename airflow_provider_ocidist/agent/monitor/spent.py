@@ -20,12 +20,12 @@ LONGEST_PAUSE = 30.0
 
 
 def seconds_in(reports: Iterable[NodeReport | None]) -> float:
-    """Return the time of the nodes together, as far as their reports show it."""
+    """Return the time of the nodes together, with that of those they replace, as far as their reports show it."""
     return sum(_seconds(each) for each in reports if each)
 
 
 def _seconds(report: NodeReport) -> float:
-    return max(0.0, (report.finished_at or report.heartbeat_at) - report.started_at)
+    return report.predecessors + max(0.0, (report.finished_at or report.heartbeat_at) - report.started_at)
 
 
 def counted_in(report: NodeReport, price: float | None) -> Spent | None:
@@ -85,7 +85,9 @@ class BudgetWatch:
         """`others` returns the newest reports of the other nodes, None for each that cannot be read."""
         self.budget = budget
         self.before = Spent()
-        """What earlier attempts have used, once that is known."""
+        """Node-seconds and cost of earlier attempts, once they are known."""
+        self.predecessors = 0.0
+        """Seconds of the lost nodes in whose place this one was made."""
         self._price = price
         self._nodes = nodes
         self._others = others
@@ -102,9 +104,9 @@ class BudgetWatch:
         own = self._clock() - self._began
         # The oldest node bounds the total, so its estimate is never too low; it reads the others' reports near the end.
         left = self.budget.left(self.before, self._price)
-        if self._declared or own < self._due or own * self._nodes < left:
+        if self._declared or own < self._due or (self.predecessors + own) * self._nodes < left:
             return
-        spent = self.before.plus(own + self._of_others(), self._price)
+        spent = self.before.plus(self.predecessors + own + self._of_others(), self._price)
         finding = self.budget.finding(spent)
         if finding:
             self._declared = True

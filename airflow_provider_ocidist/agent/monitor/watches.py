@@ -13,7 +13,7 @@ from airflow_provider_ocidist.agent.join.peer_reports import read_others
 from airflow_provider_ocidist.agent.monitor.hang import HangWatch, Stillness
 from airflow_provider_ocidist.agent.monitor.health import HealthWatch
 from airflow_provider_ocidist.agent.monitor.idle import IdleWatch
-from airflow_provider_ocidist.agent.monitor.peers import PeerWatch
+from airflow_provider_ocidist.agent.monitor.peers import OWN_TROUBLE, PeerWatch
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.agent.monitor.stragglers import StragglerWatch
 from airflow_provider_ocidist.agent.monitor.usage import INTERVAL, UsageMeter
@@ -122,7 +122,9 @@ class Watches:
         ]
 
     def _lost(self, message: str) -> None:
-        self.end_gang(Stop(cause=Cause.NODE, message=message))
+        # One that cannot write its own report is itself cut off.
+        is_seen = time.monotonic() - self.heartbeat.written_at <= OWN_TROUBLE
+        self.end_gang(Stop(cause=Cause.NODE, message=message, misses_node=is_seen))
 
     def _others(self) -> list[NodeReport | None]:
         # Read between two beats: an answer slower than a beat counts as unknown.

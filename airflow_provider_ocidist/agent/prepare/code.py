@@ -59,6 +59,14 @@ def announce(commit: str | None, store: Store) -> None:
         store.write(COMMIT, commit.encode())
 
 
+def announced(store: Store) -> str | None:
+    """Return the commit that node 0 has published; None: it has not. Raises StorageError."""
+    try:
+        return store.read(COMMIT).decode()
+    except FileNotFoundError:
+        return None
+
+
 def require_same(commit: str | None, store: Store) -> None:
     """Raise AgentError when node 0 has announced another commit than this node's."""
     if commit is None:

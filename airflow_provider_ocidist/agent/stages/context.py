@@ -19,7 +19,7 @@ from airflow_provider_ocidist.agent.train.activity import Activity
 from airflow_provider_ocidist.agent.train.shared_log import mark_own_lines
 from airflow_provider_ocidist.errors import AgentError, Cause, OcidistError
 from airflow_provider_ocidist.model import codec
-from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.masking import masked_text, secrets_in
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
@@ -71,6 +71,7 @@ class NodeContext:
             started_at=now,
             heartbeat_at=now,
             price=self.config.price,
+            incarnation=int(self.environ.get(INCARNATION_VARIABLE, "0")),
         )
         try:
             return Heartbeat.open(self.config.run_dir, self.access, report, self.switch)

@@ -11,7 +11,7 @@ from airflow_provider_ocidist.agent.diagnose import outcome
 from airflow_provider_ocidist.agent.diagnose.diagnosis import NodeFailure, diagnose, tail_of
 from airflow_provider_ocidist.agent.diagnose.outcome import Outcome
 from airflow_provider_ocidist.agent.diagnose.stacks import odd_ones
-from airflow_provider_ocidist.agent.join.heartbeat import describe, stop_for
+from airflow_provider_ocidist.agent.join.heartbeat import describe
 from airflow_provider_ocidist.agent.join.peer_reports import (
     PeerLiveness,
     furthest_step,
@@ -48,7 +48,8 @@ class GangEnd:
         cause, message = stop.cause, stop.message
         # A hang on an unhealthy machine is charged to the budget for hangs if there is none for node faults.
         charged = Cause.HANG if cause is Cause.NODE and not self.config.restarts.node else cause
-        restarts, why_not = self._restarts_after(charged, message) if stop.stacks else ((), None)
+        goes_on = stop.stacks or (stop.misses_node and self.config.replaces)
+        restarts, why_not = self._restarts_after(charged, message) if goes_on else ((), None)
         message = f"{message}; {why_not}" if why_not else message
         asked = self.ask_others(cause, message, restarts, hang=stop.stacks)
         self.context.switch.ask(replace(stop, message=message, restarts=asked))
@@ -66,7 +67,7 @@ class GangEnd:
         self.heartbeat.write(phase=Phase.SAVING)
         request = self.heartbeat.read_stop_request()
         if request and request.restarts:
-            self.context.switch.ask(stop_for(request))
+            self.heartbeat.heed(request)
         stop = self.context.switch.stop
         return replace(ended, stop=stop) if stop and stop.restarts else ended
 
@@ -111,21 +112,30 @@ class GangEnd:
             before = self._others()
             explanation = self._explanation()
             if explanation:
-                return outcome.echo(failure, describe(explanation), explanation.restarts)
+                return outcome.echo(
+                    failure, describe(explanation), explanation.restarts_of(self.context.rank)
+                )
             silent = silent_nodes(before, self._others())
         result = outcome.failure(failure, silent)
-        # A node that is silent will not come to another launch.
-        return self._asked(result, may_restart=not silent)
+        # A node that is silent will not come to another launch, unless another takes its place.
+        return self._asked(
+            result, silent[0] if silent else self.context.rank, may_restart=self.config.replaces or not silent
+        )
 
-    def _asked(self, failed: Outcome, *, may_restart: bool) -> Outcome:
-        """Ask the other nodes to end; return the outcome, with the restarts where the training is launched again."""
+    def _asked(self, failed: Outcome, rank: int, *, may_restart: bool) -> Outcome:
+        """Ask the other nodes to end; return the outcome, with the restarts where the training is launched again.
+
+        `rank`: of the node that has failed, or is lost.
+        """
         cause, message = failed.cause or Cause.USER, failed.message or "the training failed"
-        restarts, why_not = self._restarts_after(cause, message) if may_restart else ((), None)
+        restarts, why_not = self._restarts_after(cause, message, rank) if may_restart else ((), None)
         if why_not:
             failed, message = replace(failed, message=f"{message}; {why_not}"), f"{message}; {why_not}"
         return replace(failed, restarts=self.ask_others(cause, message, restarts))
 
-    def _restarts_after(self, cause: Cause, message: str) -> tuple[tuple[Restart, ...], str | None]:
+    def _restarts_after(
+        self, cause: Cause, message: str, rank: int | None = None
+    ) -> tuple[tuple[Restart, ...], str | None]:
         """Return the restarts with the new one, or none and the reason; no reason if the job allows no restarts."""
         budgets, before = self.config.restarts, self.heartbeat.report.restarts
         if budgets == Restarts():
@@ -135,7 +145,7 @@ class GangEnd:
         failure = Restart(
             cause=cause,
             message=self.context.masked(message),
-            rank=self.context.rank,
+            rank=self.context.rank if rank is None else rank,
             # Many programs report their steps on one node only.
             step=furthest_step(others, self.heartbeat.launch) if own_step is None else own_step,
             checkpoint=_newest_checkpoint([self.heartbeat.report, *others]),
@@ -152,6 +162,7 @@ class GangEnd:
                 report
                 and report.phase in (Phase.SAVING, Phase.DONE)
                 and len(report.restarts) == self.heartbeat.launch
+                and not (self.config.replaces and _was_stopped(report))
             ):
                 return f"node {report.rank} has ended already"
         return None
@@ -177,6 +188,11 @@ class GangEnd:
 
     def _others(self) -> list[NodeReport | None]:
         return read_others(self.heartbeat.store, self.context.rank, self.config.nodes)
+
+
+def _was_stopped(report: NodeReport) -> bool:
+    """Whether a node was ended from outside, as one whose machine is preempted: another may take its place."""
+    return report.phase is Phase.DONE and report.cause is None and report.exit_code != 0
 
 
 def _newest_checkpoint(reports: Iterable[NodeReport | None]) -> str | None:

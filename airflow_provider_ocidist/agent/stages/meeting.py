@@ -15,7 +15,7 @@ from airflow_provider_ocidist.agent.stages.context import NodeContext
 from airflow_provider_ocidist.agent.train.launch import public_key
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.launchers.base import Launcher, Placement
-from airflow_provider_ocidist.model.report import NodeReport, Phase
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart
 
 
 def meet_others(context: NodeContext, launcher: Launcher) -> list[NodeReport]:
@@ -31,6 +31,7 @@ def meet_others(context: NodeContext, launcher: Launcher) -> list[NodeReport]:
     reports = meet(heartbeat.store, heartbeat, nodes=config.nodes, timeout=timeout)
     require_own_addresses(reports)
     _require_same_checkpoint(reports)
+    heartbeat.update(restarts=_agreed(reports, heartbeat.report.restarts))
     return reports
 
 
@@ -41,6 +42,12 @@ def take_place(context: NodeContext, launcher: Launcher, reports: Sequence[NodeR
     context.main_rank = launcher.main_node(context.config.launcher, placement)
     context.heartbeat.update(main=context.is_main)
     return placement
+
+
+def _agreed(reports: Sequence[NodeReport], own: tuple[Restart, ...]) -> tuple[Restart, ...]:
+    """Return the restarts as the newest node has got them from those who wait, who know why a node was lost."""
+    newest = max(reports, key=lambda report: report.incarnation)
+    return newest.restarts if newest.incarnation and len(newest.restarts) == len(own) else own
 
 
 def _require_same_checkpoint(reports: Sequence[NodeReport]) -> None:

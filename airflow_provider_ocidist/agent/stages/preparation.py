@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_provider_ocidist.agent.prepare import code
 from airflow_provider_ocidist.agent.prepare.workspace import Workspace
 from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.git_source import at_commit
 
 
 def fetch_program(context: NodeContext) -> Workspace:
     """Return the workspace once code and packages are in it; node 0 announces which commit it has."""
-    config = context.config
+    config = _config(context)
     workspace = context.patiently(
         lambda: code.fetch_code(config, context.environ, context.access, context.switch)
     )
@@ -18,6 +22,17 @@ def fetch_program(context: NodeContext) -> Workspace:
             code.announce(workspace.commit, context.heartbeat.store)
     context.activity.enter()
     return _with_packages(context, workspace)
+
+
+def _config(context: NodeContext) -> AgentConfig:
+    """Return the settings; in the place of a lost node with the commit of the others: the branch may have moved."""
+    config, source = context.config, context.config.program.source
+    if not context.heartbeat.report.incarnation or source is None:
+        return config
+    with code.fetch_errors("the run directory", context.folder):
+        commit = code.announced(context.heartbeat.store)
+    program = replace(config.program, source=at_commit(source, commit) if commit else source)
+    return replace(config, program=program)
 
 
 def _with_packages(context: NodeContext, workspace: Workspace) -> Workspace:

@@ -39,6 +39,11 @@ class RunWatches:
         if context.rank == 0 and context.config.attempt > 1:
             context.patiently(self._count_earlier_attempts)
 
+    def count_predecessors(self) -> None:
+        """Count what the nodes have used in whose place this one was made."""
+        if self._budget is not None:
+            self._budget.predecessors = self.context.heartbeat.report.predecessors
+
     def note_spent(self, before: Spent | None) -> None:
         """Take over what earlier attempts have used; None where that was not counted."""
         if before is None:

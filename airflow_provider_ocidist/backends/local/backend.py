@@ -6,26 +6,29 @@ import fcntl
 import io
 import shutil
 import threading
+import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_ocidist.backends.base import LOG_LINES, LogPart
 from airflow_provider_ocidist.backends.bundle import agent_bundle
-from airflow_provider_ocidist.backends.capabilities import NamesSecrets
+from airflow_provider_ocidist.backends.capabilities import NamesSecrets, ReplacesNodes
 from airflow_provider_ocidist.backends.local import log_lines, node, processes
 from airflow_provider_ocidist.backends.local.plans import KIND, folder_in, make_plan
 from airflow_provider_ocidist.backends.local.processes import NodeProcess
 from airflow_provider_ocidist.backends.node_config import secrets_of
 from airflow_provider_ocidist.backends.work_dir_backend import WorkDirBackend, refuse_if_stopped
 from airflow_provider_ocidist.errors import BackendError, Cause
-from airflow_provider_ocidist.model.agent_config import AgentConfig
+from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE, RANK_VARIABLE, AgentConfig
 from airflow_provider_ocidist.model.attempts import Attempt
 from airflow_provider_ocidist.model.job import TrainingJob
+from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import Ending, NodeState, NodeStatus, Plan, RunKey, RunRef
-from airflow_provider_ocidist.model.work_dir import LOCAL
+from airflow_provider_ocidist.model.work_dir import AGENT_ARCHIVE, LOCAL
 
 GANG, LOCK, GRACE = "gang.json", "lock", "grace.json"
 KILL_AFTER = 60.0
@@ -34,7 +37,7 @@ FEWEST_LINES = 1000
 """Least number of lines of a node that one look reads."""
 
 
-class Local(NamesSecrets, WorkDirBackend[Mapping[str, list[NodeStatus]]]):
+class Local(ReplacesNodes, NamesSecrets, WorkDirBackend[Mapping[str, list[NodeStatus]]]):
     """Starts the nodes of a gang as processes that outlive the one which started them; their lease ends them."""
 
     kind = KIND
@@ -69,9 +72,12 @@ class Local(NamesSecrets, WorkDirBackend[Mapping[str, list[NodeStatus]]]):
         if plan.lease:
             # Before there is a node: without a first renewal there is no lease.
             self.directories.renew(plan)
-        archive = _archive(plan)
+        bundle = _bundle(plan)
+        archive = _archive(bundle)
         limits = AgentConfig.from_env(plan.requests[0].body["environment"]).limits
         node.write(Path(plan.run_dir, LOCAL, GRACE), {"seconds": limits.stop_grace})
+        if plan.replaces:
+            Path(plan.run_dir, LOCAL, AGENT_ARCHIVE).write_bytes(bundle)
         run_ids = tuple(f"{plan.key.name}-{rank}" for rank in range(plan.nodes))
         ref = RunRef.of(plan, plan.run_dir, run_ids, has_own_log=True)
         try:
@@ -83,6 +89,21 @@ class Local(NamesSecrets, WorkDirBackend[Mapping[str, list[NodeStatus]]]):
             raise
         node.write(Path(plan.run_dir, LOCAL, GANG), ref.to_json())
         return ref
+
+    def current(self, ref: RunRef) -> RunRef:
+        found = _gang_in(ref.run_dir)
+        return ref if found is None else replace(ref, run_ids=found.run_ids, **_replaced_in(found))
+
+    def replace_nodes(self, ref: RunRef, failures: Sequence[Restart]) -> RunRef:
+        with _locked(Path(ref.run_dir)):
+            now = self.current(ref)
+            if now.replaced != ref.replaced:
+                # Another process was faster.
+                return now
+            for failure in failures:
+                now = _with_one(now, failure)
+            node.write(Path(ref.run_dir, LOCAL, GANG), now.to_json())
+        return now
 
     # look
 
@@ -108,7 +129,9 @@ class Local(NamesSecrets, WorkDirBackend[Mapping[str, list[NodeStatus]]]):
     def cancel(self, ref: RunRef, ending: Ending | None = None) -> None:
         self._request_stop(ref, ending)
         grace = (processes.read(Path(ref.run_dir, LOCAL, GRACE)) or {}).get("seconds", 0.0) + KILL_AFTER
-        for process, found in zip(_processes(ref), _states(ref), strict=True):
+        # Also what has just taken the place of another.
+        now = self.current(ref)
+        for process, found in zip(_processes(now), _states(now), strict=True):
             if not found.state.terminal:
                 process.cancel(grace)
 
@@ -117,7 +140,43 @@ class Local(NamesSecrets, WorkDirBackend[Mapping[str, list[NodeStatus]]]):
 
 
 def _processes(ref: RunRef) -> list[NodeProcess]:
-    return [NodeProcess(Path(ref.run_dir, LOCAL, str(rank))) for rank in range(ref.nodes)]
+    return [_process(ref, rank) for rank in range(ref.nodes)]
+
+
+def _process(ref: RunRef, rank: int) -> NodeProcess:
+    incarnation = ref.incarnation(rank)
+    return NodeProcess(Path(ref.run_dir, LOCAL, f"{rank}.{incarnation}" if incarnation else str(rank)))
+
+
+def _replaced_in(ref: RunRef) -> dict[str, Any]:
+    return {"replaced": ref.replaced, "lost_seconds": ref.lost_seconds}
+
+
+def _with_one(ref: RunRef, failure: Restart) -> RunRef:
+    """Start a node in the place of one that has failed, unless it was; return the gang with it."""
+    rank = failure.rank
+    assert rank is not None
+    lost = _process(ref, rank).state() or {}
+    now = time.time()
+    seconds = max(0.0, lost.get("finished_at", now) - lost.get("started_at", now))
+    run_ids = (
+        *ref.run_ids[:rank],
+        f"{ref.key.name}-{rank}.{ref.incarnation(rank) + 1}",
+        *ref.run_ids[rank + 1 :],
+    )
+    made = replace(
+        ref, run_ids=run_ids, replaced=(*ref.replaced, failure), lost_seconds=ref.lost_seconds + seconds
+    )
+    living = next((each for each in _processes(ref) if each.environment()), None)
+    if living is None:
+        raise BackendError(f"{ref.key.name}: no node of it lives, whose variables another would get")
+    own = {RANK_VARIABLE: str(rank), INCARNATION_VARIABLE: str(made.incarnation(rank))}
+    try:
+        archive = _archive(Path(ref.run_dir, LOCAL, AGENT_ARCHIVE).read_bytes())
+    except (OSError, zipfile.BadZipFile) as error:
+        raise BackendError(f"what the nodes of {ref.key.name} run cannot be read: {error}") from error
+    _process(made, rank).start(archive, living.python, {**living.environment(), **own})
+    return made
 
 
 def _states(ref: RunRef) -> list[NodeStatus]:
@@ -128,11 +187,15 @@ def _states(ref: RunRef) -> list[NodeStatus]:
     ]
 
 
-def _archive(plan: Plan) -> zipfile.ZipFile:
+def _bundle(plan: Plan) -> bytes:
     try:
-        return zipfile.ZipFile(io.BytesIO(agent_bundle(plan.code)))
+        return agent_bundle(plan.code)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise BackendError(f"the code cannot be read: {error}", cause=Cause.CONFIG) from error
+
+
+def _archive(bundle: bytes) -> zipfile.ZipFile:
+    return zipfile.ZipFile(io.BytesIO(bundle))
 
 
 def _gang_in(run_dir: str) -> RunRef | None:
@@ -153,7 +216,9 @@ def _locked(run_dir: Path) -> Iterator[None]:
 def _log_part(ref: RunRef, since: Sequence[float], most: int) -> LogPart:
     lines, unread = [], {}
     for rank, process in enumerate(_processes(ref)):
-        found, left = log_lines.read(process.folder / node.LOG, rank, since[rank], most)
+        found, left = log_lines.read(
+            process.folder / node.LOG, rank, since[rank], most, incarnation=ref.incarnation(rank)
+        )
         lines += found
         if left is not None:
             unread[rank] = left

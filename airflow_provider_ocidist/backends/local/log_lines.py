@@ -15,13 +15,16 @@ NEAR = 1 << 16
 """Bytes of a range that is read through instead of halved once more."""
 
 
-def read(file: Path, rank: int, since: float, most: int) -> tuple[list[LogLine], float | None]:
+def read(
+    file: Path, rank: int, since: float, most: int, *, incarnation: int = 0
+) -> tuple[list[LogLine], float | None]:
     """Return at most `most` lines since a Unix time, and the time of the first that is left."""
+    name = f"{rank}.{incarnation}" if incarnation else str(rank)
     found: list[LogLine] = []
     if since == math.inf:
         return found, None
     with suppress(FileNotFoundError), file.open("rb") as log:
-        for line in _lines(log, _start(log, since), rank):
+        for line in _lines(log, _start(log, since), rank, name):
             if line.time < since:
                 continue
             if len(found) == most:
@@ -47,11 +50,11 @@ def _start(log: BinaryIO, since: float) -> int:
     return low
 
 
-def _lines(log: BinaryIO, position: int, rank: int) -> Iterator[LogLine]:
+def _lines(log: BinaryIO, position: int, rank: int, name: str = "") -> Iterator[LogLine]:
     log.seek(position)
     for text in log:
         with suppress(ValueError, LookupError, TypeError):
             # The last write may be in progress.
             found = json.loads(text)
-            yield LogLine(id=f"{rank}-{position}", time=found["time"], rank=rank, text=found["text"])
+            yield LogLine(id=f"{name}-{position}", time=found["time"], rank=rank, text=found["text"])
         position += len(text)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_ocidist.agent.join.node_identity import ADDRESSES_VARIABLE
-from airflow_provider_ocidist.backends.node_config import expectations, node_config
+from airflow_provider_ocidist.backends.node_config import expectations, may_replace, node_config
 from airflow_provider_ocidist.backends.prices import price_of
 from airflow_provider_ocidist.errors import JobFileError, Problem
 from airflow_provider_ocidist.model.agent_config import RANK_VARIABLE
@@ -43,7 +43,15 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
     job = replace(job, work_dir=work_dir, require_training=str(training).lower() in ("true", "1", "yes"))
     source = None if job.program.is_local else job.program.source
     price = price_of(job, None, fields.get("prices"))
-    config = node_config(job, key, source, price=price, main_env=job.main_env, worker_env=job.worker_env)
+    config = node_config(
+        job,
+        key,
+        source,
+        price=price,
+        main_env=job.main_env,
+        worker_env=job.worker_env,
+        replaces=may_replace(job),
+    )
     python = getattr(job.backend, "python", None) or sys.executable
     environment = {**job.env, **config.to_env()}
     if job.nodes > 1:
@@ -67,6 +75,7 @@ def make_plan(job: TrainingJob, key: RunKey, fields: Mapping[str, Any]) -> Plan:
         expects=expectations(config),
         lease=config.limits.lease or None,
         price=price,
+        replaces=config.replaces,
     )
 
 

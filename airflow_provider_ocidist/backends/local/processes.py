@@ -118,6 +118,14 @@ class NodeProcess:
             f"delete {self.folder.parent}"
         )
 
+    @property
+    def python(self) -> str:
+        """The interpreter of a living node. Raises BackendError where this system does not show it."""
+        with suppress(OSError, TypeError, IndexError):
+            words = Path(f"/proc/{(self.started or {})['pid']}/cmdline").read_bytes().split(b"\0")
+            return words[3].decode()
+        raise BackendError(f"{self.folder}: which interpreter its node runs cannot be seen", retryable=True)
+
     def environment(self) -> dict[str, str]:
         """Return the variables of a living process; none where this system does not show them."""
         started = self.started

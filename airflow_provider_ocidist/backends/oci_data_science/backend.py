@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from airflow_provider_ocidist.backends.capabilities import (
     NamesSecrets,
     OpensById,
     PreparesCancels,
+    ReplacesNodes,
     ShowsWhatItCreated,
     SpansRegions,
 )
@@ -40,8 +41,9 @@ from airflow_provider_ocidist.backends.oci_data_science.refs import (
     record_of,
     ref_of,
     runs_of,
-    with_runs,
+    with_listed,
 )
+from airflow_provider_ocidist.backends.oci_data_science.replacements import Replacements
 from airflow_provider_ocidist.backends.oci_data_science.run_states import RunStates, RunSummary
 from airflow_provider_ocidist.backends.oci_data_science.service_clock import ServiceClock
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
@@ -52,6 +54,7 @@ from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.job import TrainingJob
 from airflow_provider_ocidist.model.kept_evidence import Missed
 from airflow_provider_ocidist.model.masking import secrets_in
+from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import (
     Ending,
     NodeState,
@@ -68,7 +71,7 @@ from airflow_provider_ocidist.oci_client.credentials import OciAccess, region_in
 from airflow_provider_ocidist.oci_client.errors import oci_errors
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from airflow_provider_ocidist.work_dir.parallel import in_parallel
-from airflow_provider_ocidist.work_dir.reports import Reported, Reports, signed
+from airflow_provider_ocidist.work_dir.reports import Reported, Reports, of_now, signed
 from airflow_provider_ocidist.work_dir.run_directories import RunDirectories
 from airflow_provider_ocidist.work_dir.run_dirs import RunDirs
 from airflow_provider_ocidist.work_dir.stored import with_checkpoint
@@ -89,6 +92,7 @@ class OciDataScience(
     KeepsTime,
     CountsMissing,
     PreparesCancels,
+    ReplacesNodes,
     NamesSecrets,
     ChecksBeforehand,
 ):
@@ -202,8 +206,13 @@ class OciDataScience(
     def open(self, resource_id: str) -> RunRecord:
         job = self._job(self._job_id_of(resource_id))
         ref = ref_of(job, key_in(job))
-        runs = self._runs(ref.job_id, ref.compartment_id)
-        return record_of(job, with_runs(ref, _by_number(runs), _asked_at(runs)))
+        return record_of(job, with_listed(ref, self._runs(ref.job_id, ref.compartment_id)))
+
+    def current(self, ref: RunRef) -> RunRef:
+        return with_listed(ref, self._runs(ref.job_id, ref.compartment_id), ref)
+
+    def replace_nodes(self, ref: RunRef, failures: Sequence[Restart]) -> RunRef:
+        return Replacements(lambda: self._client).make(ref, failures)
 
     def secrets_of(self, ref: RunRef) -> set[str]:
         job = self._job(ref.job_id)
@@ -252,7 +261,11 @@ class OciDataScience(
         reported = self._reports.read(self._begun_dirs(by_service))
         at = self._service_clock.now()
         found = [
-            replace(_status_of(ref, by_service[ref.run_dir], runs, reported.get(ref.run_dir)), at=at)
+            replace(
+                _status_of(ref, by_service[ref.run_dir], runs, reported.get(ref.run_dir)),
+                at=at,
+                lost_seconds=ref.lost_seconds,
+            )
             for ref in refs
         ]
         ended = any(status.ended for status in found)
@@ -368,14 +381,6 @@ def _urgent(access: OciAccess) -> OciAccess:
     return replace(access, urgent=True)
 
 
-def _by_number(runs: Sequence[Any]) -> dict[int, str]:
-    return {int(run.freeform_tags[TAG_RUN]): str(run.id) for run in runs}
-
-
-def _asked_at(runs: Iterable[Any]) -> list[float]:
-    return [run.time_accepted.timestamp() for run in runs if run.time_accepted is not None]
-
-
 def _status_of(
     ref: RunRef,
     by_service: tuple[NodeStatus, ...],
@@ -386,6 +391,7 @@ def _status_of(
         return RunStatus(nodes=by_service)
     if reported is None:
         return RunStatus(nodes=by_service, reports_readable=False)
+    reported = of_now(reported, ref)
     reports = {rank: each.report for rank, each in reported.items() if each.report is not None}
     nodes = TOPOLOGIES[ref.topology].nodes(ref, runs, reports)
     return RunStatus(nodes=tuple(signed(node, reported.get(node.rank)) for node in nodes))

@@ -60,10 +60,11 @@ class Cancels:
     def _cancel_runs(self, ref: RunRef) -> _Answer:
         failed = self.cancel_runs(ref.run_ids)
         try:
-            if not ref.complete:
-                # Also those whose creation was never answered.
+            if not ref.complete or ref.replaces:
+                # Also those whose creation was never answered, or that have just taken the place of others.
                 listed = self._states(ref)
-                failed |= self.cancel_runs(run_id for run_id in listed if run_id not in ref.run_ids)
+                others = (run_id for run_id, state in listed.items() if not _is_ending(state))
+                failed |= self.cancel_runs(run_id for run_id in others if run_id not in ref.run_ids)
             elif any(error.status_code == 404 for error in failed.values()):
                 listed = self._states(ref)
             else:

@@ -11,7 +11,13 @@ from typing import Any
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.backends.oci_data_science.cleanup import WITHIN, Cleanup, still_alive
 from airflow_provider_ocidist.backends.oci_data_science.plans import TAG_RUN, TAG_TASK, key_in_tags
-from airflow_provider_ocidist.backends.oci_data_science.refs import ref_of, runs_of, with_runs
+from airflow_provider_ocidist.backends.oci_data_science.refs import (
+    asked_at,
+    ref_of,
+    runs_of,
+    with_listed,
+    with_runs,
+)
 from airflow_provider_ocidist.backends.oci_data_science.run_states import LIVE
 from airflow_provider_ocidist.backends.oci_data_science.submission import Submission
 from airflow_provider_ocidist.backends.recorded_gangs import RecordedGangs, by_age
@@ -124,9 +130,7 @@ class Gangs(RecordedGangs):
         of = key_in_tags(job, key) if job is not None else None
         if of is None:
             return None
-        ids = {**(runs_of(known) if known else {}), **_by_number(runs)}
-        asked_at = [known.submitted_at] if known and any(known.run_ids) else _asked_at(runs)
-        return with_runs(ref_of(job, of), ids, asked_at)
+        return with_listed(ref_of(job, of), runs, known)
 
     def _job_or_none(self, job_id: str) -> Any | None:
         try:
@@ -243,7 +247,7 @@ class Gangs(RecordedGangs):
                 raise still_alive(error, alive) from error
             raise
         ids = existing | {number: str(run.id) for number, run in made.items()}
-        whole = with_runs(ref, ids, () if existing else _asked_at(made.values()))
+        whole = with_runs(ref, ids, () if existing else asked_at(made.values()))
         self._record_created(plan, whole)
         return whole
 
@@ -324,7 +328,3 @@ def _out_of_sight(attempt: Attempt, error: BackendError) -> BackendError:
 
 def _by_number(runs: Iterable[Any]) -> dict[int, str]:
     return {int(run.freeform_tags[TAG_RUN]): str(run.id) for run in runs}
-
-
-def _asked_at(runs: Iterable[Any]) -> list[float]:
-    return [run.time_accepted.timestamp() for run in runs if run.time_accepted is not None]

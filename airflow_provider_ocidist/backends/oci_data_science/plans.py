@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_ocidist.backends.bundle import BOOT_VARIABLE, ENTRYPOINT, START_SCRIPT, boot_text
-from airflow_provider_ocidist.backends.node_config import expectations, node_config
+from airflow_provider_ocidist.backends.node_config import expectations, may_replace, node_config
 from airflow_provider_ocidist.backends.oci_data_science import ads_variables, mounts
 from airflow_provider_ocidist.backends.oci_data_science.options import KIND, Defaults, OciDataScienceOptions
 from airflow_provider_ocidist.backends.oci_data_science.rules import container_arguments
@@ -28,13 +28,15 @@ from airflow_provider_ocidist.storage.locations import join
 
 MAX_ENVIRONMENT = 20_000
 """Most characters of all environment variables together (Oracle's documentation, jobs-env-vars)."""
-TAG_TASK, TAG_GENERATION, TAG_ATTEMPT, TAG_RUN = (
+TAG_TASK, TAG_GENERATION, TAG_ATTEMPT, TAG_RUN, TAG_INCARNATION = (
     "ocidist-task",
     "ocidist-generation",
     "ocidist-attempt",
     "ocidist-rank",
+    "ocidist-incarnation",
 )
-"""Tags of a gang's resources. The last one numbers its job runs: by the rank of the only node, or of the first."""
+"""Tags of a gang's resources. The last but one numbers its job runs: by the rank of the only node, or of the first. The
+last one is there where a run takes the place of others of its number: how many of them were lost."""
 KEY_VARIABLE = "OCIDIST_KEY"
 """Variable with the whole key, of which the tags have only a digest: it identifies a gang of another process."""
 JOB_ID = "<id of CreateJob>"
@@ -73,6 +75,7 @@ def make_plan(job: TrainingJob, key: RunKey, defaults: Defaults, endpoint: str |
         region=defaults.region,
         machine=_asked_for(options, topology, defaults),
         price=price,
+        replaces=config.replaces,
     )
 
 
@@ -155,6 +158,7 @@ def _agent_config(
         secrets_apart=not topology.is_one_run and bool(secrets_in([job.main_env, job.worker_env])),
         one_run=topology.is_one_run and job.nodes > 1,
         reports=job.container is None,
+        replaces=not topology.is_one_run and job.container is None and may_replace(job),
         oci_endpoint=endpoint,
     )
 

@@ -1,0 +1,46 @@
+"""Taking over: a node that was made in the place of a lost one begins with what that one has left."""
+
+from __future__ import annotations
+
+from airflow_provider_ocidist.agent.monitor.spent import seconds_in
+from airflow_provider_ocidist.agent.prepare.code import fetch_errors
+from airflow_provider_ocidist.agent.stages.context import NodeContext
+from airflow_provider_ocidist.model.report import NodeReport, StopRequest
+from airflow_provider_ocidist.model.work_dir import STOP_FILE, lost_report_of, report_of
+from airflow_provider_ocidist.storage.stores.base import Store
+
+
+def take_over(context: NodeContext) -> None:
+    """Keep the lost node's last report, and take part in the launch with which the others wait.
+
+    Before this node writes a report of its own. Raises AgentError where the run directory cannot be read.
+    """
+    if context.heartbeat.report.incarnation:
+        context.patiently(lambda: _take_over(context))
+
+
+def _take_over(context: NodeContext) -> None:
+    heartbeat = context.heartbeat
+    with fetch_errors("what the lost node has left in the run directory", context.folder):
+        before = _report(heartbeat.store, context.rank)
+        if before is not None and before.incarnation < heartbeat.report.incarnation:
+            heartbeat.store.write(lost_report_of(before.rank, before.incarnation), before.to_json())
+            # What the main node has found out of the others' folders holds on.
+            heartbeat.update(predecessors=seconds_in([before]), apart=before.apart)
+        request = _stop_request(heartbeat.store)
+    if request is not None:
+        heartbeat.heed(request)
+
+
+def _report(store: Store, rank: int) -> NodeReport | None:
+    try:
+        return NodeReport.from_json(store.read(report_of(rank)))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def _stop_request(store: Store) -> StopRequest | None:
+    try:
+        return StopRequest.from_json(store.read(STOP_FILE))
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,65 @@
+"""Replacements: a node in the place of a lost one, while the others wait for it. No Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from airflow_provider_ocidist.backends.capabilities import ReplacesNodes, near
+from airflow_provider_ocidist.errors import BackendError
+from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
+from airflow_provider_ocidist.model.report import Restart
+from airflow_provider_ocidist.model.run import RunRef
+
+
+def replace_lost(watch: Watch, failures: Sequence[Restart], log: TaskLog) -> bool:
+    """Bring about a node in the place of each that is lost; return whether the gang has others now.
+
+    Each step may be repeated, also by another process after this one was killed: the nodes agree in the run directory,
+    then a node is created under a name that only one can have, then it is recorded. What cannot be done now is left to
+    the next look; what never can be is noted in the watch's record, and the gang is ended then.
+    """
+    ref, backend = watch.record.ref, near(watch.backend, watch.record.ref)
+    try:
+        replaces = ReplacesNodes.of(backend)
+        now = replaces.current(ref)
+        if now.replaced == ref.replaced:
+            if not backend.directories.launch_again(now, failures):
+                return _given_up(watch, "its nodes are to end")
+            now = replaces.replace_nodes(now, failures)
+        backend.gangs.renew(now)
+    except BackendError as error:
+        if not error.retryable:
+            log.warning("%s; the lost node is not replaced", error)
+            return _given_up(watch, str(error))
+        log.warning("%s; the lost node is replaced later", error)
+        return False
+    _follow(watch, now, log)
+    return True
+
+
+def catch_up(watch: Watch, log: TaskLog) -> None:
+    """Watch the nodes that a gang has now: its owner may have replaced some. Raises nothing of ours."""
+    ref = watch.record.ref
+    try:
+        now = ReplacesNodes.of(near(watch.backend, ref)).current(ref)
+    except BackendError as error:
+        log.warning("%s; will ask again", error)
+        return
+    if now.replaced != ref.replaced:
+        _follow(watch, now, log)
+
+
+def _given_up(watch: Watch, why: str) -> bool:
+    watch.record = replace(watch.record, irreplaceable=why)
+    return False
+
+
+def _follow(watch: Watch, now: RunRef, log: TaskLog) -> None:
+    # The last lines of the lost ones, while the new ones start.
+    watch.write_the_rest()
+    known = len(watch.record.ref.replaced)
+    for each in now.replaced[known:]:
+        assert each.rank is not None
+        log.warning("%s: %s; %s takes its place", each.cause, each.message, now.run_ids[each.rank])
+    watch.record = replace(watch.record, ref=now)

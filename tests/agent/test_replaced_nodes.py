@@ -1,0 +1,156 @@
+"""A node that is made in the place of a lost one takes part in the launch with which the others wait for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_ocidist.agent.diagnose.outcome import STOPPED
+from airflow_provider_ocidist.errors import Cause
+from airflow_provider_ocidist.job import Checkpoints, Limits, Restarts
+from airflow_provider_ocidist.model.agent_config import INCARNATION_VARIABLE
+from airflow_provider_ocidist.model.report import NodeReport, Phase, Restart, StopRequest
+from airflow_provider_ocidist.model.work_dir import lost_report_of
+from tests.agent.gangs import Agent, Gang, until
+from tests.agent.test_restarts import TRAINS, gang
+
+LOST = Restart(cause=Cause.NODE, message="node 1: gone", rank=1, step=3)
+WAITS_ONCE = """
+at(3 + launch)
+if launch == 0:
+    time.sleep(1000)
+"""
+
+
+def kill(agent: Agent) -> None:
+    """Let a whole node go, as its machine does."""
+    agent.process.kill()
+    agent.process.wait()
+
+
+def ask(gang: Gang, restart: Restart = LOST) -> None:
+    """Ask the others for another launch, as those who wait do."""
+    request = StopRequest(cause=restart.cause, message=restart.message, restarts=(restart,))
+    (gang.run_dir / "stop.json").write_bytes(request.to_json())
+
+
+def again(gang: Gang, rank: int, **environ: str) -> Agent:
+    return gang.start(rank, **{INCARNATION_VARIABLE: "1", **environ})[-1]
+
+
+def replaced(root: Path, script: str = WAITS_ONCE, **changes: Any) -> Gang:
+    return gang(root, script, nodes=2, **{"replaces": True, **changes})
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_others_keep_their_agent_and_begin_again_with_the_new_node(tmp_path: Path, rank: int) -> None:
+    with replaced(tmp_path) as two:
+        agents = two.start()
+        for agent in agents:
+            agent.prints("launch 0")
+            agent.shows(lambda agent=agent: agent.report.phase is Phase.TRAINING)
+        lost, other = agents[rank], agents[1 - rank]
+        kill(lost)
+        ask(two)
+        new = again(two, rank)
+        assert (other.wait(), new.wait()) == (0, 0)
+        assert f"launch 1 of node {other.rank}" in other.stdout.read_text()
+        assert (other.report.incarnation, new.report.incarnation) == (0, 1)
+        assert other.report.restarts == new.report.restarts == (LOST,)
+        kept = NodeReport.from_json((two.run_dir / lost_report_of(rank, 0)).read_bytes())
+        assert kept.phase is Phase.TRAINING
+        assert new.report.predecessors == pytest.approx(kept.heartbeat_at - kept.started_at)
+
+
+def test_the_others_learn_from_the_new_node_that_the_lost_one_was_preempted(tmp_path: Path) -> None:
+    preempted = Restart(cause=Cause.PREEMPTED, message="Preempted.", rank=1)
+    with replaced(tmp_path) as two:
+        first, second = two.start()
+        first.prints("launch 0")
+        kill(second)
+        ask(two)
+        first.shows(lambda: first.report.restarts == (LOST,))
+        ask(two, preempted)
+        new = again(two, 1)
+        assert (first.wait(), new.wait()) == (0, 0)
+        assert first.report.restarts == new.report.restarts == (preempted,)
+
+
+def test_nodes_that_wait_for_another_are_ended_by_the_submitters_request(tmp_path: Path) -> None:
+    with replaced(tmp_path) as two:
+        first, second = two.start()
+        first.prints("launch 0")
+        kill(second)
+        ask(two)
+        first.shows(lambda: first.report.phase is Phase.FETCHING)
+        final = StopRequest(cause=Cause.CANCELED, message="enough")
+        (two.run_dir / "stop.json").write_bytes(final.to_json())
+        assert first.wait() == STOPPED
+        # One that comes later finds the request, too.
+        assert again(two, 1).wait() == STOPPED
+
+
+def test_a_further_node_may_be_lost_before_the_first_is_replaced(tmp_path: Path) -> None:
+    with gang(tmp_path, WAITS_ONCE, nodes=3, replaces=True) as three:
+        first, *others = three.start()
+        first.prints("launch 0")
+        kill(others[0])
+        ask(three)
+        for each in (first, others[1]):
+            each.shows(lambda each=each: each.report.restarts == (LOST,))
+        kill(others[1])
+        # It had taken part in that launch already: the others are asked for the one after.
+        both = (LOST, Restart(cause=Cause.NODE, message="node 2: gone", rank=2))
+        request = StopRequest(cause=Cause.NODE, message="m", restarts=both)
+        (three.run_dir / "stop.json").write_bytes(request.to_json())
+        new = [again(three, rank) for rank in (1, 2)]
+        assert [agent.wait() for agent in (first, *new)] == [0, 0, 0]
+        assert first.report.restarts == both
+
+
+def test_a_node_that_runs_on_though_it_was_replaced_ends_itself(tmp_path: Path) -> None:
+    with replaced(tmp_path) as two:
+        first, second = two.start()
+        for agent in (first, second):
+            agent.prints("launch 0")
+            agent.shows(lambda agent=agent: agent.report.phase is Phase.TRAINING)
+        request = StopRequest(cause=Cause.NODE, message="m", restarts=(LOST,), lost=(1,))
+        (two.run_dir / "stop.json").write_bytes(request.to_json())
+        assert second.wait() == STOPPED
+        assert second.report.restarts == ()
+        new = again(two, 1)
+        assert (first.wait(), new.wait()) == (0, 0)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_final_weights_are_those_of_an_undisturbed_training(tmp_path: Path, victim: int) -> None:
+    import torch
+
+    place = tmp_path / "kept"
+    script = TRAINS.replace("os.kill(os.getpid(), signal.SIGKILL)", "time.sleep(1000)")
+    with Gang(
+        tmp_path,
+        script,
+        nodes=2,
+        kind="torchrun",
+        checkpoints=Checkpoints(uri=str(place)),
+        limits=Limits(stop_grace=5.0, join_timeout=60.0),
+        restarts=Restarts(node=2),
+        replaces=True,
+    ) as two:
+        agents = two.start(VICTIM=str(victim))
+        agents[0].prints("step: 8 ")
+        until(lambda: list(place.glob("step-006.pt/manifest.json")))
+        kill(agents[victim])
+        ask(two)
+        new = again(two, victim, VICTIM=str(victim))
+        assert (agents[1 - victim].wait(), new.wait()) == (0, 0)
+    weights = torch.zeros(4)
+    for step in range(1, 13):
+        weights = weights * 0.5 + 3.0 * step
+    (last,) = place.glob("step-012.pt/step-012.pt")
+    assert torch.equal(torch.load(last)["weights"], weights)
