@@ -16,7 +16,7 @@ from airflow_provider_ocidist.backends.oci_data_science.refs import with_listed
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.gangs.decisions import Cancel, Replace, Wait, decide
-from airflow_provider_ocidist.gangs.spending import node_seconds
+from airflow_provider_ocidist.gangs.spending import spent_of
 from airflow_provider_ocidist.gangs.unchanged import observe
 from airflow_provider_ocidist.job import Restarts
 from airflow_provider_ocidist.model.report import NodeReport, Phase, Progress, Restart, StopRequest
@@ -261,7 +261,7 @@ def test_a_lost_nodes_report_is_never_that_of_the_one_in_its_place() -> None:
 
 def test_the_time_of_lost_nodes_counts_for_those_who_wait_and_for_the_nodes() -> None:
     status = a_gang(lost_seconds=50.0)
-    assert node_seconds(replace(status, nodes=()), NOW) == 50.0
+    assert spent_of(replace(status, nodes=()), NOW, None).node_seconds == 50.0
     old = a_report(1, heartbeat_at=NOW + 30)
     new = a_report(1, incarnation=1, predecessors=seconds_in([old]), heartbeat_at=NOW + 12)
     assert seconds_in([new]) == 42.0
