@@ -227,3 +227,36 @@ def test_what_travels_to_nodes_is_linted_for_their_python():
     names = {part.removesuffix(".py") for part in AGENT_PARTS} - {"__init__"}
     below = [room for layer in layers() for room in layer]
     assert set(below[below.index("agent") :]) - {"emulator"} == names
+
+
+TESTS = Path(__file__).parent
+VOCABULARY = {"backports", "emulator", "errors", "job", "job_file", "kinds", "model", "testing"}
+"""What a test of any room says its inputs and expectations in."""
+
+
+def packages(folder: Path) -> set[str]:
+    return {each.parent.name for each in folder.glob("*/__init__.py")}
+
+
+def test_the_tests_of_a_room_with_packages_are_in_folders_of_their_names():
+    for room in ("agent", "backends"):
+        folders = {each.name for each in (TESTS / room).iterdir() if any(each.glob("test_*.py"))}
+        assert folders <= packages(ROOT / PACKAGE / room), room
+    # A module of a package is tested beside its package, and not a floor above.
+    for file in (TESTS / "agent").glob("test_*.py"):
+        named = file.stem.removeprefix("test_")
+        assert not list((ROOT / PACKAGE / "agent").glob(f"*/{named}.py")), file.name
+
+
+def test_each_room_has_its_tests():
+    tested = {each.stem.removeprefix("test_") for each in TESTS.iterdir() if any(each.glob("**/test_*.py"))}
+    tested |= {each.stem.removeprefix("test_") for each in TESTS.glob("test_*.py")}
+    assert packages(ROOT / PACKAGE) - tested == set()
+
+
+OF_OURS = re.compile(rf"^ *(?:from {PACKAGE}\.|from {PACKAGE} import |import {PACKAGE}\.)(\w+)", re.MULTILINE)
+
+
+def test_a_test_that_goes_through_six_rooms_is_a_walk():
+    rooms_of = {file: set(OF_OURS.findall(file.read_text())) - VOCABULARY for file in TESTS.glob("*/**/test_*.py")}
+    assert {file for file, met in rooms_of.items() if len(met) >= 6} <= set((TESTS / "walks").iterdir())

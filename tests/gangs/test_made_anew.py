@@ -20,7 +20,7 @@ from airflow_provider_ocidist.model.report import Restart
 from airflow_provider_ocidist.model.run import RunRef
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from scripts.emulator_process import Access
-from tests.gangs.test_capacity import Ti, context, defers
+from tests.walks.test_capacity import Ti, context, defers
 from tests.training_jobs import BACKEND, PROGRAMS
 
 LOSES_A_MACHINE = {DRILL_VARIABLE: "kill-node@training:node=1,step=2"}

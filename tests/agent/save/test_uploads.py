@@ -29,8 +29,8 @@ from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.model.checkpoint import CheckpointRef
 from airflow_provider_ocidist.storage.checkpoints import newest
 from tests.agent.gangs import until
-from tests.agent.saved import KINDS, PROVED_BY_FORMAT, move, some_state, torch_bytes
-from tests.agent.watched import Watched
+from tests.agent.save.saved import KINDS, PROVED_BY_FORMAT, move, some_state, torch_bytes
+from tests.agent.save.watched import Watched
 
 
 @pytest.fixture(autouse=True)

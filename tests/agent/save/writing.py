@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.agent.saved import KINDS, Save
+from tests.agent.save.saved import KINDS, Save
 
 PROGRAM = """
 import json, os, signal, sys, time

@@ -26,8 +26,8 @@ from airflow_provider_ocidist.storage.checkpoints import complete, newest
 from airflow_provider_ocidist.storage.manifests import Manifest
 from airflow_provider_ocidist.storage.stores.opening import open_store
 from tests.agent.gangs import until
-from tests.agent.saved import move, torch_bytes
-from tests.agent.watched import Watched
+from tests.agent.save.saved import move, torch_bytes
+from tests.agent.save.watched import Watched
 
 BEGIN = 1_500_000_000 * 10**9
 

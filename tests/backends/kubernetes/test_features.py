@@ -27,7 +27,7 @@ from tests.backends.clusters import FAST, Home
 from tests.emulator.kubernetes.waiting import until
 from tests.training_jobs import PROGRAMS, a_key, outcome, wait_until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STAND_INS = ROOT / "tests/emulator/kubernetes"
 RUNTIME = ROOT / "container/kubernetes/training-runtime.yaml"
 CPU_IMAGE = "projects.registry.vmware.com/models/kubeflow-docs/model-training-pytorch:1.11.0-cpu-py3.8-v0.1"

@@ -12,8 +12,8 @@ import pytest
 
 from airflow_provider_ocidist.job import Checkpoints, LauncherOptions, Limits
 from tests.agent.gangs import Gang
-from tests.agent.saved import KINDS
-from tests.agent.writing import PROGRAM, plan_of, require_whole, size_of, some_saves
+from tests.agent.save.saved import KINDS
+from tests.agent.save.writing import PROGRAM, plan_of, require_whole, size_of, some_saves
 
 TWO = LauncherOptions(kind="torchrun", processes_per_node=2)
 

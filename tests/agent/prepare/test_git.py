@@ -14,7 +14,7 @@ from airflow_provider_ocidist.agent.prepare.git.credentials import TOKEN_USER
 from airflow_provider_ocidist.agent.stopping import Stop, Stopped, StopSwitch
 from airflow_provider_ocidist.errors import AgentError, Cause
 from airflow_provider_ocidist.model.git_source import parse
-from tests.agent.git_server import GitServer, serve
+from tests.agent.prepare.git_server import GitServer, serve
 
 TOKEN = "glpat-s3cr3t-t0ken"
 FAKE_SSH = """#!/bin/sh

@@ -26,7 +26,7 @@ from tests.training_jobs import PROGRAMS, a_key, outcome, wait_until
 KINDS = ("pytorchjob", "trainjob")
 SUSPENDED = {"suspend": True}
 """A gang without pods."""
-ROLE = Path(__file__).parents[2] / "container/kubernetes/role.yaml"
+ROLE = Path(__file__).parents[3] / "container/kubernetes/role.yaml"
 
 
 @pytest.fixture(scope="module")

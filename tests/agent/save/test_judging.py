@@ -15,7 +15,7 @@ from airflow_provider_ocidist.agent.save import judging
 from airflow_provider_ocidist.agent.save.judging import Judge
 from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved
 from airflow_provider_ocidist.agent.save.shards import is_shard
-from tests.agent.saved import KINDS, move, torch_bytes
+from tests.agent.save.saved import KINDS, move, torch_bytes
 
 RUNNING, EXITED, CUT_OFF = Moment.RUNNING, Moment.EXITED, Moment.CUT_OFF
 SECOND = 10**9

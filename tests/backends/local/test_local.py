@@ -190,7 +190,7 @@ sys.path.insert(0, sys.argv[1])
 from airflow_provider_ocidist.backends import local
 from airflow_provider_ocidist.backends.local.processes import NodeProcess
 from airflow_provider_ocidist.model import codec
-from tests.backends.test_local import a_job
+from tests.backends.local.test_local import a_job
 from airflow_provider_ocidist.model.run import RunKey
 number = int(sys.argv[4])
 real, left = getattr(NodeProcess, sys.argv[5]), [number]
@@ -211,7 +211,7 @@ def test_a_submitter_that_is_killed_amid_its_submission_leaves_one_gang_to_the_n
     backend: Local, ends: Callable[[RunRef], RunRef], tmp_path: Path, step: str, number: int
 ) -> None:
     key = a_key()
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     arguments = [root, str(tmp_path / "work"), key.run_id, str(number), step]
     killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], cwd=root, check=False, timeout=120)
     assert killed.returncode == 9
@@ -340,7 +340,7 @@ def test_a_node_that_is_to_end_as_soon_as_others_know_of_it_ends(tmp_path: Path)
     (tmp_path / node.ENTRYPOINT).parent.mkdir(parents=True)
     (tmp_path / node.ENTRYPOINT).write_text("import time; time.sleep(600)")
     command = [sys.executable, "-c", TO_END_AT_ONCE, str(tmp_path)]
-    subprocess.run(command, cwd=Path(__file__).parents[2], check=False, timeout=60)
+    subprocess.run(command, cwd=Path(__file__).parents[3], check=False, timeout=60)
     assert json.loads((tmp_path / node.ENDED).read_text())["exit_code"] == -signal.SIGTERM
 
 
@@ -496,7 +496,7 @@ def test_the_command_line_runs_here_what_is_meant_for_another_backend(tmp_path: 
     done = subprocess.run(
         [*command, "--set", "backend.kind=local", "--wait"],
         cwd=tmp_path,
-        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True,
         text=True,
         timeout=200,
@@ -508,7 +508,7 @@ def test_the_command_line_runs_here_what_is_meant_for_another_backend(tmp_path: 
     logs = subprocess.run(
         [*command[:3], "logs"],
         cwd=tmp_path,
-        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True,
         text=True,
         timeout=100,

@@ -13,7 +13,7 @@ from airflow_provider_ocidist.agent.save.formats import Says, read_file
 from airflow_provider_ocidist.agent.save.layouts import has_all_parts, read_folder
 from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, judge
 from airflow_provider_ocidist.agent.save.shards import is_shard
-from tests.agent.saved import KINDS, PROVED_BY_FORMAT, Save, torch_bytes
+from tests.agent.save.saved import KINDS, PROVED_BY_FORMAT, Save, torch_bytes
 
 
 def read(folder: Path, name: str) -> Says:
