@@ -30,7 +30,7 @@ from airflow_provider_ocidist.agent.stages.program_launch import ProgramLaunch
 from airflow_provider_ocidist.agent.stages.results import Results
 from airflow_provider_ocidist.agent.stages.run_watches import RunWatches
 from airflow_provider_ocidist.agent.stopping import Stopped, StopSwitch
-from airflow_provider_ocidist.agent.train.abandonable import abandonable
+from airflow_provider_ocidist.agent.train.interruptible import interruptible
 from airflow_provider_ocidist.agent.train.launch import check_tools, load_launcher
 from airflow_provider_ocidist.agent.train.supervise import Ended
 from airflow_provider_ocidist.errors import AgentError, Cause
@@ -79,7 +79,7 @@ class Node:
         context = self.context
         self.drill = drill_of(context.environ, self.config, self.heartbeat, context.meter, context.access)
         launcher = load_launcher(self.config.launcher)
-        workspace = abandonable(self._prepare, self.switch)
+        workspace = interruptible(self._prepare, self.switch)
         check_tools(launcher, self.config.launcher, self.config.nodes, workspace.overlay)
         result = self._one_launch(launcher, workspace)
         while result.restarts:

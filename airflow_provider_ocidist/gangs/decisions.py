@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_provider_ocidist.errors import Cause
-from airflow_provider_ocidist.gangs import unchanged, verdict
+from airflow_provider_ocidist.gangs import durations, verdict
 from airflow_provider_ocidist.gangs.spending import node_seconds
 from airflow_provider_ocidist.model.causes import MEANINGS
 from airflow_provider_ocidist.model.homes import words_of
@@ -82,7 +82,7 @@ def decide(record: RunRecord, status: RunStatus, now: float) -> Action:
     if status.ended:
         return _judge(record, status, now)
     if record.ending is not None:
-        return _insist(record, record.ending, status, now)
+        return _cancel_again(record, record.ending, status, now)
     for look in _LOOKS:
         finding = look(record, status, now)
         if finding is not None:
@@ -122,12 +122,12 @@ def unread(record: RunRecord, status: RunStatus) -> str:
     return f"their reports cannot be read, in {record.ref.run_dir}"
 
 
-def _insist(record: RunRecord, ending: Ending, status: RunStatus, now: float) -> Action:
+def _cancel_again(record: RunRecord, ending: Ending, status: RunStatus, now: float) -> Action:
     if now - ending.first >= record.ending_limit:
         return Fail(ending.cause, f"{ending.message}; {_still_alive(record, status, now - ending.first)}")
-    deaf = any(node.state in (NodeState.PENDING, NodeState.RUNNING) for node in status.nodes)
+    ignored = any(node.state in (NodeState.PENDING, NodeState.RUNNING) for node in status.nodes)
     rounds = int((now - ending.since) // CANCEL_AGAIN_AFTER)
-    if deaf and rounds >= 1:
+    if ignored and rounds >= 1:
         return Cancel(Ending(cause=ending.cause, message=ending.message, since=now, began=ending.first))
     return Wait()
 
@@ -151,8 +151,8 @@ def _failed_node(record: RunRecord, status: RunStatus, now: float) -> Finding | 
         return None
     # The one that names the cause may be the last that the service calls ended.
     named = [node for node in status.nodes if node.report is not None and node.report.cause is not None]
-    guilty = min([*failed, *named], key=_guilt)
-    return _waited_in_vain(guilty, status) or _diagnose(guilty, record)
+    blamed = min([*failed, *named], key=_blame_order)
+    return _waited_in_vain(blamed, status) or _diagnose(blamed, record)
 
 
 def _waited_in_vain(node: NodeStatus, status: RunStatus) -> Finding | None:
@@ -189,7 +189,7 @@ def node_of(record: RunRecord, status: RunStatus, message: str) -> NodeStatus | 
     return next((node for node in status.nodes if _diagnose(node, record)[1] == message), None)
 
 
-def _guilt(node: NodeStatus) -> tuple[bool, bool, bool, bool, float]:
+def _blame_order(node: NodeStatus) -> tuple[bool, bool, bool, bool, float]:
     """Order failed nodes, the root cause first: nodes that were only asked to stop name no cause.
 
     Those that have lost a preempted one say `NODE`, or hang.
@@ -207,7 +207,7 @@ def _guilt(node: NodeStatus) -> tuple[bool, bool, bool, bool, float]:
 def _failed_and_saved(record: RunRecord, status: RunStatus, now: float) -> Finding | None:
     """Return the failure once it is explained and no node is saving: that checkpoint may be the only one."""
     finding = _failed_node(record, status, now)
-    since = unchanged.seconds(record, unchanged.FAILURE)
+    since = durations.seconds(record, durations.FAILURE)
     if since < SAVING_LIMIT and any(_is_saving(node) for node in status.nodes):
         return None
     if since < REPORT_LIMIT and _is_unexplained(record, status):
@@ -277,8 +277,8 @@ def _never_started(record: RunRecord, status: RunStatus, now: float) -> Finding 
         return None
     limit = record.start_deadline - record.ref.submitted_at
     # One that had begun, and was paused or started again, has that time once more.
-    begun = unchanged.has_begun(record)
-    if unchanged.seconds(record, unchanged.WAITING) < limit if begun else now < record.start_deadline:
+    begun = durations.has_begun(record)
+    if durations.seconds(record, durations.WAITING) < limit if begun else now < record.start_deadline:
         return None
     ranks = ", ".join(str(node.rank) for node in waiting)
     cause, why = (
@@ -308,7 +308,7 @@ def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Findin
     if record.lost_timeout is None or not status.reports_readable:
         return None
     for node in status.nodes:
-        silent = unchanged.seconds(record, unchanged.node(node.rank))
+        silent = durations.seconds(record, durations.node(node.rank))
         if node.state is not NodeState.RUNNING or silent <= record.lost_timeout:
             continue
         if not _is_saving(node):
@@ -328,7 +328,7 @@ def _lost_from_sight(record: RunRecord, status: RunStatus, now: float) -> Findin
 def _stuck(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
     if record.hang_timeout is None or not status.reports_readable:
         return None
-    still = unchanged.seconds(record, unchanged.MOVEMENT)
+    still = durations.seconds(record, durations.PROGRESS)
     reports = [node.report for node in status.nodes if node.report]
     longest = max((each.progress.longest_step for each in reports if each.progress), default=0.0)
     # The nodes judge by the same rule, sooner and by more than this.
@@ -338,7 +338,7 @@ def _stuck(record: RunRecord, status: RunStatus, now: float) -> Finding | None: 
 
 
 def _never_ends(record: RunRecord, status: RunStatus, now: float) -> Finding | None:  # noqa: ARG001 - as its siblings
-    ending = unchanged.seconds(record, unchanged.ENDING)
+    ending = durations.seconds(record, durations.ENDING)
     if ending <= record.ending_limit:
         return None
     ranks = ", ".join(str(node.rank) for node in status.nodes if not node.state.terminal)

@@ -23,7 +23,7 @@ from airflow_provider_ocidist.errors import (
     Overtaken,
     StillAlive,
 )
-from airflow_provider_ocidist.gangs.calling_off import call_off
+from airflow_provider_ocidist.gangs.earlier_tries import cancel_earlier
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.decisions import CANCEL_AGAIN_AFTER, Fail, decide
 from airflow_provider_ocidist.gangs.watch import TaskLog
@@ -200,7 +200,7 @@ class GangSubmitter:
             return self.adopt_or_submit(key, None, number, retries)
         except BaseException as error:
             if self._asked is not None:
-                left = self.call_off(key, number, error)
+                left = self.cancel_earlier(key, number, error)
                 self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
             raise
 
@@ -261,11 +261,11 @@ class GangSubmitter:
             self._chosen[key] = self._candidates.chosen(key)
         return self._chosen[key]
 
-    def call_off(self, key: RunKey, number: int, why: BaseException) -> list[str]:
-        """End gangs that earlier tries may have left: this try gives up, and is the last (`calling_off.call_off`)."""
-        return self.calling_off(key, number, why)()
+    def cancel_earlier(self, key: RunKey, number: int, why: BaseException) -> list[str]:
+        """End gangs that earlier tries may have left: this try gives up, and is the last (`earlier_tries`)."""
+        return self.earlier_canceller(key, number, why)()
 
-    def calling_off(self, key: RunKey, number: int, why: BaseException) -> Callable[[], list[str]]:
+    def earlier_canceller(self, key: RunKey, number: int, why: BaseException) -> Callable[[], list[str]]:
         """Return what does so later, also while this try waits for an answer; it asks nothing of Airflow."""
         try:
             draft = self._plan(key, Tries(number=number, max_tries=key.generation))
@@ -273,7 +273,7 @@ class GangSubmitter:
             draft = None
         noted, ending = noted_in(self._notes, draft, self._log), _given_up(why)
         place = Place.of(draft) if draft else None
-        return lambda: call_off(self._backend, key, place, noted, ending, number)
+        return lambda: cancel_earlier(self._backend, key, place, noted, ending, number)
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
         """Return the newest gang of the plan's generation if it is worth waiting for."""
@@ -434,11 +434,11 @@ def _attempts_in(noted: Mapping[str, Any], draft: Plan | None) -> list[Attempt]:
     return [Attempt.of(replace(draft, key=key, run_dir=_run_dir(draft, key), tries=None))]
 
 
-def call_off_noted(
+def cancel_noted(
     backend: Backend, key: RunKey, number: int, why: BaseException, notes: TaskStateStore | None, log: TaskLog
 ) -> list[str]:
-    """Do what `GangSubmitter.call_off` does, for a task whose job cannot be read: by its noted attempts."""
-    return call_off(backend, key, None, noted_in(notes, None, log), _given_up(why), number)
+    """Do what `GangSubmitter.cancel_earlier` does, for a task whose job cannot be read: by its noted attempts."""
+    return cancel_earlier(backend, key, None, noted_in(notes, None, log), _given_up(why), number)
 
 
 def _given_up(why: BaseException) -> Ending:

@@ -24,7 +24,7 @@ from airflow_provider_ocidist.gangs.leases import Renewals
 from airflow_provider_ocidist.gangs.log_follower import LogFollower
 from airflow_provider_ocidist.gangs.pace import Pace
 from airflow_provider_ocidist.gangs.spending import Spending
-from airflow_provider_ocidist.gangs.unchanged import observe
+from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.model.evidence import ANSWERED
 from airflow_provider_ocidist.model.kept_evidence import Kept
 from airflow_provider_ocidist.model.masking import masked_text

@@ -90,7 +90,7 @@ class Usage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class StackPosition:
     """Where one process of a training that hangs stood, before it was ended."""
 
     rank: int | None
@@ -174,7 +174,7 @@ class NodeReport:
     """What is wrong with the machine, one line each; found when nothing gets further, and every few minutes."""
     slow: tuple[Slow, ...] = ()
     """On the main node: who is slower than the others at present."""
-    stands: tuple[Standing, ...] | None = None
+    stands: tuple[StackPosition, ...] | None = None
     """Where the processes of this launch stood when it hung; None before that was kept."""
     moved: int | None = None
     """Grows while the node makes progress before the training; None: an older agent."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 
 from airflow_provider_ocidist.errors import BackendError, Cause, JobFileError
-from airflow_provider_ocidist.gangs import anew
-from airflow_provider_ocidist.gangs.anew import GangAnew
+from airflow_provider_ocidist.gangs import replacement
+from airflow_provider_ocidist.gangs.replacement import GangToReplace
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.failure import Failure, remedy_of
 from airflow_provider_ocidist.gangs.watch import TaskLog, Watch
@@ -106,11 +106,11 @@ class TryOutcome:
         task_context.publish_to_outlets(outlets, result, planned[0].name if planned else None, self._context)
 
     def fail(self, watch: Watch, cause: Cause, message: str) -> NoReturn:
-        """Raise what the task fails with, or what this try does instead: NoCapacity, AnotherCandidate, GangAnew."""
+        """Raise what the task fails with, or what this try does instead: NoCapacity, AnotherCandidate, GangToReplace."""
         watch.write_the_rest()
         watch.end_leftovers()
         assert watch.status is not None
-        gang = anew.failure_of(cause, masked_text(message), watch.status)
+        gang = replacement.failure_of(cause, masked_text(message), watch.status)
         why_not = self.no_other_gang(watch.record.ref, gang) if gang and watch.status.ended else ""
         if watch.status.ended:
             final = is_final(cause, is_crash_loop=watch.status.is_crash_loop)
@@ -130,7 +130,7 @@ class TryOutcome:
                 raise AnotherCandidate(f"{cause}: {failure.message}")
             self._wait_for_machines(cause, failure.sentence)
         if gang and why_not is None:
-            raise GangAnew(f"{cause}: {failure.message}")
+            raise GangToReplace(f"{cause}: {failure.message}")
         self.publish_failure(failure)
         raise training_failure(cause, failure.sentence, is_crash_loop=watch.status.is_crash_loop)
 
@@ -171,8 +171,8 @@ class TryOutcome:
         access = self._connection.access(ref.backend)
         fence = Fence(generation=ref.key.generation, attempt=ref.key.attempt + 1)
         # A task that fails does not wait for a store that is down.
-        hasty = replace(access, max_attempts=1, read_timeout=UPLOADS_LIMIT)
-        abort_left_behind(ref.checkpoints_uri, fence, hasty)
+        impatient = replace(access, max_attempts=1, read_timeout=UPLOADS_LIMIT)
+        abort_left_behind(ref.checkpoints_uri, fence, impatient)
 
     def _wait_for_machines(self, cause: Cause, message: str) -> None:
         if self.search is None or cause not in CAUSES:

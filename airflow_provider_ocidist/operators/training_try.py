@@ -12,8 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTas
 
 from airflow_provider_ocidist.backends.capabilities import OpensById, now_at
 from airflow_provider_ocidist.errors import BackendError, Cause, OcidistError
-from airflow_provider_ocidist.gangs import anew
-from airflow_provider_ocidist.gangs.anew import GangAnew
+from airflow_provider_ocidist.gangs import replacement
+from airflow_provider_ocidist.gangs.replacement import GangToReplace
 from airflow_provider_ocidist.gangs.candidates import Candidates
 from airflow_provider_ocidist.gangs.capacity import AnotherCandidate, CapacitySearch, NoCapacity
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait
@@ -156,7 +156,7 @@ class TrainingTry:
             except AnotherCandidate as refused:
                 self._leave_gang(f"{refused}; asking for another candidate")
                 work = self._begin
-            except GangAnew as lost:
+            except GangToReplace as lost:
                 # It may take as long to find machines as it might at first.
                 self.outcome.search = None
                 self._leave_gang(f"{lost}; asking for another gang in this try, which goes on from there")
@@ -206,13 +206,13 @@ class TrainingTry:
         """Return why a gang that has failed is not made anew in this try; None: it is."""
         try:
             job = self._job()
-            if job.restarts == Restarts() or failure.cause not in anew.MADE_UP_FOR:
+            if job.restarts == Restarts() or failure.cause not in replacement.MADE_UP_FOR:
                 return ""
             ends = self.connection.backend(ref.backend).gangs.ends(ref)
         except (OcidistError, OSError) as error:
             return f"what has been spent of restarts is not known: {error}"
         before = [end.failure for end in ends if end.failure and end.number == self._number]
-        return anew.refusal(job.restarts, before, failure)
+        return replacement.refusal(job.restarts, before, failure)
 
     def _of_candidates(self, ask: Callable[[Candidates], bool]) -> bool:
         try:
@@ -241,7 +241,7 @@ class TrainingTry:
         with as_airflow_errors(), self.outcome.publishing_failure():
             key = task_context.key_of(self.context)
             notes = self.context.get("task_state_store")
-            with self.ending.of_earlier_tries(key, self.ending.call_off_noted(notes)):
+            with self.ending.of_earlier_tries(key, self.ending.cancel_noted(notes)):
                 job = self._job()
                 backend = self.connection.backend(job.backend.kind)
                 deadline = self._prepared(job)
@@ -268,7 +268,7 @@ class TrainingTry:
         backoff = Backoff(self.stop, self._log)
         with (
             self.ending.of_all_tries_when_killed(gang, key),
-            self.ending.of_earlier_tries(key, gang.call_off),
+            self.ending.of_earlier_tries(key, gang.cancel_earlier),
         ):
             while True:
                 try:

@@ -23,7 +23,7 @@ import pytest
 from airflow.providers.common.compat.sdk import redact
 from airflow.sdk import DAG
 
-from airflow_provider_ocidist.agent.secrecy import DiscreetFormatter, OutputMask
+from airflow_provider_ocidist.agent.output_masking import MaskingFormatter, OutputMask
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.cli import main, terminal
 from airflow_provider_ocidist.errors import Cause
@@ -38,7 +38,7 @@ from airflow_provider_ocidist.model.run import RunRef, RunStatus
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.operators.training import show_plan
 from airflow_provider_ocidist.plugin import view
-from airflow_provider_ocidist.plugin.looks import Looks
+from airflow_provider_ocidist.plugin.status_cache import StatusCache
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord
 from scripts.emulator_process import Access
 from tests.canaries import Canaries, arguments, environment
@@ -120,7 +120,7 @@ def test_no_output_shows_a_secret(
 ) -> None:
     record = told.backend.open(told.ref.job_id)
     failed = Failure.of(Cause.USER, told.status.nodes[0].report.message or "", record, told.status)
-    page = asyncio.run(Looks().at(conn_id, told.ref))
+    page = asyncio.run(StatusCache().at(conn_id, told.ref))
     key = told.ref.key
     row = TaskRecord(
         id=TaskId(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=-1),
@@ -251,7 +251,7 @@ def test_what_the_agent_logs_is_without_secrets_its_traceback_too() -> None:
     except RuntimeError as error:
         raised = (type(error), error, error.__traceback__)
     record = logging.LogRecord("ocidist", logging.ERROR, "", 0, "with %s", ("hunter22",), raised)
-    text = DiscreetFormatter(logging.Formatter("ocidist: %(message)s"), {"hunter22"}).format(record)
+    text = MaskingFormatter(logging.Formatter("ocidist: %(message)s"), {"hunter22"}).format(record)
     assert text.startswith("ocidist: with ***\nTraceback")
     assert "hunter22" not in text
     assert "other-secret" not in text

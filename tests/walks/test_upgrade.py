@@ -34,7 +34,7 @@ from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunKey, Ru
 from airflow_provider_ocidist.model.work_dir import LEASE_FILE
 from airflow_provider_ocidist.operators import DistributedTrainingOperator
 from airflow_provider_ocidist.plugin import view
-from airflow_provider_ocidist.plugin.looks import Look
+from airflow_provider_ocidist.plugin.status_cache import Snapshot
 from airflow_provider_ocidist.plugin.records import TaskId, TaskRecord, ref_in
 from airflow_provider_ocidist.triggers import training
 from tests.recorded import record as ours
@@ -140,7 +140,7 @@ def test_the_page_shows_a_task_of_then(left: Callable[[str], Any]) -> None:
         result=left("xcom_result"),
         failure=left("xcom_failure"),
     )
-    shown = view.task_view(row, Look(), ours.NOW)
+    shown = view.task_view(row, Snapshot(), ours.NOW)
     assert shown["failure"]["message"] == "the program was killed"
     assert shown["progress"]["step"] == 30
     assert view.run_row(row)["checkpoint_uri"] == ours.CHECKPOINT.uri

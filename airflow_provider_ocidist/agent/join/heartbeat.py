@@ -39,11 +39,11 @@ class Heartbeat:
         switch: StopSwitch,
         interval: float = INTERVAL,
         *,
-        hasty: Store | None = None,
+        quick_store: Store | None = None,
     ) -> None:
-        """`hasty`: the same place, without retries and with a short timeout."""
+        """`quick_store`: the same place, without retries and with a short timeout."""
         self.store = store
-        self.hasty = hasty or store
+        self.quick_store = quick_store or store
         self._report = report
         self._changes: dict[str, Any] = {}
         """Of the report, since it was last looked at: a beat's make one new report, not one each."""
@@ -66,8 +66,8 @@ class Heartbeat:
     def open(cls, run_dir: str, access: OciAccess, report: NodeReport, switch: StopSwitch) -> Heartbeat:
         """Return a node's heartbeat, not started. Raises StorageError when the run directory cannot be used."""
         # The next beat is the retry. The store's own take up to three minutes: this node would count as lost.
-        hasty = open_store(run_dir, replace(access, max_attempts=1, read_timeout=ANSWER_LIMIT))
-        return cls(open_store(run_dir, access), report, switch, hasty=hasty)
+        quick_store = open_store(run_dir, replace(access, max_attempts=1, read_timeout=ANSWER_LIMIT))
+        return cls(open_store(run_dir, access), report, switch, quick_store=quick_store)
 
     def start(self) -> None:
         self._thread.start()
@@ -107,7 +107,7 @@ class Heartbeat:
     def read_lease(self) -> bytes | None:
         """Return the lease's last renewal; None: no renewal yet. Raises StorageError, OSError."""
         try:
-            return self.hasty.read(LEASE_FILE)
+            return self.quick_store.read(LEASE_FILE)
         except FileNotFoundError:
             return None
 
@@ -118,7 +118,7 @@ class Heartbeat:
 
     def read_stop_request(self) -> StopRequest | None:
         """Return the stop request for this launch, if one can be read without a retry."""
-        return self._own(_stop_request(self.hasty))
+        return self._own(_stop_request(self.quick_store))
 
     def ask_all_to_stop(self, request: StopRequest) -> StopRequest | None:
         """Write a stop request, unless there is one: the first failure explains the rest.
@@ -173,7 +173,7 @@ class Heartbeat:
             with self._writing:
                 self.update(heartbeat_at=time.time())
                 report = self.report
-                self.hasty.write(report_of(report.rank), report.to_json())
+                self.quick_store.write(report_of(report.rank), report.to_json())
         except (OcidistError, OSError) as error:
             if not self._failing:
                 logger.warning("the run directory cannot be written, training goes on: %s", error)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.patience import cannot_be_fetched
+from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched
 from airflow_provider_ocidist.agent.prepare import disk
 from airflow_provider_ocidist.agent.prepare.workspace import (
     PACKAGE_ROOT,

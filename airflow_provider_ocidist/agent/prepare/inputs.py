@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_ocidist.agent.patience import patiently
+from airflow_provider_ocidist.agent.store_retries import with_retries
 from airflow_provider_ocidist.agent.prepare import disk
 from airflow_provider_ocidist.agent.prepare.code import fetch_errors
 from airflow_provider_ocidist.agent.stopping import StopSwitch
@@ -48,7 +48,7 @@ def fetch_inputs(
     with ThreadPoolExecutor(AT_A_TIME, "inputs") as pool:
         fetched = [
             pool.submit(
-                patiently, functools.partial(_fetch, item, working_dir, access, ended), patience, ended
+                with_retries, functools.partial(_fetch, item, working_dir, access, ended), patience, ended
             )
             for item in inputs
         ]

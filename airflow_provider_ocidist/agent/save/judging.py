@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.save.beginnings import Beginnings
+from airflow_provider_ocidist.agent.save.save_order import SaveOrder
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, candidates
 from airflow_provider_ocidist.agent.save.file_clocks import ahead_ns
-from airflow_provider_ocidist.agent.save.formats import Reading, Says, read_file
+from airflow_provider_ocidist.agent.save.formats import Reading, FormatResult, read_file
 from airflow_provider_ocidist.agent.save.layouts import (
     LATEST,
     LATEST_UNIVERSAL,
@@ -20,7 +20,7 @@ from airflow_provider_ocidist.agent.save.layouts import (
     nowhere,
     read_folder,
 )
-from airflow_provider_ocidist.agent.save.likeness import Aligned, align
+from airflow_provider_ocidist.agent.save.file_pairing import Aligned, align
 from airflow_provider_ocidist.agent.save.open_files import inside, open_for_writing
 from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, Unproved, judge
 from airflow_provider_ocidist.agent.save.renames import Renames
@@ -74,7 +74,7 @@ class Judge:
         self._begins = begins
         self._renames = Renames(folder)
         there = candidates(folder, pattern)
-        self._beginnings = Beginnings(there)
+        self._order = SaveOrder(there)
         self._seen = {item.path: item.signature for item in there}
         self._proved = dict(self._seen)
         self._readings: dict[Path, tuple[tuple[Signature, tuple[int | None, ...]], Reading]] = {}
@@ -91,7 +91,7 @@ class Judge:
         self._begins(str(self.folder))
         renamed = self.renamed()
         found = candidates(self.folder, self.pattern)
-        self._beginnings.note(found, self._proved)
+        self._order.note(found, self._proved)
         at_rest = [item for item in found if self._seen.get(item.path) == item.signature]
         self._seen = {item.path: item.signature for item in found}
         looked_at = at_rest if moment is Moment.RUNNING else found
@@ -119,7 +119,7 @@ class Judge:
     ) -> Verdict:
         self._begins(str(item.path))
         return Verdict(
-            item, self._found(moment, item, found, written, renamed), self._beginnings.of(item.path)
+            item, self._found(moment, item, found, written, renamed), self._order.of(item.path)
         )
 
     def _found(
@@ -167,7 +167,7 @@ class Judge:
         is_one_name = item.placed.number is None and item.path.is_dir()
         again = [name for name in was.files if item.files.get(name) != before.files[name]]
         # Settings may be written twice in one save.
-        if is_one_name and was.says is not Says.BROKEN and any(not name.endswith(".json") for name in again):
+        if is_one_name and was.says is not FormatResult.BROKEN and any(not name.endswith(".json") for name in again):
             self._models.setdefault(item.placed.series, Model(before))
 
     def _reading(self, item: Candidate) -> Reading:
@@ -178,8 +178,8 @@ class Judge:
         if known != known_by or reading is None:
             folder = item.path.is_dir()
             reading = read_folder(item.path, item.files, self.elsewhere) if folder else read_file(item.path)
-            if not folder and reading.says is Says.WHOLE:
-                reading = Reading(Says.WHOLE, files=frozenset(item.files))
+            if not folder and reading.says is FormatResult.WHOLE:
+                reading = Reading(FormatResult.WHOLE, files=frozenset(item.files))
             self._readings[item.path] = (known_by, reading)
         return reading
 

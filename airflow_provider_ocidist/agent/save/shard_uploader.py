@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow_provider_ocidist.agent.join.peer_reports import PeerLiveness
 from airflow_provider_ocidist.agent.save.entries import Signature, candidates, scan, signature
-from airflow_provider_ocidist.agent.save.formats import Says, read_file
+from airflow_provider_ocidist.agent.save.formats import FormatResult, read_file
 from airflow_provider_ocidist.agent.save.open_files import inside, open_for_writing
 from airflow_provider_ocidist.agent.save.own_files import OwnFiles
 from airflow_provider_ocidist.agent.save.proofs import Moment
@@ -200,9 +200,9 @@ class ShardUploader:
             return f"{written[0]} is still open for writing"
         for name in self._wanted(path, request):
             reading = read_file(path / name)
-            if reading.says is Says.BROKEN and not (reading.is_doubtful and self._moment is Moment.EXITED):
+            if reading.says is FormatResult.BROKEN and not (reading.is_doubtful and self._moment is Moment.EXITED):
                 return f"its processes have not written all of {name}: {reading.why}"
-            if reading.says is Says.NOTHING and self._moment is Moment.CUT_OFF and not request.written:
+            if reading.says is FormatResult.NOTHING and self._moment is Moment.CUT_OFF and not request.written:
                 return f"its processes were ended, and nothing shows that they had written all of {name}"
         return None
 

@@ -14,7 +14,7 @@ from airflow_provider_ocidist.agent.save.far_writers import FarWriters
 from airflow_provider_ocidist.agent.save.file_clocks import WallClock
 from airflow_provider_ocidist.agent.save.judging import Judge, Verdict
 from airflow_provider_ocidist.agent.save.layouts import nowhere
-from airflow_provider_ocidist.agent.save.leftovers import Ledger, forget_aside
+from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, forget_aside
 from airflow_provider_ocidist.agent.save.proofs import Moment, Proof, Unproved, remedy
 from airflow_provider_ocidist.agent.save.saving import (
     FIRST_PAUSE,
@@ -415,14 +415,14 @@ class CheckpointUploader:
             self._lost[verdict.item.path] = (verdict.begun, why)
 
     def _keep_aside(self, unproved: list[Verdict]) -> None:
-        from airflow_provider_ocidist.agent.save.unproved import keep_aside
+        from airflow_provider_ocidist.agent.save.unproved_copies import keep_aside
 
         assert self.checkpoints.uri is not None
         newest = [verdict.item.path for verdict in reversed(unproved)][: self.checkpoints.keep]
         keep_aside(newest, self.checkpoints.uri, self.access, self._deadline)
 
     def _forget_unproved(self) -> None:
-        from airflow_provider_ocidist.agent.save.unproved import forget
+        from airflow_provider_ocidist.agent.save.unproved_copies import forget
 
         assert self.checkpoints.uri is not None
         forget(self.checkpoints.uri, self.access)

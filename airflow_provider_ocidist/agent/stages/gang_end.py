@@ -76,7 +76,7 @@ class GangEnd:
         if ended.stop:
             exit_code = process.exit_code if process else ended.exit_code
             return outcome.stopped(self._with_odd_ones(ended.stop), exit_code, tail_of(output))
-        launch.standstill.keep_records(self.heartbeat.launch)
+        launch.hang_evidence.keep_records(self.heartbeat.launch)
         return self._failed(diagnose(ended.exit_code, output, process, ended.oom_killed))
 
     def ask_others(

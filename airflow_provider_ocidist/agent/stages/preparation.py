@@ -10,7 +10,7 @@ from airflow_provider_ocidist.agent.stages.context import NodeContext
 def fetch_program(context: NodeContext) -> Workspace:
     """Return the workspace once code and packages are in it; node 0 announces which commit it has."""
     config = context.config
-    workspace = context.patiently(
+    workspace = context.with_retries(
         lambda: code.fetch_code(config, context.environ, context.access, context.switch)
     )
     if context.rank == 0 and config.nodes > 1:

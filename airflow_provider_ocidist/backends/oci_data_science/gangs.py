@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 STALE = 5.0
 """Seconds until an attempt whose creation was not answered is looked for once more: lists may lag."""
-NEIGHBOURS = 3
+UNRECORDED_ATTEMPTS = 3
 """Attempts of a generation that are looked for by name where there is no record, as of a version before this one."""
 
 
@@ -211,7 +211,7 @@ class Gangs(RecordedGangs):
     def _unrecorded(self, plan: Plan) -> list[RunRef]:
         """Return the gangs of a task that has had tries and has no record here: they lie elsewhere, or are older."""
         place = str(plan.compartment_id)
-        keys = [replace(plan.key, attempt=number) for number in range(1, NEIGHBOURS + 1)]
+        keys = [replace(plan.key, attempt=number) for number in range(1, UNRECORDED_ATTEMPTS + 1)]
         live = self.live([plan.key], place)
         named = in_parallel(lambda key: self.named(key.name, key, place), keys)
         found = {ref.job_id: ref for refs in (live, *named) for ref in refs if any(ref.run_ids)}

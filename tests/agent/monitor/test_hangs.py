@@ -16,11 +16,11 @@ import pytest
 from airflow_provider_ocidist.agent.diagnose import stacks
 from airflow_provider_ocidist.agent.diagnose.flight_records import stuck_collective
 from airflow_provider_ocidist.agent.diagnose.stacks import main_frames, odd_ones
-from airflow_provider_ocidist.agent.monitor.hang import Stillness, is_hung
+from airflow_provider_ocidist.agent.monitor.hang import StallTime, is_hung
 from airflow_provider_ocidist.agent.monitor.progress import ProgressMeter
 from airflow_provider_ocidist.errors import Cause
 from airflow_provider_ocidist.job import LauncherOptions, Limits, Restarts
-from airflow_provider_ocidist.model.report import OVER_THE_LONGEST, Standing
+from airflow_provider_ocidist.model.report import OVER_THE_LONGEST, StackPosition
 from tests.agent.gangs import Gang, until
 
 SEED = int(os.environ.get("HANGS_SEED", "20261123"))
@@ -54,7 +54,7 @@ def test_a_gang_hangs_when_all_who_count_steps_stand_still_or_all_where_nobody_d
     print(f"seed {SEED}.{number}")
     timeout = draw.uniform(1, 100)
     nodes = [
-        Stillness(
+        StallTime(
             idle=draw.choice([0.0, 0.5, 1.0, 1.5, 5.0]) * timeout,
             by_steps=draw.random() < 0.5,
             longest_step=draw.choice([0.0, 0.1, 1.0]) * timeout,
@@ -310,7 +310,7 @@ def test_a_process_that_is_stopped_is_described_and_holds_nobody_up(tmp_path: Pa
             process.communicate()
     assert found[0].text == ""
     assert found[1].frames[0] == "stuck_here (<string>:4)"
-    assert [standing.at[:1] for standing in stacks.standings(list(found.values()))] == [
+    assert [position.at[:1] for position in stacks.stack_positions(list(found.values()))] == [
         (),
         ("stuck_here (<string>:4)",),
     ]
@@ -349,7 +349,7 @@ def test_the_ranks_that_do_not_wait_for_the_others_are_named_and_no_other(number
     ranks = list(range(draw.randint(2, 16)))
     odd = set(draw.sample(ranks, draw.randint(1, min(3, len(ranks) // 2))))
     stands = [
-        Standing(rank=rank, at=("sleep (data.py:3)", "load (data.py:9)") if rank in odd else WAITS)
+        StackPosition(rank=rank, at=("sleep (data.py:3)", "load (data.py:9)") if rank in odd else WAITS)
         for rank in ranks
     ]
     draw.shuffle(stands)
@@ -360,9 +360,9 @@ def test_the_ranks_that_do_not_wait_for_the_others_are_named_and_no_other(number
 
 def test_nobody_is_named_where_all_stand_alike_or_nothing_is_known() -> None:
     assert odd_ones([]) is None
-    assert odd_ones([Standing(rank=rank, at=WAITS) for rank in range(4)]) is None
-    assert odd_ones([Standing(rank=rank, at=(f"f{rank} (a.py:1)",)) for rank in range(4)]) is None
-    unlike = [Standing(rank=rank, at=("read (a.py:1)",)) for rank in range(3)] + [Standing(rank=3, at=())]
+    assert odd_ones([StackPosition(rank=rank, at=WAITS) for rank in range(4)]) is None
+    assert odd_ones([StackPosition(rank=rank, at=(f"f{rank} (a.py:1)",)) for rank in range(4)]) is None
+    unlike = [StackPosition(rank=rank, at=("read (a.py:1)",)) for rank in range(3)] + [StackPosition(rank=3, at=())]
     assert odd_ones(unlike) == "rank 3 does not answer, while 3 of 4 ranks stand in read (a.py:1)"
 
 

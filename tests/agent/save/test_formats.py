@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.save import formats, pickles
-from airflow_provider_ocidist.agent.save.formats import Reading, Says, is_unfinished, read_file
+from airflow_provider_ocidist.agent.save.formats import Reading, FormatResult, is_unfinished, read_file
 
-WHOLE, BROKEN, NOTHING = Says.WHOLE, Says.BROKEN, Says.NOTHING
+WHOLE, BROKEN, NOTHING = FormatResult.WHOLE, FormatResult.BROKEN, FormatResult.NOTHING
 
 
 def reading(folder: Path, name: str, data: bytes) -> Reading:
@@ -26,7 +26,7 @@ def reading(folder: Path, name: str, data: bytes) -> Reading:
     return read_file(path)
 
 
-def says(folder: Path, name: str, data: bytes) -> Says:
+def says(folder: Path, name: str, data: bytes) -> FormatResult:
     return reading(folder, name, data).says
 
 
@@ -315,7 +315,7 @@ def test_the_header_of_a_member_has_a_name_and_may_have_more(tmp_path: Path, ext
         (b"\xff\xfe\xff", BROKEN),
     ],
 )
-def test_what_of_json_has_a_certain_end(tmp_path: Path, text: bytes, found: Says) -> None:
+def test_what_of_json_has_a_certain_end(tmp_path: Path, text: bytes, found: FormatResult) -> None:
     assert says(tmp_path, "a.json", text) is found
 
 

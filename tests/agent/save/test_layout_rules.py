@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_ocidist.agent.save.entries import scan
-from airflow_provider_ocidist.agent.save.formats import Reading, Says
+from airflow_provider_ocidist.agent.save.formats import Reading, FormatResult
 from airflow_provider_ocidist.agent.save.layouts import has_all_parts, nowhere, read_folder, read_layout
 
-WHOLE, BROKEN, NOTHING = Says.WHOLE, Says.BROKEN, Says.NOTHING
+WHOLE, BROKEN, NOTHING = FormatResult.WHOLE, FormatResult.BROKEN, FormatResult.NOTHING
 BEGIN = 1_500_000_000 * 10**9
 DATA = b"data of no format"
 
@@ -45,7 +45,7 @@ class Folder:
         """Return what is said of the folder; which of its files are whole by themselves is another matter."""
         return replace(read_folder(self.path, scan(self.path), elsewhere), files=frozenset())
 
-    def says(self, elsewhere: Callable[[str], bool] = nowhere) -> Says:
+    def says(self, elsewhere: Callable[[str], bool] = nowhere) -> FormatResult:
         return self.read(elsewhere).says
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_ocidist.agent.save.entries import scan
-from airflow_provider_ocidist.agent.save.formats import Says, read_file
+from airflow_provider_ocidist.agent.save.formats import FormatResult, read_file
 from airflow_provider_ocidist.agent.save.layouts import has_all_parts, read_folder
 from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, judge
 from airflow_provider_ocidist.agent.save.shards import is_shard
 from tests.agent.save.saved import KINDS, PROVED_BY_FORMAT, Save, torch_bytes
 
 
-def read(folder: Path, name: str) -> Says:
+def read(folder: Path, name: str) -> FormatResult:
     path = folder / name
     return (read_folder(path, scan(path)) if path.is_dir() else read_file(path)).says
 
@@ -56,14 +56,14 @@ def test_a_save_that_was_cut_off_anywhere_is_never_whole_by_its_format(kind: str
         if dict(there) == dict(save.files):
             continue
         if (folder / save.name).exists() and dict(there) != dict(inside):
-            assert read(folder, save.name) is not Says.WHOLE, (at, [name for name, _ in there])
+            assert read(folder, save.name) is not FormatResult.WHOLE, (at, [name for name, _ in there])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_formats_prove_what_is_there_to_its_end(kind: str, tmp_path: Path) -> None:
     save = KINDS[kind](300, random.Random(kind))
     write(tmp_path, list(save.files))
-    assert read(tmp_path, save.name) is (Says.WHOLE if kind in PROVED_BY_FORMAT else Says.NOTHING)
+    assert read(tmp_path, save.name) is (FormatResult.WHOLE if kind in PROVED_BY_FORMAT else FormatResult.NOTHING)
 
 
 @pytest.mark.parametrize("left", [None, 0, 1, 8])
@@ -79,7 +79,7 @@ def test_of_the_trainers_deepspeed_the_pointer_to_the_parts_belongs_to_it(
         latest.write_bytes(kept)
         # As after a copy that keeps no times.
         os.utime(state)
-    assert read(tmp_path, save.name) is Says.BROKEN
+    assert read(tmp_path, save.name) is FormatResult.BROKEN
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"opaque"}))
@@ -104,7 +104,7 @@ def test_what_lost_a_file_or_a_piece_of_one_is_never_whole(kind: str, tmp_path: 
         else:
             (folder / name).write_bytes(data[: random_.randrange(len(data))])
             # Files that came later are older than this one now, as after a copy.
-        assert read(folder, save.name) is not Says.WHOLE, name
+        assert read(folder, save.name) is not FormatResult.WHOLE, name
 
 
 def test_a_save_that_an_exception_broke_off_is_broken_though_its_archive_has_an_end(
@@ -126,7 +126,7 @@ def test_a_save_that_an_exception_broke_off_is_broken_though_its_archive_has_an_
     with pytest.raises(KeyboardInterrupt):
         torch.save([torch.rand(100) for _ in range(9)], file)
     reading = read_file(file)
-    assert reading.says is Says.BROKEN
+    assert reading.says is FormatResult.BROKEN
     assert "its tensor data/" in reading.why
 
 
@@ -138,14 +138,14 @@ def test_a_file_with_room_that_nobody_has_written_to_is_broken(tmp_path: Path, s
         opened.truncate(1 << 20)
     if os.lseek(os.open(file, os.O_RDONLY), 0, os.SEEK_HOLE) == 1 << 20:
         pytest.skip("this file system does not tell of holes")
-    assert read_file(file).says is Says.BROKEN
+    assert read_file(file).says is FormatResult.BROKEN
 
 
 def test_an_empty_file_of_weights_is_broken_and_an_empty_mark_is_not(tmp_path: Path) -> None:
     (tmp_path / "model.bin").touch()
     (tmp_path / "_SUCCESS").touch()
-    assert read_file(tmp_path / "model.bin").says is Says.BROKEN
-    assert read_file(tmp_path / "_SUCCESS").says is Says.NOTHING
+    assert read_file(tmp_path / "model.bin").says is FormatResult.BROKEN
+    assert read_file(tmp_path / "_SUCCESS").says is FormatResult.NOTHING
 
 
 def test_no_code_of_a_checkpoint_is_run_when_it_is_looked_at(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_no_code_of_a_checkpoint_is_run_when_it_is_looked_at(tmp_path: Path) -> 
             return os.mkdir, (str(tmp_path / "was run"),)
 
     (tmp_path / "step-1.pt").write_bytes(torch_bytes({"model": Evil()}))
-    assert read_file(tmp_path / "step-1.pt").says is Says.WHOLE
+    assert read_file(tmp_path / "step-1.pt").says is FormatResult.WHOLE
     assert not (tmp_path / "was run").exists()
 
 
@@ -164,9 +164,9 @@ def test_deepspeed_counts_the_parts_of_all_nodes(tmp_path: Path) -> None:
     folder = tmp_path / save.name
     (folder / "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt").unlink()
     reading = read_folder(folder, scan(folder))
-    assert reading.says is Says.BROKEN
+    assert reading.says is FormatResult.BROKEN
     assert "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt missing" in reading.why
-    assert read_folder(folder, scan(folder), is_shard).says is Says.WHOLE
+    assert read_folder(folder, scan(folder), is_shard).says is FormatResult.WHOLE
 
 
 def zero_3(folder: Path, parts: int, **state: object) -> list[Path]:
@@ -191,11 +191,11 @@ def test_of_mics_the_parts_of_one_group_are_all(tmp_path: Path, seed: int) -> No
     settings = {"zero_optimization": {"stage": 3, "mics_shard_size": size}}
     folder = tmp_path / "global_step7"
     files = zero_3(folder, size, dp_world_size=size * groups, ds_config=settings)
-    assert read_folder(folder, scan(folder)).says is Says.WHOLE
+    assert read_folder(folder, scan(folder)).says is FormatResult.WHOLE
     lost = random_.choice(files)
     lost.unlink()
     reading = read_folder(folder, scan(folder))
-    assert (reading.says, reading.is_doubtful) == (Says.BROKEN, False)
+    assert (reading.says, reading.is_doubtful) == (FormatResult.BROKEN, False)
 
 
 @pytest.mark.parametrize(
@@ -205,21 +205,21 @@ def test_without_mics_all_parts_are_wanted(tmp_path: Path, zero: dict[str, int])
     folder = tmp_path / "global_step7"
     state = {"dp_world_size": 4, "ds_config": {"zero_optimization": {"stage": 3, **zero}}}
     files = zero_3(folder, 4, **state)
-    assert read_folder(folder, scan(folder)).says is Says.WHOLE
+    assert read_folder(folder, scan(folder)).says is FormatResult.WHOLE
     for file in files[4:]:
         file.unlink()
     reading = read_folder(folder, scan(folder))
-    assert (reading.says, reading.is_doubtful) == (Says.BROKEN, False)
+    assert (reading.says, reading.is_doubtful) == (FormatResult.BROKEN, False)
 
 
 def test_where_the_settings_are_in_a_file_the_parts_of_one_group_are_doubtful(tmp_path: Path) -> None:
     folder = tmp_path / "global_step7"
     files = zero_3(folder, 2, dp_world_size=4, ds_config="ds_config.json")
     reading = read_folder(folder, scan(folder))
-    assert (reading.says, reading.is_doubtful) == (Says.BROKEN, True)
+    assert (reading.says, reading.is_doubtful) == (FormatResult.BROKEN, True)
     files[-1].unlink()
     reading = read_folder(folder, scan(folder))
-    assert (reading.says, reading.is_doubtful) == (Says.BROKEN, False)
+    assert (reading.says, reading.is_doubtful) == (FormatResult.BROKEN, False)
 
 
 @pytest.mark.parametrize("stage", [2, 3])
@@ -236,10 +236,10 @@ def test_a_universal_checkpoint_is_whole_once_its_pointer_names_it(tmp_path: Pat
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(torch_bytes({"module": {}, "mp_world_size": 1, "dp_world_size": 4}))
-        assert read_folder(folder, scan(folder)).says is not Says.WHOLE
-    assert read_folder(folder, scan(folder)).says is Says.NOTHING
+        assert read_folder(folder, scan(folder)).says is not FormatResult.WHOLE
+    assert read_folder(folder, scan(folder)).says is FormatResult.NOTHING
     (tmp_path / "latest_universal").write_text(folder.name)
-    assert read_folder(folder, scan(folder)).says is Says.WHOLE
+    assert read_folder(folder, scan(folder)).says is FormatResult.WHOLE
     assert has_all_parts(folder, set(scan(folder)))
 
 
@@ -247,7 +247,7 @@ def test_a_universal_checkpoint_is_whole_once_its_pointer_names_it(tmp_path: Pat
 def test_bytes_that_only_begin_like_a_format_are_not_called_broken(tmp_path: Path, begin: bytes) -> None:
     file = tmp_path / "step-1.dat"
     file.write_bytes(begin + b"\xff" * 4000)
-    assert read_file(file).says is Says.NOTHING
+    assert read_file(file).says is FormatResult.NOTHING
 
 
 @pytest.mark.parametrize(
@@ -260,20 +260,20 @@ def test_bytes_that_only_begin_like_a_format_are_not_called_broken(tmp_path: Pat
 )
 def test_what_frameworks_do_not_write_breaks_no_folder(tmp_path: Path, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data)
-    assert read_folder(tmp_path, scan(tmp_path)).says is Says.NOTHING
+    assert read_folder(tmp_path, scan(tmp_path)).says is FormatResult.NOTHING
 
 
 @pytest.mark.parametrize("data", [b"\x93NUMPY", b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fort"])
 def test_a_header_that_was_cut_off_is_broken_and_ends_no_looking(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "step-1.npy").write_bytes(data)
-    assert read_file(tmp_path / "step-1.npy").says is Says.BROKEN
+    assert read_file(tmp_path / "step-1.npy").says is FormatResult.BROKEN
 
 
 def test_records_of_numpy_prove_nothing_by_a_header_that_lacks_their_size(tmp_path: Path) -> None:
     (tmp_path / "step-1.npy").write_bytes(
         b"\x93NUMPY\x01\x00\x2e\x00{'descr': [('a', '<i4')], 'shape': (1000,)}   \n"
     )
-    assert read_file(tmp_path / "step-1.npy").says is Says.NOTHING
+    assert read_file(tmp_path / "step-1.npy").says is FormatResult.NOTHING
 
 
 @pytest.mark.parametrize("form", ["hole", "no archive"])
@@ -294,7 +294,7 @@ def test_a_save_in_the_place_of_the_last_is_not_whole_by_the_metadata_of_the_las
     save = KINDS["distributed"](8, random.Random(2))
     write(tmp_path, list(save.files))
     folder = tmp_path / save.name
-    assert read(tmp_path, save.name) is Says.WHOLE
+    assert read(tmp_path, save.name) is FormatResult.WHOLE
     part = next(folder.glob("*.distcp"))
     part.write_bytes(part.read_bytes())
-    assert read(tmp_path, save.name) is Says.NOTHING
+    assert read(tmp_path, save.name) is FormatResult.NOTHING

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_ocidist.agent.save import file_clocks, saving, unproved, uploads
-from airflow_provider_ocidist.agent.save.leftovers import Ledger
+from airflow_provider_ocidist.agent.save import file_clocks, saving, unproved_copies, uploads
+from airflow_provider_ocidist.agent.save.entry_ledger import Ledger
 from airflow_provider_ocidist.agent.save.proofs import Moment
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
 from airflow_provider_ocidist.errors import Cause, IncompleteCheckpoint, StorageError
@@ -644,7 +644,7 @@ def test_of_what_nothing_proves_as_many_as_stay_are_kept_aside_the_last_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[Any] = []
-    monkeypatch.setattr(unproved, "keep_aside", lambda *arguments: kept.append(arguments))
+    monkeypatch.setattr(unproved_copies, "keep_aside", lambda *arguments: kept.append(arguments))
     watched = Watched(tmp_path, keep=2)
     watched.start()
     for at in range(4):
@@ -660,7 +660,7 @@ def test_what_was_kept_aside_before_leaves_with_the_first_that_is_published_and_
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forgotten: list[Any] = []
-    monkeypatch.setattr(unproved, "forget", lambda *arguments: forgotten.append(arguments))
+    monkeypatch.setattr(unproved_copies, "forget", lambda *arguments: forgotten.append(arguments))
     watched.step(2)
     assert forgotten == []
     for at in range(3):

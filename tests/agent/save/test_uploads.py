@@ -20,7 +20,7 @@ import pytest
 from airflow_provider_ocidist.agent.save import judging, saving, uploads
 from airflow_provider_ocidist.agent.save.entries import candidates, is_unplaced
 from airflow_provider_ocidist.agent.save.file_clocks import ahead_ns, nearest_to_none
-from airflow_provider_ocidist.agent.save.formats import Reading, Says
+from airflow_provider_ocidist.agent.save.formats import Reading, FormatResult
 from airflow_provider_ocidist.agent.save.judging import Judge
 from airflow_provider_ocidist.agent.save.proofs import Evidence, Moment, Proof, judge
 from airflow_provider_ocidist.agent.save.saving import SaveDeadline
@@ -586,7 +586,7 @@ def test_what_is_written_to_while_it_is_sent_is_not_published_as_proved(
 
 @pytest.mark.parametrize("moment", Moment)
 def test_a_format_proves_no_folder_in_which_files_of_an_earlier_save_lie(moment: Moment) -> None:
-    mixed = Evidence(format=Reading(Says.WHOLE), left_over=("optimizer.pt",), is_like_the_last=True)
+    mixed = Evidence(format=Reading(FormatResult.WHOLE), left_over=("optimizer.pt",), is_like_the_last=True)
     found = judge(moment, mixed)
     assert isinstance(found, Proof) == (moment is Moment.EXITED)
     assert isinstance(found, Proof) or "optimizer.pt is of an earlier save" in found.why

@@ -17,7 +17,7 @@ from airflow_provider_ocidist.backends.oci_data_science.refs import runs_of, wit
 from airflow_provider_ocidist.backports import UTC
 from airflow_provider_ocidist.errors import Cause, JobFileError
 from airflow_provider_ocidist.gangs.decisions import Cancel, Fail, Succeed, Wait, decide
-from airflow_provider_ocidist.gangs.unchanged import observe
+from airflow_provider_ocidist.gangs.durations import observe
 from airflow_provider_ocidist.model.agent_config import AgentConfig
 from airflow_provider_ocidist.model.report import NodeReport, Phase
 from airflow_provider_ocidist.model.run import Expectations, NodeState, Plan, RunRecord, RunRef, RunStatus

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_ocidist.emulator.cluster_settings import ClusterSettings
-from airflow_provider_ocidist.emulator.kubernetes import happenings
+from airflow_provider_ocidist.emulator.kubernetes import events
 from airflow_provider_ocidist.emulator.kubernetes.kinds import Obj
 from airflow_provider_ocidist.emulator.kubernetes.kubelet import pod_status
 from airflow_provider_ocidist.emulator.kubernetes.kubelet.containers import (
@@ -102,7 +102,7 @@ class PodLife:
         self._failure = (reason, message)
         self.end(0)
 
-    def vanish(self) -> None:
+    def lose(self) -> None:
         """End all processes, of which nobody hears any more: the node is lost."""
         self.is_silent = True
         self.end(0)
@@ -194,7 +194,7 @@ class PodLife:
         )
 
     def _say(self, reason: str, message: str, warning: bool) -> None:
-        happenings.record(
+        events.record(
             self._machines.cluster, self.pod, reason, message, component="kubelet", warning=warning
         )
 

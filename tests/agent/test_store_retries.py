@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent import patience
-from airflow_provider_ocidist.agent.patience import cannot_be_fetched, patiently
+from airflow_provider_ocidist.agent import store_retries
+from airflow_provider_ocidist.agent.store_retries import cannot_be_fetched, with_retries
 from airflow_provider_ocidist.agent.prepare.inputs import fetch_inputs
 from airflow_provider_ocidist.agent.save.checkpoints import resume, start_from
 from airflow_provider_ocidist.agent.stopping import StopSwitch
@@ -32,7 +32,7 @@ from airflow_provider_ocidist.testing import OciEmulator
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(store_retries, "FIRST_PAUSE", 0.05)
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def test_the_work_is_tried_until_it_is_done_or_the_time_is_over(seed: int) -> No
 
     if other:
         with pytest.raises(AgentError, match="gone"):
-            patiently(work, 60.0, threading.Event())
+            with_retries(work, 60.0, threading.Event())
     else:
-        assert patiently(work, 60.0, threading.Event()) == "done"
+        assert with_retries(work, 60.0, threading.Event()) == "done"
     assert len(tried) == failures + 1
 
 
@@ -75,7 +75,7 @@ def test_a_store_that_stays_away_is_given_up_with_a_cause_that_a_retry_may_mend(
     with pytest.raises(
         StoreUnavailable, match=r"503; tried for \d+ s \(limits.join_timeout is 0 s\)"
     ) as caught:
-        patiently(work, 0.3, threading.Event())
+        with_retries(work, 0.3, threading.Event())
     assert caught.value.cause is Cause.SERVICE
 
 
@@ -91,7 +91,7 @@ def test_a_store_that_is_back_before_the_limit_is_asked_again(seed: int) -> None
             raise StoreUnavailable("down")
         return "done"
 
-    assert patiently(work, limit, threading.Event()) == "done"
+    assert with_retries(work, limit, threading.Event()) == "done"
 
 
 def _down() -> None:
@@ -102,7 +102,7 @@ def test_a_node_that_is_asked_to_stop_asks_no_more() -> None:
     ended = threading.Event()
     ended.set()
     with pytest.raises(StoreUnavailable):
-        patiently(_down, 1e9, ended)
+        with_retries(_down, 1e9, ended)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ REFUSED = [{"status": 401}, {"status": 403}, {"status": 404, "code": "BucketNotF
 def test_a_refusal_may_be_wrong_and_is_asked_again(
     oci_emulator: OciEmulator, access: OciAccess, tmp_path: Path, fault: dict[str, object], times: int
 ) -> None:
-    """Also while a checkpoint, the code and what earlier attempts have used are looked for: `NodeContext.patiently`."""
+    """Also while a checkpoint, the code and what earlier attempts have used are looked for: `NodeContext.with_retries`."""
     names = (oci_emulator.access.namespace, oci_emulator.access.bucket)
     oci_emulator.client("object_storage").put_object(*names, "refused/1.bin", b"data")
     oci_emulator.fault(path="/n/.*/b/.*/o.*", method="GET", times=times, **fault)
@@ -153,7 +153,7 @@ def test_a_refusal_may_be_wrong_and_is_asked_again(
     oci_emulator.fault(path="/n/.*/b/.*/o.*", method="GET", times=times, **fault)
     checkpoints = Checkpoints(uri=place(oci_emulator, "none"))
     assert (
-        patiently(lambda: resume(tmp_path, checkpoints, access, StopSwitch()), 60.0, threading.Event())
+        with_retries(lambda: resume(tmp_path, checkpoints, access, StopSwitch()), 60.0, threading.Event())
         is None
     )
 
@@ -163,7 +163,7 @@ def test_a_refusal_is_believed_after_a_minute_and_several_answers_whatever_else_
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(patience, "REFUSED_FOR", 0.4)
+    monkeypatch.setattr(store_retries, "REFUSED_FOR", 0.4)
     refused: list[float] = []
 
     def work() -> None:
@@ -175,7 +175,7 @@ def test_a_refusal_is_believed_after_a_minute_and_several_answers_whatever_else_
     with pytest.raises(
         StoreRefused, match=r"x cannot be fetched: no; tried for .*a refusal is asked again"
     ) as caught:
-        patiently(work, 60.0, threading.Event())
+        with_retries(work, 60.0, threading.Event())
     assert caught.value.cause is Cause.DATA
     assert len(refused) >= 2
     assert refused[-1] - refused[0] >= 0.4

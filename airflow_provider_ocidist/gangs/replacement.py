@@ -1,4 +1,4 @@
-"""Anew: whether a gang that has lost a machine is made again in the same try of its task. Pure; no Airflow."""
+"""Replacement: whether a gang that has lost a machine is made again in the same try of its task. Pure; no Airflow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MADE_UP_FOR = (Cause.NODE, Cause.PREEMPTED)
 """By other machines."""
 
 
-class GangAnew(Exception):
+class GangToReplace(Exception):
     """The gang has lost a machine, and may be made anew in this try. Not for users: the waiting task catches it."""
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 
-class Roster:
+class NodesFile:
     """Ranks and addresses of the nodes that are up, in a JSON file that is whole at every moment."""
 
     def __init__(self, path: Path) -> None:

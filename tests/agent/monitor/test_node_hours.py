@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_provider_ocidist.agent.monitor.spent import (
+from airflow_provider_ocidist.agent.monitor.node_hours import (
     LONGEST_PAUSE,
     BudgetWatch,
     seconds_in,

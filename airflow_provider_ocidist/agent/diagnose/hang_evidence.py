@@ -1,4 +1,4 @@
-"""Standstill: what a node keeps of a training that hangs, before it is ended."""
+"""HangEvidence: what a node keeps of a training that hangs, before it is ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from airflow_provider_ocidist.agent.diagnose import flight_records, stacks
 from airflow_provider_ocidist.agent.diagnose.stacks import ProcessStack
 from airflow_provider_ocidist.errors import OcidistError
-from airflow_provider_ocidist.model.report import Standing
+from airflow_provider_ocidist.model.report import StackPosition
 from airflow_provider_ocidist.model.work_dir import flight_record_of, stacks_of
 
 logger = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ LINES = 64
 """Processes whose line is logged: one node has up to eight ranks, each with its loaders."""
 
 
-class Standstill:
+class HangEvidence:
     """Of one node: asks its processes where they stand, and keeps their answers in the run directory."""
 
     def __init__(self, folder: Path, rank: int, write: Write, mask: Callable[[str], str]) -> None:
@@ -45,7 +45,7 @@ class Standstill:
         for path in [self.stack_file, *self.records.iterdir()]:
             path.unlink(missing_ok=True)
 
-    def keep(self, guard_pid: int, launch: int, search: str | None) -> tuple[Standing, ...]:
+    def keep(self, guard_pid: int, launch: int, search: str | None) -> tuple[StackPosition, ...]:
         """Keep stacks and flight records of a hang; return where its ranks stand. `search`: the program's PATH."""
         taken = stacks.take(guard_pid, self.stack_file, search)
         logger.error("the training hangs:\n%s", "\n".join(stack.line for stack in taken[:LINES]))
@@ -53,7 +53,7 @@ class Standstill:
             _log_whole(taken)
         flight_records.ask_for(self.records)
         self.keep_records(launch)
-        return stacks.standings(taken)
+        return stacks.stack_positions(taken)
 
     def keep_records(self, launch: int) -> None:
         """Keep the flight records that are there: torch writes them also when a collective has timed out."""

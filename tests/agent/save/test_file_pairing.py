@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.likeness import align
+from airflow_provider_ocidist.agent.save.file_pairing import align
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Looks: the states of watched gangs, requested once for all viewers."""
+"""Status cache: the states of watched gangs, requested once for all viewers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ REMEMBERED = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Look:
+class Snapshot:
     """A gang as it was at one moment; times are Unix times, in seconds."""
 
     at: float | None = None
@@ -97,14 +97,14 @@ class _Shared(Generic[T]):
 class _Watched:
     """A requested gang."""
 
-    answer: _Shared[Look] = field(default_factory=lambda: _Shared(Look()))
+    answer: _Shared[Snapshot] = field(default_factory=lambda: _Shared(Snapshot()))
     pace: Pace = field(default_factory=Pace)
     checkpoints: CheckpointList = field(default_factory=CheckpointList)
     listed_at: float = float("-inf")
 
 
-class Looks:
-    """Looks in threads of its own; used from one event loop."""
+class StatusCache:
+    """Requests states in threads of its own; used from one event loop."""
 
     def __init__(self, connect: Callable[[str], OciHook] = OciHook) -> None:
         self._connect = connect
@@ -115,7 +115,7 @@ class Looks:
         self._lock = threading.Lock()
         self._connected: dict[tuple[str, str], tuple[float, OciHook, Backend]] = {}
 
-    async def at(self, conn_id: str, ref: RunRef) -> Look:
+    async def at(self, conn_id: str, ref: RunRef) -> Snapshot:
         """Return the state of a gang, at most two seconds old if the service answers; never raises."""
         watched = _remembered(self._watched, (conn_id, ref.key, ref.job_id), _Watched)
         known = watched.answer.value
@@ -136,7 +136,7 @@ class Looks:
             problem = f"the logs have not answered for {PATIENCE:.0f} s; the task's own log has them"
             return replace(answer.value, problem=problem)
 
-    def _look(self, conn_id: str, ref: RunRef, watched: _Watched) -> Look:
+    def _look(self, conn_id: str, ref: RunRef, watched: _Watched) -> Snapshot:
         before = watched.answer.value
         try:
             hook, backend = self._backend(conn_id, ref.backend)
@@ -144,7 +144,7 @@ class Looks:
             ref = known.record.ref
             (status,) = backend.status([ref])
             watched.pace.add(status, time.time())
-            return Look(
+            return Snapshot(
                 at=time.time(),
                 status=status,
                 record=known.record,

@@ -18,7 +18,7 @@ from airflow.sdk import DAG
 from airflow_provider_ocidist.backends.oci_data_science import OciDataScience
 from airflow_provider_ocidist.backends.oci_data_science.calls import pages
 from airflow_provider_ocidist.errors import BackendError, StorageError
-from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter, call_off_noted
+from airflow_provider_ocidist.gangs.submission import NOTE, GangSubmitter, cancel_noted
 from airflow_provider_ocidist.model.attempts import Attempt, End
 from airflow_provider_ocidist.model.run import Plan, RunKey, RunRef, Tries
 from airflow_provider_ocidist.model.work_dir import STOP_FILE
@@ -29,7 +29,7 @@ from tests.training_jobs import a_job, a_key
 pytestmark = pytest.mark.usefixtures("no_node_starts")
 
 SEED = random.randrange(10_000)
-LOG = logging.getLogger("test_calling_off")
+LOG = logging.getLogger("test_earlier_tries")
 GIVES_UP = BackendError("the service asks for patience", status_code=429, retryable=True)
 SERVICE = {"path": "/20190101/.*", "status": 429, "code": "TooManyRequests"}
 STORE = {"path": "/n/.*", "status": 503, "code": "ServiceUnavailable"}
@@ -101,10 +101,10 @@ def test_what_gives_up_for_good_leaves_nothing_that_is_neither_asked_to_end_nor_
         faults(**rule)
     if dice.random() < 0.5:
         gang = GangSubmitter(impatient, a_job(nodes=2), LOG, notes, threading.Event())
-        said = "\n".join(gang.call_off(task, number, GIVES_UP))
+        said = "\n".join(gang.cancel_earlier(task, number, GIVES_UP))
     else:
         # Its job cannot be read any more.
-        said = "\n".join(call_off_noted(impatient, task, number, GIVES_UP, notes, LOG))
+        said = "\n".join(cancel_noted(impatient, task, number, GIVES_UP, notes, LOG))
     httpx.delete(f"{emulator.url}/_emulator/faults").raise_for_status()
     for how, attempt in left.items():
         found = states(impatient, attempt.key, emulator.compartment_id)

@@ -1,4 +1,4 @@
-"""Second start: what a node does that its platform has started again after it had begun."""
+"""Container restart: what a node does that its platform has started again after it had begun."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STAY = 120.0
 LOST = "its platform has started it again: what ran on it before has ended without a word"
 
 
-def is_second_start(config: AgentConfig, environ: Mapping[str, str]) -> bool:
+def is_restarted(config: AgentConfig, environ: Mapping[str, str]) -> bool:
     """Return whether this node of this attempt has begun before; what it left unsaid is then said in its report.
 
     Raises AgentError when the run directory cannot be read.
@@ -57,7 +57,7 @@ def _report(store: Store, rank: int) -> NodeReport | None:
         return None
 
 
-def stand_by(switch: StopSwitch) -> None:
+def wait_for_end(switch: StopSwitch) -> None:
     """Wait until this node is ended."""
     logger.warning(
         "this node has begun before: a gang is retried whole, so that it does nothing until its end"

@@ -1,4 +1,4 @@
-"""Leftovers: entries that an interrupted attempt left in a lasting checkpoint folder, as on a mount."""
+"""Entry ledger: entries that an interrupted attempt left in a lasting checkpoint folder, as on a mount."""
 
 from __future__ import annotations
 

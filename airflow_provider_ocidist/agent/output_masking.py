@@ -1,4 +1,4 @@
-"""Secrecy: masks this node's secrets in forwarded output, logs and reports."""
+"""Output masking: masks this node's secrets in forwarded output, logs and reports."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _overlap(text: bytes, secret: bytes) -> int:
     return 0
 
 
-class DiscreetFormatter(logging.Formatter):
+class MaskingFormatter(logging.Formatter):
     """Formats as another formatter, and masks secrets."""
 
     def __init__(self, inner: logging.Formatter, secrets: Collection[str]) -> None:
@@ -72,6 +72,6 @@ def keep_from_log(secrets: Collection[str]) -> None:
     """Mask these secrets, and what has the form of one, in all that this process logs from now on."""
     for handler in logging.getLogger().handlers:
         inner = handler.formatter or logging.Formatter()
-        if isinstance(inner, DiscreetFormatter):
+        if isinstance(inner, MaskingFormatter):
             inner = inner.inner
-        handler.setFormatter(DiscreetFormatter(inner, secrets))
+        handler.setFormatter(MaskingFormatter(inner, secrets))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.save.beginnings import Beginnings
+from airflow_provider_ocidist.agent.save.save_order import SaveOrder
 from airflow_provider_ocidist.agent.save.entries import Candidate, Signature, Stamp
 from airflow_provider_ocidist.storage.checkpoint_names import place
 
@@ -80,17 +80,17 @@ def test_what_was_begun_later_is_newer_however_late_others_are_complete_or_prove
     print("seed", seed)
     dice = random.Random(seed)
     folder = Folder(saves_from(dice))
-    beginnings = Beginnings(folder.at(0))
+    order = SaveOrder(folder.at(0))
     now, known = 0, dict[int, int]()
     while now < 1000:
         now += dice.choice([1, 1, 2, 5, 30])
-        beginnings.note(folder.look(now), folder.whole)
+        order.note(folder.look(now), folder.whole)
         for item in folder.at(now):
             save = max(
                 (each for each in folder.saves if each.name == item.path.name and each.begun <= now),
                 key=lambda each: each.begun,
             )
-            number = beginnings.of(item.path)
+            number = order.of(item.path)
             assert known.setdefault(save.begun, number) == number, f"{save.name} has changed its place"
     in_order = [number for _, number in sorted(known.items())]
     assert in_order == sorted(set(in_order))
@@ -106,16 +106,16 @@ def entry(name: str, *stamps: int) -> Candidate:
 
 def test_what_lay_there_at_first_is_no_save_and_a_part_that_is_written_anew_begins_one() -> None:
     fetched = entry("checkpoint-5", 1, 2)
-    beginnings = Beginnings([fetched])
+    order = SaveOrder([fetched])
     whole = {fetched.path: fetched.signature}
-    beginnings.note([fetched], whole)
-    assert beginnings.of(fetched.path) == 0
+    order.note([fetched], whole)
+    assert order.of(fetched.path) == 0
     some = entry("checkpoint-5", 10, 2)
-    beginnings.note([some], whole)
-    beginnings.note([some, entry("checkpoint-6", 20)], whole)
+    order.note([some], whole)
+    order.note([some, entry("checkpoint-6", 20)], whole)
     # The other part comes while the next one is there already.
-    beginnings.note([entry("checkpoint-5", 10, 30), entry("checkpoint-6", 20)], whole)
-    assert beginnings.of(Path("checkpoint-5")) == 1 < beginnings.of(Path("checkpoint-6"))
+    order.note([entry("checkpoint-5", 10, 30), entry("checkpoint-6", 20)], whole)
+    assert order.of(Path("checkpoint-5")) == 1 < order.of(Path("checkpoint-6"))
 
 
 @pytest.mark.parametrize("name, begins", [("checkpoint-5", False), ("best", False), ("checkpoint-5", True)])
@@ -123,21 +123,21 @@ def test_a_file_that_is_added_to_a_whole_one_is_no_new_save_and_all_of_them_anew
     name: str, begins: bool
 ) -> None:
     first = entry(name, 1, 2)
-    beginnings = Beginnings([])
+    order = SaveOrder([])
     for _ in range(2):
-        beginnings.note([first], {})
+        order.note([first], {})
     whole = {first.path: first.signature}
     later = entry("checkpoint-6", 5)
-    beginnings.note([first, later], whole)
+    order.note([first, later], whole)
     now = entry(name, 8, 9) if begins else entry(name, 1, 2, 9)
-    beginnings.note([now, later], whole)
+    order.note([now, later], whole)
     is_new = begins or name == "best"
-    assert (beginnings.of(first.path) > beginnings.of(later.path)) is is_new
+    assert (order.of(first.path) > order.of(later.path)) is is_new
 
 
 def test_what_is_deleted_and_written_again_is_a_new_save() -> None:
-    beginnings = Beginnings([])
-    beginnings.note([entry("checkpoint-5", 1)], {})
-    beginnings.note([entry("checkpoint-6", 2)], {})
-    beginnings.note([entry("checkpoint-5", 3), entry("checkpoint-6", 2)], {})
-    assert beginnings.of(Path("checkpoint-5")) > beginnings.of(Path("checkpoint-6"))
+    order = SaveOrder([])
+    order.note([entry("checkpoint-5", 1)], {})
+    order.note([entry("checkpoint-6", 2)], {})
+    order.note([entry("checkpoint-5", 3), entry("checkpoint-6", 2)], {})
+    assert order.of(Path("checkpoint-5")) > order.of(Path("checkpoint-6"))

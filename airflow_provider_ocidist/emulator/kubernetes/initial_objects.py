@@ -12,7 +12,7 @@ READERS = ("get", "list", "watch")
 WRITERS = (*READERS, "create", "update", "patch", "delete", "deletecollection")
 
 
-def furnish(cluster: Cluster, settings: ClusterSettings) -> None:
+def create_initial_objects(cluster: Cluster, settings: ClusterSettings) -> None:
     for name in dict.fromkeys(("default", "kube-system", settings.namespace)):
         cluster.create({"kind": "Namespace", "metadata": {"name": name}})
     for index in range(settings.nodes):

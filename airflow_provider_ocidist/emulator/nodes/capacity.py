@@ -13,7 +13,7 @@ LOOK_INTERVAL_S = 0.05
 """Rules may be withdrawn while a run waits for them, so it looks again and again."""
 
 
-class MachineRoom:
+class Capacity:
     """Admits runs, all nodes of one together, as far as the rules leave capacity."""
 
     def __init__(self, rules: NodeRules, pool: AddressPool) -> None:

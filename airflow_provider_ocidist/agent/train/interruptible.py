@@ -16,7 +16,7 @@ LEAVE_AFTER = 5.0
 """Seconds that the work has to stop by itself."""
 
 
-def abandonable(work: Callable[[], T], switch: StopSwitch) -> T:
+def interruptible(work: Callable[[], T], switch: StopSwitch) -> T:
     """Return what the work returns, or raise what it raises. Raises Stopped soon after a stop request."""
     results: list[T] = []
     errors: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Looks at gangs: one serves everybody, none takes the API server down."""
+"""States of gangs: one serves everybody, none takes the API server down."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from airflow_provider_ocidist.backends.capabilities import NamesSecrets, OpensBy
 from airflow_provider_ocidist.errors import BackendError
 from airflow_provider_ocidist.model.run import RunKey, RunRecord, RunStatus
 from airflow_provider_ocidist.oci_client.credentials import OciAccess
-from airflow_provider_ocidist.plugin import looks as module
+from airflow_provider_ocidist.plugin import status_cache as module
 from airflow_provider_ocidist.plugin.log_tail import LINES, MOST_LINES, tail_of
-from airflow_provider_ocidist.plugin.looks import Looks
+from airflow_provider_ocidist.plugin.status_cache import StatusCache
 from tests.plugin.gangs import START, node, ref
 
 GANG = ref(checkpoints_uri=None)
@@ -68,9 +68,9 @@ class Service(OpensById, NamesSecrets):
 
 async def test_many_browsers_cost_one_look():
     service = Service(takes=0.3)
-    looks = Looks(service)
-    found = await asyncio.gather(*(looks.at("oci_default", GANG) for _ in range(20)))
-    found.append(await looks.at("oci_default", GANG))
+    cache = StatusCache(service)
+    found = await asyncio.gather(*(cache.at("oci_default", GANG) for _ in range(20)))
+    found.append(await cache.at("oci_default", GANG))
     assert service.asked == 1
     assert all(look.status is not None and look.problem is None for look in found)
 
@@ -78,20 +78,20 @@ async def test_many_browsers_cost_one_look():
 async def test_what_is_read_is_what_the_service_says_and_not_the_xcom():
     service = Service()
     forged = ref(run_dir="oci://others@ns/x", log_group_id="ocid1.loggroup.oc1.iad.others")
-    looks = Looks(service)
-    look = await looks.at("oci_default", forged)
+    cache = StatusCache(service)
+    look = await cache.at("oci_default", forged)
     assert look.record.ref == service.gang
     assert look.console_url.startswith("https://cloud.oracle.com/data-science/job-runs/ocid1.")
-    await looks.tail("oci_default", forged, 0, START + 10)
+    await cache.tail("oci_default", forged, 0, START + 10)
     assert service.opened == [forged.job_id], "asked for once"
 
 
 async def test_the_job_of_another_task_is_not_looked_at():
     service = Service()
     service.gang = ref(key=RunKey(dag_id="others", run_id="r", task_id="t"))
-    looks = Looks(service)
-    look = await looks.at("oci_default", GANG)
-    tail = await looks.tail("oci_default", GANG, 0, START + 10)
+    cache = StatusCache(service)
+    look = await cache.at("oci_default", GANG)
+    tail = await cache.tail("oci_default", GANG, 0, START + 10)
     assert (look.status, tail.lines, service.asked, service.searches) == (None, (), 0, [])
     assert "is no job of this task" in look.problem
     assert "is no job of this task" in tail.problem
@@ -100,28 +100,28 @@ async def test_the_job_of_another_task_is_not_looked_at():
 async def test_what_nodes_print_of_their_secrets_is_masked():
     service = Service()
     service.log = [LogLine(id="1", time=START, rank=0, text="token=hf_abcdef.")]
-    looks = Looks(service)
-    tail = await looks.tail("oci_default", GANG, 0, START + 10)
+    cache = StatusCache(service)
+    tail = await cache.tail("oci_default", GANG, 0, START + 10)
     assert [line.text for line in tail.lines] == ["token=***."]
-    assert "hf_abcdef" in (await looks.at("oci_default", GANG)).secrets
+    assert "hf_abcdef" in (await cache.at("oci_default", GANG)).secrets
 
 
 async def test_a_look_is_done_again_when_it_has_become_old(monkeypatch):
     monkeypatch.setattr(module, "FRESH", 0.0)
     service = Service()
-    looks = Looks(service)
-    await looks.at("oci_default", GANG)
-    await looks.at("oci_default", GANG)
+    cache = StatusCache(service)
+    await cache.at("oci_default", GANG)
+    await cache.at("oci_default", GANG)
     assert service.asked == 2
 
 
 async def test_a_service_that_fails_leaves_what_was_seen_before_and_says_why(monkeypatch):
     monkeypatch.setattr(module, "FRESH", 0.0)
     service = Service()
-    looks = Looks(service)
-    before = await looks.at("oci_default", GANG)
+    cache = StatusCache(service)
+    before = await cache.at("oci_default", GANG)
     service.error = BackendError("the endpoint cannot be reached")
-    look = await looks.at("oci_default", GANG)
+    look = await cache.at("oci_default", GANG)
     assert (look.status, look.at, look.problem) == (
         before.status,
         before.at,
@@ -130,16 +130,16 @@ async def test_a_service_that_fails_leaves_what_was_seen_before_and_says_why(mon
 
 
 async def test_of_an_error_that_is_not_ours_only_the_kind_is_reported():
-    look = await Looks(Service(error=RuntimeError("password=hunter2"))).at("oci_default", GANG)
+    look = await StatusCache(Service(error=RuntimeError("password=hunter2"))).at("oci_default", GANG)
     assert look.problem == "RuntimeError; see the API server's log"
 
 
 async def test_a_service_that_does_not_answer_holds_no_browser_for_long(monkeypatch):
     monkeypatch.setattr(module, "PATIENCE", 0.2)
     service = Service(takes=30.0)
-    looks = Looks(service)
+    cache = StatusCache(service)
     began = time.monotonic()
-    problems = {(await looks.at("oci_default", GANG)).problem for _ in range(3)}
+    problems = {(await cache.at("oci_default", GANG)).problem for _ in range(3)}
     assert time.monotonic() - began < 10
     assert problems == {"the service has not answered for 0 s"}
     assert service.asked == 1
@@ -149,31 +149,31 @@ async def test_a_service_that_does_not_answer_holds_no_browser_for_long(monkeypa
 async def test_an_answer_that_came_too_late_serves_who_asks_next(monkeypatch):
     monkeypatch.setattr(module, "PATIENCE", 0.2)
     service = Service(takes=30.0)
-    looks = Looks(service)
-    assert (await looks.at("oci_default", GANG)).status is None
+    cache = StatusCache(service)
+    assert (await cache.at("oci_default", GANG)).status is None
     monkeypatch.setattr(module, "FRESH", 60.0)
     service.go_on.set()
     deadline = time.monotonic() + 20
-    while (await looks.at("oci_default", GANG)).status is None:
+    while (await cache.at("oci_default", GANG)).status is None:
         assert time.monotonic() < deadline
     assert service.asked == 1
 
 
 async def test_many_browsers_cost_one_search_of_the_log():
     service = Service()
-    looks = Looks(service)
-    await asyncio.gather(*(looks.tail("oci_default", GANG, 0, START + 10) for _ in range(20)))
+    cache = StatusCache(service)
+    await asyncio.gather(*(cache.tail("oci_default", GANG, 0, START + 10) for _ in range(20)))
     assert len(service.searches) == 1
 
 
 async def test_only_so_many_gangs_are_remembered(monkeypatch):
     monkeypatch.setattr(module, "REMEMBERED", 3)
     service = Service()
-    looks = Looks(service)
+    cache = StatusCache(service)
     for number in range(8):
         service.gang = ref(key=RunKey(dag_id=f"d{number}", run_id="r", task_id="t"), checkpoints_uri=None)
-        await looks.at("oci_default", service.gang)
-    assert (len(looks._watched), len(looks._gangs)) == (3, 3)
+        await cache.at("oci_default", service.gang)
+    assert (len(cache._watched), len(cache._gangs)) == (3, 3)
 
 
 # the last lines of a node

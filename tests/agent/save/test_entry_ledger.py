@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from airflow_provider_ocidist.agent.save.entries import candidates
-from airflow_provider_ocidist.agent.save.leftovers import Ledger, aside_of, forget_aside
+from airflow_provider_ocidist.agent.save.entry_ledger import Ledger, aside_of, forget_aside
 from airflow_provider_ocidist.job import Checkpoints
 from tests.agent.gangs import Gang, until
 

@@ -1,4 +1,4 @@
-"""Patience: retries while a store does not answer, for as long as the job allows; a refusal for a minute."""
+"""Store retries: retries while a store does not answer, for as long as the job allows; a refusal for a minute."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cannot_be_fetched(what: str, error: BaseException, why: str) -> AgentError:
     return AgentError(message, cause=Cause.DATA)
 
 
-def patiently(work: Callable[[], T], limit: float, ended: threading.Event) -> T:
+def with_retries(work: Callable[[], T], limit: float, ended: threading.Event) -> T:
     """Return what the work returns; while the store is not available, or refuses, try again until `ended` is set.
 
     `limit` is in seconds from the first failure, `REFUSED_FOR` from the first refusal; the last try is at its end.

@@ -1,4 +1,4 @@
-"""Beginnings: in which order the saves of a program were begun, as far as looks at its folder show it. Pure."""
+"""SaveOrder: in which order the saves of a program were begun, as far as looks at its folder show it. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Save:
     """What was known to be whole under this name when it was begun."""
 
 
-class Beginnings:
+class SaveOrder:
     """Numbers saves from 1.
 
     A save that is proved late keeps its number: it is not newer than what was begun after it. Where an entry has a

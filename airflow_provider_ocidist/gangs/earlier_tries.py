@@ -18,7 +18,7 @@ Said = list[str]
 """What may still live, and why its state is unknown or its cancel failed; one message each."""
 
 
-def call_off(
+def cancel_earlier(
     backend: Backend, key: RunKey, place: Place | None, noted: Sequence[Attempt], ending: Ending, number: int
 ) -> list[str]:
     """Cancel what may live of a task, except gangs of later tries: try `number` gives up, and none follows.
@@ -30,7 +30,7 @@ def call_off(
     stop = StopRequest(cause=ending.cause, message=ending.message)
     places = [place, *(each.place for each in noted)]
     compartment = next(filter(None, (each.compartment_id for each in places if each)), None)
-    return CallingOff(
+    return EarlierTryCanceller(
         recorded=lambda: backend.gangs.recorded(key, place, noted),
         live=lambda: backend.live([key], compartment) if isinstance(backend, ListsLiveGangs) else (),
         cancel=lambda ref: near(backend, ref).cancel(ref, ending),
@@ -39,7 +39,7 @@ def call_off(
     ).end(noted, number)
 
 
-class CallingOff:
+class EarlierTryCanceller:
     """Cancels all known gangs of one task, at the service and in the run directories."""
 
     def __init__(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_ocidist.agent.join import second_start
+from airflow_provider_ocidist.agent.join import container_restart
 from airflow_provider_ocidist.agent.stopping import Stop, StopSwitch
 from airflow_provider_ocidist.errors import AgentError
 from airflow_provider_ocidist.model.agent_config import AgentConfig
@@ -59,7 +59,7 @@ def test_only_a_node_of_this_rank_that_has_begun_is_a_second_start(tmp_path: Pat
             write(folder, a_report(rank, phase, draw.choice((0, 3))))
         rank = draw.randrange(3)
         before = {file: file.read_bytes() for file in folder.rglob("*.json")}
-        assert second_start.is_second_start(config(folder), environment(rank)) == (rank in begun)
+        assert container_restart.is_restarted(config(folder), environment(rank)) == (rank in begun)
         for file, content in before.items():
             found, was = NodeReport.from_json(file.read_bytes()), NodeReport.from_json(content)
             if found.rank == rank and was.phase is not Phase.DONE:
@@ -73,18 +73,18 @@ def test_only_a_node_of_this_rank_that_has_begun_is_a_second_start(tmp_path: Pat
 
 def test_where_nobody_starts_a_node_again_nothing_is_looked_up(tmp_path: Path) -> None:
     write(tmp_path, a_report(0, Phase.TRAINING))
-    assert not second_start.is_second_start(config(tmp_path, starts_again=False), environment(0))
+    assert not container_restart.is_restarted(config(tmp_path, starts_again=False), environment(0))
 
 
 def test_a_damaged_report_is_an_error_and_not_a_first_start(tmp_path: Path) -> None:
     write(tmp_path, a_report(0, Phase.TRAINING)).write_bytes(b"{")
     with pytest.raises(AgentError):
-        second_start.is_second_start(config(tmp_path), environment(0))
+        container_restart.is_restarted(config(tmp_path), environment(0))
 
 
 def test_it_stays_until_it_is_ended() -> None:
     switch = StopSwitch()
-    waiting = threading.Thread(target=second_start.stand_by, args=(switch,), daemon=True)
+    waiting = threading.Thread(target=container_restart.wait_for_end, args=(switch,), daemon=True)
     waiting.start()
     time.sleep(0.05)
     assert waiting.is_alive()

@@ -1,4 +1,4 @@
-"""Unproved: keeps unproved entries aside, where a person finds them and no retry does."""
+"""Unproved copies: keeps unproved entries aside, where a person finds them and no retry does."""
 
 from __future__ import annotations
 

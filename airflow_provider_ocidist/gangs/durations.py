@@ -15,7 +15,7 @@ from airflow_provider_ocidist.gangs import verdict
 from airflow_provider_ocidist.model.report import Phase
 from airflow_provider_ocidist.model.run import NodeState, NodeStatus, RunRecord, RunStatus, Unchanged
 
-MOVEMENT = "movement"
+PROGRESS = "movement"
 """Of the whole gang: steps, output, checkpoints."""
 FAILURE = "failure"
 """A node has failed, and others are alive."""
@@ -34,7 +34,7 @@ def observe(record: RunRecord, status: RunStatus, elapsed: float) -> RunRecord:
     found = [_after(known.get(mark.of), mark, elapsed) for mark in _marks(record, status)]
     if not status.reports_readable:
         # An unreadable report is neither silence nor a heartbeat.
-        found += [each for each in record.unchanged if each.of == MOVEMENT or each.of.startswith("node ")]
+        found += [each for each in record.unchanged if each.of == PROGRESS or each.of.startswith("node ")]
     return replace(record, unchanged=tuple(found))
 
 
@@ -88,7 +88,7 @@ def _marks(record: RunRecord, status: RunStatus) -> Iterator[_Mark]:
             yield _Mark(node(each.rank), each.beat or "")
     if _is_training(status):
         text = " ".join(_movement(each) for each in status.nodes)
-        yield _Mark(MOVEMENT, text, all(each.report_is_newest for each in status.nodes))
+        yield _Mark(PROGRESS, text, all(each.report_is_newest for each in status.nodes))
 
 
 def _has_failed(each: NodeStatus, record: RunRecord, status: RunStatus) -> bool:

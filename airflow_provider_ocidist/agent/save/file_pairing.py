@@ -1,4 +1,4 @@
-"""Likeness: which files of two checkpoints of a series are the same, though numbers in their names differ. Pure."""
+"""File pairing: which files of two checkpoints of a series are the same, though numbers in their names differ. Pure."""
 
 from __future__ import annotations
 
