@@ -152,7 +152,7 @@ class RecordedGangs:
     def given_way(plan: Plan, others: Sequence[Attempt], withdraw: Callable[[], object]) -> Overtaken:
         """Return the error for a try that meets another's attempt; the earlier one of both withdraws its own."""
         overtaken = _overtaken(plan, others)
-        if plan.tries is not None and overtaken.number > plan.tries.number:
+        if plan.tries is not None and overtaken.try_number > plan.tries.try_number:
             withdraw()
         return overtaken
 
@@ -232,7 +232,7 @@ def _is_among(attempt: Attempt, refs: Iterable[RunRef]) -> bool:
 
 
 def _overtaken(plan: Plan, others: Sequence[Attempt]) -> Overtaken:
-    number = max(attempt.tries.number if attempt.tries else 0 for attempt in others)
+    try_number = max(attempt.tries.try_number if attempt.tries else 0 for attempt in others)
     return Overtaken(
-        f"{plan.key.name}: try {number} of its task has begun {others[-1].key.name} meanwhile", number
+        f"{plan.key.name}: try {try_number} of its task has begun {others[-1].key.name} meanwhile", try_number
     )

@@ -90,7 +90,7 @@ def carry_out(
     began = time.monotonic()
     done: list[Try] = []
     while not done or (done[-1].failure and len(done) < tries):
-        done.append(_one_try(backend, armed, key, log, number=len(done) + 1, tries=tries))
+        done.append(_one_try(backend, armed, key, log, try_number=len(done) + 1, tries=tries))
     return Drilled(
         fault=fault,
         tries=len(done),
@@ -104,10 +104,10 @@ def carry_out(
 
 
 def _one_try(
-    backend: Backend, job: TrainingJob, key: RunKey, log: TaskLog, *, number: int, tries: int
+    backend: Backend, job: TrainingJob, key: RunKey, log: TaskLog, *, try_number: int, tries: int
 ) -> Try:
     submitter = GangSubmitter(backend, job, log, None, threading.Event())
-    record = submitter.submit_or_end(key, number, tries - 1)
+    record = submitter.submit_or_end(key, try_number, tries - 1)
     watch = Watch(backend, record, log)
     try:
         failure = _ended(watch)

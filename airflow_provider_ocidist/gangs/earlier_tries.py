@@ -19,9 +19,9 @@ Said = list[str]
 
 
 def cancel_earlier(
-    backend: Backend, key: RunKey, place: Place | None, noted: Sequence[Attempt], ending: Ending, number: int
+    backend: Backend, key: RunKey, place: Place | None, noted: Sequence[Attempt], ending: Ending, try_number: int
 ) -> list[str]:
-    """Cancel what may live of a task, except gangs of later tries: try `number` gives up, and none follows.
+    """Cancel what may live of a task, except gangs of later tries: try `try_number` gives up, and none follows.
 
     By the service or a stop request, whichever can be reached. `place`: where the task's job puts its gangs; None where
     the job cannot be read: then as the connection says. `noted`: the attempts that Airflow's task state names. Returns
@@ -36,7 +36,7 @@ def cancel_earlier(
         cancel=lambda ref: near(backend, ref).cancel(ref, ending),
         request_stop=lambda each: backend.directories.request_stop(each.key, each.place.run_dir, stop),
         claimed_by=backend.directories.claimed_by,
-    ).end(noted, number)
+    ).end(noted, try_number)
 
 
 class EarlierTryCanceller:
@@ -57,26 +57,26 @@ class EarlierTryCanceller:
         self._request_stop = request_stop
         self._claimed_by = claimed_by
 
-    def end(self, noted: Sequence[Attempt], number: int) -> Said:
-        """Cancel every open attempt except those of tries later than `number`. Raises nothing of ours."""
+    def end(self, noted: Sequence[Attempt], try_number: int) -> Said:
+        """Cancel every open attempt except those of tries later than `try_number`. Raises nothing of ours."""
         said: Said = []
         # Known attempts go first, before any request: a killed task has seconds.
-        refs = {each.ref.job_id: each.ref for each in noted if each.ref and _may_live(each, number)}
+        refs = {each.ref.job_id: each.ref for each in noted if each.ref and _may_live(each, try_number)}
         for ref in refs.values():
-            said += self._ended(ref, number)
+            said += self._ended(ref, try_number)
         known = merged(noted, _asked(self._recorded, "what else earlier tries have begun is not known", said))
-        theirs = {each.key for each in known if _is_of_a_later_try(each, number)}
-        mine = [each for each in known if _may_live(each, number)]
+        theirs = {each.key for each in known if _is_of_a_later_try(each, try_number)}
+        mine = [each for each in known if _may_live(each, try_number)]
         live = _asked(self._live, "what else of this task lives is not known", said)
         for ref in (*(each.ref for each in mine if each.ref), *live):
             if ref.job_id not in refs and ref.key not in theirs:
                 refs[ref.job_id] = ref
-                said += self._ended(ref, number)
+                said += self._ended(ref, try_number)
         unseen = [each for each in mine if not any(ref.key == each.key for ref in refs.values())]
         return [*said, *(_begun(each) for each in unseen if not self._request_stop(each))]
 
-    def _ended(self, ref: RunRef, number: int) -> Said:
-        if self._claimed_by(ref) > number:
+    def _ended(self, ref: RunRef, try_number: int) -> Said:
+        if self._claimed_by(ref) > try_number:
             return []
         try:
             self._cancel(ref)
@@ -108,9 +108,9 @@ def _begun(attempt: Attempt) -> str:
     )
 
 
-def _may_live(attempt: Attempt, number: int) -> bool:
-    return attempt.end is None and not _is_of_a_later_try(attempt, number)
+def _may_live(attempt: Attempt, try_number: int) -> bool:
+    return attempt.end is None and not _is_of_a_later_try(attempt, try_number)
 
 
-def _is_of_a_later_try(attempt: Attempt, number: int) -> bool:
-    return attempt.tries is not None and attempt.tries.number > number
+def _is_of_a_later_try(attempt: Attempt, try_number: int) -> bool:
+    return attempt.tries is not None and attempt.tries.try_number > try_number

@@ -172,20 +172,20 @@ class GangSubmitter:
         """What this try has last asked the service for."""
 
     def adopt_or_submit(
-        self, key: RunKey, task_deadline: float | None, number: int = 1, retries: int | None = None
+        self, key: RunKey, task_deadline: float | None, try_number: int = 1, retries: int | None = None
     ) -> RunRecord:
         """Return the record of the gang. Raises BackendError, also when stopped; Overtaken if a later try owns it.
 
         `key.generation` is Airflow's `max_tries`; the gang's own follows from the records of earlier tries.
-        `task_deadline` is a Unix time, `number` that of the task's try: if Airflow begins another try while an
+        `task_deadline` is a Unix time, `try_number` that of the task's try: if Airflow begins another try while an
         earlier one still lives, it ends the earlier one, whose gang must live on. `retries` is the task's.
         """
-        tries = Tries(number=number, max_tries=key.generation, retries=retries)
+        tries = Tries(try_number=try_number, max_tries=key.generation, retries=retries)
         while True:
             try:
                 return self._adopt_or_submit(key, task_deadline, tries)
             except Overtaken as error:
-                if error.number > number:
+                if error.try_number > try_number:
                     raise
                 # An earlier try has begun an attempt since this try looked.
                 self._log.info("%s; looking again", error)
@@ -194,13 +194,13 @@ class GangSubmitter:
                     raise
                 self._log.warning("%s; asking for another candidate", error)
 
-    def submit_or_end(self, key: RunKey, number: int = 1, retries: int | None = None) -> RunRecord:
+    def submit_or_end(self, key: RunKey, try_number: int = 1, retries: int | None = None) -> RunRecord:
         """Do what `adopt_or_submit` does, for a caller that nobody follows: whatever this raises, no node runs on."""
         try:
-            return self.adopt_or_submit(key, None, number, retries)
+            return self.adopt_or_submit(key, None, try_number, retries)
         except BaseException as error:
             if self._asked is not None:
-                left = self.cancel_earlier(key, number, error)
+                left = self.cancel_earlier(key, try_number, error)
                 self._log.warning("%s", "; ".join(left) or "its nodes are cancelled")
             raise
 
@@ -220,10 +220,10 @@ class GangSubmitter:
         return self._candidates.refuse(plan.key, plan.candidate, error.cause, str(error))
 
     def _adopt_or_submit(self, key: RunKey, task_deadline: float | None, tries: Tries) -> RunRecord:
-        number = tries.number
+        try_number = tries.try_number
         draft = self._plan(key, tries)
         known = self._backend.gangs.attempts(draft, noted_in(self._notes, draft, self._log))
-        self._give_way(draft, known, number)
+        self._give_way(draft, known, try_number)
         known = [self._left(each, draft) for each in known]
         key = replace(key, generation=generation_of(tries, known))
         latest = newest(attempt for attempt in known if attempt.key.generation == key.generation)
@@ -233,23 +233,23 @@ class GangSubmitter:
         # Saved before anything is created: after a crash the next try looks at this attempt first.
         to_look_at = _to_look_at(known, key.generation)
         self._note([*to_look_at, Attempt.of(plan)])
-        self._stop_earlier(to_look_at, key.generation, number)
+        self._stop_earlier(to_look_at, key.generation, try_number)
         self._asked = plan
         found = self._backend.gangs.begin(plan, to_look_at)
         adopted = self._adopted(found, plan, known)
-        if adopted is not None and (number > 1 or any(adopted.run_ids)):
+        if adopted is not None and (try_number > 1 or any(adopted.run_ids)):
             # Claim before ending the others: one of them may be a later try's.
-            self._claim(adopted, number)
+            self._claim(adopted, try_number)
         self._canceller.end([ref for ref in found if ref is not adopted], LEFT_OVER)
         if adopted is not None:
             whole = self._plan(adopted.key, tries, self._choice(adopted.key, known))
-            return self._submit(whole, task_deadline, found, number)
+            return self._submit(whole, task_deadline, found, try_number)
         taken = [ref.key.attempt for ref in found if ref.key.generation == key.generation]
         taken += [
             each.key.attempt for each in known if each.key == plan.key and not each.place.is_that_of(plan)
         ]
         key = replace(key, attempt=max(attempt, *(each + 1 for each in taken)) if taken else attempt)
-        return self._submit(self._plan(key, tries, self._choice(key, known)), task_deadline, [], number)
+        return self._submit(self._plan(key, tries, self._choice(key, known)), task_deadline, [], try_number)
 
     def _choice(self, key: RunKey, known: Sequence[Attempt]) -> int:
         """Return which of the job's choices an attempt is of: that which it was begun with, else the one to ask now."""
@@ -261,19 +261,19 @@ class GangSubmitter:
             self._chosen[key] = self._candidates.chosen(key)
         return self._chosen[key]
 
-    def cancel_earlier(self, key: RunKey, number: int, why: BaseException) -> list[str]:
+    def cancel_earlier(self, key: RunKey, try_number: int, why: BaseException) -> list[str]:
         """End gangs that earlier tries may have left: this try gives up, and is the last (`earlier_tries`)."""
-        return self.earlier_canceller(key, number, why)()
+        return self.earlier_canceller(key, try_number, why)()
 
-    def earlier_canceller(self, key: RunKey, number: int, why: BaseException) -> Callable[[], list[str]]:
+    def earlier_canceller(self, key: RunKey, try_number: int, why: BaseException) -> Callable[[], list[str]]:
         """Return what does so later, also while this try waits for an answer; it asks nothing of Airflow."""
         try:
-            draft = self._plan(key, Tries(number=number, max_tries=key.generation))
+            draft = self._plan(key, Tries(try_number=try_number, max_tries=key.generation))
         except JobFileError:
             draft = None
         noted, ending = noted_in(self._notes, draft, self._log), _given_up(why)
         place = Place.of(draft) if draft else None
-        return lambda: cancel_earlier(self._backend, key, place, noted, ending, number)
+        return lambda: cancel_earlier(self._backend, key, place, noted, ending, try_number)
 
     def _adopted(self, found: Sequence[RunRef], plan: Plan, known: Sequence[Attempt]) -> RunRef | None:
         """Return the newest gang of the plan's generation if it is worth waiting for."""
@@ -282,34 +282,34 @@ class GangSubmitter:
         return latest if latest is not None and self._worth_waiting_for(latest, plan, known) else None
 
     def _submit(
-        self, plan: Plan, task_deadline: float | None, found: Sequence[RunRef], number: int
+        self, plan: Plan, task_deadline: float | None, found: Sequence[RunRef], try_number: int
     ) -> RunRecord:
         self._note([Attempt.of(plan)])
-        if not any(ref.key == plan.key for ref in found) and number > 1:
-            self._claim(plan, number)
+        if not any(ref.key == plan.key for ref in found) and try_number > 1:
+            self._claim(plan, try_number)
         self._asked = plan
         ref = self._backend.submit(plan, self._stop, found)
         ref = replace(ref, candidate=plan.candidate, price=plan.price)
-        self._note_created(Attempt.of(plan, ref), ref, number)
+        self._note_created(Attempt.of(plan, ref), ref, try_number)
         if self._stop.is_set():
-            end_unless_claimed(self._backend, ref, number, self._log)
+            end_unless_claimed(self._backend, ref, try_number, self._log)
             raise BackendError("stopped just when the gang was complete", cause=Cause.CANCELED)
         return RunRecord.of(ref, self._job, plan.expects, self._at_the_service(task_deadline))
 
-    def _stop_earlier(self, known: Sequence[Attempt], generation: int, number: int) -> None:
+    def _stop_earlier(self, known: Sequence[Attempt], generation: int, try_number: int) -> None:
         """Leave stop requests for gangs from before a clear: they end also while the service does not answer."""
         for attempt in known:
-            is_of_a_later_try = attempt.tries is not None and attempt.tries.number > number
+            is_of_a_later_try = attempt.tries is not None and attempt.tries.try_number > try_number
             if attempt.end is None and attempt.key.generation < generation and not is_of_a_later_try:
                 gangs = self._backend.gangs.at(attempt.place)
                 gangs.leave_stop_request(attempt.place.run_dir, attempt.key)
 
-    def _give_way(self, draft: Plan, known: Sequence[Attempt], number: int) -> None:
+    def _give_way(self, draft: Plan, known: Sequence[Attempt], try_number: int) -> None:
         """Raise Overtaken if a later try has recorded an attempt that lives, or is just being created.
 
         Airflow has then begun the later try because it took this one for dead, or because the task was cleared.
         """
-        later = [each for each in known if each.end is None and each.tries and each.tries.number > number]
+        later = [each for each in known if each.end is None and each.tries and each.tries.try_number > try_number]
         if not later:
             return
         found = [ref for ref in self._backend.gangs.find(draft) if any(ref.key == each.key for each in later)]
@@ -321,9 +321,9 @@ class GangSubmitter:
             and not any(ref.key == each.key for ref in found)
         ]
         if living or unseen:
-            latest = max(later, key=lambda each: each.tries.number if each.tries else 0)
+            latest = max(later, key=lambda each: each.tries.try_number if each.tries else 0)
             assert latest.tries is not None
-            raise _given_way(latest, living, number)
+            raise _given_way(latest, living, try_number)
 
     def _left(self, attempt: Attempt, draft: Plan) -> Attempt:
         """Stop what may live of an attempt where the job no longer runs: this backend cannot see another's gangs."""
@@ -338,15 +338,15 @@ class GangSubmitter:
         )
         return self._backend.gangs.leave(attempt)
 
-    def _claim(self, gang: Plan | RunRef, number: int) -> None:
+    def _claim(self, gang: Plan | RunRef, try_number: int) -> None:
         """Record that this try now owns a gang. Raises Overtaken if a later try owns it."""
         # The first try has no earlier one to protect the gang from, but it may be late.
         directories = self._backend.directories
-        ask = directories.claimed_by if number == 1 else partial(directories.claim, try_number=number)
+        ask = directories.claimed_by if try_number == 1 else partial(directories.claim, try_number=try_number)
         holder = ask(gang)
-        if holder > number:
+        if holder > try_number:
             raise Overtaken(
-                f"try {holder} of this task waits for {gang.key.name}, and this is try {number}: it gives up and "
+                f"try {holder} of this task waits for {gang.key.name}, and this is try {try_number}: it gives up and "
                 "does not end the gang",
                 holder,
             )
@@ -390,7 +390,7 @@ class GangSubmitter:
         self._log.info("found %s of an earlier attempt", ref.key.name)
         return True
 
-    def _note_created(self, attempt: Attempt, ref: RunRef, number: int) -> None:
+    def _note_created(self, attempt: Attempt, ref: RunRef, try_number: int) -> None:
         """Save a live gang in Airflow; a failure is harmless, since the work directory records it too."""
         try:
             self._note([attempt])
@@ -398,7 +398,7 @@ class GangSubmitter:
             self._log.warning("%s: could not be saved in Airflow: %s", ref.key.name, error)
         except BaseException:
             # Airflow's timeout: this try no longer waits for the gang.
-            end_unless_claimed(self._backend, ref, number, self._log)
+            end_unless_claimed(self._backend, ref, try_number, self._log)
             raise
 
     def _note(self, attempts: Sequence[Attempt]) -> None:
@@ -435,10 +435,10 @@ def _attempts_in(noted: Mapping[str, Any], draft: Plan | None) -> list[Attempt]:
 
 
 def cancel_noted(
-    backend: Backend, key: RunKey, number: int, why: BaseException, notes: TaskStateStore | None, log: TaskLog
+    backend: Backend, key: RunKey, try_number: int, why: BaseException, notes: TaskStateStore | None, log: TaskLog
 ) -> list[str]:
     """Do what `GangSubmitter.cancel_earlier` does, for a task whose job cannot be read: by its noted attempts."""
-    return cancel_earlier(backend, key, None, noted_in(notes, None, log), _given_up(why), number)
+    return cancel_earlier(backend, key, None, noted_in(notes, None, log), _given_up(why), try_number)
 
 
 def _given_up(why: BaseException) -> Ending:
@@ -446,16 +446,16 @@ def _given_up(why: BaseException) -> Ending:
     return Ending(cause=Cause.SERVICE, message=message, since=time.time())
 
 
-def _given_way(latest: Attempt, living: Sequence[RunRef], number: int) -> Overtaken:
+def _given_way(latest: Attempt, living: Sequence[RunRef], try_number: int) -> Overtaken:
     assert latest.tries is not None
     key, jobs = latest.key, " ".join(ref.job_id for ref in living)
     record = f"g{key.generation}-a{key.attempt}-*.json below attempts/{key.task_digest}/ of its work_dir"
     remedy = f"end it with ocidist cancel {jobs}" if jobs else f"remove its record, {record}"
     return Overtaken(
-        f"try {latest.tries.number} of this task has begun {key.name}, and this is try {number}: it gives up and "
-        "does not end that gang. If the DAG run was deleted and created again, so that tries count from 1, "
+        f"try {latest.tries.try_number} of this task has begun {key.name}, and this is try {try_number}: it gives up "
+        "and does not end that gang. If the DAG run was deleted and created again, so that tries count from 1, "
         f"{remedy}, then clear the task",
-        latest.tries.number,
+        latest.tries.try_number,
     )
 
 
@@ -495,9 +495,9 @@ def _run_dir(draft: Plan, key: RunKey) -> str:
     return draft.run_dir.removesuffix(draft.key.name) + key.name
 
 
-def end_unless_claimed(backend: Backend, ref: RunRef, number: int, log: TaskLog) -> None:
+def end_unless_claimed(backend: Backend, ref: RunRef, try_number: int, log: TaskLog) -> None:
     """End the gang of a killed try, unless a later try waits for it."""
-    if (later := _claimed_by(backend, ref)) > number:
+    if (later := _claimed_by(backend, ref)) > try_number:
         log.info("%s continues: try %d of its task waits for it", ref.key.name, later)
         return
     backend.cancel(ref)

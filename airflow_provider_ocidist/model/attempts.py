@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from airflow_provider_ocidist.backports import dataclass
@@ -46,7 +46,7 @@ class End:
     """How an attempt has ended, as the task saw it."""
 
     succeeded: bool
-    number: int | None = None
+    try_number: int | None = field(default=None, metadata=codec.key("number"))
     """The try that saw it."""
     failure: Restart | None = None
     """What ended it without success, and how far it had come; None also for one that had not trained."""
@@ -148,7 +148,7 @@ def _begins_anew(end: End | None, now: Tries) -> bool:
     """Whether an end is older than the last clear of the task, or than its DAG run, though `max_tries` denies it."""
     if end is not None and end.final:
         return True
-    if end is None or not end.succeeded or end.number is None:
+    if end is None or not end.succeeded or end.try_number is None:
         return False
     after = now.cleared_after
-    return now.number <= end.number or (after is not None and end.number <= after)
+    return now.try_number <= end.try_number or (after is not None and end.try_number <= after)

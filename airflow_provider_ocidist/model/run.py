@@ -87,7 +87,7 @@ def _slug(text: str) -> str:
 class Tries:
     """Which try of its task asks for a gang, in Airflow's numbers."""
 
-    number: int
+    try_number: int = field(metadata=codec.key("number"))
     """From 1; it grows with every retry and every clear."""
     max_tries: int
     retries: int | None = None
@@ -102,7 +102,7 @@ class Tries:
         if self.retries is None:
             return None
         after = self.max_tries - self.retries
-        return after if 0 <= after < self.number else None
+        return after if 0 <= after < self.try_number else None
 
 
 @dataclass(frozen=True, kw_only=True)

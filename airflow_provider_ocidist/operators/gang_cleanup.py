@@ -57,7 +57,7 @@ class GangCleanup:
         Whatever the service answers is asked again until it is evidence: its nodes may live.
         """
         backoff = Backoff(self._stop, self._log)
-        ender, begun = Canceller(self._backend, self._log, self._stop), time.monotonic()
+        canceller, begun = Canceller(self._backend, self._log, self._stop), time.monotonic()
         ended: dict[str, RunRef] = {}
         while True:
             try:
@@ -65,7 +65,7 @@ class GangCleanup:
                 living = _living(self._backend, found)
                 ended |= {ref.job_id: ref for ref in living}
                 left = max(0.0, begun + self._patience - time.monotonic())
-                ender.end(living, "for its task has ended", within=left)
+                canceller.end(living, "for its task has ended", within=left)
                 return found, list(ended.values())
             except BackendError as error:
                 if not may_pass(error):

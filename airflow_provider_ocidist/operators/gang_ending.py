@@ -96,9 +96,9 @@ class GangEnding:
         `notes`: Airflow's store of the task's state, if it has one.
         """
 
-        def cancel_earlier(key: RunKey, number: int, why: BaseException) -> list[str]:
+        def cancel_earlier(key: RunKey, try_number: int, why: BaseException) -> list[str]:
             kind = next((each.place.backend for each in noted_in(notes, None, self._log)), None)
-            return cancel_noted(self._connection.backend(kind), key, number, why, notes, self._log)
+            return cancel_noted(self._connection.backend(kind), key, try_number, why, notes, self._log)
 
         return cancel_earlier
 
@@ -146,9 +146,9 @@ class GangEnding:
         return hopeless or self._try_number > key.generation or self._stop.is_set()
 
 
-def _left_after(cancel_earlier: CancelEarlier, key: RunKey, number: int, why: BaseException) -> list[str]:
+def _left_after(cancel_earlier: CancelEarlier, key: RunKey, try_number: int, why: BaseException) -> list[str]:
     """Return what may live all the same; that it could not be looked for is no reason to fail with another error."""
     try:
-        return cancel_earlier(key, number, why)
+        return cancel_earlier(key, try_number, why)
     except Exception as error:  # noqa: BLE001 - Airflow's own, as of a connection that cannot be read
         return [f"what earlier tries have left is not known: {error}"]

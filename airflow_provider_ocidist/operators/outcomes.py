@@ -106,7 +106,7 @@ class TryOutcome:
         task_context.publish_to_outlets(outlets, result, planned[0].name if planned else None, self._context)
 
     def fail(self, watch: Watch, cause: Cause, message: str) -> NoReturn:
-        """Raise what the task fails with, or what this try does instead: NoCapacity, AnotherCandidate, GangToReplace."""
+        """Raise what the task fails with, or what it does instead: NoCapacity, AnotherCandidate, GangToReplace."""
         watch.write_the_rest()
         watch.end_leftovers()
         assert watch.status is not None
@@ -160,7 +160,7 @@ class TryOutcome:
     def _close(self, ref: RunRef, end: End) -> None:
         """Record the end, so that a later try can detect a clear in between."""
         backend = self._connection.backend(ref.backend)
-        backend.gangs.close(ref, replace(end, number=self._ti.try_number))
+        backend.gangs.close(ref, replace(end, try_number=self._ti.try_number))
 
     def _abort_uploads(self, ref: RunRef) -> None:
         """Abort what the nodes, which have ended, were sending of checkpoints: no retry may follow that does so."""

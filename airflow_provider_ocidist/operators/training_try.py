@@ -86,12 +86,12 @@ class TrainingTry:
     def __post_init__(self) -> None:
         self._log = self.operator.log
         self._may_defer = self.operator.deferrable
-        self._number: int = self.context["ti"].try_number
+        self._try_number: int = self.context["ti"].try_number
         self.outcome = TryOutcome(self.context, self.job, self.connection, self._log)
         self.outcome.has_another = self._has_another
         self.outcome.lacks_capacity = self._lacks_capacity
         self.outcome.no_other_gang = self._no_other_gang
-        self.ending = GangEnding(self._number, self.stop, self.connection, self._log)
+        self.ending = GangEnding(self._try_number, self.stop, self.connection, self._log)
 
     # what a process of the task begins with
 
@@ -211,7 +211,7 @@ class TrainingTry:
             ends = self.connection.backend(ref.backend).gangs.ends(ref)
         except (OcidistError, OSError) as error:
             return f"what has been spent of restarts is not known: {error}"
-        before = [end.failure for end in ends if end.failure and end.number == self._number]
+        before = [end.failure for end in ends if end.failure and end.try_number == self._try_number]
         return replacement.refusal(job.restarts, before, failure)
 
     def _of_candidates(self, ask: Callable[[Candidates], bool]) -> bool:
@@ -272,9 +272,9 @@ class TrainingTry:
         ):
             while True:
                 try:
-                    return gang.adopt_or_submit(key, deadline, self._number, self.operator.retries)
+                    return gang.adopt_or_submit(key, deadline, self._try_number, self.operator.retries)
                 except BackendError as error:
-                    if not backoff.is_worth_another(error, self._number):
+                    if not backoff.is_worth_another(error, self._try_number):
                         raise
                     backoff.take(error, self.connection.reconnect)
 
@@ -310,7 +310,7 @@ class TrainingTry:
         with self.outcome.publishing_failure():
             backend = self.ending.reached(record.ref)
             self.ending.arm(backend, record.ref)
-            watch = TaskWatch(backend, record, self._log, self._number)
+            watch = TaskWatch(backend, record, self._log, self._try_number)
             watch.reconnect = self.connection.reconnect
             owner = task_context.owner_of(self.context)
             watch.on_spending = lambda spending: publish_spending(spending, owner)

@@ -90,7 +90,7 @@ def submit(
 
 
 def end(succeeded: bool, number: int = 1) -> End:
-    return End(succeeded=succeeded, number=number)
+    return End(succeeded=succeeded, try_number=number)
 
 
 def recorded(model: Model, made: RunRef, /, **fields: Any) -> Attempt:
@@ -203,7 +203,7 @@ def test_what_others_have_begun_meanwhile_is_not_taken_for_the_next_attempt(mode
 def test_after_a_clear_the_old_gang_has_ended_before_the_new_one_is_made(model: Model) -> None:
     key = a_key()
     old = model.has(key, [LIVE, LIVE])
-    recorded(model, old, tries=Tries(number=1, max_tries=0))
+    recorded(model, old, tries=Tries(try_number=1, max_tries=0))
     seen: list[bool] = []
     model.on_submit = lambda: seen.append(
         all(state.terminal for state in model.states[old.job_id])
@@ -219,14 +219,14 @@ def test_attempts_are_counted_anew_after_a_clear(model: Model) -> None:
     key = a_key()
     for number in (1, 2, 3):
         ref = model.has(dataclasses.replace(key, attempt=number), [FAILED, FAILED])
-        recorded(model, ref, tries=Tries(number=number, max_tries=0), end=end(succeeded=False))
+        recorded(model, ref, tries=Tries(try_number=number, max_tries=0), end=end(succeeded=False))
     assert submit(model, dataclasses.replace(key, generation=5)).ref.key.attempt == 1
 
 
 def test_a_success_of_before_a_clear_is_no_success_of_now(model: Model) -> None:
     key = a_key()
     ref = model.has(key, [DONE, DONE])
-    recorded(model, ref, tries=Tries(number=1, max_tries=0, retries=0), end=end(succeeded=True))
+    recorded(model, ref, tries=Tries(try_number=1, max_tries=0, retries=0), end=end(succeeded=True))
     job = a_job(checkpoints={"required": False})
     new = submit(model, dataclasses.replace(key, generation=1), number=2, retries=0, job=job)
     assert new.ref.key.generation == 1
@@ -270,7 +270,7 @@ def test_only_what_may_live_and_the_success_of_this_generation_are_looked_at(
     model: Model, tmp_path: Path
 ) -> None:
     key = dataclasses.replace(a_key(), generation=2)
-    tries = Tries(number=1, max_tries=2)
+    tries = Tries(try_number=1, max_tries=2)
     old = dataclasses.replace(key, generation=0)
 
     def put(which: RunKey, **fields: Any) -> Attempt:
@@ -435,7 +435,7 @@ class Clock:
         return time.time()
 
 
-def ender(model: Model, stop: threading.Event | None = None) -> module.Canceller:
+def canceller(model: Model, stop: threading.Event | None = None) -> module.Canceller:
     return module.Canceller(model, LOG, stop or threading.Event())
 
 
@@ -459,7 +459,7 @@ def test_a_gang_that_takes_its_time_to_end_is_cancelled_again_every_15_s(
     clock = Clock(0.5)
     monkeypatch.setattr(module, "time", clock)
     after_looks(model, ref, 40)
-    ender(model).end([ref], "it is old")
+    canceller(model).end([ref], "it is old")
     # A look takes a second and a half of this clock, or two where it cancels.
     assert 3 <= len(model.done("cancel")) <= 5
     assert model.done("close") == [ref.job_id]
@@ -470,7 +470,7 @@ def test_a_cancel_that_was_not_taken_is_sent_again_at_the_next_look(
 ) -> None:
     ref = model.has(a_key(), [LIVE])
     model.refusals["cancel"] = [CancelFailed(refused(409), stop_requested=True) for _ in range(3)]
-    ender(model).end([ref], "it is old")
+    canceller(model).end([ref], "it is old")
     assert len(model.done("cancel")) == 4
     assert caplog.text.count("reaches the nodes all the same; will cancel again") == 3
 
@@ -482,7 +482,7 @@ def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
     ref, ended = model.has(a_key(), [LIVE, DONE, NodeState.PENDING]), model.has(a_key(), [DONE])
     model.ends_at_once = False
     with pytest.raises(BackendError) as caught:
-        ender(model).end([ended, ref], "it is old")
+        canceller(model).end([ended, ref], "it is old")
     runs = f"{ref.run_ids[0]} (RUNNING), {ref.run_ids[2]} (PENDING)"
     said = str(caught.value)
     assert f"cancelled nodes have not ended within 1800 s: {runs}; end them" in said
@@ -491,7 +491,7 @@ def test_nodes_that_do_not_end_are_named_with_the_way_to_end_them(
     assert caught.value.retryable
     assert len(model.done("status")) > 20
     with pytest.raises(BackendError, match="within 7 s"):
-        ender(model).end([ref], "it is old", within=7)
+        canceller(model).end([ref], "it is old", within=7)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -511,7 +511,7 @@ def test_an_error_amid_the_end_of_an_earlier_gang_grants_it_no_more_time(
         return status(refs)
 
     model.status = now_and_then
-    ends, began = ender(model), clock.now
+    ends, began = canceller(model), clock.now
     while True:
         assert clock.now - began < 4000, "without end"
         try:
@@ -529,13 +529,13 @@ def test_a_stopped_submitter_waits_no_longer(model: Model) -> None:
     ref = model.has(a_key(), [LIVE])
     model.ends_at_once = False
     with pytest.raises(BackendError, match=r"^stopped while an earlier gang was ending$") as caught:
-        ender(model, stop).end([ref], "it is old")
+        canceller(model, stop).end([ref], "it is old")
     assert caught.value.cause is Cause.CANCELED
     assert model.done("cancel") == [ref.job_id], "it is cancelled all the same"
 
 
 def test_nothing_left_over_costs_nothing(model: Model) -> None:
-    ender(model).end([], "it is old")
+    canceller(model).end([], "it is old")
     assert model.calls == []
 
 
@@ -546,7 +546,7 @@ def refused(status: int) -> BackendError:
 def test_a_job_that_was_never_complete_is_removed_however_often_it_is_refused(model: Model) -> None:
     ref = model.has(a_key(), [DONE], missing=1)
     model.refusals["delete"] = [refused(409), refused(409)]
-    ender(model).end([ref], "it is old")
+    canceller(model).end([ref], "it is old")
     assert model.done("delete") == [ref.job_id] * 3
     assert model.done("cancel") == [ref.job_id] * 2, "it has got a node since it was looked at"
     assert ref.job_id not in model.existing
@@ -555,7 +555,7 @@ def test_a_job_that_was_never_complete_is_removed_however_often_it_is_refused(mo
 def test_a_job_that_is_gone_already_is_removed(model: Model) -> None:
     ref = model.has(a_key(), [DONE], missing=1)
     model.refusals["delete"] = [refused(404)]
-    ender(model).end([ref], "it is old")
+    canceller(model).end([ref], "it is old")
     assert model.done("close") == [ref.job_id]
 
 
@@ -563,7 +563,7 @@ def test_another_refusal_is_an_error(model: Model) -> None:
     ref = model.has(a_key(), [DONE], missing=1)
     model.refusals["delete"] = [refused(500)]
     with pytest.raises(BackendError, match="refused with 500"):
-        ender(model).end([ref], "it is old")
+        canceller(model).end([ref], "it is old")
 
 
 def test_a_job_that_cannot_be_removed_is_named_at_the_end(
@@ -573,7 +573,7 @@ def test_a_job_that_cannot_be_removed_is_named_at_the_end(
     ref = model.has(a_key(), [DONE], missing=1)
     model.refusals["delete"] = [refused(409) for _ in range(200)]
     with pytest.raises(BackendError) as caught:
-        ender(model).end([ref], "it is old", within=60)
+        canceller(model).end([ref], "it is old", within=60)
     said = str(caught.value)
     assert (
         f"{ref.key.name} was never complete, and its run {ref.job_id} could not be deleted within 60 s"
@@ -585,7 +585,7 @@ def test_a_job_that_cannot_be_removed_is_named_at_the_end(
 
 def test_a_whole_job_stays_in_the_books(model: Model) -> None:
     ref = model.has(a_key(), [LIVE, LIVE])
-    ender(model).end([ref], "it is old")
+    canceller(model).end([ref], "it is old")
     assert model.done("delete") == []
 
 
@@ -713,7 +713,7 @@ def test_a_try_that_is_late_touches_nothing_of_a_later_one(model: Model, seed: i
     theirs = replace(
         key, generation=dice.choice([asked.generation, dice.randint(0, 5)]), attempt=dice.randint(1, 3)
     )
-    tries = Tries(number=number, max_tries=theirs.generation, retries=dice.choice([None, 0, 2]))
+    tries = Tries(try_number=number, max_tries=theirs.generation, retries=dice.choice([None, 0, 2]))
     states = dice.choice(
         [[LIVE, LIVE], [LIVE, DONE], [NodeState.PENDING, LIVE], [NodeState.ENDING, LIVE], None]
     )
@@ -729,7 +729,7 @@ def test_a_try_that_is_late_touches_nothing_of_a_later_one(model: Model, seed: i
         Overtaken, match=rf"try {number} of this task has begun .* this is try {late}"
     ) as caught:
         submit(model, asked, number=late)
-    assert caught.value.number == number
+    assert caught.value.try_number == number
     assert model.existing == gangs
     assert model.claims == claims
     assert not any(model.done(verb) for verb in ("begin", "submit", "cancel", "delete", "close", "claim"))
@@ -739,7 +739,7 @@ def test_a_try_that_is_late_touches_nothing_of_a_later_one(model: Model, seed: i
 def test_the_tries_of_a_dag_run_that_was_made_again_count_anew(model: Model, later_has_ended: str) -> None:
     key = a_key()
     ended = end(succeeded=False, number=4) if later_has_ended == "recorded" else None
-    recorded(model, model.has(key, [FAILED, FAILED]), tries=Tries(number=4, max_tries=0), end=ended)
+    recorded(model, model.has(key, [FAILED, FAILED]), tries=Tries(try_number=4, max_tries=0), end=ended)
     assert submit(model, key, number=1).ref.key.attempt == 2
 
 
@@ -798,7 +798,7 @@ def test_deadlines_are_the_services_time(model: Model) -> None:
 def test_what_is_submitted_knows_its_try_and_may_be_stopped(model: Model) -> None:
     key, stop, job = a_key(), threading.Event(), a_job()
     record = submit(model, key, job=job, number=3, retries=2, stop=stop)
-    tries = Tries(number=3, max_tries=0, retries=2)
+    tries = Tries(try_number=3, max_tries=0, retries=2)
     (call,) = [call for call in model.calls if call[0] == "submit"]
     assert call[1].tries == tries
     assert call[2] is stop

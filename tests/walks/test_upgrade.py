@@ -191,7 +191,7 @@ def test_a_gang_of_then_is_found_by_what_was_noted_and_waited_for_to_its_end(
     written = as_written(found.to_json(), left("records")[0])
     backend._run_dirs.write(ref.run_dir, LEASE_FILE, json.dumps(left("lease")).encode())
     told = codec.decode(LogCursor, left("told"))
-    assert (told.number, len(told.newest)) == (2, 3)
+    assert (told.try_number, len(told.newest)) == (2, 3)
     trigger = training.DistributedTrainingTrigger(conn_id, written, {}, 0.2)
 
     async def event() -> Any:

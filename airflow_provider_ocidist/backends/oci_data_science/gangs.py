@@ -160,7 +160,7 @@ class Gangs(RecordedGangs):
         unanswered = [attempt for attempt in known if attempt.ref is None and attempt is not own]
         others = self.found(plan.key, [each for each in known if each.ref is not None or each is not own])
         others += self.called_off(plan.key, unanswered, others, STALE)
-        if not known and plan.tries is not None and plan.tries.number > 1:
+        if not known and plan.tries is not None and plan.tries.try_number > 1:
             others = by_age([*others, *self._unrecorded(plan)])
         elsewhere = any(each.key == plan.key and each is not own for each in known)
         if elsewhere or any(ref.key == plan.key and ref.complete for ref in others):

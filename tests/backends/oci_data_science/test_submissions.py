@@ -281,7 +281,7 @@ def test_an_attempt_that_nobody_sees_counts_as_ended_only_where_its_nodes_would_
 ) -> None:
     monkeypatch.setattr("airflow_provider_ocidist.backends.oci_data_science.gangs.STALE", 0.1)
     key, job = a_key(), a_job(nodes=1)
-    begun = Attempt.of(dataclasses.replace(impatient.plan(job, key), tries=Tries(number=1, max_tries=0)))
+    begun = Attempt.of(dataclasses.replace(impatient.plan(job, key), tries=Tries(try_number=1, max_tries=0)))
     impatient.gangs.record(begun)
     cleared = dataclasses.replace(key, generation=1)
     faults(method="PUT", path=r".*stop\.json", status=503)
